@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 from pathlib import Path
@@ -54,10 +53,13 @@ def test_squad_is_read(tmp_path: Path) -> None:
     assert said == f"{tmp_path / 'dev.json.gz'}: 3 questions, 1 of them without an answer"
 
 
+HE, NONE = {"text": ["He"], "answer_start": [0]}, {"text": [], "answer_start": []}
+
+
 def test_rows_are_read(tmp_path: Path) -> None:
     rows = [
-        {"id": 7, "question": "Who?", "context": "He.", "answers": [{"text": "He", "start": 0}]},
-        {"question": "Who?", "context": "She.", "answers": []},
+        {"id": 7, "question": "Who?", "context": "He.", "answers": HE},
+        {"question": "Who?", "context": "She.", "answers": NONE},
     ]
     path = tmp_path / "rows.jsonl"
     found = read(path, "\n\n".join(map(json.dumps, rows)))
@@ -65,38 +67,12 @@ def test_rows_are_read(tmp_path: Path) -> None:
         Question("Who?", "He.", (("He", 0),), "7", f"{path}:1"),
         Question("Who?", "She.", (), "line 3", f"{path}:3"),
     ]
-    columns = [{"text": ["He"], "answer_start": [0]}, {"text": [], "answer_start": []}]
-    as_squad = [{**row, "answers": own} for row, own in zip(rows, columns, strict=True)]
-    assert read(path, "\n\n".join(map(json.dumps, as_squad))) == found
-
-
-def subjqa(path: Path, *rows: tuple[str, str, str]) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["question", "review", "human_ans_spans", "human_ans_indices"])
-        writer.writerows(["How is the soup?", *row] for row in rows)
-    return path
-
-
-def test_subjqa_is_read_with_the_review_as_written(tmp_path: Path) -> None:
-    path = subjqa(
-        tmp_path / "soup.csv",
-        ("Good, hot soup! ANSWERNOTFOUND", "hot soup !", "(6, 15)"),
-        ("Good, hot soup! ANSWERNOTFOUND", "ANSWERNOTFOUND", "(16, 30)"),
-        ("Good, hot soup! ANSWERNOTFOUND", "Good soup ANSWERNOTFOUND", "(0, 30)"),
-    )
-    found, _ = read_questions(path, labelled=True)
-    assert {e.context for e in found} == {"Good, hot soup!"}
-    assert [e.answers for e in found] == [(("hot soup!", 6),), (), (("Good, hot soup!", 0),)]
-    assert found[2].where == f"{path}:4"
 
 
 def test_without_answers_only_question_and_context_count(tmp_path: Path) -> None:
     assert not read(tmp_path / "a.json", squad(asked()), labelled=False)[0].answers
     row = '{"question": "Who?", "context": "He."}'
     assert read(tmp_path / "a.jsonl", row, labelled=False)[0].context == "He."
-    text = "question,review\nHow is it?,Fine. ANSWERNOTFOUND\n"
-    assert read(tmp_path / "a.csv", text, labelled=False)[0].context == "Fine."
 
 
 ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
@@ -138,15 +114,24 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
         ("a.json", squad(asked(answers=MILL), asked(answers=MILL)), r"the id 'q1' stands twice"),
         ("a.json", squad(asked(answers=[]), context=" "), r"a\.json: q1: the context is empty"),
         ("a.json", '{"data": []}', r"a\.json: the file holds no question"),
-        ("a.jsonl", ROW % "[]" + "\n{", r"a\.jsonl:2: not JSON"),
-        ("a.jsonl", ROW % '{"text": ["It"], "answer_start": []}', r":1: answers: 1 texts and 0 st"),
-        ("a.jsonl", ROW % '[{"text": "he"}]', r"a\.jsonl:1: answers.*missing required field"),
-        ("a.jsonl", ROW % '[{"text": "he", "start": 0}]', r"a\.jsonl:1: the answer 'he' .* 'It'"),
-        ("a.jsonl", ROW % '[{"text": "", "start": 0}]', r"a\.jsonl:1: an answer is empty"),
-        ("a.jsonl", '\n{"question": "", "context": "a", "answers": []}', r":2: the question is e"),
+        ("a.jsonl", ROW % json.dumps(NONE) + "\n{", r"a\.jsonl:2: not JSON"),
+        (
+            "a.jsonl",
+            ROW % '{"text": ["It"], "answer_start": []}',
+            r":1: answers has 1 values in text and 0",
+        ),
+        ("a.jsonl", ROW % '{"text": ["he"]}', r"a\.jsonl:1: answers.*missing required field"),
+        (
+            "a.jsonl",
+            ROW % '{"text": ["he"], "answer_start": [0]}',
+            r"a\.jsonl:1: the answer 'he' .* 'It'",
+        ),
+        ("a.jsonl", ROW % '{"text": [""], "answer_start": [0]}', r"a\.jsonl:1: an answer is empty"),
+        ("a.jsonl", '\n{"question": "", "context": "a"}', r":2: has no answers"),
+        ("a.jsonl", ROW.replace("Who?", "") % json.dumps(NONE), r":1: the question is empty"),
         ("a.jsonl", '{"question": "\\ud800", "context": "a"}', r"a\.jsonl:1: not JSON"),
-        ("a.csv", "question,review\na,b\n", r"a\.csv: no column 'human_ans_spans'"),
-        ("a.tsv", "a\tb", r"a\.tsv: questions are read from"),
+        ("a.jsonl", ROW % "[]", r"a\.jsonl:1: answers: expected `object \| null`, got `array`"),
+        ("a.csv", "question,context\na,b\n", r"a\.csv: unknown file type; pass a \.json"),
     ],
 )
 def test_bad_input_is_named_by_its_place(
@@ -156,24 +141,11 @@ def test_bad_input_is_named_by_its_place(
         read(tmp_path / name, text)
 
 
-def test_bad_indices_are_named(tmp_path: Path) -> None:
-    review = "Good, hot soup! ANSWERNOTFOUND"
-    for row, message in (
-        ((review, "hot soup", "(0, 4)"), r"a\.csv:2: the answer 'hot soup' .* 'Good' stands"),
-        ((review, "hot soup", "(16, 30)"), r"a\.csv:2: the answer .* 'ANSWERNOTFOUND' stands"),
-        ((review, "hot soup", "6-14"), r"a\.csv:2: human_ans_indices is '6-14'"),
-    ):
-        with pytest.raises(DataError, match=message):
-            read_questions(subjqa(tmp_path / "a.csv", row), labelled=True)
-
-
 @pytest.mark.parametrize(
     ("name", "questions", "without"),
     [
         ("squad1/dev-v1.1-24articles.json", 4961, 0),
         ("squad1/train-v1.1-44articles.json", 11877, 0),
-        ("subjqa_restaurants/train.csv", 2561, 1465),
-        ("subjqa_restaurants/dev.csv", 285, 149),
     ],
 )
 def test_real_files_are_read(data_folder: Path, name: str, questions: int, without: int) -> None:

@@ -57,7 +57,7 @@ ROWS: dict[str, dict[str, str]] = {
     },
     "answer": {
         "train.jsonl": lines(
-            {"question": "q", "context": "a we", "answers": [{"text": "we", "start": 2}]},
+            {"question": "q", "context": "a we", "answers": {"text": ["we"], "answer_start": [2]}},
             {"question": "q", "context": "a", "answers": {"text": ["a"], "answer_start": [0]}},
         )
     },

@@ -1,12 +1,10 @@
-"""Questions about contexts, and their answers, as rows and as SQuAD has them.
+"""Readers of extractive question answering files: SQuAD 1.1 and 2.0 (`.json`) and `.jsonl` rows.
 
-What is read: SQuAD 1.1 and 2.0 (`.json`), SubjQA (`.csv`) and rows (`.jsonl`), each also as `.gz`.
-Whatever is wrong is a DataError that names the file and the question.
+Both may be gzipped (`.gz`). Invalid input raises a DataError that names the file and the question.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,6 @@ from msgspec import Meta
 from bertkit.data.bad_rows import each_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import numbered, read_text
-from bertkit.data.tables import rows
 from bertkit.errors import DataError
 
 
@@ -67,13 +64,8 @@ class _Squad(msgspec.Struct):
     data: list[msgspec.Raw]
 
 
-class _RowAnswer(msgspec.Struct):
-    text: str
-    start: Annotated[int, Meta(ge=0)]
-
-
-class _AnswerColumns(msgspec.Struct):
-    """As the data sets of Hugging Face have them."""
+class _RowAnswers(msgspec.Struct):
+    """Answers of a row, in the form of the Hugging Face data set `squad`."""
 
     text: list[str]
     start: list[Annotated[int, Meta(ge=0)]] = msgspec.field(name="answer_start")
@@ -82,7 +74,7 @@ class _AnswerColumns(msgspec.Struct):
 class _Row(msgspec.Struct):
     question: str
     context: str
-    answers: list[_RowAnswer] | _AnswerColumns | None = None
+    answers: _RowAnswers | None = None
     id: str | int | None = None
 
 
@@ -132,21 +124,24 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
 
 
 def _json_rows(file: Path, labelled: bool) -> list[Question]:
-    """{"id"?, "question", "context", "answers": [{"text", "start"}, ...]}, one a line; or as the
-    data set squad has them, {"text": [...], "answer_start": [...]}."""
+    """Read rows {"question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+
+    "id" is optional.
+    """
 
     def question(numbered_line: tuple[int, str]) -> Question:
         number, line = numbered_line
         where = f"{file}:{number}"
         row = _decode(line, _Row, where)
-        answers = row.answers
-        if isinstance(answers, _AnswerColumns):
-            if len(answers.text) != len(answers.start):
+        answers = None
+        if row.answers is not None:
+            texts, starts = row.answers.text, row.answers.start
+            if len(texts) != len(starts):
                 raise DataError(
-                    f"{where}: answers: {len(answers.text)} texts and {len(answers.start)} starts; "
-                    "give as many"
+                    f"{where}: answers has {len(texts)} values in text and {len(starts)} in "
+                    "answer_start; write one answer_start for each text"
                 )
-            answers = list(map(_RowAnswer, answers.text, answers.start))
+            answers = list(map(_SquadAnswer, texts, starts))
         return Question(
             row.question,
             row.context,
@@ -158,63 +153,24 @@ def _json_rows(file: Path, labelled: bool) -> list[Question]:
     return each_of(question, numbered(file))
 
 
-NOT_FOUND = "ANSWERNOTFOUND"
-"""What SubjQA appends to every review, and marks where a question has no answer."""
-
-
-def _subjqa(file: Path, labelled: bool) -> Iterator[Question]:
-    """SubjQA (Bjerva et al. 2020), one annotation a row; its ids repeat, so the line is added.
-
-    An answer is what the review has between the indices: `human_ans_spans` holds its words set
-    apart by spaces, and not all of them.
-    """
-    table = rows(file, header=True)
-    wanted = ["question", "review"]
-    if labelled:
-        wanted += ["human_ans_spans", "human_ans_indices"]
-    for name in wanted:
-        if name not in table.columns:
-            raise DataError(
-                f"{file}: no column {name!r}; questions are read from .csv as SubjQA has them, "
-                "from SQuAD's .json, or from .jsonl with question, context and answers"
-            )
-    for row, line in zip(table.rows, table.lines, strict=True):
-        where = f"{file}:{line}"
-        context = row["review"].removesuffix(NOT_FOUND).rstrip()
-        answers: tuple[tuple[str, int], ...] = ()
-        if labelled and row["human_ans_spans"] != NOT_FOUND:
-            span = re.fullmatch(r"\((\d+), ?(\d+)\)", row["human_ans_indices"])
-            if span is None:
-                indices = row["human_ans_indices"]
-                raise DataError(f"{where}: human_ans_indices is {indices!r}; write (start, end)")
-            start, end = map(int, span.groups())
-            there, text = row["review"][start:end], context[start:end]
-            letters = iter(there)  # each is found behind the one before
-            words = row["human_ans_spans"].split()
-            if not (text.strip() and all(letter in letters for letter in "".join(words))):
-                raise DataError(
-                    f"{where}: the answer {row['human_ans_spans']!r} does not stand at characters "
-                    f"{start} to {end} of the review, where {there!r} stands; mend the indices"
-                )
-            answers = ((text, start),)
-        name = f"{row.get('q_review_id', 'line')}:{line}"
-        yield Question(row["question"], context, answers, name, where)
-
-
-READERS = {".json": _squad, ".jsonl": _json_rows, ".csv": _subjqa}
+READERS = {".json": _squad, ".jsonl": _json_rows}
 
 
 def _checked(
-    answers: Sequence[_SquadAnswer | _RowAnswer] | None, context: str, where: str
+    answers: Sequence[_SquadAnswer] | None, context: str, where: str
 ) -> tuple[tuple[str, int], ...]:
     """The answers, each of which stands at its start. Raises: DataError for one that does not."""
     if answers is None:
-        raise DataError(f"{where}: has no answers; write [] where the context holds none")
+        raise DataError(
+            f"{where}: has no answers; write empty lists if the context contains no answer"
+        )
     spans = tuple((answer.text, answer.start) for answer in answers)
     for text, start in spans:
         there = context[start : start + len(text)]
         if not text.strip():
-            raise DataError(f"{where}: an answer is empty; without one, write [] for all of them")
+            raise DataError(
+                f"{where}: an answer is empty; write empty lists if the context contains no answer"
+            )
         if there != text:
             raise DataError(
                 f"{where}: the answer {text!r} does not stand at character {start} of the "
@@ -227,7 +183,8 @@ def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
     """The questions of a file, and a sentence on what was read. Raises: DataError."""
     if suffix(path) not in READERS:
         raise DataError(
-            f"{path}: questions are read from .json (SQuAD), .jsonl and .csv (SubjQA), also .gz"
+            f"{path}: unknown file type; pass a .json (SQuAD) or .jsonl file, or one of these "
+            "with .gz"
         )
     questions = list(READERS[suffix(path)](path, labelled))
     if not questions:

@@ -97,7 +97,7 @@ class Answer(Task[Question, QuestionAnswer]):
 
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Question], str]:
-        """SQuAD 1.1 and 2.0 (.json), SubjQA (.csv) or rows (.jsonl), each also as .gz.
+        """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), each also as .gz.
 
         Raises: DataError naming the file and the question, ConfigError for columns.
         """
