@@ -67,7 +67,6 @@ def pipe(path: Path) -> None:
         ("rows-toml", "run.toml", content(b"a = " + b"[" * 5000), "TOML"),
         ("rows-toml", "run.toml", content(b"a = " + b"9" * 5000), "TOML"),
         ("rows-toml", "run.toml", pipe, "not a file"),
-        ("rows-choose", "swag.csv", content(b"a\nb\n"), "one column"),
         ("rows-classify", "rows.parquet", pipe, "not a file"),
         ("vectors", "vectors.txt.gz", pipe, "not a file"),
         ("vectors", "glove.txt", pipe, "not a file"),

@@ -38,7 +38,6 @@ SQUAD: dict[str, Any] = {
         }
     ]
 }
-DREAM = [[["a", "b"], [{"question": "who", "choice": ["a", "b"], "answer": "b"}], "id1"]]
 
 
 def lines(*rows: Any) -> str:
@@ -63,10 +62,6 @@ ROWS: dict[str, dict[str, str]] = {
     },
     "choose": {
         "train.jsonl": lines({"context": "a", "question": "q", "choices": ["a", "b"], "label": 1}),
-        "dream.json": json.dumps(DREAM),
-        "swag.csv": (
-            ",sent1,sent2,ending0,ending1,ending2,ending3,label\n0,a,b,c,d,e,f,1\n1,a,b,c,d,e,f,0\n"
-        ),
     },
     "similarity": {"train.tsv": "text\tpair\tscore\na\tb\t0.5\nc\td\t0.1\n"},
     "chat": {"train.jsonl": lines({"messages": TALK})},

@@ -91,17 +91,9 @@ def test_the_files_of_choose_are_read(folder: Path, tmp_path: Path) -> None:
     rows = [{"context": q.text, "question": q.stem, "choices": q.choices, "label": q.answer}
             for q in QUESTIONS if q.stem]  # fmt: skip
     (tmp_path / "q.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
-    dialogue = [
-        ["M: Names refer to objects."],
-        [{"question": "Do they?", "choice": ["yes", "no they do not"], "answer": "no they do not"}],
-        "1",
-    ]
-    (tmp_path / "dream.json").write_text(json.dumps([dialogue]), encoding="utf-8")
-    (tmp_path / "arc.csv").write_text('"What ends a loop?",break,a class,A\n', encoding="utf-8")
-    for name in ("q.jsonl", "dream.json", "arc.csv"):
-        found = evaluate_likelihood(folder, tmp_path / name)
-        assert isinstance(found, ChoicesScore)
-        assert found.rows == 1
+    found = evaluate_likelihood(folder, tmp_path / "q.jsonl")
+    assert isinstance(found, ChoicesScore)
+    assert found.rows == 1
 
 
 SENTENCES = [

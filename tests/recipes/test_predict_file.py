@@ -16,9 +16,8 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit import cli
-from bertkit.recipes.predict_file import _input, write_answers
+from bertkit.recipes.predict_file import write_answers
 from bertkit.tasks.classify import LabelAnswer, LabelsAnswer
-from bertkit.tasks.task import Reading
 
 Captured = pytest.CaptureFixture[str]
 Predict = Callable[..., Any]
@@ -250,19 +249,6 @@ def test_a_lone_carriage_return_stays_in_its_cell(model: str, tmp_path: Path) ->
     (tmp_path / "in.csv").write_bytes(b'text,other\n"c\rd",1\na,2\n')
     rows = predicted(model, tmp_path / "in.csv", "out.csv")
     assert [(row["text"], row["other"]) for row in rows] == [("c\rd", "1"), ("a", "2")]
-
-
-def test_rows_of_swag_without_labels_keep_their_names(tmp_path: Path) -> None:
-    file = tmp_path / "in.csv"
-    file.write_text(
-        ",video-id,sent1,sent2,ending0,ending1\n"
-        "0,v,A man sits down there.,He,eats a lot of it.,sings to them all.\n"
-        "1,w,A dog runs on the road.,It,barks at every one.,sleeps on the way.\n",
-        encoding="utf-8",
-    )
-    rows = _input("choose", file, Reading())
-    assert list(rows) == [f"{file}:2", f"{file}:3"]
-    assert rows[f"{file}:2"]["sent2"] == "He"
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv"])

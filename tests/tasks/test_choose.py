@@ -341,8 +341,6 @@ def test_transformers_opens_what_we_save(
 
 # ---- readers
 
-SWAG = "video-id,sent1,sent2,ending0,ending1,ending2,label\n"
-
 
 def written(folder: Path, name: str, text: str) -> Path:
     path = folder / name
@@ -352,71 +350,6 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
     return Choose.read(path, Reading(), labelled=labelled)[0]
-
-
-def test_swag_is_read(tmp_path: Path) -> None:
-    path = written(tmp_path, "s.csv", SWAG + '7,"A cat, grey, sits.",It,purrs.,flies.,sings.,0\n')
-    found, said = Choose.read(path, Reading(), labelled=True)
-    choices = ("purrs.", "flies.", "sings.")
-    assert found == [ChoiceQuestion("A cat, grey, sits.", choices, 0, "It", f"{path}:2")]
-    assert "SWAG" in said
-    assert said.endswith("1 questions of 3 choices")
-    # the published file numbers its rows in a column without a name, its tests have no labels
-    path = written(tmp_path, "t.csv", ",sent1,sent2,ending0,ending1\n0,A day.,It,ends.,sings.\n")
-    assert examples_of(path, labelled=False)[0].choices == ("ends.", "sings.")
-    with pytest.raises(DataError, match=r"t\.csv:1: no column 'label'"):
-        examples_of(path)
-
-
-def test_arc_is_read(tmp_path: Path) -> None:
-    rows = "Which is hot?,fire,ice,snow,B\nWhich is red?,a rose,a leaf,,1\n"
-    path = written(tmp_path, "a.csv", rows)
-    found, said = Choose.read(path, Reading(), labelled=True)
-    assert [e.choices for e in found] == [("fire", "ice", "snow"), ("a rose", "a leaf")]
-    assert [e.answer for e in found] == [1, 0]
-    assert "ARC" in said
-    assert said.endswith("2 questions of 2 to 3 choices")
-    assert [e.answer for e in examples_of(path, labelled=False)] == [None, None]
-    assert examples_of(path, labelled=False)[0].choices == found[0].choices
-    # what lost its choices cannot be learned from
-    path = written(tmp_path, "lost.csv", rows + "Which?,,,,3\nWho?,I,you,she,E\n")
-    found, said = Choose.read(path, Reading(), labelled=True)
-    assert len(found) == 2
-    assert "2 left out, whose right choice is not there" in said
-    named = written(tmp_path, "named.csv", "question,A,B,answer\nWhich is hot?,fire,ice,A\n")
-    assert len(examples_of(named)) == 1
-
-
-def test_dream_is_read(tmp_path: Path) -> None:
-    question = {"question": "Who sings?", "choice": ["Ann.", "Bob."], "answer": "Bob."}
-    dialogues = [[["W: Hello.", "M: I sing."], [question], "1-1"]]
-    path = written(tmp_path, "d.json", json.dumps(dialogues))
-    found, said = Choose.read(path, Reading(), labelled=True)
-    text = "W: Hello.\nM: I sing."
-    assert found == [ChoiceQuestion(text, ("Ann.", "Bob."), 1, "Who sings?", f"{path}: 1-1")]
-    assert "DREAM" in said
-
-
-def test_mctest_is_read(tmp_path: Path) -> None:
-    asked = [("one: Who sat?", "Al", "Bo", "Cy", "Di"), ("multiple: Why?", "a", "b", "c", "d")] * 2
-    cells = [
-        "mc160.dev.0",
-        "Author: x",
-        r"It sat.\newlineIt ran.",
-        *(c for four in asked for c in four),
-    ]
-    path = written(tmp_path, "mc160.dev.tsv", "\t".join(cells) + "\n")
-    (tmp_path / "mc160.dev.ans").write_text("A\tD\tB\tC\n", encoding="utf-8")
-    found, said = Choose.read(path, Reading(), labelled=True)
-    assert "MCTest" in said
-    assert [e.answer for e in found] == [0, 3, 1, 2]
-    assert found[0].text == "It sat.\nIt ran."
-    assert (found[0].stem, found[0].choices) == ("Who sat?", ("Al", "Bo", "Cy", "Di"))
-    (tmp_path / "mc160.dev.ans").write_text("A\tD\tB\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"mc160.dev.ans: not the answers of 1 stories"):
-        Choose.read(path, Reading(), labelled=True)
-    found, _ = Choose.read(path, Reading(), labelled=False)
-    assert [e.answer for e in found] == [None] * 4
 
 
 def test_json_rows_are_read(tmp_path: Path) -> None:
@@ -436,45 +369,9 @@ def test_json_rows_are_read(tmp_path: Path) -> None:
     assert {e.answer for e in examples_of(path, labelled=False)} == {None}
 
 
-DREAM = '[[["W: Hi."], [{{"question": {0}, "choice": {1}{2}}}], "5-12"]]'
-
-
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("s.csv", SWAG + "7,A,B,c,d,e,3\n", r"s\.csv:2: label 3, but there are 3 choices"),
-        ("s.csv", SWAG + "7,A,B,c,d,e,-1\n", r"s\.csv:2: label '-1' is not the number"),
-        ("s.csv", SWAG + "7,A,B,c,d,e,1\n7,A,B,c,d,1\n", r"s\.csv:3: expected 7 columns"),
-        ("s.csv", SWAG + "7,A,B,c,,e,1\n", r"s\.csv:2: choice 2 of 3 is empty"),
-        ("s.csv", SWAG + "7,,B,c,d,e,1\n", r"s\.csv:2: the text is empty"),
-        ("s.csv", SWAG + "7,A,B,c,c,e,1\n", r"s\.csv:2: the right choice, 'c', .* twice"),
-        ("s.csv", SWAG, r"s\.csv: no question in it"),
-        ("s.csv", "sent1,sent,ending0,ending1,label\na,b,c,d,0\n", "no column 'sent2'; did you"),
-        ("a.csv", "What?,a,b,c,A\nWhat?,a,b,c,Z\n", r"a\.csv:2: the last column holds 'Z'"),
-        ("a.csv", "What?,a,b,c,A\nWhat?,a,b,A\n", r"a\.csv:2: expected 5 columns"),
-        ("a.csv", "What?,a,,c,A\n", r"a\.csv:1: choice 2 of 3 is empty"),
-        ("a.csv", "What?,a,,,A\n", r"a\.csv:1: only one choice"),
-        ("a.csv", "What?,,,,1\n", r"a\.csv: no question in it that can be answered"),
-        ("d.json", "{}", r"d\.json: not DREAM's JSON, .*Expected `array`"),
-        ("d.json", "[", r"d\.json: not DREAM's JSON, .*truncated"),
-        ("d.json", "", r"d\.json: the file is empty"),
-        ("d.json", DREAM.format('"Q?"', '"a"', ""), r"not DREAM's .*\$\[0\]\[1\]\[0\]\.choice"),
-        ("d.json", DREAM.format('"Q?"', '["a", "b"]', ""), r"d\.json: 5-12: 'Q\?' has no answer"),
-        (
-            "d.json",
-            DREAM.format('"Q?"', '["one", "two"]', ', "answer": "on"'),
-            r"d\.json: 5-12: 'on' is not among the choices; did you mean 'one'",
-        ),
-        (
-            "d.json",
-            DREAM.format('" "', '["a", "b"]', ', "answer": "a"'),
-            r"d\.json: 5-12: a question is empty",
-        ),
-        (
-            "d.json",
-            DREAM.format('"Q?"', '["a"]', ', "answer": "a"'),
-            r"d\.json: 5-12: only one choice",
-        ),
         ("q.jsonl", '{"question": "Q?", "choices": ["a", "b"]}', r"q\.jsonl:1: no label"),
         ("q.jsonl", '\n{"choices": ["a", "b"], "label": 0}', r"q\.jsonl:2: no question and no"),
         ("q.jsonl", '{"question": "Q", "choices": ["a", "b"], "label": 2}', r":1: label 2, but"),
@@ -484,7 +381,16 @@ DREAM = '[[["W: Hi."], [{{"question": {0}, "choice": {1}{2}}}], "5-12"]]'
         ("q.jsonl", '{"question": "Q", "choices": "a b", "label": 0}', r":1: Expected `array`"),
         ("q.jsonl", '{"question": "Q", "choices": [], "label": 0}', r"1: label 0, but there are 0"),
         ("q.jsonl", '{"question": "Q"', r"q\.jsonl:1: not JSON"),
-        ("q.txt", "a", r"q\.txt: questions are read from \.csv"),
+        ("q.jsonl", '{"question": "Q", "choices": ["a"], "label": 0}', r":1: only one choice"),
+        ("q.jsonl", '{"question": "Q", "choices": ["a", " "], "label": 0}', r"choice 2 of 2 is e"),
+        (
+            "q.jsonl",
+            '{"question": "Q", "choices": ["a", "a"], "label": 0}',
+            r"choice, 'a', .* twice",
+        ),
+        ("q.jsonl", '{"question": " ", "choices": ["a", "b"], "label": 0}', r"or an empty one"),
+        ("q.jsonl", "", r"q\.jsonl: the file is empty"),
+        ("q.csv", "a,b", r"q\.csv: unknown file type; pass a \.jsonl"),
     ],
 )
 def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
@@ -493,36 +399,12 @@ def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path:
 
 
 def test_a_file_that_is_not_there_and_columns_that_are_not_needed(tmp_path: Path) -> None:
-    for name in ("no.csv", "no.json", "no.jsonl"):
-        with pytest.raises(DataError, match=r"no\.\w+: no such file"):
-            examples_of(tmp_path / name)
+    with pytest.raises(DataError, match=r"no\.jsonl: no such file"):
+        examples_of(tmp_path / "no.jsonl")
     with pytest.raises(
         ConfigError, match=r"^label_column: the files of choose need none; leave it out"
     ):
-        Choose.read(tmp_path / "no.csv", Reading(label="x"), labelled=True)
-
-
-def test_dream_itself(data_folder: Path, tokenizer: Tokenizer) -> None:
-    for name, count in (("train", 6116), ("dev", 2040)):
-        found = examples_of(data_folder / "dream" / f"{name}.json")
-        assert len(found) == count
-        assert {len(e.choices) for e in found} == {3}
-        assert {e.answer for e in found} == {0, 1, 2}
-    features = TASK.features(found[:50], tokenizer, 64, long="truncate", labelled=True)
-    assert len(features) == 150
-    assert max(len(f.encoding) for f in features) <= 64
-    assert sum(f.target for f in features) == 50
-
-
-def test_arc_itself(data_folder: Path) -> None:
-    # of 2,251 and 570 rows, those that lost their choices when the file was made are left out
-    for name, count, lost in (("train_2251", 2147, 104), ("dev_570", 549, 21)):
-        found, said = Choose.read(
-            data_folder / "arc_easy" / f"{name}.csv", Reading(), labelled=True
-        )
-        assert len(found) == count
-        assert f"{lost} left out" in said
-        assert {e.answer for e in found} == {0, 1, 2, 3}
+        Choose.read(tmp_path / "no.jsonl", Reading(label="x"), labelled=True)
 
 
 def test_questions_without_a_right_choice_are_not_learned_or_scored() -> None:

@@ -11,7 +11,6 @@ import msgspec
 
 from bertkit.config import flat
 from bertkit.console import say
-from bertkit.data.choices import SWAG
 from bertkit.data.given import json_value
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, numbered, parquet_rows
@@ -171,7 +170,7 @@ def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
             file,
             header=reading.header,
             separator=reading.separator,
-            named=named if reading.text is not None else SWAG if task == "choose" else (),
+            named=named if reading.text is not None else (),
         )
         table.expect(named)
     except DataError:  # of a form that the task knows

@@ -135,11 +135,10 @@ class Choose(ChoiceTask[ChoiceAnswer]):
     def read(
         cls, path: Path, reading: Reading, *, labelled: bool
     ) -> tuple[list[ChoiceQuestion], str]:
-        """SWAG's .csv, ARC's .csv, DREAM's .json, MCTest's .tsv with the .ans beside it, or .jsonl
-        rows {question, choices, label}.
+        """Read .jsonl rows {question, choices, label}.
 
-        A .jsonl row may have a context besides, or instead of the question; its label is the
-        place of the right choice, from 0, or its text.
+        A row may have a context, with or without a question. The label is the index of the right
+        choice, from 0, or its text.
         """
         refuse_columns(reading, cls.name)
         return read_choices(path, labelled)
