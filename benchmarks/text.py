@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data import topics
 
-from bertkit.tasks.classify import Example
+from bertkit.tasks.classify import LabelExample
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SPACE = re.compile(r"\s+")
@@ -61,11 +61,11 @@ def sentences(count: int, *, seed: int = 0) -> list[str]:
     return found[:count]
 
 
-def stsb(path: Path) -> list[Example]:
+def stsb(path: Path) -> list[LabelExample]:
     """Seven columns and, in some rows, two more: a table that bertkit refuses as ragged."""
     lines = path.read_text(encoding="utf-8").split("\n")
     cells = [line.split("\t") for line in lines if line.strip()]
-    return [Example(c[5], c[6], c[4], f"{path}:{line}") for line, c in enumerate(cells, 1)]
+    return [LabelExample(c[5], c[6], c[4], f"{path}:{line}") for line, c in enumerate(cells, 1)]
 
 
 def _docstrings(path: Path) -> Iterator[str]:

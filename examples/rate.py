@@ -25,7 +25,7 @@ from bertkit.models.heads import Pooler
 from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import Classify as Labelled
-from bertkit.tasks.classify import Example
+from bertkit.tasks.classify import LabelExample
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ class Thresholds(nn.Module):
         return out
 
 
-class Rate(Task[Example, Stars]):
+class Rate(Task[LabelExample, Stars]):
     """Stars from 1 up to the most that a text of the training file has."""
 
     name = "rate"
@@ -63,15 +63,17 @@ class Rate(Task[Example, Stars]):
     example_item = "A fine film."
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[LabelExample], str]:
         return Labelled.read(path, reading, labelled=labelled)
 
     @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Example:
+    def example(cls, text: str, others: Sequence[str]) -> LabelExample:
         return Labelled.example(text, others)
 
     @classmethod
-    def from_examples(cls, train: Sequence[Example], options: msgspec.Struct) -> Rate:
+    def from_examples(cls, train: Sequence[LabelExample], options: msgspec.Struct) -> Rate:
         most = max(stars(example) for example in train)
         if most < 2:
             raise DataError(f"{train[0].where}: no text has more than one star")
@@ -81,14 +83,14 @@ class Rate(Task[Example, Stars]):
         config = encoder.config
         return Thresholds(config.hidden, len(self.labels), Pooler(config))
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check(self, examples: Sequence[LabelExample]) -> None:
         for example in examples:
             if stars(example) > len(self.labels):
                 raise DataError(f"{example.where}: more than {len(self.labels)} stars")
 
     def features(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[LabelExample],
         tokenizer: Tokenizer,
         length: int,
         *,
@@ -112,7 +114,9 @@ class Rate(Task[Example, Stars]):
         loss = loss / totals[self.head]
         return Loss(loss, {self.head: loss.detach()})
 
-    def answers(self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module) -> list[Stars]:
+    def answers(
+        self, outputs: Sequence[ExampleOutput[LabelExample]], head: nn.Module
+    ) -> list[Stars]:
         answers = []
         for item in outputs:
             (rows,) = item.outputs
@@ -120,16 +124,16 @@ class Rate(Task[Example, Stars]):
             answers.append(Stars(1 + int((more > 0.5).sum()), more.tolist(), item.truncated))
         return answers
 
-    def score(self, answers: Sequence[Stars], examples: Sequence[Example]) -> dict[str, float]:
+    def score(self, answers: Sequence[Stars], examples: Sequence[LabelExample]) -> dict[str, float]:
         off = np.array([a.stars - stars(e) for a, e in zip(answers, examples, strict=True)])
         return {"accuracy": float((off == 0).mean()), "mean_error": float(np.abs(off).mean())}
 
-    def error_record(self, answer: Stars, example: Example) -> ErrorRecord:
+    def error_record(self, answer: Stars, example: LabelExample) -> ErrorRecord:
         off = abs(answer.stars - stars(example))
         return ErrorRecord(example.text, str(example.label), str(answer.stars), off)
 
 
-def stars(example: Example) -> int:
+def stars(example: LabelExample) -> int:
     """Raises: DataError for a label that is no number of stars."""
     if not (example.label or "").isdecimal() or int(example.label or 0) < 1:
         raise DataError(f"{example.where}: {example.label!r} is no number of stars, 1 or more")

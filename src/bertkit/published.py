@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keys:
+class KeyTable:
     """Every key that the reference library reads from one kind of configuration file.
 
     A key that is not listed has no effect in the reference library either. The parity tests change

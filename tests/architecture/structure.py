@@ -38,7 +38,7 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
     ),
     "search": (
         *("data.converter", "data.documents", "data.formats", "data.judgments", "data.passages"),
-        *("data.smart", "recipes.contexts", "recipes.index", "recipes.judge", "recipes.search"),
+        *("recipes.contexts", "recipes.index", "recipes.judge", "recipes.search"),
         *("retrieval", "retrieval.*"),
     ),
     "export": (
@@ -113,6 +113,16 @@ def _code(tree: ast.Module) -> Iterator[int]:
         start, end = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
         if start is not None and end is not None:
             yield from {start, end} - skipped
+
+
+def duplicates(parsed: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """Return the public classes that several modules define, with these modules."""
+    homes: dict[str, list[str]] = {}
+    for module, tree in parsed.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    return {name: places for name, places in homes.items() if len(places) > 1}
 
 
 def figures() -> dict[str, int]:

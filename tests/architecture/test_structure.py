@@ -9,8 +9,8 @@ from fnmatch import filter
 from tests.architecture.structure import EXTENSIONS, code_lines, edges, extension, figures, modules
 
 CEILINGS = {
-    "code lines of the core": 23_094,
-    "code lines": 37_144,
+    "code lines of the core": 22_941,
+    "code lines": 36_941,
     "imports from the core to extensions": 76,
     "imports between extensions": 52,
 }

@@ -19,7 +19,7 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded, load, save
-from bertkit.checkpoint.weights import Report
+from bertkit.checkpoint.weights import LoadReport
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT, DISTILBERT, Family
 from bertkit.models.model import build
@@ -269,7 +269,7 @@ def test_fingerprint_changes_with_settings_that_change_states(
     def fingerprint(**settings: Any) -> str:
         torch.manual_seed(0)
         model = build(BERT.config({**shape, **settings}), ())
-        return Loaded(model, tokenizer, BERT, Report(), tmp_path).fingerprint()
+        return Loaded(model, tokenizer, BERT, LoadReport(), tmp_path).fingerprint()
 
     same = fingerprint()
     assert fingerprint(dropout=0.5, head={"tag_dropout": 0.3}) == same

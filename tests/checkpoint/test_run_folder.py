@@ -16,11 +16,12 @@ from bertkit.checkpoint.run_folder import say_unfinished
 from bertkit.errors import at_command_line
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.training.run import Run
 
 ROWS = [
-    Example(f"{letter} {letter}", None, "ab"[place % 2]) for place, letter in enumerate("abcdef")
+    LabelExample(f"{letter} {letter}", None, "ab"[place % 2])
+    for place, letter in enumerate("abcdef")
 ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data import cleaning, readers
-from bertkit.data.cleaning import Cleaner, Count, Places, Rules, Tally
+from bertkit.data.cleaning import Cleaner, CleaningDirectories, CleaningRules, Count, Tally
 from bertkit.data.languages import Wanted
 from bertkit.data.quality import FILTERS
 from bertkit.data.workers import Unit
@@ -20,7 +20,7 @@ from bertkit.errors import DataError
 GERMAN = "Das ist ein Haus, und dort steht noch ein anderes Haus an der Straße."
 
 
-def rules(**given: Any) -> Rules:
+def rules(**given: Any) -> CleaningRules:
     kept: dict[str, Any] = {
         "filters": (),
         "language": None,
@@ -28,7 +28,7 @@ def rules(**given: Any) -> Rules:
         "mask": True,
         "duplicates": "near",
     }
-    return Rules(**kept | given)
+    return CleaningRules(**kept | given)
 
 
 def test_rules_speak_in_fixed_order() -> None:
@@ -68,7 +68,10 @@ def test_tallies_add_up(tallies: list[Tally]) -> None:
 
 def texts(path: Path, **given: Any) -> list[str]:
     cleaner = Cleaner(
-        Places(path, path, None), rules(), field="text", **{"blank_lines": "paragraphs"} | given
+        CleaningDirectories(path, path, None),
+        rules(),
+        field="text",
+        **{"blank_lines": "paragraphs"} | given,
     )
     return list(cleaner._texts(Unit([(str(path), 0, path.stat().st_size)])))
 

@@ -18,10 +18,10 @@ from bertkit.data.corpus import (
     PARTS,
     SENTENCE_LIMIT,
     Corpus,
+    CorpusSource,
     Made,
     Manifest,
     Shards,
-    Source,
     cut_sentences,
     shard_name,
     write_manifest,
@@ -68,7 +68,7 @@ def finish(folder: Path, made: Made) -> Corpus:
         vocab_size=1 << 16,  # the tests use any id that fits
         dtype="uint16",
         shards=made.shards,
-        sources=[Source("a.txt", 1)],
+        sources=[CorpusSource("a.txt", 1)],
         left_out=made.left_out,
         cut=made.cut,
     )

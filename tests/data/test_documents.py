@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertkit.data.converter import LONGEST
-from bertkit.data.documents import Columns, Document, documents, listed
+from bertkit.data.documents import Document, DocumentColumns, documents, listed
 from bertkit.errors import ConfigError, DataError
 
 
@@ -24,7 +24,7 @@ def test_a_row_is_a_document(tmp_path: Path) -> None:
         {"_id": 7, "title": "On wings", "text": "They lift.", "year": 1958, "by": "A. B."},
         {"_id": "x", "title": "", "text": ["One.", "Two."], "year": None, "by": ["A", "B"]},
     )
-    found = list(documents([file], Columns(keep=("year:number", "by"))))
+    found = list(documents([file], DocumentColumns(keep=("year:number", "by"))))
     assert found == [
         Document("7", "On wings\nThey lift.", f"{file}:1", {"year": 1958.0, "by": "A. B."}),
         Document("x", "One. Two.", f"{file}:2", {"year": None, "by": "A B"}),
@@ -34,7 +34,7 @@ def test_a_row_is_a_document(tmp_path: Path) -> None:
 def test_columns_are_as_named(tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text('name,body,n\n"first, one",It says.,2\nsecond,It asks.,\n', encoding="utf-8")
-    columns = Columns(id="name", text=("body",), keep=("n:number",))
+    columns = DocumentColumns(id="name", text=("body",), keep=("n:number",))
     found = list(documents([table], columns))
     assert [(d.id, d.text, d.fields["n"]) for d in found] == [
         ("first, one", "It says.", 2.0),
@@ -42,7 +42,7 @@ def test_columns_are_as_named(tmp_path: Path) -> None:
     ]
     assert found[1].where == f"{table}:3"
     unnamed = rows(tmp_path / "b.jsonl", {"text": "Only text."})
-    assert next(documents([unnamed], Columns())).id == "b.jsonl:1"
+    assert next(documents([unnamed], DocumentColumns())).id == "b.jsonl:1"
 
 
 def test_files_are_documents_by_their_path(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_files_are_documents_by_their_path(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("Plain.", encoding="utf-8")
     page = "<html><head><title>T</title><style>x{}</style></head><body><p>One <b>bold</b>.</p>"
     (tmp_path / "c.html").write_text(page + "<p>Two &amp; three</p></body>", encoding="utf-8")
-    found = {d.id: d.text for d in documents([tmp_path], Columns())}
+    found = {d.id: d.text for d in documents([tmp_path], DocumentColumns())}
     assert found == {
         "b.txt": "Plain.",
         "c.html": "T\n\nOne bold.\n\nTwo & three",
@@ -91,7 +91,7 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "e.html").write_text("<p>good", encoding="utf-8")
     (tmp_path / "f.html").write_text("<p>", encoding="utf-8")
     bad: list[DataError] = []
-    used = [d.id for d in documents([tmp_path], Columns(), bad=bad.append)]
+    used = [d.id for d in documents([tmp_path], DocumentColumns(), bad=bad.append)]
     assert used == ["1", "3", "e.html"]
     said = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: a second document"]
     said += ["c.jsonl:3: no field 'text'", "d.jsonl:2: not JSON", "f.html: no text in this"]
@@ -114,30 +114,30 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
 def test_unusable_documents_are_named(row: dict[str, str], said: str, tmp_path: Path) -> None:
     file = rows(tmp_path / "docs.jsonl", {"id": "0", "text": "good"}, row)
     with pytest.raises(DataError, match=said):
-        list(documents([file], Columns()))
+        list(documents([file], DocumentColumns()))
 
 
 def test_what_is_no_number_is_named(tmp_path: Path) -> None:
     for value in ("12a", True, [1], "nan", float("inf"), 10**400):
         file = rows(tmp_path / "a.jsonl", {"id": "a", "text": "b", "year": value})
         with pytest.raises(DataError, match=r"a.jsonl:1: field 'year' holds .* no number"):
-            list(documents([file], Columns(keep=("year:number",))))
+            list(documents([file], DocumentColumns(keep=("year:number",))))
     with pytest.raises(DataError, match="no field 'years'; did you mean 'year'"):
-        list(documents([file], Columns(keep=("years",))))
+        list(documents([file], DocumentColumns(keep=("years",))))
 
 
 @pytest.mark.parametrize("keep", [("a", "a:number"), ("",), (":text",), ("id",)])
 def test_kept_fields_have_one_name(keep: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="keep"):
-        Columns(keep=keep).fields()
+        DocumentColumns(keep=keep).fields()
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     file = tmp_path / "a.md"
     file.write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"a.md:1: not UTF-8"):
-        list(documents([file], Columns()))
+        list(documents([file], DocumentColumns()))
     other = tmp_path / "b.png"
     other.write_text("x")
     with pytest.raises(DataError, match=r"b.png: unknown kind of file; text is read from .*\.html"):
-        list(documents([other], Columns()))
+        list(documents([other], DocumentColumns()))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from bertkit.data.given import are_examples, as_file, is_rows, name_of, texts_of
 from bertkit.errors import BertkitError, DataError
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import read_examples, take
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.tag import Tag
@@ -107,7 +107,7 @@ def test_the_same_rows_have_the_same_hash_and_others_another() -> None:
 
 
 def test_examples_of_a_task_are_none() -> None:
-    examples = [Example("a film", None, "good")]
+    examples = [LabelExample("a film", None, "good")]
     assert are_examples(examples)
     assert not are_examples(TEXTS)
     assert take(Classify, examples, None, "train").examples == examples

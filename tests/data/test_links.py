@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.factories import tiny_tokenizer
 
-from bertkit.data.documents import Columns, documents, listed
+from bertkit.data.documents import DocumentColumns, documents, listed
 from bertkit.data.paths import files
 from bertkit.errors import DataError
 from bertkit.recipes.clean import clean
@@ -85,7 +85,7 @@ def test_directory_with_only_foreign_links_is_rejected(tmp_path: Path) -> None:
 
 
 def test_link_that_is_passed_by_name_is_read(tree: Path) -> None:
-    (found,) = documents([tree / "it" / "absolute.txt"], Columns())
+    (found,) = documents([tree / "it" / "absolute.txt"], DocumentColumns())
     assert found.text == SECRET
 
 

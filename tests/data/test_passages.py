@@ -10,12 +10,12 @@ from tests.factories import tiny_tokenizer
 
 from bertkit.data.documents import Document
 from bertkit.data.formats import Extracted, markdown
-from bertkit.data.passages import Part, cut
+from bertkit.data.passages import Section, cut
 
 LETTERS = tiny_tokenizer("abcdefghijklmnopqrstuvwxyz#.")
 
 
-def parts(extracted: Extracted, room: int) -> list[tuple[str, Part]]:
+def parts(extracted: Extracted, room: int) -> list[tuple[str, Section]]:
     document = Document("d", extracted.text, "d", {}, extracted.headings, extracted.pages)
     (own,) = cut([document], LETTERS, room)
     return [(extracted.text[part.start : part.end], part) for part in own]

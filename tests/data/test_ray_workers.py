@@ -108,7 +108,7 @@ class _Lingers(Worker):
 
 
 def pool(kind: type[Worker], place: Path) -> RayPool:
-    settings = workers.Settings(
+    settings = workers.CorpusSettings(
         tokenizer="", field="text", blank_lines="paragraphs", language="en", shard_tokens=9
     )
     worker = kind(place / "c", settings)

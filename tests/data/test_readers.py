@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bertkit.data import readers
 from bertkit.data.paths import files
-from bertkit.data.readers import Document, Span, documents, read, spans
+from bertkit.data.readers import RawDocument, Span, documents, read, spans
 from bertkit.errors import DataError
 
 TEXT = st.text(st.sampled_from("ab.?é”\n\n\n \r\t𝄞"), max_size=200)
@@ -37,7 +37,7 @@ def texts(path: Path, *, field: str = "text") -> list[str]:
     return [d.text for d in documents([path], field=field)]
 
 
-def joined(found: list[Document]) -> list[str]:
+def joined(found: list[RawDocument]) -> list[str]:
     """Whole documents, with the parts of each put together."""
     whole: list[str] = []
     for document in found:

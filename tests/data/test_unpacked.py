@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.factories import pdf
 
-from bertkit.data.documents import Columns, documents
+from bertkit.data.documents import DocumentColumns, documents
 from bertkit.data.formats import convert
 from bertkit.data.questions import read_questions
 from bertkit.data.readers import documents as raw_documents
@@ -56,7 +56,7 @@ READERS: dict[str, tuple[Reader, str, str, str]] = {
     "g.json.gz": (lambda path: read_questions(path, labelled=True), " \n", '{"data": []', "}"),
     "h.conll.gz": (read_conll, "a O\n", "", ""),
     "i.html.gz": (convert, "<p>a\n", "", ""),
-    "j.md.gz": (lambda path: list(documents([path], Columns())), "# a\n", "", ""),
+    "j.md.gz": (lambda path: list(documents([path], DocumentColumns())), "# a\n", "", ""),
     "k.ipynb.gz": (convert, " \n", "{", "}"),
     "l.rst.gz": (convert, "a\n", "", ""),
     "m.txt.gz": (Vectors.load, "a 1 2 3\n", "", ""),
@@ -144,7 +144,7 @@ def test_pdf_rejects_large_streams(tmp_path: Path) -> None:
         + rest
     )
     with pytest.raises(DataError, match=r"a.pdf: "):
-        list(documents([tmp_path / "a.pdf"], Columns()))
+        list(documents([tmp_path / "a.pdf"], DocumentColumns()))
 
 
 @pytest.mark.parametrize("dictionary", [True, False])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bertkit.data.whole_words import Sentences, sentence_batches
+from bertkit.data.whole_words import WholeWordSentences, sentence_batches
 from bertkit.recipes.prepare import prepare
 from bertkit.text.characters import sentence_ids
 from bertkit.text.train import train
@@ -21,7 +21,7 @@ def test_a_sentence_is_read_between_its_marks(tmp_path: Path) -> None:
     assert names[:5] == ["<S>", "</S>", "<UNK>", "the", "dog"]  # the most frequent first
     corpus = prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "corpus")
     marks = tokenizer.bos, tokenizer.eos, tokenizer.unk
-    samples = Sentences(corpus, names, marks=marks, size=5, characters=12)
+    samples = WholeWordSentences(corpus, names, marks=marks, size=5, characters=12)
     sentence = samples.sample(0, 0)
     words = [word for word, _ in word_splitter().pre_tokenize_str("The cat saw the dog.")]
     np.testing.assert_array_equal(sentence.ids, sentence_ids(words, 12))

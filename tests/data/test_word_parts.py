@@ -20,7 +20,7 @@ from bertkit.data.schemes import BIOES, SCHEMES, spans
 from bertkit.data.tags import TaggedText as Example
 from bertkit.data.word_parts import split_words, words_of
 from bertkit.models.model import build
-from bertkit.tasks.tag import Options, Tag
+from bertkit.tasks.tag import Tag, TagOptions
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
@@ -82,7 +82,7 @@ def test_columns_and_joined_text_have_equal_features(
     kind: str, scheme: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     labels = IOB2 if scheme == "iob2" else tuple(BIOES.labels(["LOC", "PER"]))
-    task = Tag(labels, Options(scheme=scheme))
+    task = Tag(labels, TagOptions(scheme=scheme))
     folder = tmp_path_factory.mktemp("text")
 
     @given(sentences, st.sampled_from([64, 12]))
@@ -113,7 +113,7 @@ def test_columns_and_joined_text_have_equal_features(
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_tokens_of_words_are_the_tokens_of_the_text(kind: str) -> None:
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     text = "O'Neill left AT&T ... for Chester-le-Street in 1990/91"
     [feature] = features(task, tagged(text, " ".join(["O"] * 8)), kind)
     assert feature.encoding.ids.tolist() == vocabulary(kind).encode(text).ids.tolist()
@@ -122,9 +122,9 @@ def test_tokens_of_words_are_the_tokens_of_the_text(kind: str) -> None:
 
 def test_further_parts_continue_an_entity_or_repeat_a_tag() -> None:
     example = tagged("the U.S. won 4-38", "O B-LOC O O")
-    [feature] = features(Tag(IOB2, Options(scheme="iob2")), example, "wordpiece")
+    [feature] = features(Tag(IOB2, TagOptions(scheme="iob2")), example, "wordpiece")
     assert [IOB2[tag] for tag in feature.target] == ["O", "B-LOC", *["I-LOC"] * 3, *["O"] * 4]
-    speech = Tag(("NNP", "VBD", "DT", "CD"), Options(scheme="none"))
+    speech = Tag(("NNP", "VBD", "DT", "CD"), TagOptions(scheme="none"))
     example = tagged("the U.S. won 4-38", "DT NNP VBD CD")
     [feature] = features(speech, example, "wordpiece")
     expected = ["DT", *["NNP"] * 4, "VBD", *["CD"] * 3]
@@ -133,7 +133,7 @@ def test_further_parts_continue_an_entity_or_repeat_a_tag() -> None:
 
 def test_a_word_has_the_tag_of_its_first_part() -> None:
     """Published taggers are trained on the first token of a word only."""
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     example = tagged("U.S. won", "B-LOC O")
     [feature] = features(task, example, "wordpiece")
     rows = 9 * np.eye(5, dtype=np.float32)[[1, 3, 0, 3, 0]]
@@ -174,7 +174,7 @@ def test_a_learned_tagger_finds_equal_entities_in_text(crf: bool, length: int) -
         tagged("AT&T is in Chester-le-Street", "B-LOC O O B-LOC"),
         tagged("b U.K. O'Neill", "O B-LOC B-PER"),
     ]
-    task = Tag(IOB2, CRF if crf else Options(scheme="iob2"))
+    task = Tag(IOB2, CRF if crf else TagOptions(scheme="iob2"))
     model = learn(task, examples, length)
     tokenizer = vocabulary("wordpiece")
     columns = answered(task, model, tokenizer, examples, length)

@@ -16,7 +16,7 @@ from tests.engine.test_export import encodings, model_of
 
 from bertkit.batch import Batch
 from bertkit.engine import exported
-from bertkit.engine.beside import Beside
+from bertkit.engine.beside import GraphLayers
 from bertkit.engine.engine import Engine
 from bertkit.engine.exported import Graph, Numbers, Runtime
 from bertkit.nn.pool import Pooling
@@ -41,7 +41,7 @@ def test_states_are_the_models(
     runtime: Runtime, folder: Path, lengths: list[int], seed: int
 ) -> None:
     graph = Graph(folder, runtime=runtime)
-    beside = Beside(lambda _: graph, lambda _: runtime, "mean")
+    beside = GraphLayers(lambda _: graph, lambda _: runtime, "mean")
     engine = Engine(model_of("bert"))
     batch = Batch.of(encodings(np.random.default_rng(seed), sorted(lengths)))
     with torch.inference_mode():
@@ -58,7 +58,9 @@ def test_by_the_length_of_texts_it_is_the_model_or_the_graph(folder: Path) -> No
         asked.append((0,))
         return Graph(folder, runtime=runtime)
 
-    beside = Beside(graphs, lambda lengths: "onnxruntime" if len(lengths) == 1 else None, "mean")
+    beside = GraphLayers(
+        graphs, lambda lengths: "onnxruntime" if len(lengths) == 1 else None, "mean"
+    )
     read = encodings(np.random.default_rng(0), [3, 5])
     assert beside(Batch.of(read)) is None
     assert asked == []
@@ -78,7 +80,7 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
         return states(inputs)
 
     monkeypatch.setattr(graph, "states", watched)
-    beside = Beside(lambda _: graph, lambda _: "onnxruntime", "mean")
+    beside = GraphLayers(lambda _: graph, lambda _: "onnxruntime", "mean")
     engine = Engine(model_of("bert"))
     batch = Batch.of(encodings(np.random.default_rng(0), [5] * 60 + [64] * 3))
     with torch.inference_mode():
@@ -106,7 +108,10 @@ def test_openvino_reads_whole_tiles_where_it_computes_in_them(
         return checked(inputs, *rest)
 
     monkeypatch.setattr(graph, "_checked", watched)
-    beside, exact = Beside(lambda _: graph, lambda _: "openvino", "mean"), Engine(model_of("bert"))
+    beside, exact = (
+        GraphLayers(lambda _: graph, lambda _: "openvino", "mean"),
+        Engine(model_of("bert")),
+    )
     for length in (3, 30, 35):
         read = encodings(np.random.default_rng(length), [length])
         found, batch = beside(Batch.of(read)), Batch.of(read)

@@ -17,7 +17,7 @@ from tests.factories import ENCODERS, tiny_model
 
 from bertkit.engine import quantize
 from bertkit.engine.engine import Engine
-from bertkit.engine.exported import LOGITS, VECTORS, Run, onnx_graph, padded
+from bertkit.engine.exported import LOGITS, VECTORS, GraphOutput, onnx_graph, padded
 from bertkit.engine.quantize import Inputs, calibrate
 from bertkit.metrics import cosines
 from bertkit.models.lora import LoRA, adapters, add_lora
@@ -43,7 +43,7 @@ OTHERS = {
 KNOWN = sorted(set(ENCODERS) - set(OTHERS))
 
 
-def run_of(model: Any, output: str = VECTORS) -> Run:
+def run_of(model: Any, output: str = VECTORS) -> GraphOutput:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -52,7 +52,7 @@ def run_of(model: Any, output: str = VECTORS) -> Run:
 
 
 @cache
-def family(name: str) -> tuple[Engine, Run]:
+def family(name: str) -> tuple[Engine, GraphOutput]:
     model = model_of(name)
     return Engine(model), run_of(build(model, Pooling()))
 

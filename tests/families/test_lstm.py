@@ -23,7 +23,7 @@ from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.info import info
 from bertkit.recipes.run_file import complete
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.tasks.classify import Example
+from bertkit.tasks.classify import LabelExample
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
 
@@ -178,7 +178,7 @@ def test_a_folder_is_the_language_model(writes: Path, tmp_path: Path) -> None:
 
 
 ROWS = [
-    Example(f"the {('class', 'loop')[i % 2]} number {i}", None, ("thing", "doing")[i % 2])
+    LabelExample(f"the {('class', 'loop')[i % 2]} number {i}", None, ("thing", "doing")[i % 2])
     for i in range(24)
 ]
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests.factories import pdf
 
 from bertkit.data.converter import Converter
-from bertkit.data.documents import Columns, documents
+from bertkit.data.documents import DocumentColumns, documents
 from bertkit.data.judgments import read_judgments, read_queries
 from bertkit.data.readers import documents as texts
 from bertkit.recipes.run_file import complete, read_run_file
@@ -172,4 +172,4 @@ def make_documents(folder: Path) -> None:
 def use_documents(folder: Path) -> None:
     with Converter() as convert:
         for name in [*DOCUMENTS, "a.docx"]:
-            list(documents([folder / name], Columns(), convert=convert))
+            list(documents([folder / name], DocumentColumns(), convert=convert))

@@ -18,7 +18,7 @@ from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.families import GPT2, LSTM_LM
 from bertkit.models.decoding import Decoding, Rules, Written
-from bertkit.models.generate import Row, Writing, draw, generate, guess, uniform
+from bertkit.models.generate import GeneratedRow, Writing, draw, generate, guess, uniform
 from bertkit.models.model import Model
 from bertkit.models.stepper import CausalStepper, Request, stepper_of
 
@@ -154,10 +154,10 @@ def test_what_is_guessed_changes_no_text(
 
 
 def test_a_guess_follows_the_longest_match() -> None:
-    def row(prompt: list[int], ids: list[int], source: list[int] | None = None) -> Row:
+    def row(prompt: list[int], ids: list[int], source: list[int] | None = None) -> GeneratedRow:
         read = None if source is None else np.array(source)
         decoding = Decoding(lookup=2)
-        return Row(Request(np.array(prompt), read), decoding, Rules([3]), 50, 0, ids=ids)
+        return GeneratedRow(Request(np.array(prompt), read), decoding, Rules([3]), 50, 0, ids=ids)
 
     assert guess(row([1, 2, 3, 4, 9, 3, 7, 7], [2, 3])) == [4, 9]  # 2 3, not the later 3
     assert guess(row([1, 2, 3, 4, 9, 3, 7, 8], [5, 3])) == [7, 8]
@@ -171,7 +171,7 @@ def test_requests_join_and_leave_while_others_are_at_work(stepper: CausalStepper
     asked = prompts(3, 8, 2, 90)
     expected = [generate(stepper, [one], decoding, Rules([3]))[0][0] for one in asked]
     writing = Writing(stepper)
-    rows = [Row.of(stepper, one, decoding, Rules([3])) for one in asked]
+    rows = [GeneratedRow.of(stepper, one, decoding, Rules([3])) for one in asked]
     writing.add(rows[:2])
     for _ in range(5):
         writing.step()

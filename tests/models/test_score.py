@@ -15,7 +15,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
 from bertkit.families import FAMILIES
 from bertkit.models.score import score, score_each
-from bertkit.models.stepper import CausalStepper, State, stepper_of
+from bertkit.models.stepper import CausalStepper, StepperState, stepper_of
 
 VOCAB = 40
 
@@ -88,7 +88,7 @@ def test_a_text_is_read_once(stepper: CausalStepper, monkeypatch: pytest.MonkeyP
     read: list[int] = []
     step = type(stepper).step
 
-    def counted(self: CausalStepper, state: State, ids: torch.Tensor) -> torch.Tensor:
+    def counted(self: CausalStepper, state: StepperState, ids: torch.Tensor) -> torch.Tensor:
         read.append(ids.numel())
         return step(self, state, ids)
 

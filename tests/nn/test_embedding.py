@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bertkit.nn.embedding import Table
+from bertkit.nn.embedding import EmbeddingTable
 
 
-def tables(rows: int) -> tuple[Table, nn.Embedding]:
-    ours, theirs = Table(rows, 8), nn.Embedding(rows, 8)
+def tables(rows: int) -> tuple[EmbeddingTable, nn.Embedding]:
+    ours, theirs = EmbeddingTable(rows, 8), nn.Embedding(rows, 8)
     theirs.load_state_dict(ours.state_dict())
     return ours, theirs
 
@@ -41,6 +41,6 @@ def test_fp32_is_torchs_own() -> None:
 
 
 def test_no_ids_have_no_vectors() -> None:
-    table = Table(5, 8).bfloat16()
+    table = EmbeddingTable(5, 8).bfloat16()
     none = torch.empty(0, dtype=torch.int64)
     assert not gradient(table, none, torch.empty(0, 8).bfloat16()).any()

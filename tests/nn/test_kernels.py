@@ -11,7 +11,7 @@ from bertkit.batch import Bucket, Packed, Padded
 from bertkit.nn import attention, products
 from bertkit.nn.attention import BMM_MAX_LENGTH, attend
 from bertkit.nn.context import AttentionContext
-from bertkit.nn.kernels import Dense, Fused, Kernel, Local, Varlen
+from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
 from bertkit.nn.precision import TILE
 from bertkit.nn.products import Bmm, softmax, softmax_backward
 from bertkit.nn.rectangles import in_tiles, rectangle
@@ -342,7 +342,7 @@ def test_rows_of_one_length_have_the_same_attention(case: str, kv_heads: int) ->
     ours = attend(spread(q, queries.mask), spread(kv, keys.mask), there)
     ours = ours.unflatten(0, queries.mask.shape)[queries.mask]
     torch.testing.assert_close(ours, reference(q, kv, context))
-    assert Dense().refuses(q, kv, context) is not None
+    assert DenseAttention().refuses(q, kv, context) is not None
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from bertkit.families import GPT2, LLAMA, OPENAI_GPT, Family
 from bertkit.models.model import Model
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import totals
-from bertkit.tasks.classify import Classify, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions
 
 VOCAB, LABELS = 50, ("a", "b", "c")
 SIZES = [2, 5, 9, 9]
@@ -24,7 +24,7 @@ MORE: dict[str, dict[str, Any]] = {
     "llama": {"head.lm_tied": False},
 }
 FAMILIES = [pytest.param(family, id=family.name) for family in (OPENAI_GPT, GPT2, LLAMA)]
-TASK = Classify(LABELS, Options(pairs=False, regression=False, multi_label=False))
+TASK = Classify(LABELS, ClassifyOptions(pairs=False, regression=False, multi_label=False))
 
 
 def model_of(family: Family) -> Model:

@@ -24,7 +24,7 @@ from bertkit.models.stepper import DecoderStepper, Request
 from bertkit.nn.attention import Trace
 from bertkit.objectives.loss import totals
 from bertkit.tasks.seq2seq import Seq2seq
-from bertkit.tasks.summarize import Example
+from bertkit.tasks.summarize import SummaryExample
 from bertkit.text.train import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
@@ -115,7 +115,7 @@ def test_training_loss_equals_that_of_the_labels_of_transformers(
     texts = sentences(english)[1500:1506]
     pairs = [(text, text[::-1].upper()[:40]) for text in texts]
     task = Seq2seq().with_decoder(loaded.begin, loaded.target)
-    rows = [Example(text, (target,), f"a:{n}") for n, (text, target) in enumerate(pairs)]
+    rows = [SummaryExample(text, (target,), f"a:{n}") for n, (text, target) in enumerate(pairs)]
     features = task.features(rows, loaded.tokenizer, 64, long="truncate", labelled=True)
     packed = task.batch(features)
     tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.folder)

@@ -13,7 +13,7 @@ from bertkit.data.tags import TaggedText, untagged
 from bertkit.errors import DataError
 from bertkit.pipelines.frozen import FrozenElmo, is_vectors, open_frozen
 from bertkit.pipelines.words import Words
-from bertkit.tasks.tag import Options, Tag
+from bertkit.tasks.tag import Tag, TagOptions
 
 
 def tagged(text: str, tags: list[str]) -> TaggedText:
@@ -34,7 +34,7 @@ def test_states_of_an_elmo_are_those_of_its_pipeline(elmo: FrozenElmo) -> None:
         tagged("No", ["O"]),
         tagged("She works", ["O", "O"]),
     ]
-    task = Tag.from_examples(examples, Options())
+    task = Tag.from_examples(examples, TagOptions())
     read = elmo.features(task, examples, labelled=True)
     states = elmo.encode(read, [0, 2])
     wanted = Words(elmo.words.model)([example.words for example in examples])
@@ -60,7 +60,7 @@ def test_states_of_a_transformer_are_the_same_both_ways(tiny: Path) -> None:
     texts = ["a b c", "d"]
     found = frozen.states(frozen.read(texts, [(2, 3), (0, 1)]))
     examples = [tagged(text, ["O"] * len(text.split())) for text in texts]
-    task = Tag(["O", "B-X"], Options(scheme="iob2"))
+    task = Tag(["O", "B-X"], TagOptions(scheme="iob2"))
     read = frozen.features(task, examples, labelled=False)
     states = frozen.encode(read, range(frozen.layers + 1))
     wanted = torch.from_numpy(found)

@@ -12,7 +12,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.models.model import build
-from bertkit.tasks.classify import Classify, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions
 
 
 def test_rerank_reads_pairs(folders: Path) -> None:
@@ -31,7 +31,7 @@ def test_rerank_reads_pairs(folders: Path) -> None:
 def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> None:
     loaded = bertkit.load(folders / "pretrained")
     model = build(loaded.model.config, ("classify",), labels=("no", "yes"))
-    task = Classify(("no", "yes"), Options(pairs=True))
+    task = Classify(("no", "yes"), ClassifyOptions(pairs=True))
     settings = {"labels": task.labels, "settings": task.settings()}
     save(tmp_path / "two", model, loaded.tokenizer, BERT, **settings)
     scores = bertkit.pipeline("rerank", tmp_path / "two")("a b", ["c", "d"])
@@ -43,18 +43,22 @@ def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (("ham", "spam"), Options(pairs=False), "learned to label single texts"),
-        (("stars",), Options(pairs=False, regression=True), "learned to label single texts"),
-        (("a", "b"), Options(pairs=True, multi_label=True), "tells 2 labels apart"),
-        (("a", "b", "c"), Options(pairs=True), "tells 3 labels apart"),
+        (("ham", "spam"), ClassifyOptions(pairs=False), "learned to label single texts"),
+        (
+            ("stars",),
+            ClassifyOptions(pairs=False, regression=True),
+            "learned to label single texts",
+        ),
+        (("a", "b"), ClassifyOptions(pairs=True, multi_label=True), "tells 2 labels apart"),
+        (("a", "b", "c"), ClassifyOptions(pairs=True), "tells 3 labels apart"),
         (("no", "yes"), None, "does not say that they were learned from pairs"),
-        (("fit",), Options(pairs=True, regression=True), None),
+        (("fit",), ClassifyOptions(pairs=True, regression=True), None),
         (("LABEL_0",), None, None),  # as published cross-encoders are
     ],
 )
 def test_a_classifier_of_single_texts_is_no_re_ranker(
     labels: tuple[str, ...],
-    options: Options | None,
+    options: ClassifyOptions | None,
     message: str | None,
     folders: Path,
     tmp_path: Path,

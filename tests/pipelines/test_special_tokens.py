@@ -23,8 +23,8 @@ from bertkit.pipelines.generate import Generate
 from bertkit.recipes.likelihood import _scores
 from bertkit.recipes.perplexity import evaluate_text
 from bertkit.recipes.prompts import _chances
-from bertkit.tasks.chat import Chat as ChatTask
-from bertkit.text.chat import Chat
+from bertkit.tasks.chat import ChatFormat as ChatTask
+from bertkit.text.chat import ChatFormat
 from bertkit.text.frame import framed
 from bertkit.text.tokenizer import Tokenizer
 
@@ -130,7 +130,7 @@ def test_likelihoods_follow_the_first_special_token(folder: Path, writer: Genera
 
 def test_plain_conversation_begins_with_bos(writer: Generate) -> None:
     added = writer.tokenizer.added[0]
-    chat = Chat(writer.tokenizer)
+    chat = ChatFormat(writer.tokenizer)
     assert tuple(chat.encode(TALK)[0][: len(added)].tolist()) == added
     (feature,) = ChatTask().features(
         [Conversation(tuple(TALK[:2]), "a:1")], writer.tokenizer, 60, long="truncate", labelled=True

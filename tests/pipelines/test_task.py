@@ -13,7 +13,7 @@ from bertkit.checkpoint.folder import save
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import build
-from bertkit.tasks.classify import Classify, Example, Options, reads_pairs
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample, reads_pairs
 
 
 def test_classify_answers_in_order(folders: Path) -> None:
@@ -130,8 +130,8 @@ def test_a_folder_of_another_task_is_named(folders: Path, tmp_path: Path) -> Non
 
 
 def test_a_classifier_says_whether_it_reads_pairs() -> None:
-    rows = [Example("a", None, "x"), Example("b", None, "y")]
+    rows = [LabelExample("a", None, "x"), LabelExample("b", None, "y")]
     pairs = [replace(row, pair="c") for row in rows]
-    assert reads_pairs(Classify.from_examples(rows, Options()).settings()) is False
-    assert reads_pairs(Classify.from_examples(pairs, Options()).settings()) is True
+    assert reads_pairs(Classify.from_examples(rows, ClassifyOptions()).settings()) is False
+    assert reads_pairs(Classify.from_examples(pairs, ClassifyOptions()).settings()) is True
     assert reads_pairs({"bertkit": {"task": "classify"}}) is None

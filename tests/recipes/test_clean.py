@@ -19,7 +19,7 @@ from bertkit import cli
 from bertkit.data.readers import documents
 from bertkit.errors import ConfigError, DataError, StorageError
 from bertkit.recipes import clean as recipe
-from bertkit.recipes.clean import Report, clean
+from bertkit.recipes.clean import CleaningReport, clean
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.vocabulary import train_vocabulary
 
@@ -76,7 +76,7 @@ def texts(tmp_path: Path, chapters: list[str]) -> Path:
     return folder
 
 
-def adds_up(report: Report) -> bool:
+def adds_up(report: CleaningReport) -> bool:
     gone = [*report.removed.values()]
     size = sum(count.bytes for count in [*gone, *report.cut.values()])
     documents = sum(count.documents for count in gone)

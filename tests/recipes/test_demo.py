@@ -13,7 +13,7 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.recipes import demo as recipe
 from bertkit.recipes.demo import demo
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.report import Report
+from bertkit.recipes.report import DemoReport
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[st
 def test_the_report_says_whether_it_shows_what_it_is_for(
     untrained: tuple[float, ...], pretrained: tuple[float, ...], loss: float, said: str
 ) -> None:
-    report = Report(
+    report = DemoReport(
         corpus={},
         pretraining={"steps": 82, "mlm_loss": loss},
         frequency_loss=6.5,

@@ -25,7 +25,7 @@ from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.storage import write_json
 from bertkit.tasks import answer, similarity
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.train import train as train_tokenizer
 from bertkit.training.teacher import check_length
 
@@ -38,10 +38,12 @@ def folder_of(out: Path, texts: list[str], size: int, **shape: int) -> Path:
     return tiny_folder(out, tokenizer, "mlm", "nsp", **shape)
 
 
-def rows(count: int, labels: tuple[str, str] = ("doing", "thing")) -> list[Example]:
+def rows(count: int, labels: tuple[str, str] = ("doing", "thing")) -> list[LabelExample]:
     words = ("loop", "class")
     return [
-        Example(f"the {words[i % 2]} number {i % 5} of it", None, labels[i % 2], f"rows:{i + 2}")
+        LabelExample(
+            f"the {words[i % 2]} number {i % 5} of it", None, labels[i % 2], f"rows:{i + 2}"
+        )
         for i in range(count)
     ]
 
@@ -204,7 +206,9 @@ def test_the_command(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_vectors_of_another_width_need_a_layer(
     tmp_path: Path, english: list[str], teacher: Path
 ) -> None:
-    pairs = [similarity.Example(("a loop", f"the class {i}"), None, f"r{i}") for i in range(8)]
+    pairs = [
+        similarity.SimilarityExample(("a loop", f"the class {i}"), None, f"r{i}") for i in range(8)
+    ]
     data: dict[str, Any] = {"train": pairs, "dev": pairs, "settings": SETTINGS}
     base = folder_of(tmp_path / "base", english[:5], 300)
     small = folder_of(tmp_path / "small", english[:5], 300, hidden=16, layers=2)
@@ -216,15 +220,15 @@ def test_vectors_of_another_width_need_a_layer(
 
 
 def test_a_students_threshold_is_its_own() -> None:
-    task = answer.Answer((), answer.Options(no_answer=True, null_threshold=-4.5))
-    assert task.uncalibrated() == answer.Options(no_answer=True)
+    task = answer.Answer((), answer.AnswerOptions(no_answer=True, null_threshold=-4.5))
+    assert task.uncalibrated() == answer.AnswerOptions(no_answer=True)
 
 
 def test_a_student_reads_no_more_than_its_teacher(
     teacher: Path, english: list[str], tmp_path: Path
 ) -> None:
     student = folder_of(tmp_path / "base", english[:5], 300, length=64)
-    long = [Example("loop " * 70, None, row.label, row.where) for row in rows(8)]
+    long = [LabelExample("loop " * 70, None, row.label, row.where) for row in rows(8)]
     data: dict[str, Any] = {"student": student, "train": long, "dev": rows(8)}
     for length in (None, 33):
         settings = structs.replace(SETTINGS, length=length)

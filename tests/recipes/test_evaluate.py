@@ -12,7 +12,7 @@ from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import GPT2
 from bertkit.recipes.evaluate import evaluate
-from bertkit.tasks.classify import Example
+from bertkit.tasks.classify import LabelExample
 from bertkit.text.train import train
 
 
@@ -27,8 +27,8 @@ def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:
     texts = ["a", "b c", "d d d", "c b a b c d a b c d"]
     answers = classify(texts, long="truncate")
     flip = {"no": "yes", "yes": "no"}
-    rows = [Example(t, None, a.label) for t, a in zip(texts, answers, strict=True)]
-    rows[1] = Example(texts[1], None, flip[answers[1].label])
+    rows = [LabelExample(t, None, a.label) for t, a in zip(texts, answers, strict=True)]
+    rows[1] = LabelExample(texts[1], None, flip[answers[1].label])
     found = evaluate(classify, rows, errors=tmp_path / "errors")
     assert found["accuracy"] == pytest.approx(3 / 4)
     assert found["rows"] == 4
@@ -41,7 +41,9 @@ def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:
 
 def test_unknown_labels_are_named(folder: Path) -> None:
     with pytest.raises(DataError, match=r"dev\.tsv:7: label 'maybe' is not"):
-        evaluate(bertkit.pipeline("classify", folder), [Example("a", None, "maybe", "dev.tsv:7")])
+        evaluate(
+            bertkit.pipeline("classify", folder), [LabelExample("a", None, "maybe", "dev.tsv:7")]
+        )
     with pytest.raises(DataError, match=r"^examples: no rows"):
         evaluate(bertkit.pipeline("classify", folder), [])
 

@@ -35,7 +35,7 @@ from bertkit.recipes.finetune import Finetune, finetune, usual_rate
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks import classify, similarity, tag
 from bertkit.tasks.answer import Answer
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.similarity import Similarity
 from bertkit.text.train import train as train_tokenizer
 from bertkit.training.epochs import read_scores
@@ -52,18 +52,18 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     return tiny_folder(folder, tokenizer, "mlm", "nsp", hidden=32, intermediate=64)
 
 
-def rows(count: int, first: int = 0) -> list[Example]:
+def rows(count: int, first: int = 0) -> list[LabelExample]:
     """Texts whose label is whether they speak of a class or of a loop."""
     found = []
     for i in range(first, first + count):
         word, label = ("class", "thing") if i % 2 else ("loop", "doing")
         found.append(
-            Example(f"the {word} number {i} of the statement", None, label, f"rows:{i + 2}")
+            LabelExample(f"the {word} number {i} of the statement", None, label, f"rows:{i + 2}")
         )
     return found
 
 
-def tsv(path: Path, examples: list[Example]) -> Path:
+def tsv(path: Path, examples: list[LabelExample]) -> Path:
     lines = [f"{row.text}\t{row.label}\n" for row in examples]
     path.write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
     return path
@@ -187,7 +187,7 @@ def test_transformers_gives_the_same_logits(tuned: tuple[Path, dict[str, float]]
     with torch.no_grad():
         logits = theirs(**encoded).logits
     ready = bertkit.pipeline("classify", out)
-    rows_of = [Example(text) for text in texts]
+    rows_of = [LabelExample(text) for text in texts]
     features = ready.task.features(rows_of, ready.tokenizer, 32, long="error", labelled=False)
     ours = np.concatenate(ready.task.run(ready.engine, features))
     torch.testing.assert_close(torch.from_numpy(ours), logits, atol=1e-5, rtol=0.0)
@@ -231,7 +231,7 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
 )
 def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
     """But where the vectors of a step are compared."""
-    labels, vectors = Classify.from_examples(rows(4), classify.Options()), Similarity()
+    labels, vectors = Classify.from_examples(rows(4), classify.ClassifyOptions()), Similarity()
     assert usual_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
     assert usual_rate(vectors, hidden) == 5e-5
     assert usual_rate(labels, hidden, 8) == pytest.approx(10 * rate, rel=1e-12)
@@ -296,7 +296,7 @@ def test_an_epoch_learned_again_replaces_what_it_left(
 
 def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -> None:
     settings, said = replace(SETTINGS, epochs=1), {"train": rows(16), "dev": rows(4)}
-    task = Classify.from_examples(rows(4), classify.Options())
+    task = Classify.from_examples(rows(4), classify.ClassifyOptions())
     heads = []
     for model in (base, load(base)):
         torch.manual_seed(0)
@@ -306,7 +306,7 @@ def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -
     assert torch.equal(heads[1]["pooler.transform.dense.weight"], pooler)
     scores = finetune(Classify, load(base), **said, out=tmp_path / "one", settings=settings)
     assert set(scores) >= {"accuracy", "f1"}
-    other = [Example(row.text, None, f"not {row.label}", row.where) for row in rows(16)]
+    other = [LabelExample(row.text, None, f"not {row.label}", row.where) for row in rows(16)]
     tuned = load(tmp_path / "one")
     finetune(Classify, tuned, train=other, dev=other, out=tmp_path / "two", settings=settings)
     assert load(tmp_path / "two").labels == ("not doing", "not thing")
@@ -421,7 +421,7 @@ def test_a_kept_epoch_survives_what_comes_after(
 
 def test_pairs_and_numbers(base: Path, tmp_path: Path) -> None:
     examples = [
-        Example(f"the loop {i}", "the loop" if i % 2 else "a class", f"{i % 2 + 0.5}")
+        LabelExample(f"the loop {i}", "the loop" if i % 2 else "a class", f"{i % 2 + 0.5}")
         for i in range(16)
     ]
     out = tmp_path / "out"
@@ -436,7 +436,7 @@ def test_pairs_and_numbers(base: Path, tmp_path: Path) -> None:
 def test_rows_longer_than_the_model_are_cut_and_said(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    examples = [*rows(4), Example("rain " * 99, None, "doing")]
+    examples = [*rows(4), LabelExample("rain " * 99, None, "doing")]
     settings = Finetune(epochs=1, batch_size=8, precision="fp32")
     finetune(Classify, base, train=examples, dev=rows(4), out=tmp_path / "out", settings=settings)
     err = capsys.readouterr().err
@@ -570,7 +570,7 @@ def test_a_crf_moves_as_far_as_it_must_and_resumes(
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 def test_scores_are_those_of_the_saved_folder(base: Path, tmp_path: Path, precision: str) -> None:
     """Also where bf16 weights learn: what is saved are their fp32 masters."""
-    rows_of = [Example(f"the loop {i}", None, f"{i % 7 + 0.5}") for i in range(24)]
+    rows_of = [LabelExample(f"the loop {i}", None, f"{i % 7 + 0.5}") for i in range(24)]
     settings = replace(SETTINGS, precision=precision, epochs=2)
     scores = finetune(
         Classify, base, train=rows_of, dev=rows_of, out=tmp_path / "out", settings=settings
@@ -605,7 +605,8 @@ def test_a_run_whose_labels_have_other_names_now_does_not_go_on(
     """One begun when 1.0 was not yet 1 would end with a head that learned nothing."""
     settings = replace(SETTINGS, epochs=2, save_minutes=0.0)
     numbered = [
-        Example(row.text, None, str(float(row.label == "thing")), row.where) for row in rows(16)
+        LabelExample(row.text, None, str(float(row.label == "thing")), row.where)
+        for row in rows(16)
     ]
     data = {"train": numbered, "dev": numbered}
     falling = iter([0.75, 0.5])
@@ -682,7 +683,7 @@ def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precisio
     too_many = replace(SETTINGS, frozen_layers=2)
     with pytest.raises(ConfigError, match="frozen_layers: 2; the model has 1 layers"):
         finetune(Classify, base, train=rows(4), dev=rows(4), out=tmp_path / "no", settings=too_many)
-    pairs = [similarity.Example((f"a {i}", f"class {i}")) for i in range(4)]
+    pairs = [similarity.SimilarityExample((f"a {i}", f"class {i}")) for i in range(4)]
     with pytest.raises(ConfigError, match="frozen_layers: 1; nothing is left that could learn"):
         finetune(Similarity, base, train=pairs, dev=pairs, out=tmp_path / "no", settings=settings)
 
@@ -731,7 +732,7 @@ def test_layers_begin_to_learn_one_after_the_other(
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:
     ready = bertkit.pipeline("classify", bertkit.load(folder), precision="fp32")
-    examples = [Example(row.text) for row in rows(8, 200)]
+    examples = [LabelExample(row.text) for row in rows(8, 200)]
     features = ready.task.features(examples, ready.tokenizer, 32, long="error", labelled=False)
     return np.concatenate(ready.task.run(ready.engine, features))
 

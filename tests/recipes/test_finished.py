@@ -18,7 +18,7 @@ from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.recipes.testing import read_test
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.train import train as train_tokenizer
 
 SETTINGS = Finetune(epochs=2, batch_size=8, learning_rate=1e-2, precision="fp32", warmup=0.0)
@@ -32,13 +32,15 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     return tiny_folder(folder, tokenizer, "mlm", "nsp", hidden=32, intermediate=64)
 
 
-def rows(count: int, first: int = 0, **labels: str) -> list[Example]:
+def rows(count: int, first: int = 0, **labels: str) -> list[LabelExample]:
     """Texts that speak of a class or of a loop; each with its label."""
     named = labels or {"class": "thing", "loop": "doing"}
     made = []
     for i in range(first, first + count):
         word = list(named)[i % len(named)]
-        made.append(Example(f"the {word} number {i} of it", None, named[word], f"rows:{i + 1}"))
+        made.append(
+            LabelExample(f"the {word} number {i} of it", None, named[word], f"rows:{i + 1}")
+        )
     return made
 
 
@@ -113,7 +115,7 @@ def test_confidences_are_calibrated_by_dev(tuned: tuple[Path, dict[str, float]])
     (row,) = ready.task.run(
         ready.engine,
         ready.task.features(
-            [Example("the class of it")], ready.tokenizer, 32, long="error", labelled=False
+            [LabelExample("the class of it")], ready.tokenizer, 32, long="error", labelled=False
         ),
     )
     wanted = torch.softmax(torch.from_numpy(row[0]) / temperature, -1)
@@ -234,7 +236,7 @@ def test_a_command_holds_out_and_tests(
 
 
 def test_test_rows_that_do_not_fit_are_refused_before_work(base: Path, tmp_path: Path) -> None:
-    strange = [Example("a text", None, "other", "test.tsv:3")]
+    strange = [LabelExample("a text", None, "other", "test.tsv:3")]
     with pytest.raises(DataError, match=r"test\.tsv:3: label 'other'"):
         finetune(Classify, base, train=rows(8), dev=rows(4), test=strange, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -21,7 +21,7 @@ from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.grid import finetune_grid
 from bertkit.recipes.runs import runs
 from bertkit.storage import sha256
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.train import train as train_tokenizer
 from bertkit.training.epochs import drop_weights, read_seeds
 
@@ -30,10 +30,10 @@ GRID = ["learning_rate=1e-9,2e-2", "epochs=1,4"]
 CELLS = [f"learning_rate={rate},epochs={count}" for rate in ("1e-9", "2e-2") for count in (1, 4)]
 
 
-def rows(count: int, first: int = 0) -> list[Example]:
+def rows(count: int, first: int = 0) -> list[LabelExample]:
     words = [("class", "thing"), ("loop", "doing")]
     pairs = [(i, *words[i % 2]) for i in range(first, first + count)]
-    return [Example(f"the {w} number {i}", None, label, f"rows:{i}") for i, w, label in pairs]
+    return [LabelExample(f"the {w} number {i}", None, label, f"rows:{i}") for i, w, label in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_too_many_are_counted_before_they_are_made(
 
 
 def test_rows_of_test_that_do_not_fit_are_told_before_work(base: Path, tmp_path: Path) -> None:
-    other = [Example("a class", None, "another", "rows:1")]
+    other = [LabelExample("a class", None, "another", "rows:1")]
     with pytest.raises(DataError, match="label 'another' is not"):
         tried(base, tmp_path / "out", test=other)
     assert not (tmp_path / "out").exists()
@@ -240,7 +240,7 @@ def test_by_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_scores_that_do_not_compare_are_refused_before_work(base: Path, tmp_path: Path) -> None:
-    numbers = [Example(row.text, None, str(n % 2 + 1)) for n, row in enumerate(rows(8))]
+    numbers = [LabelExample(row.text, None, str(n % 2 + 1)) for n, row in enumerate(rows(8))]
     with pytest.raises(ConfigError, match="scored by accuracy and pearson, which do not compare"):
         tried(base, tmp_path / "out", ["regression=true,false"], train=numbers, dev=numbers)
     assert not (tmp_path / "out").exists()

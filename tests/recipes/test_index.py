@@ -15,7 +15,7 @@ import pytest
 from tests.factories import pdf
 
 from bertkit.checkpoint.folder import load, save
-from bertkit.data.documents import Columns
+from bertkit.data.documents import DocumentColumns
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.families import BERT
 from bertkit.nn.pool import Dense, Pooling
@@ -271,7 +271,9 @@ def test_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(SearchError, match=r"was made with the model .*tiny.*other is another"):
         index([file], model=tmp_path / "other", store=place)
     with pytest.raises(SearchError, match="keep= nothing, not x:text"):
-        index([write(file, ["a"], x=1)], model=tiny, store=place, columns=Columns(keep=("x",)))
+        index(
+            [write(file, ["a"], x=1)], model=tiny, store=place, columns=DocumentColumns(keep=("x",))
+        )
 
 
 @pytest.mark.parametrize("value", [float("nan"), 0.0])

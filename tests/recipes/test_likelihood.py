@@ -26,7 +26,7 @@ from bertkit.recipes.likelihood import (
     evaluate_likelihood,
 )
 from bertkit.recipes.prompts import evaluate_prompts
-from bertkit.tasks.classify import Example
+from bertkit.tasks.classify import LabelExample
 from bertkit.text.train import END, train
 
 
@@ -100,7 +100,9 @@ SENTENCES = [
     ("The class statement defines a class.", "1"), ("class The a.", "0"), ("Names are bound.", "1"),
     ("of the of", "0"), ("A name refers to an object.", "1"), ("to to refers", "0"),
 ]  # fmt: skip
-LABELLED = [Example(text, None, label, f"row {i}") for i, (text, label) in enumerate(SENTENCES)]
+LABELLED = [
+    LabelExample(text, None, label, f"row {i}") for i, (text, label) in enumerate(SENTENCES)
+]
 
 
 def test_the_threshold_is_of_train_and_the_score_of_dev(folder: Path) -> None:
@@ -119,7 +121,7 @@ def test_the_threshold_is_of_train_and_the_score_of_dev(folder: Path) -> None:
     assert found.matthews == pytest.approx(expected["matthews"])
     assert found.accuracy == pytest.approx(expected["accuracy"])
     other = evaluate_likelihood(folder, scored, train=[*learned, LABELLED[1], LABELLED[3]])
-    turned = [Example(e.text, None, "10"[int(str(e.label))]) for e in scored]
+    turned = [LabelExample(e.text, None, "10"[int(str(e.label))]) for e in scored]
     control = evaluate_likelihood(folder, turned, train=learned)
     assert isinstance(other, AcceptabilityScore)
     assert isinstance(control, AcceptabilityScore)
@@ -163,17 +165,21 @@ def test_no_threshold_has_a_higher_correlation(rows: list[tuple[int, bool]]) -> 
     ("examples", "more", "message"),
     [
         (
-            [Example("word " * 80, None, "1", "a:1")],
+            [LabelExample("word " * 80, None, "1", "a:1")],
             {},
             "a:1: .* tokens to be scored, and the model scores 1 to 59",
         ),
-        (LABELLED[:2], {"train": [Example("a", None, x) for x in "012"]}, "3 labels; likelihood"),
-        ([Example("a b", "c", "1", "f:1")], {}, "f:1: has a second text"),
-        ([Example("a b", None, "7", "f:2")], {}, "f:2: label '7' is not in the training file"),
+        (
+            LABELLED[:2],
+            {"train": [LabelExample("a", None, x) for x in "012"]},
+            "3 labels; likelihood",
+        ),
+        ([LabelExample("a b", "c", "1", "f:1")], {}, "f:1: has a second text"),
+        ([LabelExample("a b", None, "7", "f:2")], {}, "f:2: label '7' is not in the training file"),
     ],
 )
 def test_what_cannot_be_scored(
-    folder: Path, examples: list[Example], more: dict[str, Any], message: str
+    folder: Path, examples: list[LabelExample], more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BertkitError, match=message):
         evaluate_likelihood(folder, examples, **{"train": LABELLED, **more})

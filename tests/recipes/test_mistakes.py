@@ -8,16 +8,16 @@ import pytest
 
 from bertkit.recipes import mistakes
 from bertkit.recipes.mistakes import MOST, OF_A_PAIR, write_mistakes
-from bertkit.tasks.classify import Classify, Example, LabelAnswer, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelAnswer, LabelExample
 from bertkit.tasks.confusion import label_report
 
-TASK = Classify(("x", "y"), Options())
+TASK = Classify(("x", "y"), ClassifyOptions())
 
 
 def listed(folder: Path, *rows: tuple[str, str, float]) -> tuple[list[dict[str, object]], str]:
     """The list of answers x to these texts, each with its label and the chance of x."""
     examples = [
-        Example(t, None, label, f"data/dev.tsv:{i}") for i, (t, label, _) in enumerate(rows)
+        LabelExample(t, None, label, f"data/dev.tsv:{i}") for i, (t, label, _) in enumerate(rows)
     ]
     answers = [LabelAnswer("x", chance, {"x": chance, "y": 1 - chance}) for *_, chance in rows]
     write_mistakes(folder, TASK, answers, examples)
@@ -55,8 +55,10 @@ def test_the_page_stays_short_and_the_rows_complete(tmp_path: Path) -> None:
 
 def labelled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]) -> str:
     """The page of rows (expected, answered), each of which is the worse the later it stands."""
-    task = Classify(labels, Options())
-    examples = [Example(f"text {i}", None, e, f"dev.tsv:{i}") for i, (e, _) in enumerate(pairs)]
+    task = Classify(labels, ClassifyOptions())
+    examples = [
+        LabelExample(f"text {i}", None, e, f"dev.tsv:{i}") for i, (e, _) in enumerate(pairs)
+    ]
     answers = [
         LabelAnswer(given, 1.0, dict.fromkeys(labels, 0.5 - i / 10000))
         for i, (_, given) in enumerate(pairs)

@@ -496,7 +496,7 @@ class _DiesOnce(_Dies):
 
 
 def test_a_unit_whose_workers_die_again_and_again_is_given_up(tmp_path: Path) -> None:
-    pool = workers.Pool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
+    pool = workers.WorkerPool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
     with pool, pytest.raises(StorageError, match="a worker process died, 3 times at one piece"):
         list(pool.run("check", {0: workers.Unit([])}))
 
@@ -505,7 +505,7 @@ def test_a_dead_workers_unit_is_done_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     units = {number: workers.Unit([("text", number, number + 1)]) for number in range(4)}
-    with workers.Pool(_DiesOnce(tmp_path), 2) as pool:  # type: ignore[arg-type]
+    with workers.WorkerPool(_DiesOnce(tmp_path), 2) as pool:  # type: ignore[arg-type]
         told = list(pool.run("check", units))
     assert {n: m for n, m in told if isinstance(m, workers.Unit)} == units
     assert sum(m for _, m in told if isinstance(m, int)) == 40
@@ -514,7 +514,7 @@ def test_a_dead_workers_unit_is_done_again(
 
 
 def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:
-    pool = workers.Pool(_Fails(tmp_path), 2)  # type: ignore[arg-type]
+    pool = workers.WorkerPool(_Fails(tmp_path), 2)  # type: ignore[arg-type]
     with pool, pytest.raises(ZeroDivisionError) as caught:
         list(pool.run("check", {0: workers.Unit([])}))
     assert not isinstance(caught.value, BertkitError)

@@ -37,7 +37,7 @@ from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import Train
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.tasks.classify import Example
+from bertkit.tasks.classify import LabelExample
 from bertkit.text.train import train
 from bertkit.training import tracker
 from bertkit.training.journal import Journal
@@ -462,7 +462,9 @@ def test_a_relative_is_pretrained_fine_tuned_distilled_and_opened_elsewhere(
     }
     losses = pretrain(settings, corpus=corpus, out=tmp_path / "run")
     assert losses["mlm_loss"] < 5.9  # that of guessing among 400 pieces is 6.0
-    data = [Example(text[:60], None, "ab"[i % 2], f"row {i}") for i, text in enumerate(english[:8])]
+    data = [
+        LabelExample(text[:60], None, "ab"[i % 2], f"row {i}") for i, text in enumerate(english[:8])
+    ]
     rest: dict[str, Any] = {
         "train": data,
         "dev": data,

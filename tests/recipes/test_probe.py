@@ -30,7 +30,7 @@ from bertkit.recipes.probe import (
     features_of,
     probe,
 )
-from bertkit.tasks.tag import Options, Tag
+from bertkit.tasks.tag import Tag, TagOptions
 from bertkit.tasks.task import Reading
 from bertkit.text.train import train as train_tokenizer
 
@@ -148,7 +148,7 @@ def test_stored_states_are_those_of_each_sentence_alone(base: Path, tmp_path: Pa
     more = "".join("the O\n" for _ in range(60))  # read in windows
     path.write_text(path.read_text() + more + "\n\u0007 O\n", encoding="utf-8")
     examples, _ = Tag.read(path, Reading(), labelled=True)
-    task = Tag.from_examples(examples, Options())
+    task = Tag.from_examples(examples, TagOptions())
     read = task.features(examples, loaded.tokenizer, 32, long="window", labelled=False)
     assert len(read) > 5
     assert not len(read[-1].token_indices)  # type: ignore[arg-type]

@@ -20,16 +20,16 @@ from bertkit.models.surgery import keep_layers, without_heads
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prune import importance, least, prune, spare
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.train import train
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 WORDS = {"good": ("fine", "nice", "great"), "bad": ("awful", "poor", "dull")}
 
 
-def rows(count: int) -> list[Example]:
+def rows(count: int) -> list[LabelExample]:
     return [
-        Example(f"a {WORDS[label][i % 3]} book {i}", None, label, f"row {i}")
+        LabelExample(f"a {WORDS[label][i % 3]} book {i}", None, label, f"row {i}")
         for i in range(count)
         for label in [("good", "bad")[i % 2]]
     ]
@@ -46,7 +46,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "tuned"
 
 
-def apart(count: int) -> dict[str, list[Example]]:
+def apart(count: int) -> dict[str, list[LabelExample]]:
     """Rows that choose, and others that are scored."""
     return {"data": rows(count), "dev": rows(2 * count)[count:]}
 

@@ -13,7 +13,7 @@ from tests.factories import tiny_folder
 from tests.hub import TOKEN, Hub, environment, serving
 
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.train import train as train_tokenizer
 
 
@@ -23,7 +23,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
     base = tiny_folder(folder / "base", tokenizer, "mlm", "nsp", hidden=16, intermediate=16)
     labels = ("thing", "doing")
-    rows = [Example(f"number {i}", None, labels[i % 2], f"rows:{i}") for i in range(16)]
+    rows = [LabelExample(f"number {i}", None, labels[i % 2], f"rows:{i}") for i in range(16)]
     settings = Finetune(epochs=1, batch_size=8, precision="fp32")
     finetune(Classify, base, train=rows, dev=rows, out=folder / "tuned", settings=settings)
     return folder / "tuned"

@@ -16,14 +16,14 @@ from bertkit.errors import CheckpointError
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import runs
 from bertkit.recipes.seeds import finetune_seeds
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.train import train as train_tokenizer
 
 
-def rows(count: int) -> list[Example]:
+def rows(count: int) -> list[LabelExample]:
     words = [("class", "thing"), ("loop", "doing")]
     pairs = [(i, *words[i % 2]) for i in range(count)]
-    return [Example(f"the {w} number {i}", None, label, f"rows:{i}") for i, w, label in pairs]
+    return [LabelExample(f"the {w} number {i}", None, label, f"rows:{i}") for i, w, label in pairs]
 
 
 @pytest.fixture(scope="module")

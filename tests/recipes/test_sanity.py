@@ -19,13 +19,13 @@ from bertkit.recipes.sanity import (
 )
 from bertkit.tasks.answer import Answer, QuestionAnswer
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.confusion import label_report
 from bertkit.tasks.dpo import Dpo
 from bertkit.tasks.examples import Examples, read_examples
 from bertkit.tasks.respond import Respond
-from bertkit.tasks.similarity import Example as Pair
 from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.similarity import SimilarityExample as Pair
 from bertkit.tasks.tag import Tag
 
 LABELS = ("doing", "thing")
@@ -33,7 +33,7 @@ LABELS = ("doing", "thing")
 
 def examples(*rows: tuple[str, str], name: str = "train") -> Examples:
     read = [
-        Example(text, None, label, f"{name}.tsv:{line}")
+        LabelExample(text, None, label, f"{name}.tsv:{line}")
         for line, (text, label) in enumerate(rows, 1)
     ]
     return Examples(read, f"{name}.tsv", "")
@@ -63,7 +63,7 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
     train = examples(("a", "doing"), ("b", "thing"), ("c", "doing"), ("d", "thing"))
     dev = examples(("x", "doing"), ("b", "thing"), ("c", "thing"), name="dev")
     test = examples(("x", "doing"), ("a", "doing"), ("new", "thing"), name="test")
-    check_rows(Classify(LABELS, Options()), {"train": train, "dev": dev, "test": test})
+    check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": dev, "test": test})
     assert said(capsys) == [
         "warning: dev: rows that are also in train: 2 of 3 (the first is dev.tsv:2); its scores "
         "are too high: remove them from one",
@@ -72,9 +72,11 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
         "warning: test: rows that are also in dev: 1 of 3 (the first is test.tsv:1); its scores "
         "are too high: remove them from one",
     ]
-    check_rows(Classify(LABELS, Options()), {"train": train, "dev": examples(("y", "doing"))})
+    check_rows(
+        Classify(LABELS, ClassifyOptions()), {"train": train, "dev": examples(("y", "doing"))}
+    )
     assert said(capsys) == []
-    check_rows(Classify(LABELS, Options()), {"train": train, "dev": train})
+    check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": train})
     assert said(capsys) == [
         "warning: dev: all of its 4 rows are also in train: its scores say nothing of other texts; "
         "give other rows, or hold some of train out (--dev 0.1)"
@@ -84,19 +86,19 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("labels", "options", "told"),
     [
-        ("1.5 2 3", Options(), "a number is learned (regression)"),
-        ("1.5 2 3", Options(regression=True), ""),
-        ("1.5 2 3", Options(regression=False), ""),
-        ("1 2 3", Options(), "learned as 3 classes without an order"),
-        ("1.0 2.0 3.0", Options(), "learned as 3 classes without an order"),
-        ("1 2 3", Options(regression=False), ""),
-        ("0 1 1", Options(), ""),
-        ("a 2 3", Options(), ""),
-        ("[1] [2] [3]", Options(), ""),
+        ("1.5 2 3", ClassifyOptions(), "a number is learned (regression)"),
+        ("1.5 2 3", ClassifyOptions(regression=True), ""),
+        ("1.5 2 3", ClassifyOptions(regression=False), ""),
+        ("1 2 3", ClassifyOptions(), "learned as 3 classes without an order"),
+        ("1.0 2.0 3.0", ClassifyOptions(), "learned as 3 classes without an order"),
+        ("1 2 3", ClassifyOptions(regression=False), ""),
+        ("0 1 1", ClassifyOptions(), ""),
+        ("a 2 3", ClassifyOptions(), ""),
+        ("[1] [2] [3]", ClassifyOptions(), ""),
     ],
 )
 def test_what_numbers_are_learned_as_is_told(
-    labels: str, options: Options, told: str, capsys: pytest.CaptureFixture[str]
+    labels: str, options: ClassifyOptions, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = examples(*((f"text {label}", label) for label in labels.split()))
     check_rows(Classify.from_examples(train.examples, options), {"train": train}, options)
@@ -115,7 +117,7 @@ def test_words_that_are_learned_are_told_of_tags(
 
 
 def test_labels_that_differ_in_case_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    task = Classify(("Good", "bad", "good", "good "), Options())
+    task = Classify(("Good", "bad", "good", "good "), ClassifyOptions())
     check_rows(task, {"train": examples(("a", "Good"), ("b", "bad"))})
     (line,) = said(capsys)
     assert "the labels 'Good' and 'good' and 'good ' differ only in case" in line
@@ -129,7 +131,7 @@ def test_a_header_that_was_read_as_a_row_is_told(
     for first, told in (("ein Satz\tgut\n", False), ("der Satz\tWertung\n", True)):
         file.write_text(first + rows, encoding="utf-8")
         train = Examples(read_examples(Classify, file), str(file), "")
-        task = Classify.from_examples(train.examples, Options())
+        task = Classify.from_examples(train.examples, ClassifyOptions())
         check_rows(task, {"train": train})
         lines = said(capsys)
         assert bool(lines) == told
@@ -193,14 +195,24 @@ def test_adapters_want_ten_times_the_rate(
 
 
 CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
-    (Classify(("a", "b"), Options()), labelled("a", "b"), {"accuracy": 0.5, "matthews": -0.1}, 0.1),
     (
-        Classify(("a", "b"), Options(multi_label=True)),
+        Classify(("a", "b"), ClassifyOptions()),
+        labelled("a", "b"),
+        {"accuracy": 0.5, "matthews": -0.1},
+        0.1,
+    ),
+    (
+        Classify(("a", "b"), ClassifyOptions(multi_label=True)),
         labelled('["a"]', '["b"]'),
         {"best_f1_micro": 2 / 3},
         0.7,
     ),
-    (Classify(("score",), Options(regression=True)), labelled("1.5", "2"), {"pearson": 0.0}, 0.1),
+    (
+        Classify(("score",), ClassifyOptions(regression=True)),
+        labelled("1.5", "2"),
+        {"pearson": 0.0},
+        0.1,
+    ),
     (Tag(("O", "B-A"), Tag.Options(scheme="iob2")), tagged("B-A", "O"), {"f1": 0.0}, 0.1),
     (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N", "V"), {"accuracy": 2 / 3}, 0.9),
     (Choose(), [ChoiceQuestion("a", ("b", "c"), 0)], {"accuracy": 0.5}, 1.0),
@@ -228,7 +240,11 @@ def test_unlearned_describes_scores_at_chance(
 
 def test_unlearned_ignores_rows_with_one_label() -> None:
     rows: list[tuple[Any, list[Any], dict[str, float]]] = [
-        (Classify(("a", "b"), Options()), labelled("a", "a"), {"accuracy": 1.0, "matthews": 0.0}),
+        (
+            Classify(("a", "b"), ClassifyOptions()),
+            labelled("a", "a"),
+            {"accuracy": 1.0, "matthews": 0.0},
+        ),
         (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N"), {"accuracy": 1.0}),
         (Answer(), questions(None, None), {"f1": 1.0}),
     ]

@@ -15,17 +15,20 @@ from bertkit.models.features import MeanHead, spread_of
 from bertkit.pipelines import pipeline
 from bertkit.recipes.word_network import (
     MixedLayers,
-    WordStates,
+    WordStateEncoder,
     known_by_elmo,
     known_by_vectors,
 )
-from bertkit.tasks.classify import Classify, Example
-from bertkit.tasks.classify import Options as ClassifyOptions
+from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import ClassifyOptions as ClassifyOptions
 from bertkit.text.vectors import Vectors
 
 ROWS = {
-    "train": [Example("the class", "a loop, or two", "yes"), Example("class", "name", "no")],
-    "dev": [Example("the class", "", "no")],
+    "train": [
+        LabelExample("the class", "a loop, or two", "yes"),
+        LabelExample("class", "name", "no"),
+    ],
+    "dev": [LabelExample("the class", "", "no")],
 }
 
 
@@ -35,7 +38,7 @@ def batch(ids: list[int], types: list[int], lengths: list[int]) -> Batch:
 
 def test_the_texts_of_a_pair_are_read_apart_and_packed_is_alone() -> None:
     words = nn.Embedding(9, 6)
-    states = WordStates(words, 6, width=8, dropout=0.3).eval()
+    states = WordStateEncoder(words, 6, width=8, dropout=0.3).eval()
     together = states(batch([1, 2, 3, 4, 5, 6, 7], [0, 1, 1, 0, 0, 0, 1], [3, 4]))
     for part in ([1], [2, 3], [4, 5, 6], [7]):
         alone = states(batch(part, [0] * len(part), [len(part)]))
@@ -60,7 +63,7 @@ def test_vectors_learn_only_when_asked(tuned: bool, tmp_path: Path) -> None:
     Vectors(["class", "the"], np.ones((2, 6), np.float32)).save(path)
     known, _ = known_by_vectors(path, ROWS, 9, tune=tuned)
     words = known.module()
-    states = WordStates(words, 6, width=8, dropout=0.0)
+    states = WordStateEncoder(words, 6, width=8, dropout=0.0)
     states(batch([1, 2, 0], [0, 0, 0], [3])).sum().backward()
     assert (next(words.parameters()).grad is not None) == tuned
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.documents import Columns
+from bertkit.data.documents import DocumentColumns
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.recipes.index import index
 from bertkit.retrieval.search import Searcher, best_documents, by_document, fused
@@ -87,7 +87,7 @@ def store(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     lines = [f'{id},"{text}",{len(text)}' for id, text in TEXTS.items()]
     table.write_text("\n".join(["id,text,size", *lines]), encoding="utf-8")
     place = str(folder / "store")
-    index([table], model=minilm, store=place, columns=Columns(keep=("size:number",)))
+    index([table], model=minilm, store=place, columns=DocumentColumns(keep=("size:number",)))
     return place
 
 

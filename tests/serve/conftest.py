@@ -13,12 +13,12 @@ import pytest
 from starlette.testclient import TestClient
 from tests.factories import tiny_folder, tiny_tokenizer
 
-from bertkit.data.documents import Columns
+from bertkit.data.documents import DocumentColumns
 from bertkit.recipes.index import index
 from bertkit.serve.admission import AdmissionMiddleware
 from bertkit.serve.app import install_app
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.limits import Keys, Limits
+from bertkit.serve.limits import ApiKeys, Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.registry import ModelRegistry
 
@@ -53,7 +53,7 @@ def store(folders: Path) -> str | None:
     rows = [{"id": str(i), "text": text, "year": i} for i, text in enumerate(["a b", "c d", "e"])]
     documents, place = folders / "docs.jsonl", str(folders / "store")
     documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    columns = Columns(keep=("year:number",))
+    columns = DocumentColumns(keep=("year:number",))
     index([documents], model=folders / "pretrained", store=place, columns=columns)
     return place
 
@@ -73,7 +73,7 @@ def server(registry: ModelRegistry) -> Iterator[Server]:
 
     def make(
         limits: Limits | None = None,
-        keys: Keys | None = None,
+        keys: ApiKeys | None = None,
         at: Any = None,
         runs: Sequence[Path] = (),
     ) -> TestClient:
@@ -82,7 +82,7 @@ def server(registry: ModelRegistry) -> Iterator[Server]:
         batcher = Batcher(
             queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
         )
-        admission = AdmissionMiddleware(limits=limits, keys=keys or Keys([]), metrics=metrics)
+        admission = AdmissionMiddleware(limits=limits, keys=keys or ApiKeys([]), metrics=metrics)
         install_app(admission, at or registry, batcher, runs)
         client = TestClient(admission).__enter__()
         opened.append((client, batcher))

@@ -18,12 +18,12 @@ from tests.serve.conftest import Server
 
 from bertkit.pipelines import Embed
 from bertkit.serve.admission import AdmissionMiddleware
-from bertkit.serve.limits import Key, Keys, Limits
+from bertkit.serve.limits import ApiKeys, Key, Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.registry import ModelRegistry
 from bertkit.serve.run import LOOPBACK
 
-KEYS = Keys(
+KEYS = ApiKeys(
     [
         Key(name="all", sha256=hashlib.sha256(b"secret").hexdigest()),
         Key(
@@ -119,7 +119,7 @@ def test_what_is_counted(server: Server) -> None:
 def test_loading_and_stopping_are_503() -> None:
     from starlette.testclient import TestClient
 
-    admission = AdmissionMiddleware(limits=Limits(), keys=Keys([]), metrics=Metrics())
+    admission = AdmissionMiddleware(limits=Limits(), keys=ApiKeys([]), metrics=Metrics())
     client = TestClient(admission)
     found = client.get("/info")
     assert (found.status_code, found.headers["retry-after"]) == (503, "2")
@@ -210,7 +210,7 @@ class Waits:
 
 
 def gate_of(app: Any, **limits: Any) -> AdmissionMiddleware:
-    admission = AdmissionMiddleware(limits=Limits(**limits), keys=Keys([]), metrics=Metrics())
+    admission = AdmissionMiddleware(limits=Limits(**limits), keys=ApiKeys([]), metrics=Metrics())
     admission.app = app
     return admission
 

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import ConfigError
 from bertkit.serve import limits
-from bertkit.serve.limits import Key, Keys, RateLimiter, read_keys
+from bertkit.serve.limits import ApiKeys, Key, RateLimiter, read_keys
 
 
 def digest(key: str) -> str:
@@ -17,7 +17,7 @@ def digest(key: str) -> str:
 
 
 def test_who_sends_a_key_is_known_by_it() -> None:
-    keys = Keys([Key(name="a", sha256=digest("one")), Key(name="b", sha256=digest("two"))])
+    keys = ApiKeys([Key(name="a", sha256=digest("one")), Key(name="b", sha256=digest("two"))])
     assert keys
     for header, name in (("Bearer one", "a"), ("bearer two", "b"), ("Bearer  two ", "b")):
         found = keys.find(header.encode())
@@ -34,7 +34,7 @@ def test_who_sends_a_key_is_known_by_it() -> None:
 
 
 def test_without_keys_everyone_may() -> None:
-    keys = Keys([])
+    keys = ApiKeys([])
     assert not keys
     found = keys.find(b"")
     assert found is not None
@@ -42,7 +42,7 @@ def test_without_keys_everyone_may() -> None:
 
 
 def test_routes_of_a_key() -> None:
-    keys = Keys([Key(name="a", sha256=digest("one"), routes=("/embed", "/search"))])
+    keys = ApiKeys([Key(name="a", sha256=digest("one"), routes=("/embed", "/search"))])
     found = keys.find(b"Bearer one")
     assert found is not None
     assert found.may("/embed")

@@ -19,7 +19,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import BERT, GPT2, LSTM_LM
 from bertkit.serve import registry as registries
 from bertkit.serve.registry import ModelRegistry, ServedModel
-from bertkit.tasks.classify import Classify, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions
 from bertkit.text.train import train as train_tokenizer
 
 
@@ -50,7 +50,7 @@ def test_a_classifier_of_single_texts_does_not_rerank(
     pairs: bool, ranks: bool, folders: Path, tmp_path: Path
 ) -> None:
     loaded = load(folders / "pretrained", heads=["classify"], labels=("ham", "spam"))
-    settings = Classify(("ham", "spam"), Options(pairs=pairs)).settings()
+    settings = Classify(("ham", "spam"), ClassifyOptions(pairs=pairs)).settings()
     more = {"labels": ("ham", "spam"), "settings": settings}
     save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **more)
     served = ServedModel(str(tmp_path / "m"), "fp32")

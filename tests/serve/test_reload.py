@@ -13,7 +13,7 @@ from bertkit.errors import CheckpointError
 from bertkit.serve.admission import AdmissionMiddleware
 from bertkit.serve.app import install_app
 from bertkit.serve.batcher import Batcher
-from bertkit.serve.limits import Keys, Limits
+from bertkit.serve.limits import ApiKeys, Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.registry import ModelRegistry
 
@@ -44,7 +44,7 @@ async def reload_often(registry: SlowRegistry, abandoned: int, waiting: int) -> 
     """Abandon requests for `a`, then return the statuses of `waiting` requests and one for `b`."""
     metrics, limits = Metrics(), Limits()
     batcher = Batcher(queue_tokens=1000, batch_tokens=100, metrics=metrics)
-    admission = AdmissionMiddleware(limits=limits, keys=Keys([]), metrics=metrics)
+    admission = AdmissionMiddleware(limits=limits, keys=ApiKeys([]), metrics=metrics)
     install_app(admission, registry, batcher)
     transport = httpx.ASGITransport(app=admission)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from bertkit.serve.admission import AdmissionMiddleware
-from bertkit.serve.limits import Keys, Limits
+from bertkit.serve.limits import ApiKeys, Limits
 from bertkit.serve.metrics import Metrics
 
 TIMEOUT = 0.2
@@ -26,7 +26,7 @@ def admission_for(events: Events, media_type: str = "text/event-stream") -> Admi
         return StreamingResponse(events(), media_type=media_type)
 
     admission = AdmissionMiddleware(
-        limits=Limits(timeout=TIMEOUT), keys=Keys([]), metrics=Metrics()
+        limits=Limits(timeout=TIMEOUT), keys=ApiKeys([]), metrics=Metrics()
     )
     admission.open_to(Starlette(routes=[Route("/v1/completions", stream)]))
     return admission

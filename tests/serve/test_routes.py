@@ -18,7 +18,7 @@ from bertkit.families import BERT, OPENAI_GPT
 from bertkit.nn.pool import Pooling
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry, SearchPipeline
-from bertkit.tasks.classify import Classify, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions
 from bertkit.text.frame import framed
 from bertkit.text.prompts import Prompts
 
@@ -147,7 +147,7 @@ def test_a_list_of_texts_is_a_pair_for_a_model_of_pairs_alone(
     pairs: bool, server: Server, folders: Path, tmp_path: Path
 ) -> None:
     loaded = bertkit.load(folders / "sentiment")
-    settings = Classify(loaded.labels, Options(pairs=pairs)).settings()
+    settings = Classify(loaded.labels, ClassifyOptions(pairs=pairs)).settings()
     more = {"labels": loaded.labels, "settings": settings}
     save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **more)
     client = server(at=ModelRegistry([str(tmp_path / "m")], None))

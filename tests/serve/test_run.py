@@ -216,7 +216,7 @@ def test_nothing_to_serve(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[run.Plan] = []
+    plans: list[run.ServerSettings] = []
     monkeypatch.setattr(run, "serve", plans.append)
     assert cli.run(["view", str(folders / "pretrained")]) == 0
     (plan,) = plans
@@ -244,7 +244,7 @@ def test_workers_share_the_cores_before_they_open_models(
     monkeypatch.setattr(threads, "cores", lambda: 6)
     monkeypatch.setattr(threads, "_workers", 1)
     monkeypatch.setattr(run, "ModelRegistry", Noted)
-    plan = run.Plan(models=[str(folders / "pretrained")], workers=3)
+    plan = run.ServerSettings(models=[str(folders / "pretrained")], workers=3)
     admission, batcher = run._parts(plan)
     try:
         run._open(admission, batcher, plan, "http://127.0.0.1:1")

@@ -26,7 +26,7 @@ from bertkit.pipelines import answering
 from bertkit.recipes.export import export
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.serve.registry import ModelRegistry
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long import Long, encode
 from bertkit.text.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ class Count(nn.Module):
         return out
 
 
-class Letters(Task[Example, LengthAnswer]):
+class Letters(Task[LabelExample, LengthAnswer]):
     """How many letters a text has; a hint goes with it, and comes back."""
 
     name = "letters"
@@ -62,19 +62,21 @@ class Letters(Task[Example, LengthAnswer]):
     example_item = ("a b c", "three")
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[LabelExample], str]:
         return Classify.read(path, reading, labelled=labelled)
 
     @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Example:
-        return Example(text, others[0])
+    def example(cls, text: str, others: Sequence[str]) -> LabelExample:
+        return LabelExample(text, others[0])
 
     def build_head(self, encoder: Transformer) -> nn.Module:
         return Count(encoder.config.hidden)
 
     def features(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[LabelExample],
         tokenizer: Tokenizer,
         length: int,
         *,
@@ -96,19 +98,19 @@ class Letters(Task[Example, LengthAnswer]):
         return Loss(loss, {self.head: loss.detach()})
 
     def answers(
-        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
+        self, outputs: Sequence[ExampleOutput[LabelExample]], head: nn.Module
     ) -> list[LengthAnswer]:
         return [
             LengthAnswer(float(item.outputs[0][0, 0]), item.example.pair or "") for item in outputs
         ]
 
     def score(
-        self, answers: Sequence[LengthAnswer], examples: Sequence[Example]
+        self, answers: Sequence[LengthAnswer], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
         errors = [a.letters - float(e.label or 0) for a, e in zip(answers, examples, strict=True)]
         return {"negative_error": -float(np.abs(errors).mean())}
 
-    def error_record(self, answer: LengthAnswer, example: Example) -> ErrorRecord:
+    def error_record(self, answer: LengthAnswer, example: LabelExample) -> ErrorRecord:
         return ErrorRecord(example.text, str(example.label), f"{answer.letters:.1f}", 0.0)
 
 
@@ -117,7 +119,9 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that was fine-tuned for the task, for a few steps."""
     root = tmp_path_factory.mktemp("letters")
     base = tiny_folder(root / "base", tiny_tokenizer("abcdef"), "mlm", length=16)
-    rows = [Example(" ".join("abcdef"[: 1 + i % 6]), "no hint", str(1 + i % 6)) for i in range(24)]
+    rows = [
+        LabelExample(" ".join("abcdef"[: 1 + i % 6]), "no hint", str(1 + i % 6)) for i in range(24)
+    ]
     settings = Finetune(epochs=2, batch_size=8, learning_rate=1e-2, precision="fp32")
     out = root / "counter"
     finetune(Letters, base, train=rows, dev=rows, out=out, settings=settings)

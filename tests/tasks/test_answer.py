@@ -32,8 +32,8 @@ from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.answer import (
     Answer,
+    AnswerOptions,
     AnswerSpan,
-    Options,
     QuestionAnswer,
     best_spans,
 )
@@ -110,7 +110,7 @@ def test_what_files_of_questions_do_not_need_is_refused(tmp_path: Path) -> None:
 def test_windows_hold_every_token_of_the_context(
     tokenizer: Tokenizer, question: int, context: int, length: int, overlap: int, asked: int
 ) -> None:
-    task = Answer((), Options(window_overlap=overlap, question_tokens=asked))
+    task = Answer((), AnswerOptions(window_overlap=overlap, question_tokens=asked))
     example = Question(" ".join("a" * question), " ".join(LETTERS[i % 12] for i in range(context)))
     found = [feature.encoding for feature in windows(task, tokenizer, [example], length)]
     kept = min(question, asked, (length - 3) // 2)
@@ -160,7 +160,9 @@ def test_targets_are_the_tokens_that_hold_the_answer(
 def test_windows_without_the_whole_answer_learn_cls(tokenizer: Tokenizer) -> None:
     context = " ".join("abcdefghijkl")
     example = Question("a", context, (("f g h", context.index("f g h")),))
-    found = windows(Answer((), Options(window_overlap=2)), tokenizer, [example], 9, labelled=True)
+    found = windows(
+        Answer((), AnswerOptions(window_overlap=2)), tokenizer, [example], 9, labelled=True
+    )
     shown = ["".join(tokenizer.pieces(f.encoding.ids[3:-1])) for f in found]
     assert shown == ["abcde", "defgh", "ghijk", "jkl"]
     assert [f.target for f in found] == [(0, 0), (5, 7), (0, 0), (0, 0)]
@@ -278,7 +280,7 @@ def test_best_spans_are_those_of_brute_force(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_answers_are_those_of_brute_force_over_all_windows(tokenizer: Tokenizer, seed: int) -> None:
-    task = Answer((), Options(window_overlap=4, answer_tokens=3, best=5, no_answer=True))
+    task = Answer((), AnswerOptions(window_overlap=4, answer_tokens=3, best=5, no_answer=True))
     context = "a b  mills c. d e f g h mills"
     example = Question("k", context)
     found = windows(task, tokenizer, [example], 12)
@@ -317,7 +319,7 @@ def test_no_answer_is_a_matter_of_the_threshold(tokenizer: Tokenizer) -> None:
     logits[4, 0], logits[5, 1] = 1.5, 1.0  # "c d": 2.5
 
     def said(**options: Any) -> QuestionAnswer:
-        task = Answer((), Options(**options))
+        task = Answer((), AnswerOptions(**options))
         return task.answers(by_example([example], group(found), [logits]), nn.Identity())[0]
 
     assert said(no_answer=True).answer == ""
@@ -376,7 +378,7 @@ def test_answers_of_every_kind_of_tokenizer_are_slices(
         Question("What   is it?", text[seed * 50 : seed * 50 + 400] + "  \n x")
         for text in english[:6]
     ]
-    task = Answer((), Options(best=50))
+    task = Answer((), AnswerOptions(best=50))
     found = windows(task, trained, examples, 64)
     answers = task.answers(by_example(examples, group(found), noise(found, seed)), nn.Identity())
     for answer, example in zip(answers, examples, strict=True):
@@ -385,7 +387,7 @@ def test_answers_of_every_kind_of_tokenizer_are_slices(
 
 
 def test_a_question_that_was_cut_is_said(tokenizer: Tokenizer) -> None:
-    task = Answer((), Options(question_tokens=2))
+    task = Answer((), AnswerOptions(question_tokens=2))
     examples = [Question("a b", "c " * 30), Question("a b c", "d")]
     found = windows(task, tokenizer, examples, 16)
     answers = task.answers(by_example(examples, group(found), noise(found)), nn.Identity())
@@ -408,7 +410,7 @@ TEXTS = st.sampled_from(["mill", "lake", "pond", "the"])
 def test_the_threshold_is_the_best_there_is(
     rows: list[tuple[tuple[tuple[str, int], ...], str, int]],
 ) -> None:
-    task = Answer((), Options(no_answer=True))
+    task = Answer((), AnswerOptions(no_answer=True))
     examples = [Question("a", "b", golds) for golds, _, _ in rows]
     answers = [answered(text, float(score)) for _, text, score in rows]
 
@@ -428,11 +430,17 @@ def test_the_threshold_is_the_best_there_is(
 
 def test_a_chosen_threshold_stays() -> None:
     examples, answers = [Question("a", "b")], [answered("b", 1.0)]
-    for options in (Options(no_answer=True, null_threshold=3.0), Options(no_answer=False)):
+    for options in (
+        AnswerOptions(no_answer=True, null_threshold=3.0),
+        AnswerOptions(no_answer=False),
+    ):
         task = Answer((), options)
         assert task.calibrated(answers, examples) is task
     assert (
-        Answer((), Options(no_answer=True)).calibrated(answers, examples).options.null_threshold < 1
+        Answer((), AnswerOptions(no_answer=True))
+        .calibrated(answers, examples)
+        .options.null_threshold
+        < 1
     )
 
 
@@ -461,11 +469,14 @@ def test_scores_and_verdicts() -> None:
 def test_whether_there_may_be_none_is_guessed() -> None:
     have, lack = Question("a", "b", (("b", 0),)), Question("a", "c", where="x.json: q2")
     assert find("answer") is Answer
-    assert Answer.from_examples([have], Options()).options.no_answer is False
-    assert Answer.from_examples([have, lack], Options()).options.no_answer is True
-    assert Answer.from_examples([have, lack], Options(no_answer=False)).options.no_answer is False
+    assert Answer.from_examples([have], AnswerOptions()).options.no_answer is False
+    assert Answer.from_examples([have, lack], AnswerOptions()).options.no_answer is True
+    assert (
+        Answer.from_examples([have, lack], AnswerOptions(no_answer=False)).options.no_answer
+        is False
+    )
     with pytest.raises(DataError, match=r"x\.json: q2: no question has an answer"):
-        Answer.from_examples([lack], Options())
+        Answer.from_examples([lack], AnswerOptions())
 
 
 # ---- learning
@@ -481,7 +492,7 @@ def pairs(context: str = "a b c d e f g h i j k l") -> list[Question]:
 
 def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
     examples = pairs()
-    task = Answer.from_examples(examples, Options(window_overlap=4))
+    task = Answer.from_examples(examples, AnswerOptions(window_overlap=4))
     model = tiny(tokenizer).eval()  # no dropout
     found = windows(task, tokenizer, examples, 12, labelled=True)
     assert len(found) > len(examples)
@@ -522,7 +533,7 @@ def test_together_is_as_alone(tokenizer: Tokenizer) -> None:
 
 
 def test_a_folder_answers(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    task = Answer((), Options(no_answer=True, null_threshold=-2.0, window_overlap=3))
+    task = Answer((), AnswerOptions(no_answer=True, null_threshold=-2.0, window_overlap=3))
     save(tmp_path / "qa", tiny(tokenizer), tokenizer, BERT, settings=task.settings())
     answer = bertkit.pipeline("answer", tmp_path / "qa")
     assert answer.task.options == task.options

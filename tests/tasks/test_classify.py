@@ -14,7 +14,13 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, DataError
-from bertkit.tasks.classify import Classify, Example, LabelAnswer, LabelsAnswer, Options
+from bertkit.tasks.classify import (
+    Classify,
+    ClassifyOptions,
+    LabelAnswer,
+    LabelExample,
+    LabelsAnswer,
+)
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import Encoding
 
@@ -46,7 +52,10 @@ def test_named_columns_may_stand_in_rows_of_several_lengths(data_folder: Path) -
 def test_examples_keep_their_line(tmp_path: Path) -> None:
     path = table(tmp_path, "text|label", "a| x ", "", "b|y")
     found, said = Classify.read(path, Reading(), labelled=True)
-    assert found == [Example("a", None, "x", f"{path}:2"), Example("b", None, "y", f"{path}:4")]
+    assert found == [
+        LabelExample("a", None, "x", f"{path}:2"),
+        LabelExample("b", None, "y", f"{path}:4"),
+    ]
     assert "2 rows; text = 'text', label = 'label'" in said
     path = table(tmp_path, "text|label", "a|x", "b|")
     with pytest.raises(DataError, match=r"rows\.tsv:3: no label"):
@@ -56,12 +65,14 @@ def test_examples_keep_their_line(tmp_path: Path) -> None:
         Classify.read(path, Reading(), labelled=True)
 
 
-def labelled(*labels: str) -> list[Example]:
-    return [Example("a", None, label, f"dev.tsv:{line}") for line, label in enumerate(labels, 2)]
+def labelled(*labels: str) -> list[LabelExample]:
+    return [
+        LabelExample("a", None, label, f"dev.tsv:{line}") for line, label in enumerate(labels, 2)
+    ]
 
 
 def of(*labels: str, **options: Any) -> Classify:
-    return Classify.from_examples(labelled(*labels), Options(**options))
+    return Classify.from_examples(labelled(*labels), ClassifyOptions(**options))
 
 
 def test_labels_are_sorted_as_people_count() -> None:
@@ -71,7 +82,7 @@ def test_labels_are_sorted_as_people_count() -> None:
 
 def test_whole_floats_are_the_labels_that_whole_numbers_are() -> None:
     rows = labelled("1.0", "0.0", "1.0")  # as pandas writes a column that lacked a number
-    task = Classify.from_examples(rows, Options(class_weights="balanced"))
+    task = Classify.from_examples(rows, ClassifyOptions(class_weights="balanced"))
     assert task.labels == ("0", "1")
     assert task.weights is not None
     assert task.weights.tolist() == [1.5, 0.75]
@@ -84,20 +95,20 @@ def test_whole_floats_are_the_labels_that_whole_numbers_are() -> None:
     ] * 3
     assert task.label_pairs(answers[2], dev[2]) == [("0", "0")]
 
-    before = Classify(("0.0", "1.0"), Options())  # a folder of before this was so
+    before = Classify(("0.0", "1.0"), ClassifyOptions())  # a folder of before this was so
     before.check(dev)
     assert before.labels_of(dev[0]) == ["1.0"]
-    several = Classify.from_examples(labelled("1.0|2.0", "2.0"), Options(multi_label=True))
+    several = Classify.from_examples(labelled("1.0|2.0", "2.0"), ClassifyOptions(multi_label=True))
     assert (several.labels, several.target(labelled("2")[0])) == (("1", "2"), [0.0, 1.0])
-    words = Classify.from_examples(labelled("1.0", "2.0", "none"), Options())
+    words = Classify.from_examples(labelled("1.0", "2.0", "none"), ClassifyOptions())
     assert words.labels == ("1.0", "2.0", "none")
-    truth = Classify.from_examples(labelled("true", "false"), Options())  # of a .jsonl file
+    truth = Classify.from_examples(labelled("true", "false"), ClassifyOptions())  # of a .jsonl file
     assert truth.labels_of(labelled("True")[0]) == ["true"]  # of pandas
-    apart = Classify.from_examples(labelled("true", "True"), Options())
+    apart = Classify.from_examples(labelled("true", "True"), ClassifyOptions())
     assert apart.labels_of(labelled("True")[0]) == ["True"]
-    halves = Classify.from_examples(labelled("1.0", "1.5"), Options(regression=False))
+    halves = Classify.from_examples(labelled("1.0", "1.5"), ClassifyOptions(regression=False))
     halves.check(labelled("1", "1.0", "1.5"))
-    assert Classify.from_examples(labelled("1.0", "2.0"), Options(regression=True)).target(
+    assert Classify.from_examples(labelled("1.0", "2.0"), ClassifyOptions(regression=True)).target(
         labelled("2.0")[0]
     ) == pytest.approx(2.0)
 
@@ -242,9 +253,9 @@ def test_a_regression_of_several_numbers_is_refused() -> None:
 
 
 def test_rows_without_a_label_are_refused() -> None:
-    bare = [Example("a", None, "x"), Example("a", where="f:2")]
+    bare = [LabelExample("a", None, "x"), LabelExample("a", where="f:2")]
     with pytest.raises(DataError, match="f:2: no label"):
-        Classify.from_examples(bare, Options())
+        Classify.from_examples(bare, ClassifyOptions())
     with pytest.raises(DataError, match="f:2: no label"):
         of("x", "y").check(bare)
 
@@ -254,17 +265,19 @@ def test_pairs_come_with_pairs() -> None:
         Classify.example("a", ("b", "c"))
     with pytest.raises(DataError, match="a text is empty"):
         Classify.example("a", (" ",))
-    rows = [Example("a", "b"), Example("a", where="f:7")]
+    rows = [LabelExample("a", "b"), LabelExample("a", where="f:7")]
     with pytest.raises(DataError, match="f:7: has no second text, and others have"):
         Classify(("x", "y")).features(rows, None, 8, long="error", labelled=False)  # type: ignore[arg-type]
     single, pairs = (
         of("x", "y"),
-        Classify.from_examples([Example("a", "b", "x"), Example("a", "b", "y")], Options()),
+        Classify.from_examples(
+            [LabelExample("a", "b", "x"), LabelExample("a", "b", "y")], ClassifyOptions()
+        ),
     )
     with pytest.raises(DataError, match="a text: has a pair, and the model labels single texts"):
-        single.check([Example("a", "b", "x")])
+        single.check([LabelExample("a", "b", "x")])
     with pytest.raises(DataError, match="f:7: has no second text, and the model labels pairs"):
-        pairs.check([Example("a", None, "x", "f:7")])
+        pairs.check([LabelExample("a", None, "x", "f:7")])
 
 
 @pytest.mark.parametrize(
@@ -288,7 +301,7 @@ def test_real_files(
 ) -> None:
     found, _ = Classify.read(data_folder / file, Reading(**reading), labelled=True)
     assert len(found) == count
-    task = Classify.from_examples(found, Options())
+    task = Classify.from_examples(found, ClassifyOptions())
     assert labels is None or task.labels == labels
     task.check(found)
 
@@ -304,7 +317,7 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
     path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))
     found, _ = Classify.read(path, Reading(label="1", text="2", pair="3"), labelled=True)
     assert len(found) == 1500
-    assert Classify.from_examples(found, Options()).options.regression
+    assert Classify.from_examples(found, ClassifyOptions()).options.regression
 
 
 def test_thresholds_belong_to_labels() -> None:

@@ -25,14 +25,16 @@ from bertkit.pipelines.embed import Embed
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import contrastive
-from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.contrastive import draw_pairs
 from bertkit.text.train import train
 
 COLORS, FOODS = ["red", "blue", "green", "black"], ["bread", "rice", "soup", "cake"]
 TEXTS = [(f"a {word} thing", "color") for word in COLORS]
 TEXTS += [(f"some {word} now", "food") for word in FOODS]
-ROWS = [Example(text, None, label, f"train.tsv:{n}") for n, (text, label) in enumerate(TEXTS, 2)]
+ROWS = [
+    LabelExample(text, None, label, f"train.tsv:{n}") for n, (text, label) in enumerate(TEXTS, 2)
+]
 SETTINGS = Finetune(
     epochs=3, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0, device="cpu"
 )
@@ -160,7 +162,7 @@ def test_every_encoder_has_this_head(family: str, tmp_path: Path) -> None:
     words = ("a", "red", "thing", "some", "bread", "now")
     tokenizer = tiny_tokenizer(words, family=FAMILIES[family])
     model = tiny_model(tokenizer, "vector", labels=("a", "b", "c"), family=FAMILIES[family])
-    task, folder = Classify(("a", "b", "c"), Options(contrastive=True)), tmp_path / "one"
+    task, folder = Classify(("a", "b", "c"), ClassifyOptions(contrastive=True)), tmp_path / "one"
     save(folder, model, tokenizer, FAMILIES[family], labels=task.labels, settings=task.settings())
     opened = load(folder)
     assert opened.labels == ("a", "b", "c")

@@ -35,7 +35,7 @@ from bertkit.recipes import finetune as recipe
 from bertkit.recipes.distill import distill
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.tasks.dpo import Dpo, Options, PreferenceAnswer
+from bertkit.tasks.dpo import Dpo, DpoOptions, PreferenceAnswer
 from bertkit.tasks.task import Feature
 from bertkit.text.chat import Message
 from bertkit.training.loop import steps
@@ -122,7 +122,7 @@ def test_loss_and_gradient_are_those_of_transformers_logits(
 ) -> None:
     """Also where a step is cut into batches."""
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
-    loaded, task = bertkit.load(folder), Dpo((), Options(beta=0.7))
+    loaded, task = bertkit.load(folder), Dpo((), DpoOptions(beta=0.7))
     start = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     features = annotated(loaded, task)
     torch.manual_seed(1)

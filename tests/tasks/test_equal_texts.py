@@ -17,7 +17,12 @@ from bertkit.data.choices import ChoiceQuestion
 from bertkit.objectives.loss import totals
 from bertkit.tasks.choose import ChoiceAnswer, Choose
 from bertkit.tasks.respond import Respond, ResponseAnswer
-from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
+from bertkit.tasks.similarity import (
+    Similarity,
+    SimilarityAnswer,
+    SimilarityExample,
+    SimilarityOptions,
+)
 from bertkit.tasks.task import by_example, group
 
 FAQ = [("a", "d e"), ("b", "f g"), ("c", "h i")]
@@ -28,9 +33,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(tmp_path_factory.mktemp("base"), tiny_tokenizer("abcdefghij"))
 
 
-def answers_of(base: Path, examples: list[Example], first: np.ndarray) -> list[SimilarityAnswer]:
+def answers_of(
+    base: Path, examples: list[SimilarityExample], first: np.ndarray
+) -> list[SimilarityAnswer]:
     """The answers if the vector of each second text is a unit vector, equal for equal texts."""
-    task = Similarity.from_examples(examples, Options())
+    task = Similarity.from_examples(examples, SimilarityOptions())
     tokenizer = bertkit.load(base).tokenizer
     features = task.features(examples, tokenizer, 32, long="error", labelled=False)
     units = {"d": 0, "f": 1, "h": 2}
@@ -39,8 +46,8 @@ def answers_of(base: Path, examples: list[Example], first: np.ndarray) -> list[S
     return task.answers(by_example(examples, group(features), outputs), torch.nn.Identity())
 
 
-def examples_of(rows: list[tuple[str, str]]) -> list[Example]:
-    return [Example(row, None, f"row {i}") for i, row in enumerate(rows)]
+def examples_of(rows: list[tuple[str, str]]) -> list[SimilarityExample]:
+    return [SimilarityExample(row, None, f"row {i}") for i, row in enumerate(rows)]
 
 
 NEAR = np.array([[0.9, 0.3, 0.1], [0.2, 0.9, 0.3], [0.9, 0.3, 0.5]], np.float32)
@@ -59,7 +66,7 @@ def test_similarity_ranks_distinct_texts(base: Path, copy: str) -> None:
 
 
 def test_similarity_scores_ignore_repeated_rows(base: Path) -> None:
-    task = Similarity.from_examples(examples_of(FAQ), Options())
+    task = Similarity.from_examples(examples_of(FAQ), SimilarityOptions())
     scores = task.score(answers_of(base, examples_of(FAQ), NEAR), examples_of(FAQ))
     assert scores == pytest.approx({"recall@1": 2 / 3, "recall@2": 1.0, "mrr": 5 / 6})
     for rows in ([0, 1, 2, 2], [0, 0, 1, 2, 2, 2, 2]):
@@ -67,7 +74,7 @@ def test_similarity_scores_ignore_repeated_rows(base: Path) -> None:
         assert task.score(answers_of(base, more, NEAR[rows]), more) == pytest.approx(scores)
 
 
-def ranking_loss(base: Path, examples: list[Example], keep: torch.Tensor) -> torch.Tensor:
+def ranking_loss(base: Path, examples: list[SimilarityExample], keep: torch.Tensor) -> torch.Tensor:
     """The loss over the candidates that `keep` marks. Shapes: keep (examples, candidates)."""
     task, model, _ = ready(examples, base, loss="ranking")
     first, *others = F.normalize(vectors_of(task, model.eval(), examples, base), dim=-1).unbind(1)
@@ -77,7 +84,7 @@ def ranking_loss(base: Path, examples: list[Example], keep: torch.Tensor) -> tor
 
 def test_similarity_loss_ignores_copies_of_the_target(base: Path) -> None:
     rows = [("a", "d e", "j"), ("b", "D e", "d  e"), ("c", "f", "h")]
-    examples = [Example(texts, None, str(i)) for i, texts in enumerate(rows)]
+    examples = [SimilarityExample(texts, None, str(i)) for i, texts in enumerate(rows)]
     task, model, batch = ready(examples, base, loss="ranking")
     loss = task.loss(model.eval(), batch, totals([batch])).total
     keep = torch.ones(3, 6, dtype=torch.bool)

@@ -9,7 +9,7 @@ import pytest
 from bertkit.data.bad_rows import BadRows
 from bertkit.errors import DataError
 from bertkit.tasks import similarity
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import check_examples, read_examples, take, take_examples
 
 
@@ -32,7 +32,7 @@ def test_the_same_rows_have_the_same_hash(tmp_path: Path) -> None:
     train, dev = take_examples(Classify, file, moved, None)
     assert train.sha256 == dev.sha256
     assert train.file != dev.file
-    rows, other = [Example("one", None, "yes")], [Example("one", None, "no")]
+    rows, other = [LabelExample("one", None, "yes")], [LabelExample("one", None, "no")]
     train, dev = take_examples(Classify, rows, other, None)
     assert train.sha256 != dev.sha256
     assert take_examples(Classify, train, dev, None) == (train, dev)
@@ -58,12 +58,17 @@ def test_all_bad_rows_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_all_rows_that_a_task_cannot_score_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     task = Classify(("no", "yes"), Classify.Options())
-    rows = [Example("a", None, label, f"rows:{i}") for i, label in enumerate("xyz")]
+    rows = [LabelExample("a", None, label, f"rows:{i}") for i, label in enumerate("xyz")]
     with pytest.raises(BadRows, match=r"rows:0: label 'x' is not .* \(3 rows cannot be used"):
         check_examples(task, rows)
     assert len(capsys.readouterr().err.splitlines()) == 3
     with pytest.raises(DataError, match=r"rows:0: label 'x' is not [^(]*$"):
         check_examples(task, rows[:1])
-    pairs = [similarity.Example(("a", "b"), None, "1"), similarity.Example(("a",), None, "2")]
+    pairs = [
+        similarity.SimilarityExample(("a", "b"), None, "1"),
+        similarity.SimilarityExample(("a",), None, "2"),
+    ]
     with pytest.raises(DataError, match="1 texts, and 2 in"):  # each is sound by itself
-        check_examples(similarity.Similarity((), similarity.Options(loss="ranking")), pairs)
+        check_examples(
+            similarity.Similarity((), similarity.SimilarityOptions(loss="ranking")), pairs
+        )

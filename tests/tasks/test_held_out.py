@@ -18,24 +18,24 @@ from bertkit.data.questions import Question
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.held_out import hold_out, take_rows
 from bertkit.tasks.respond import Respond
-from bertkit.tasks.similarity import Example as Scored
 from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.similarity import SimilarityExample as Scored
 from bertkit.tasks.task import Reading
 
 
-def rows(**counts: int) -> list[Example]:
+def rows(**counts: int) -> list[LabelExample]:
     return [
-        Example(f"{label} {i}", None, label, f"f:{i + 1}")
+        LabelExample(f"{label} {i}", None, label, f"f:{i + 1}")
         for label, count in counts.items()
         for i in range(count)
     ]
 
 
 def held(given: list[Any], share: float, seed: int = 0, **options: Any) -> tuple[Any, Any]:
-    kind = Classify if isinstance(given[0], Example) else Answer
+    kind = Classify if isinstance(given[0], LabelExample) else Answer
     made = kind.Options(**options)
     return hold_out(kind, given, share, name="dev", options=made, seed=seed)  # type: ignore[arg-type]
 
@@ -52,7 +52,7 @@ def test_every_label_gives_its_share() -> None:
 
 
 def test_numbers_are_spread_over_their_range() -> None:
-    given = [Example(str(i), None, f"{i / 10}", f"f:{i}") for i in range(1, 101)]
+    given = [LabelExample(str(i), None, f"{i / 10}", f"f:{i}") for i in range(1, 101)]
     _, dev = held(given, 0.1)
     assert sorted(int(float(row.label) - 0.05) for row in dev) == list(range(10))
 
@@ -69,7 +69,7 @@ def test_rows_that_ask_the_same_stay_together() -> None:
     train, dev = held(given, 0.3)
     assert not {row.text for row in train} & {row.text for row in dev}
     assert len(dev) == 24
-    pairs = [Example(f"q{i // 5}", f"a{i}", "yn"[i % 5 > 0], f"f:{i}") for i in range(100)]
+    pairs = [LabelExample(f"q{i // 5}", f"a{i}", "yn"[i % 5 > 0], f"f:{i}") for i in range(100)]
     train, dev = held(pairs, 0.2)
     assert not {row.text for row in train} & {row.text for row in dev}
     assert len(dev) == 20
@@ -113,8 +113,8 @@ def test_questions_about_one_text_and_turns_of_one_dialogue_stay_together(
 
 
 def test_labels_of_several_are_told_apart_by_the_options() -> None:
-    given = [Example(f"t{i}", None, "a|b" if i % 2 else "a", f"f:{i}") for i in range(20)]
-    given.append(Example("both", None, "b|a", "f:99"))
+    given = [LabelExample(f"t{i}", None, "a|b" if i % 2 else "a", f"f:{i}") for i in range(20)]
+    given.append(LabelExample("both", None, "b|a", "f:99"))
     drawn = [held(given, 0.5, seed, multi_label=True)[1] for seed in range(10)]
     assert any(row.text == "both" for dev in drawn for row in dev)
     alone = [held(given, 0.5, seed)[1] for seed in range(10)]  # a label of its own

@@ -22,7 +22,7 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
-from bertkit.tasks.respond import Options, Respond, ResponseAnswer
+from bertkit.tasks.respond import Respond, RespondOptions, ResponseAnswer
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
 
@@ -201,8 +201,8 @@ def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path:
 def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^text_column: the files of respond need none"):
         Respond.read(tmp_path / "t.json", Reading(text="x"), labelled=True)
-    task = Respond.restore((), Respond((), Options(turns=7)).settings())
-    assert task.options == Options(turns=7)
+    task = Respond.restore((), Respond((), RespondOptions(turns=7)).settings())
+    assert task.options == RespondOptions(turns=7)
     assert find("respond") is Respond
 
 
@@ -211,7 +211,7 @@ def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
 
 def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> None:
     example = ChoiceQuestion("a b\nc\nd\ne", ("f", "g"), 1)
-    task = Respond((), Options(turns=3))
+    task = Respond((), RespondOptions(turns=3))
     features = task.features([example], tokenizer, 32, long="error", labelled=False)
     pieces = tokenizer.pieces(features[0].encoding.ids)
     assert pieces == ["[CLS]", "c", "[SEP]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
@@ -227,7 +227,7 @@ def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> Non
 def test_learning_takes_the_first_wrong_ones(tokenizer: Tokenizer) -> None:
     example = ChoiceQuestion("a", tuple("bcdefghijk"), 2)
     for negatives in (1, 3, 9):
-        task = Respond((), Options(negatives=negatives))
+        task = Respond((), RespondOptions(negatives=negatives))
         features = task.features([example], tokenizer, 32, long="error", labelled=True)
         read = [tokenizer.pieces(f.encoding.ids)[3] for f in features]
         assert read == ["d", *"bcefghijk"[:negatives]]
@@ -241,7 +241,11 @@ def test_what_answers_what_is_learned(tmp_path: Path, tokenizer: Tokenizer) -> N
     path = dialogues(
         tmp_path, *([(x, y)] for x, y in zip(letters[::2], letters[1::2], strict=True))
     )
-    examples, task, model = examples_of(path), Respond((), Options(negatives=7)), learner(tokenizer)
+    examples, task, model = (
+        examples_of(path),
+        Respond((), RespondOptions(negatives=7)),
+        learner(tokenizer),
+    )
     before = task.score(answered(model.eval(), tokenizer, examples), examples)
     assert before["recall@1"] < 0.6
     batch = packed(task, task.features(examples, tokenizer, 32, long="error", labelled=True))

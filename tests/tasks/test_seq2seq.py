@@ -16,7 +16,7 @@ from tests.pipelines.test_special_tokens import tokenizer_of
 import bertkit
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.generation import Generation
-from bertkit.checkpoint.weights import Report
+from bertkit.checkpoint.weights import LoadReport
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.families import FAMILIES
@@ -25,8 +25,8 @@ from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.tasks.seq2seq import Options, Seq2seq
-from bertkit.tasks.summarize import Example
+from bertkit.tasks.seq2seq import Seq2seq, Seq2seqOptions
+from bertkit.tasks.summarize import SummaryExample
 from bertkit.tasks.task import Reading, by_example, group
 
 ROWS = {
@@ -35,7 +35,9 @@ ROWS = {
     "the old man read a book by the sea": "a man read",
     "it rained on the town all day": "it rained",
 }
-EXAMPLES = [Example(text, (target,), f"a:{n}") for n, (text, target) in enumerate(ROWS.items(), 1)]
+EXAMPLES = [
+    SummaryExample(text, (target,), f"a:{n}") for n, (text, target) in enumerate(ROWS.items(), 1)
+]
 
 
 def write_model(folder: Path, family: str) -> Path:
@@ -66,7 +68,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_model(tmp_path_factory.mktemp("models") / request.param, request.param)
 
 
-def task_for(folder: Path, options: Options | None = None) -> tuple[bertkit.Loaded, Seq2seq]:
+def task_for(folder: Path, options: Seq2seqOptions | None = None) -> tuple[bertkit.Loaded, Seq2seq]:
     loaded = bertkit.load(folder)
     return loaded, Seq2seq((), options).with_decoder(loaded.begin, loaded.target)
 
@@ -77,10 +79,11 @@ def test_target_has_the_special_tokens_of_the_tokenizer(single: str, forced: int
     tokenizer = tokenizer_of(single)
     begin = bertkit.Loaded(
         SimpleNamespace(decoder=True),  # type: ignore[arg-type]
-        tokenizer, FAMILIES["bart"], Report(), Path(), generation=Generation(start=7, first=forced),
+        tokenizer, FAMILIES["bart"], LoadReport(), Path(),
+        generation=Generation(start=7, first=forced),
     ).begin  # fmt: skip
     task = Seq2seq().with_decoder(begin, tokenizer)
-    examples = [Example("a", ("ab",), "a:1")]
+    examples = [SummaryExample("a", ("ab",), "a:1")]
     (feature,) = task.features(examples, tokenizer, 64, long="error", labelled=True)
     starts = [0] if "<s>" in single else []
     assert feature.encoding.ids.tolist() == [7, *starts, *tokenizer.ids(["ab"])[0], 1]
@@ -131,7 +134,7 @@ def test_what_was_learned_is_written(folder: Path, tmp_path: Path) -> None:
 
 
 def test_long_texts_are_cut_or_refused(folder: Path) -> None:
-    loaded, task = task_for(folder, Options(prompt="summarize: "))
+    loaded, task = task_for(folder, Seq2seqOptions(prompt="summarize: "))
     (feature,) = task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="truncate", labelled=True)
     assert feature.truncated
     assert feature.source is not None
@@ -140,7 +143,7 @@ def test_long_texts_are_cut_or_refused(folder: Path) -> None:
     assert len(feature.target) == len(feature.encoding) - 1
     with pytest.raises(DataError, match=r"a:1"):
         task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="error", labelled=True)
-    long = [Example("a", ("the cat " * 40,), "a:9")]
+    long = [SummaryExample("a", ("the cat " * 40,), "a:9")]
     with pytest.raises(DataError, match=r"a:9: \d+ tokens, the model writes 14"):
         task.features(long, loaded.tokenizer, 14, long="error", labelled=True)
 

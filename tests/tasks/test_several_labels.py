@@ -13,7 +13,7 @@ import bertkit
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.data.labels import listed
 from bertkit.errors import DataError
-from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.task import Reading
 
 ROWS = [("a b c", []), ("b c d", ["toxic"]), ("d c a", ["insult", "toxic"]), ("c c a", ["insult"])]
@@ -32,7 +32,7 @@ def one_hot(path: Path, values: tuple[str, str] = ("0", "1")) -> Path:
 def test_one_hot_columns_are_lists_of_labels(tmp_path: Path, values: tuple[str, str]) -> None:
     examples, _ = Classify.read(one_hot(tmp_path / "a.csv", values), ONE_HOT, labelled=True)
     assert [(e.text, sorted(json.loads(e.label or ""))) for e in examples] == ROWS
-    task = Classify.from_examples(examples, Options())
+    task = Classify.from_examples(examples, ClassifyOptions())
     assert task.options.multi_label
     assert task.labels == ("insult", "toxic")
 
@@ -76,14 +76,14 @@ def test_a_column_with_a_comma_in_its_name_is_one_column(tmp_path: Path) -> None
     assert [e.label for e in examples] == ["good", "bad"]
 
 
-def examples(*labels: str) -> list[Example]:
-    return [Example(f"text {i}", None, label) for i, label in enumerate(labels)]
+def examples(*labels: str) -> list[LabelExample]:
+    return [LabelExample(f"text {i}", None, label) for i, label in enumerate(labels)]
 
 
 @pytest.mark.parametrize("label", ["a, b", "a,b", "a;b", "a b", "b / a"])
 def test_other_separators_warn(label: str, capsys: pytest.CaptureFixture[str]) -> None:
     for rows in (examples("a", "b", label), examples("a", "b", label, "a|b")):
-        Classify.from_examples(rows, Options(multi_label=True))
+        Classify.from_examples(rows, ClassifyOptions(multi_label=True))
         err = capsys.readouterr().err
         assert err.count("warning: ") == 1
         assert f"label {label!r} is one label" in err
@@ -91,7 +91,7 @@ def test_other_separators_warn(label: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_rows_with_one_label_each_warn(capsys: pytest.CaptureFixture[str]) -> None:
-    Classify.from_examples(examples("a, b", "c, d"), Options(multi_label=True))
+    Classify.from_examples(examples("a, b", "c, d"), ClassifyOptions(multi_label=True))
     assert "warning: no row has several labels; separate labels with |" in capsys.readouterr().err
 
 
@@ -99,8 +99,8 @@ def test_rows_with_one_label_each_warn(capsys: pytest.CaptureFixture[str]) -> No
 def test_separated_labels_do_not_warn(
     labels: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Classify.from_examples(examples(*labels), Options(multi_label=True))
-    Classify.from_examples(examples("a, b", "a", "b"), Options(multi_label=False))
+    Classify.from_examples(examples(*labels), ClassifyOptions(multi_label=True))
+    Classify.from_examples(examples("a, b", "a", "b"), ClassifyOptions(multi_label=False))
     assert capsys.readouterr().err == ""
 
 

@@ -31,7 +31,12 @@ from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.similarity import Example, Options, Similarity, SimilarityAnswer
+from bertkit.tasks.similarity import (
+    Similarity,
+    SimilarityAnswer,
+    SimilarityExample,
+    SimilarityOptions,
+)
 from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.prompts import Prompts
 from bertkit.text.train import train
@@ -48,25 +53,29 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_folder(place, tokenizer, "mlm")
 
 
-def pairs(count: int, labelled: bool = False) -> list[Example]:
+def pairs(count: int, labelled: bool = False) -> list[SimilarityExample]:
     found = []
     for i in range(count):
         one, other = WORDS[i % 10], WORDS[(i + i // 10 * 3) % 10 if labelled else i % 10]
         label = (5.0 if one == other else 1.0) if labelled else None
-        found.append(Example((f"a {one} thing", f"is {other} number"), label, f"row {i}"))
+        found.append(SimilarityExample((f"a {one} thing", f"is {other} number"), label, f"row {i}"))
     return found
 
 
-def ready(examples: list[Example], base: Path, **options: Any) -> tuple[Similarity, Model, Any]:
+def ready(
+    examples: list[SimilarityExample], base: Path, **options: Any
+) -> tuple[Similarity, Model, Any]:
     """The task, a model for it and a batch of the examples."""
-    task = Similarity.from_examples(examples, Options(**options))
+    task = Similarity.from_examples(examples, SimilarityOptions(**options))
     loaded = bertkit.load(base, heads={"similarity": task.build_head})
     features = task.features(examples, loaded.tokenizer, 32, long="error", labelled=True)
     features.sort(key=lambda feature: len(feature.encoding))
     return task, loaded.model, task.batch(features)
 
 
-def vectors_of(task: Similarity, model: Model, examples: list[Example], base: Path) -> torch.Tensor:
+def vectors_of(
+    task: Similarity, model: Model, examples: list[SimilarityExample], base: Path
+) -> torch.Tensor:
     """Shapes: (examples, texts, D), one text at a time."""
     tokenizer = bertkit.load(base).tokenizer
 
@@ -79,7 +88,9 @@ def vectors_of(task: Similarity, model: Model, examples: list[Example], base: Pa
 
 
 TRIPLETS = [
-    Example((f"a {w} thing", f"is {w} number", f"{WORDS[i - 1]} is"), float(i), f"row {i}")
+    SimilarityExample(
+        (f"a {w} thing", f"is {w} number", f"{WORDS[i - 1]} is"), float(i), f"row {i}"
+    )
     for i, w in enumerate(WORDS[:4])
 ]
 
@@ -138,7 +149,7 @@ def test_value_and_gradient_are_those_of_sentence_transformers(loss: str) -> Non
     }
 
     def ours(x: torch.Tensor) -> torch.Tensor:
-        return Similarity((), Options(loss=loss))._loss(x, labels)
+        return Similarity((), SimilarityOptions(loss=loss))._loss(x, labels)
 
     def other(kind: str, x: torch.Tensor, labels: torch.Tensor = labels) -> torch.Tensor:
         texts = list(x.unbind(1))[: 2 if kind == "cosent" else 3]
@@ -163,7 +174,7 @@ def test_value_and_gradient_are_those_of_sentence_transformers(loss: str) -> Non
 
 def test_cosent_without_two_labels_learns_nothing() -> None:
     vectors = torch.randn(4, 2, 8, requires_grad=True)
-    loss = Similarity((), Options(loss="cosent"))._loss(vectors, torch.ones(4))
+    loss = Similarity((), SimilarityOptions(loss="cosent"))._loss(vectors, torch.ones(4))
     loss.backward()
     assert loss == 0.0
     assert vectors.grad is not None
@@ -205,7 +216,7 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole(
 
 
 def test_single_texts_find_themselves_under_other_dropout(base: Path) -> None:
-    examples = [Example((f"a {word} thing",), None, word) for word in WORDS]
+    examples = [SimilarityExample((f"a {word} thing",), None, word) for word in WORDS]
     task, model, batch = ready(examples, base)
     assert len(batch.layout.lengths) == 20
     model.train()
@@ -376,7 +387,7 @@ def test_seeds_keep_the_whole_folder(base: Path, tmp_path: Path) -> None:
 
 
 def test_ranks_count_those_as_near_against_one(base: Path, tmp_path: Path) -> None:
-    task = Similarity.from_examples(pairs(3), Options())
+    task = Similarity.from_examples(pairs(3), SimilarityOptions())
     first = np.eye(4, dtype=np.float32)[:3]
     outputs = [*np.stack([first, first[[0, 0, 2]]], 1).reshape(6, 4)]
     features = task.features(
@@ -454,8 +465,8 @@ def test_an_option_of_another_loss_is_refused(
     loss: Any, options: dict[str, float], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        Similarity.from_examples(TRIPLETS, Options(loss=loss, **options))  # type: ignore[arg-type]
-    Similarity.from_examples(TRIPLETS, Options(loss=loss))
+        Similarity.from_examples(TRIPLETS, SimilarityOptions(loss=loss, **options))  # type: ignore[arg-type]
+    Similarity.from_examples(TRIPLETS, SimilarityOptions(loss=loss))
 
 
 def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Path) -> None:
@@ -474,7 +485,7 @@ def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Pat
                 out=tmp_path / "out",
                 options={"loss": loss},
             )
-    single = [Example((word,), None, f"row {word}") for word in WORDS]
+    single = [SimilarityExample((word,), None, f"row {word}") for word in WORDS]
     with pytest.raises(DataError, match="row red: a text alone is like nothing"):
         finetune("similarity", base, train=single, dev=single, out=tmp_path / "out")
     ragged = [*pairs(2), *TRIPLETS[:1]]

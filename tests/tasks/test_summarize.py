@@ -25,7 +25,7 @@ from bertkit.families import BERT
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
-from bertkit.tasks.summarize import Example, Options, Summarize, oracle
+from bertkit.tasks.summarize import Summarize, SummarizeOptions, SummaryExample, oracle
 from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
 
@@ -46,7 +46,7 @@ def model() -> Model:
 
 
 def task(sentences: int = 3, *, block_trigrams: bool = True) -> Summarize:
-    options = Options(sentences=sentences, block_trigrams=block_trigrams)
+    options = SummarizeOptions(sentences=sentences, block_trigrams=block_trigrams)
     return Summarize(("summary",), options)
 
 
@@ -56,7 +56,7 @@ def lines(folder: Path, *rows: object) -> Path:
     return path
 
 
-def read(path: Path, *, labelled: bool = True, **columns: str) -> list[Example]:
+def read(path: Path, *, labelled: bool = True, **columns: str) -> list[SummaryExample]:
     return Summarize.read(path, Reading(**columns), labelled=labelled)[0]
 
 
@@ -80,7 +80,7 @@ DOCUMENTS = st.lists(
 @example("\u200b\x1c\n\x85a. “B!” she said. C")
 @example("字字。" * 3_000)
 def test_sentences_lie_in_order_and_leave_out_white_space_alone(document: str) -> None:
-    places = Example(document).places
+    places = SummaryExample(document).places
     rest, end = "", 0
     for start, stop in places:
         assert end <= start < stop
@@ -91,7 +91,7 @@ def test_sentences_lie_in_order_and_leave_out_white_space_alone(document: str) -
 
 
 def test_sentences_by_hand() -> None:
-    assert Example(DOCUMENT).sentences == [
+    assert SummaryExample(DOCUMENT).sentences == [
         "The cat sat today.",
         "A dog\nran home quickly!",
         "The bird ate a fish.",
@@ -103,7 +103,7 @@ def test_sentences_by_hand() -> None:
 def test_each_sentence_has_one_place_and_stands_in_one_window(
     tokenizer: Tokenizer, documents: list[str]
 ) -> None:
-    examples = [Example(document) for document in documents]
+    examples = [SummaryExample(document) for document in documents]
     features = task().features(examples, tokenizer, LENGTH, long="window", labelled=False)
     assert [f.example for f in features] == sorted(f.example for f in features)
     for number, one in enumerate(examples):
@@ -137,7 +137,7 @@ def test_each_sentence_has_one_place_and_stands_in_one_window(
 
 def test_windows_are_filled_with_whole_sentences(tokenizer: Tokenizer) -> None:
     features = task().features(
-        [Example("The cat sat. " * 10)], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample("The cat sat. " * 10)], tokenizer, LENGTH, long="window", labelled=False
     )
     assert [len(f.token_indices) for f in features] == [4, 4, 2]  # six tokens each
     assert [len(f.encoding) for f in features] == [24, 24, 12]
@@ -146,18 +146,20 @@ def test_windows_are_filled_with_whole_sentences(tokenizer: Tokenizer) -> None:
 def test_a_sentence_longer_than_the_model_is_cut_and_said(tokenizer: Tokenizer) -> None:
     document = "The cat sat. " + "a dog " * 40 + "ran. The bird ate."
     features = task().features(
-        [Example(document)], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample(document)], tokenizer, LENGTH, long="window", labelled=False
     )
     assert [f.encoding.truncated for f in features] == [False, True, False]
     assert len(features[1].encoding) == LENGTH
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
-    [answer] = task().answers(by_example([Example(document)], group(features), outputs), model())
+    [answer] = task().answers(
+        by_example([SummaryExample(document)], group(features), outputs), model()
+    )
     assert answer.truncated
 
 
 def test_a_special_token_spelled_out_is_no_sentence(tokenizer: Tokenizer) -> None:
     [feature] = task().features(
-        [Example("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", labelled=False
     )
     assert feature.token_indices.tolist() == [0]
 
@@ -207,8 +209,10 @@ def test_the_oracle_by_hand() -> None:
 
 
 def test_targets_are_the_oracle_across_windows(tokenizer: Tokenizer) -> None:
-    one = Example("The cat sat. " * 5 + "A dog ran home. " + "The cat sat. " * 4, ("dog ran home",))
-    two = Example("A fish.", ("a bird",))
+    one = SummaryExample(
+        "The cat sat. " * 5 + "A dog ran home. " + "The cat sat. " * 4, ("dog ran home",)
+    )
+    two = SummaryExample("A fish.", ("a bird",))
     features = task(1).features([one, two], tokenizer, LENGTH, long="window", labelled=True)
     assert (
         np.concatenate([f.target for f in features[:-1]]).tolist() == [0.0] * 5 + [1.0] + [0.0] * 4
@@ -223,9 +227,9 @@ def test_targets_are_the_oracle_across_windows(tokenizer: Tokenizer) -> None:
 
 def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -> None:
     examples = [
-        Example(DOCUMENT, ("the bird ate",)),
-        Example("The dog ran. A cat sat.", ("cat",)),
-        Example("A fish ate.", ("fish",)),
+        SummaryExample(DOCUMENT, ("the bird ate",)),
+        SummaryExample("The dog ran. A cat sat.", ("cat",)),
+        SummaryExample("A fish ate.", ("fish",)),
     ]
     ours, net = task(1), model()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
@@ -246,7 +250,7 @@ def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -
 
 
 def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
-    examples = [Example(text) for text in (DOCUMENT, "The cat sat.", "A fish ate. " * 9)]
+    examples = [SummaryExample(text) for text in (DOCUMENT, "The cat sat.", "A fish ate. " * 9)]
     ours, net = task(), model()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=False)
     together = ours.run(Engine(net, precision=None, max_batch_tokens=10_000), features)
@@ -260,7 +264,11 @@ def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
 def test_segments_matter(tokenizer: Tokenizer) -> None:
     ours, net = task(), model()
     [feature, *_] = ours.features(
-        [Example("The cat sat. The cat sat.")], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample("The cat sat. The cat sat.")],
+        tokenizer,
+        LENGTH,
+        long="window",
+        labelled=False,
     )
     before = ours.run(Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
     feature.encoding.types[:] = 0
@@ -276,10 +284,10 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
     about = ["A dog ran home.", "The cat ate a fish.", "The bird sat today."]
     rest = ["The cat sat.", "A bird ran quickly.", "The dog ate.", "A cat ran."]
     examples = [
-        Example(" ".join([*rest[:place], text, *rest[place:]]), (text,), f"rows:{place}")
+        SummaryExample(" ".join([*rest[:place], text, *rest[place:]]), (text,), f"rows:{place}")
         for place, text in enumerate(about)
     ]
-    ours, net = Summarize.from_examples(examples, Options(sentences=1)), model().train()
+    ours, net = Summarize.from_examples(examples, SummarizeOptions(sentences=1)), model().train()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
     batch = ours.batch(sorted(features, key=lambda f: len(f.encoding)))
     losses = []
@@ -307,7 +315,7 @@ def test_scores_at_the_cls_are_those_of_transformers(tmp_path: Path, tokenizer: 
     save(tmp_path, net, tokenizer, BERT, labels=ours.labels, settings=ours.settings())
     theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
     for feature in ours.features(
-        [Example(DOCUMENT)], tokenizer, LENGTH, long="window", labelled=False
+        [SummaryExample(DOCUMENT)], tokenizer, LENGTH, long="window", labelled=False
     ):
         ids, types = (
             torch.from_numpy(a)[None] for a in (feature.encoding.ids, feature.encoding.types)
@@ -333,7 +341,7 @@ def trigrams(text: str) -> set[tuple[str, ...]]:
 def test_chosen_sentences_share_no_trigram(
     document: str, most: int, block: bool, data: st.DataObject
 ) -> None:
-    one = Example(document)
+    one = SummaryExample(document)
     count = len(one.sentences)
     scores = np.array(data.draw(st.lists(st.floats(0, 1), min_size=count, max_size=count)))
     chosen = task(most, block_trigrams=block).choose(one.sentences, scores)
@@ -366,7 +374,7 @@ def test_of_equally_likely_sentences_the_first_are_chosen() -> None:
 
 
 def test_answers_slice_the_document(tokenizer: Tokenizer) -> None:
-    one, ours = Example(DOCUMENT), task(2)
+    one, ours = SummaryExample(DOCUMENT), task(2)
     features = ours.features([one], tokenizer, LENGTH, long="window", labelled=False)
     assert len(features) == 2
     outputs = [np.array([[-1.0], [2.0], [0.0]], np.float32), np.array([[1.0]], np.float32)]
@@ -405,7 +413,7 @@ def test_a_folder_of_another_task_is_refused() -> None:
 
 
 def test_the_verdict_is_worse_the_less_is_right() -> None:
-    one = Example(DOCUMENT, ("the bird ate a fish", "a dog ran"))
+    one = SummaryExample(DOCUMENT, ("the bird ate a fish", "a dog ran"))
     shown = task().error_record(_summary("The bird ate a fish."), one)
     assert (shown.severity, shown.expected) == (0.0, "the bird ate a fish | a dog ran")
     assert shown.answered == "The bird ate a fish."
@@ -428,11 +436,11 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         {"id": 2, "body": "Two.", "subject": "[Fwd: two]", "annotated_subjects": []},
     )
     assert read(path) == [
-        Example("A mail. More.", ("mail", "a mail"), f"{path}:1"),
-        Example("Two.", ("[Fwd: two]",), f"{path}:2"),
+        SummaryExample("A mail. More.", ("mail", "a mail"), f"{path}:1"),
+        SummaryExample("Two.", ("[Fwd: two]",), f"{path}:2"),
     ]
     assert [e.references for e in read(path, label="subject")] == [("mail",), ("[Fwd: two]",)]
-    assert read(path, labelled=False)[1] == Example("Two.", (), f"{path}:2")
+    assert read(path, labelled=False)[1] == SummaryExample("Two.", (), f"{path}:2")
     said = Summarize.read(path, Reading(), labelled=True)[1]
     assert said.endswith(
         "2 rows; text = 'body', summary = 'subject', summary = 'annotated_subjects'"
@@ -440,7 +448,7 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
     path = lines(tmp_path, {"text": "One. Two.", "summary": ["one", "two"]})
     assert read(path)[0].references == ("one", "two")
     path = lines(tmp_path, {"document": "One.", "summary": "one", "title": "two"})
-    assert read(path, label="title") == [Example("One.", ("two",), f"{path}:1")]
+    assert read(path, label="title") == [SummaryExample("One.", ("two",), f"{path}:1")]
     assert read(path, text="title")[0].document == "two"
 
 
@@ -478,7 +486,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) ->
     with pytest.raises(ConfigError, match=r"^pair_column: a document has no second text"):
         read(path, pair="summary")
     with pytest.raises(DataError, match=r"rows\.jsonl:1: neither .* nothing to learn"):
-        Summarize.from_examples(read(path), Options())
+        Summarize.from_examples(read(path), SummarizeOptions())
     unlabelled = read(path, labelled=False)
     with pytest.raises(DataError, match=r"rows\.jsonl:1: a summary is lacking"):
         task().check(unlabelled)
@@ -489,11 +497,11 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) ->
 def test_a_compressed_table_will_do(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv.gz"
     path.write_bytes(gzip.compress(b"document\tsummary\nA cat sat. It ate.\tcat\n"))
-    assert read(path) == [Example("A cat sat. It ate.", ("cat",), f"{path}:2")]
+    assert read(path) == [SummaryExample("A cat sat. It ate.", ("cat",), f"{path}:2")]
 
 
 def test_a_megabyte_takes_seconds(tokenizer: Tokenizer) -> None:
-    one = Example("The cat sat and a dog ran home today. " * 27_000, ("the cat ran home",))
+    one = SummaryExample("The cat sat and a dog ran home today. " * 27_000, ("the cat ran home",))
     began = time.monotonic()
     ours = task()
     features = ours.features([one], tokenizer, 512, long="window", labelled=True)

@@ -31,7 +31,7 @@ from bertkit.nn.crf import PIECE
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.tasks import find
-from bertkit.tasks.tag import Example, Options, Tag, TagAnswer, TaggedEntity
+from bertkit.tasks.tag import Example, Tag, TagAnswer, TaggedEntity, TagOptions
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import word_windows
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -40,7 +40,7 @@ from bertkit.text.train import train
 LETTERS = "abcdefghij"
 IOB2 = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 BIOES = ("O", *(f"{p}-{kind}" for kind in ("LOC", "PER") for p in "BIES"))
-CRF = Options(crf=True, scheme="iob2")
+CRF = TagOptions(crf=True, scheme="iob2")
 
 
 @lru_cache
@@ -206,20 +206,20 @@ def test_texts_that_cannot_be_tagged() -> None:
 
 def test_labels_are_complete_and_in_order() -> None:
     train = [tagged("a b c", "B-PER O B-LOC"), tagged("a b", "B-LOC I-LOC")]
-    task = Tag.from_examples(train, Options())
+    task = Tag.from_examples(train, TagOptions())
     assert (task.labels, task.options.scheme, task.metric, task.head) == (IOB2, "iob2", "f1", "tag")
     iob1 = [tagged("a b c d", "I-PER I-PER B-PER I-LOC")]
-    assert Tag.from_examples(iob1, Options()).labels == IOB2
-    task = Tag.from_examples(train, Options(crf=True, scheme="bioes"))
+    assert Tag.from_examples(iob1, TagOptions()).labels == IOB2
+    task = Tag.from_examples(train, TagOptions(crf=True, scheme="bioes"))
     assert (task.labels, task.head) == (BIOES, "crf")
-    assert Tag.from_examples([tagged("a b", "S-LOC S-PER")], Options()).labels == BIOES
-    task = Tag.from_examples([tagged("a b c d", "VB NN NN IN")], Options())
+    assert Tag.from_examples([tagged("a b", "S-LOC S-PER")], TagOptions()).labels == BIOES
+    task = Tag.from_examples([tagged("a b c d", "VB NN NN IN")], TagOptions())
     assert task.labels == ("NN", "IN", "VB")
     assert (task.options.scheme, task.metric) == ("none", "accuracy")
 
 
 def test_what_the_folder_keeps_restores_the_task() -> None:
-    task = Tag.from_examples([tagged("a b", "S-LOC S-PER")], Options(crf=True))
+    task = Tag.from_examples([tagged("a b", "S-LOC S-PER")], TagOptions(crf=True))
     again = Tag.restore(task.labels, json.loads(json.dumps(task.settings())))
     assert (again.labels, plain(again.options)) == (task.labels, plain(task.options))
     for labels, scheme in (
@@ -229,28 +229,32 @@ def test_what_the_folder_keeps_restores_the_task() -> None:
         (("O", "PER", "LOC"), "none"),
         (("NN", "VB"), "none"),
     ):
-        assert Tag.restore(labels, {}).options == Options(scheme=scheme)  # type: ignore[arg-type]
+        assert Tag.restore(labels, {}).options == TagOptions(scheme=scheme)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("example", "options", "message"),
     [
-        (tagged("a b", "O O"), Options(), "only one tag, 'O'"),
-        (tagged("a b", "NN NN"), Options(), "only one tag, 'NN'"),
-        (Example("", [], []), Options(), "no words"),
-        (tagged("a b", "NN VB"), Options(scheme="iob2"), "'iob2', and the tags mark no entities"),
-        (tagged("a b", "B-A O"), Options(scheme="none"), "'none', and the tags follow IOB2"),
-        (Example("a", [(0, 1)]), Options(), "1 words and no tags"),
-        (Example("a", [(0, 1)], ["O", "O"]), Options(), "1 words and 2 tags"),
+        (tagged("a b", "O O"), TagOptions(), "only one tag, 'O'"),
+        (tagged("a b", "NN NN"), TagOptions(), "only one tag, 'NN'"),
+        (Example("", [], []), TagOptions(), "no words"),
+        (
+            tagged("a b", "NN VB"),
+            TagOptions(scheme="iob2"),
+            "'iob2', and the tags mark no entities",
+        ),
+        (tagged("a b", "B-A O"), TagOptions(scheme="none"), "'none', and the tags follow IOB2"),
+        (Example("a", [(0, 1)]), TagOptions(), "1 words and no tags"),
+        (Example("a", [(0, 1)], ["O", "O"]), TagOptions(), "1 words and 2 tags"),
     ],
 )
-def test_examples_that_pose_no_task(example: Example, options: Options, message: str) -> None:
+def test_examples_that_pose_no_task(example: Example, options: TagOptions, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Tag.from_examples([example], options)
 
 
 def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     path = write(tmp_path / "dev.txt", "a O\n\nb B-PER\nc B-LOK\n")
     dev, _ = Tag.read(path, Reading(), labelled=True)
     with pytest.raises(
@@ -258,7 +262,7 @@ def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
     ):
         task.check(dev)
     with pytest.raises(DataError, match=r"dev\.txt:4: entity type 'LOK'"):
-        Tag(("O", *BIOES[5:]), Options(scheme="bioes")).check(dev)
+        Tag(("O", *BIOES[5:]), TagOptions(scheme="bioes")).check(dev)
     row = {"text": "a b", "entities": [[2, 3, "PRE"]]}
     dev, _ = Tag.read(write(tmp_path / "dev.jsonl", json.dumps(row)), Reading(), labelled=True)
     with pytest.raises(DataError, match=r"dev\.jsonl:1: entity type 'PRE' .* mean 'PER'"):
@@ -266,7 +270,7 @@ def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a text: tag 'NN' is not in the training file"):
         task.check([tagged("a", "NN")])
     with pytest.raises(DataError, match=r"tag 'B-PER' is not .*known: 'NN', 'VB'"):
-        Tag(("NN", "VB"), Options(scheme="none")).check([tagged("a b", "NN B-PER")])
+        Tag(("NN", "VB"), TagOptions(scheme="none")).check([tagged("a b", "NN B-PER")])
     task.check([tagged("a b", "I-PER I-LOC"), tagged("a b", "S-PER E-LOC")])
 
 
@@ -311,13 +315,13 @@ def test_every_word_stands_in_one_window_where_most_is_seen(sizes: list[int], le
 
 
 def test_windows_need_room(tokenizer: Tokenizer) -> None:
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     with pytest.raises(DataError, match="of 2 tokens 0 are left"):
         task.features([tagged("a b", "O O")], tokenizer, 2, long="window", labelled=False)
 
 
 def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     train = [tagged("abc d ef", "I-PER O B-LOC")]
     [feature] = task.features(train, tokenizer, 64, long="window", labelled=True)
     assert feature.token_indices is not None
@@ -330,7 +334,7 @@ def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
 
 
 def test_words_without_pieces_are_not_learned(tokenizer: Tokenizer) -> None:
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     example = tagged("a \x00 b \x00 c \x00", "B-PER B-LOC I-LOC I-LOC I-LOC B-PER")
     [feature] = task.features([example], tokenizer, 64, long="window", labelled=True)
     assert [task.labels[tag] for tag in feature.target] == ["B-PER", "B-LOC", "I-LOC"]
@@ -344,7 +348,7 @@ def test_words_without_pieces_are_not_learned(tokenizer: Tokenizer) -> None:
 
 
 def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     examples = [
         Tag.example("a \x00 b \x00", ()),
         Tag.example("\x00", ()),
@@ -361,7 +365,7 @@ def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
     assert entity.score > 0.99
     assert first.tags == ["B-PER", "I-PER", "I-PER", "O"]
     assert (second.tags, third.tags) == (["O"], [])
-    speech = Tag(("NN", "VB"), Options(scheme="none"))
+    speech = Tag(("NN", "VB"), TagOptions(scheme="none"))
     outputs = [rows[:, 3:], rows[:0, 3:], rows[:0, 3:]]
     first = speech.answers(by_example(examples, group(features), outputs), torch.nn.Identity())[0]
     assert first.tags == ["NN", "NN", "VB", "NN"]
@@ -474,7 +478,7 @@ TRAIN = [
 @pytest.mark.parametrize("crf", [False, True], ids=["softmax", "crf"])
 def test_a_small_set_is_learned(crf: bool, scheme: Any, tokenizer: Tokenizer) -> None:
     labels = {"iob2": IOB2, "bioes": BIOES}[scheme]
-    task = Tag(labels, Options(crf=crf, scheme=scheme))
+    task = Tag(labels, TagOptions(crf=crf, scheme=scheme))
     model = model_of(task)
     before = answered(task, model, tokenizer, TRAIN)
     assert task.score(before, TRAIN)["f1"] < 1.0
@@ -489,7 +493,7 @@ def test_a_small_set_is_learned(crf: bool, scheme: Any, tokenizer: Tokenizer) ->
 def test_parts_of_speech_are_learned(tokenizer: Tokenizer) -> None:
     train = [tagged("a bc d", "DT NN VB"), tagged("bc a", "NN DT"), tagged("d .", "VB .")]
     for crf in (False, True):
-        task = Tag.from_examples(train, Options(crf=crf))
+        task = Tag.from_examples(train, TagOptions(crf=crf))
         model = model_of(task)
         fit(task, model, task.features(train, tokenizer, 64, long="window", labelled=True), 40)
         answers = answered(task, model, tokenizer, train)
@@ -502,7 +506,7 @@ def test_an_entity_of_600_words_is_learned_across_windows(
     scheme: Any, tokenizer: Tokenizer
 ) -> None:
     labels = {"iob2": IOB2, "bioes": BIOES}[scheme]
-    task = Tag(labels, Options(crf=True, scheme=scheme))
+    task = Tag(labels, TagOptions(crf=True, scheme=scheme))
     text = "j a " + "bc d " * 299 + "e" + " j" * 5
     tags = SCHEMES[scheme].encode([Entity(1, 601, "PER")], 606)
     example = tagged(text, " ".join(tags))
@@ -534,7 +538,7 @@ def test_a_window_within_an_entity_is_scored_given_that_it_is_open() -> None:
 
 
 def test_the_loss_is_a_words_share_of_the_step(tokenizer: Tokenizer) -> None:
-    for options in (Options(scheme="iob2"), CRF):
+    for options in (TagOptions(scheme="iob2"), CRF):
         task = Tag(IOB2, options)
         model = model_of(task)
         features = task.features(TRAIN, tokenizer, 64, long="window", labelled=True)
@@ -560,7 +564,7 @@ names = st.sampled_from(IOB2)
 @settings(max_examples=50)
 def test_f1_is_that_of_seqeval_whatever_is_predicted(pairs: list[list[tuple[str, str]]]) -> None:
     metrics = pytest.importorskip("seqeval.metrics", reason="pip install 'bertkit[dev]'")
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     said = [[IOB2.index(tag) for _, tag in one] for one in pairs]
     gold = [SCHEMES["iob2"].encode(spans([tag for tag, _ in one]), len(one)) for one in pairs]
     examples = [tagged(" ".join("a" * len(tags)), " ".join(tags)) for tags in gold]
@@ -585,7 +589,7 @@ def accuracy_of(answers: Sequence[TagAnswer], gold: Sequence[Sequence[str]]) -> 
 
 
 def test_verdicts_name_what_is_wrong() -> None:
-    task = Tag(IOB2, Options(scheme="iob2"))
+    task = Tag(IOB2, TagOptions(scheme="iob2"))
     example = tagged("Ada met Joe", "B-PER O B-PER")
     answer = TagAnswer(
         [TaggedEntity("Ada", "LOC", 0, 3, 0.25), TaggedEntity("Joe", "PER", 8, 11, 0.9)],
@@ -597,7 +601,7 @@ def test_verdicts_name_what_is_wrong() -> None:
     assert record.expected == "Ada (PER), Joe (PER)"
     assert record.answered == "Ada (LOC 0.25), Joe (PER 0.90)"
     assert record.severity == pytest.approx(1.25)
-    speech = Tag(("NN", "VB"), Options(scheme="none"))
+    speech = Tag(("NN", "VB"), TagOptions(scheme="none"))
     said = TagAnswer([], example.words, ["NN", "NN", "NN"])
     record = speech.error_record(said, tagged("Ada met Joe", "NN VB NN"))
     assert (record.expected, record.answered, record.severity) == ("met/VB", "met/NN", 1)
@@ -645,7 +649,7 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     assert "bertkit" not in json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     pipe = answering(tmp_path)
     assert isinstance(pipe.task, Tag)
-    assert pipe.task.options == Options(scheme="iob2")
+    assert pipe.task.options == TagOptions(scheme="iob2")
     examples = [Tag.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
     features = pipe.task.features(examples, tokenizer, 64, long="window", labelled=False)
     outputs = pipe.task.run(
@@ -687,7 +691,7 @@ def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -
     examples, told = Tag.read(data_folder / name, Reading(), labelled=True)
     assert told == f"{data_folder / name}: {said}"
     assert len(examples) == count
-    for options in (Options(), Options(scheme="bioes")):
+    for options in (TagOptions(), TagOptions(scheme="bioes")):
         task = Tag.from_examples(examples, options)
         for length in (512, 24):
             features = task.features(
@@ -717,7 +721,7 @@ def test_every_sentence_has_the_pieces_of_its_text(
 ) -> None:
     vocabulary = train(english[:30], kind=kind, size=2000)
     examples, _ = Tag.read(data_folder / "conll2003/valid.txt", Reading(), labelled=True)
-    task = Tag.from_examples(examples, Options())
+    task = Tag.from_examples(examples, TagOptions())
     features = task.features(examples, vocabulary, NO_LIMIT, long="window", labelled=True)
     texts = vocabulary.encode_batch([e.text for e in examples], max_length=NO_LIMIT)
     assert len(features) == len(examples) == 3250

@@ -14,7 +14,7 @@ from bertkit import tasks
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
-from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.task import Feature, Task, group
 from bertkit.text.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def test_names_lead_to_tasks_or_are_refused() -> None:
         ("clasify", "did you mean 'classify'"),
         ("nowhere:Task", "cannot be imported"),
         ("bertkit.tasks.classify:Nothing", "cannot be imported"),
-        ("bertkit.tasks.classify:Options", "no subclass of"),
+        ("bertkit.tasks.classify:ClassifyOptions", "no subclass of"),
         (":Task", "names no module"),
         ("..classify:Classify", "names no module"),
     ):
@@ -80,9 +80,9 @@ def tokenizer() -> Tokenizer:
 
 @pytest.mark.parametrize("budget", [1, 16, 4096])
 def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget: int) -> None:
-    task: Task[Any, Any] = Classify(("x", "y"), Options())
+    task: Task[Any, Any] = Classify(("x", "y"), ClassifyOptions())
     model = tiny_model(tokenizer, "classify", labels=task.labels, length=16, spread=0.2).eval()
-    examples = [Example(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
+    examples = [LabelExample(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
     features = task.features(examples, tokenizer, 16, long="error", labelled=False)
     outputs = task.run(Engine(model, precision=None, max_batch_tokens=budget), features)
     for place, feature in enumerate(features):
@@ -94,7 +94,7 @@ def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget
 
 def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:
     encodings = [tokenizer.encode(text) for text in ("a b c", "a b c d")]
-    task: Task[Any, Any] = Classify(("x", "y"), Options())
+    task: Task[Any, Any] = Classify(("x", "y"), ClassifyOptions())
     features = [Feature(e, i, token_indices=np.array([1, 3])) for i, e in enumerate(encodings)]
     batch = task.batch(features)
     assert batch.token_indices is not None

@@ -15,7 +15,7 @@ import bertkit
 from bertkit.errors import ConfigError
 from bertkit.pipelines import answering
 from bertkit.tasks.calibration import best_threshold
-from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.task import Feature, by_example
 from bertkit.text.encoding import Encoding
 
@@ -25,14 +25,16 @@ TEXTS = [text for text, _ in ROWS]
 
 def answers_of(task: Classify, positive: list[float]) -> list[Any]:
     """The answers if the second label has these probabilities."""
-    examples = [Example("a") for _ in positive]
+    examples = [LabelExample("a") for _ in positive]
     features = [[Feature(Encoding.of_ids(np.array([1])), i)] for i in range(len(positive))]
     rows = [np.log([[1 - p, p]]).astype(np.float32) for p in positive]
     return task.answers(by_example(examples, features, rows), torch.nn.Identity())
 
 
 def of(*labels: str, **options: Any) -> Classify:
-    return Classify.from_examples([Example("a", None, one) for one in labels], Options(**options))
+    return Classify.from_examples(
+        [LabelExample("a", None, one) for one in labels], ClassifyOptions(**options)
+    )
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.5, 0.9])
@@ -53,7 +55,7 @@ def test_without_a_threshold_the_more_probable_label_is_predicted() -> None:
 def test_dev_optimizes_the_threshold(calibrate: bool) -> None:
     task = of("ham", "spam", tune_threshold=True, calibrate=calibrate)
     positive = [0.05, 0.1, 0.2, 0.3, 0.35, 0.4]
-    dev = [Example("a", None, "spam" if p > 0.25 else "ham") for p in positive]
+    dev = [LabelExample("a", None, "spam" if p > 0.25 else "ham") for p in positive]
     before = answers_of(task, positive)
     tuned = task.calibrated(before, dev)
     assert tuned.chosen_on(task)
@@ -79,7 +81,7 @@ def test_every_way_to_predict_applies_the_threshold(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     base = tiny_folder(tmp_path / "base", tiny_tokenizer("abcd"), dropout=0.0)
-    examples = [Example(text, None, label, text) for text, label in ROWS]
+    examples = [LabelExample(text, None, label, text) for text, label in ROWS]
     out = tmp_path / "out"
     scores = bertkit.finetune(
         "classify", base, train=examples, dev=examples, out=out, epochs=1, batch_size=4,
@@ -129,7 +131,7 @@ def test_scores_of_two_labels_equal_scikit_learn() -> None:
             positive = np.round(random.random(rows), random.integers(1, 3)) * 0.98 + 0.01
             task = of("ham", "spam", threshold=0.3)
             answers = answers_of(task, positive.tolist())
-            examples = [Example("a", None, ("ham", "spam")[side]) for side in actual]
+            examples = [LabelExample("a", None, ("ham", "spam")[side]) for side in actual]
             scores = task.score(answers, examples)
             values = [one.scores["spam"] for one in answers]
             predicted = [one.label == "spam" for one in answers]
@@ -145,7 +147,7 @@ def test_scores_of_two_labels_equal_scikit_learn() -> None:
 
 def test_rows_with_one_label_have_scores() -> None:
     task = of("ham", "spam")
-    scores = task.score(answers_of(task, [0.2, 0.7]), [Example("a", None, "ham")] * 2)
+    scores = task.score(answers_of(task, [0.2, 0.7]), [LabelExample("a", None, "ham")] * 2)
     assert (scores["balanced_accuracy"], scores["roc_auc"]) == (0.5, 0.5)
     assert scores["average_precision"] == 0.0
     assert not set(of("a", "b", "c").score_names) & {"roc_auc", "average_precision"}
@@ -153,7 +155,7 @@ def test_rows_with_one_label_have_scores() -> None:
 
 def test_epochs_are_chosen_by_a_ranking_score(tmp_path: Path) -> None:
     base = tiny_folder(tmp_path / "base", tiny_tokenizer("abcd"))
-    examples = [Example(text, None, label, text) for text, label in ROWS]
+    examples = [LabelExample(text, None, label, text) for text, label in ROWS]
     scores = bertkit.finetune(
         "classify", base, train=examples, dev=examples, out=tmp_path / "out", epochs=2,
         batch_size=8, precision="fp32", metric="roc_auc",

@@ -11,7 +11,7 @@ import tokenizers
 from tests.text.test_chat import CHATML, LLAMA, vocabulary
 
 from bertkit.errors import TokenizerError
-from bertkit.text.chat import Chat, Message
+from bertkit.text.chat import ChatFormat, Message
 from bertkit.text.templates import recognize
 from bertkit.text.tokenizer import Tokenizer
 
@@ -152,7 +152,7 @@ def matches(template: str, folder: Path) -> bool:
     reference = transformers.AutoTokenizer.from_pretrained(folder)
     reference.bos_token = "<|begin_of_text|>" if kind == "llama-3" else "<|endoftext|>"
     reference.save_pretrained(folder)
-    chat = Chat(Tokenizer.load(folder))
+    chat = ChatFormat(Tokenizer.load(folder))
     for conversation in CONVERSATIONS:
         for answer in (False, True):
             rows = [{"role": role, "content": content} for role, content in conversation]
@@ -177,7 +177,7 @@ def test_chat_rejects_other_template(name: str, tmp_path: Path) -> None:
 
 
 def test_chat_trains_on_tokens_after_the_prompt() -> None:
-    chat = Chat(vocabulary("chatml", PLAIN))
+    chat = ChatFormat(vocabulary("chatml", PLAIN))
     talk = [Message("user", "Hello"), Message("assistant", "\n Hi")]
     ids, weights = chat.encode(talk, answer=False)
     end = chat.tokenizer.token("<|im_end|>")
@@ -191,10 +191,10 @@ def test_chat_uses_default_of_several_templates() -> None:
     tokenizer = vocabulary("chatml", PLAIN)
     named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": PLAIN}]
     several = Tokenizer(tokenizer.core, {"eos_token": "<|endoftext|>", "chat_template": named})
-    assert Chat(several).kind == "chatml"
+    assert ChatFormat(several).kind == "chatml"
     without = Tokenizer(tokenizer.core, {"chat_template": named[:1]})
     with pytest.raises(TokenizerError, match="no default template"):
-        Chat(without)
+        ChatFormat(without)
 
 
 @pytest.mark.parametrize("unit", ["\n", "{{", "{% if", "'", "{#", "\\'", "<|im_start|>system"])
@@ -214,4 +214,4 @@ def test_chat_rejects_tokens_that_strip_text() -> None:
     core.add_special_tokens([tokenizers.AddedToken("<|im_end|>", rstrip=True, special=True)])
     settings = {"eos_token": "<|endoftext|>", "chat_template": PLAIN}
     with pytest.raises(TokenizerError, match="reads the special tokens of its chat template"):
-        Chat(Tokenizer(core, settings))
+        ChatFormat(Tokenizer(core, settings))

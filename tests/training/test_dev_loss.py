@@ -15,9 +15,9 @@ import bertkit
 from bertkit.checkpoint.run_folder import SCORES
 from bertkit.recipes.grid import finetune_grid
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, Example, Options
-from bertkit.tasks.similarity import Example as Pair
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.similarity import SimilarityExample as Pair
 from bertkit.training.dev_loss import dev_loss
 
 WORDS = "abcdefghij"
@@ -87,9 +87,9 @@ def test_combinations_with_equal_scores_are_chosen_by_loss(base: Path, tmp_path:
 
 def test_loss_is_the_mean_cross_entropy() -> None:
     tokenizer = tiny_tokenizer(WORDS)
-    task = Classify(("x", "y"), Options(pairs=False))
+    task = Classify(("x", "y"), ClassifyOptions(pairs=False))
     model = tiny_model(tokenizer, "classify", labels=task.labels, spread=0.5).train()
-    examples = [Example(f"{a} " * (i + 1), None, "xy"[i % 2]) for i, a in enumerate(WORDS)]
+    examples = [LabelExample(f"{a} " * (i + 1), None, "xy"[i % 2]) for i, a in enumerate(WORDS)]
     features = task.features(examples, tokenizer, 32, long="error", labelled=True)
     model.eval()
     batch = task.batch(features)

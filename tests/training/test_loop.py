@@ -18,7 +18,7 @@ from bertkit.data.collate import collate
 from bertkit.data.segments import Sample
 from bertkit.errors import TrainingError
 from bertkit.models.model import Model
-from bertkit.nn.embedding import Table
+from bertkit.nn.embedding import EmbeddingTable
 from bertkit.nn.norm import LayerNorm
 from bertkit.objectives.loss import Loss, totals
 from bertkit.objectives.pretrain import pretrain
@@ -132,7 +132,7 @@ def test_in_fp32_layers_and_sums_are_torchs_own(monkeypatch: pytest.MonkeyPatch)
     ours, theirs = model(dropout=0.1), model(dropout=0.1)
     found = train(ours, groups(16))
     monkeypatch.setattr(LayerNorm, "forward", torch.nn.LayerNorm.forward)
-    monkeypatch.setattr(Table, "forward", torch.nn.Embedding.forward)
+    monkeypatch.setattr(EmbeddingTable, "forward", torch.nn.Embedding.forward)
     monkeypatch.setattr(Masters, "receive_gradients", lambda masters: None)
     plain = train(theirs, groups(16))
     assert [s.loss for s in found] == [s.loss for s in plain]

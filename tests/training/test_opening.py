@@ -23,7 +23,7 @@ from bertkit.objectives.loss import totals
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, Example, Options
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.text.frame import DELIMITER, EXTRACT, START
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.train import train
@@ -42,8 +42,8 @@ ROWS = [
     ("fine and funny", "good"),
     ("so dull", "bad"),
 ]
-LABELLED = [Example(text, None, label) for text, label in ROWS * 4]
-PAIRS = [Example(text, other, label) for (text, label), (other, _) in itertools.pairwise(ROWS)]
+LABELLED = [LabelExample(text, None, label) for text, label in ROWS * 4]
+PAIRS = [LabelExample(text, other, label) for (text, label), (other, _) in itertools.pairwise(ROWS)]
 FAST = Finetune(epochs=25, learning_rate=1e-2, batch_size=4, precision="fp32")
 
 
@@ -58,7 +58,9 @@ def folder_of(family: Family, tokenizer: Tokenizer, place: Path) -> Path:
 
 
 def task(**options: Any) -> Classify:
-    return Classify(("bad", "good"), Options(regression=False, multi_label=False, **options))
+    return Classify(
+        ("bad", "good"), ClassifyOptions(regression=False, multi_label=False, **options)
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

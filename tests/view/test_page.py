@@ -17,8 +17,8 @@ import torch
 
 from bertkit.errors import ConfigError
 from bertkit.pipelines import Candidate
-from bertkit.recipes.mistakes import PairCell, Row
-from bertkit.recipes.report import Report, Word
+from bertkit.recipes.mistakes import MistakeRow, PairCell
+from bertkit.recipes.report import DemoReport, MaskedWord
 from bertkit.tasks.task import ErrorRecord
 from bertkit.view.arrays import coded
 from bertkit.view.chart import curves, scatter, score_bars
@@ -76,7 +76,7 @@ def errors(text: str) -> dict[str, Any]:
         "wrong": 3,
         "of": 4,
         "listed": 1,
-        "errors": [Row(text, record, "0-1", True), Row(text, record, "", False)],
+        "errors": [MistakeRow(text, record, "0-1", True), MistakeRow(text, record, "", False)],
         "labels": [(text, 0.5, 0.5, 0.5, 2, cell, PairCell(0, ""))],
         "matrix": ([text], [(text, [cell])]),
         "confused": [(text, text, cell)],
@@ -98,12 +98,12 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
     parts = [table(text), Lines(text), Beside("maps", [points]), Marked(text, [(0, 3, text)])]
     parts.append(Spans([(text, None), (text, 1)]))
     file = {"file": text, "rows": 3, "sentences": 3}
-    report = Report(
+    report = DemoReport(
         corpus={},
         pretraining={"steps": 1, "mlm_loss": 1.0},
         frequency_loss=2.0,
         curve=curve,
-        words=[Word(text, "a", [Candidate(text, 0.5)], [Candidate("a", 0.5)])],
+        words=[MaskedWord(text, "a", [Candidate(text, 0.5)], [Candidate("a", 0.5)])],
         labels=[text],
         rows={"train": 1, "dev": 1},
         accuracy={"untrained": [0.1], "model": [0.2]},
@@ -316,7 +316,7 @@ def test_reports_need_nothing_else_and_have_one_style(name: str) -> None:
 
 def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_path: Path) -> None:
     record = ErrorRecord("a <b>", "x", "y", 0.12345)
-    values = {**errors("a"), "of": 1000, "errors": [Row("a.jsonl:1", record, "", True)]}
+    values = {**errors("a"), "of": 1000, "errors": [MistakeRow("a.jsonl:1", record, "", True)]}
     write_report(tmp_path / "page.html", "errors.html", **values)
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")

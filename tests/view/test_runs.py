@@ -19,7 +19,7 @@ from bertkit.training.journal import Journal
 from bertkit.view.runs import (
     MOST,
     QUIET,
-    Run,
+    RunView,
     different_settings,
     draw,
     find_runs,
@@ -72,7 +72,7 @@ RECORDS = [
 ]
 
 
-def shown(runs: list[Run]) -> str:
+def shown(runs: list[RunView]) -> str:
     return html_of(*run_figures(runs), alerts=tuple(one for run in runs for one in run.damaged))
 
 
@@ -112,7 +112,7 @@ def test_scores_of_epochs_are_drawn(tmp_path: Path) -> None:
     assert html.count('class="chart"') == 1
 
 
-def many(place: Path, *names: str, **more: Any) -> list[Run]:
+def many(place: Path, *names: str, **more: Any) -> list[RunView]:
     """Runs of ten steps, whose learning rates differ."""
     for number, name in enumerate(names):
         (place / name).mkdir(parents=True)

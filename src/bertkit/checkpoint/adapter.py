@@ -19,7 +19,7 @@ from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.lora import adapters
 from bertkit.models.model import Model
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -40,7 +40,7 @@ OF_KIND |= {"CAUSAL_LM": "lm", "SEQ_2_SEQ_LM": "lm"}
 
 STORED = "the names and shapes of the stored weights determine it"
 INITIAL = "initial values of the adapters"
-KEYS = Keys(
+KEYS = KeyTable(
     applied=(
         "auto_mapping",
         "base_model_name_or_path",

@@ -31,7 +31,7 @@ from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_folder import say_unfinished
 from bertkit.checkpoint.weights import (
     FILE,
-    Report,
+    LoadReport,
     fill,
     head_weights,
     heads_in,
@@ -59,7 +59,7 @@ class Loaded:
     model: Model
     tokenizer: Tokenizer
     family: Family
-    report: Report
+    report: LoadReport
     folder: Path
     labels: tuple[str, ...] = ()
     """Names of the head's outputs; one name is a regression."""

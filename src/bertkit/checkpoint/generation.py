@@ -12,7 +12,7 @@ from bertkit.checkpoint.pooling import read_object
 from bertkit.config import decode
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.decoding import Decoding
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 
 FILE = "generation_config.json"
 
@@ -47,7 +47,7 @@ _NO_TEXT = "changes what generate() returns beside the text"
 _MEMORY = "changes time and memory, but no text"
 _ASSISTANT = "speculative decoding changes no text"
 
-KEYS = Keys(
+KEYS = KeyTable(
     applied=(
         *DECODING, *SAMPLING, *MERGED, *TOKENS, "do_sample", "max_length", "min_length",
     ),
@@ -209,7 +209,7 @@ def _unsupported(settings: Mapping[str, Any], place: Path) -> str:
             messages.append(f"do_sample = true with num_beams = {settings['num_beams']}")
     if settings.get("early_stopping") == "never":
         messages.append("early_stopping = 'never'")
-    messages += Keys(neutral=neutral).unsupported(settings)
+    messages += KeyTable(neutral=neutral).unsupported(settings)
     if not messages:
         return ""
     return (

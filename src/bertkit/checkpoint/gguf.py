@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 from bertkit.storage import check_file
 from bertkit.text.folder import usable
 from bertkit.text.limits import check_tokens
@@ -48,7 +48,7 @@ IN_LAYER = {
 }
 """Their names of tensors -> those of transformers."""
 
-KEYS = Keys(
+KEYS = KeyTable(
     neutral={
         "llama.attention.clamp_kqv": (0.0,),
         "llama.expert_count": (0,),

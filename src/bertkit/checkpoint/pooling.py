@@ -29,7 +29,7 @@ from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
 from bertkit.engine.exported import RECORD
 from bertkit.errors import CheckpointError
 from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 from bertkit.storage import write_json, writing
 from bertkit.text.prompts import Prompts
 
@@ -161,7 +161,7 @@ def _length_of(settings: Mapping[str, Any], place: Path) -> int | None:
     return length
 
 
-def _check(keys: Keys, settings: Mapping[str, Any], path: Path) -> None:
+def _check(keys: KeyTable, settings: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError if a setting is not supported."""
     try:
         keys.check(settings)
@@ -200,7 +200,7 @@ def _check_order(folder: Path, kinds: Sequence[str]) -> None:
         )
 
 
-def _read_transformer(place: Path, keys: Keys) -> dict[str, Any]:
+def _read_transformer(place: Path, keys: KeyTable) -> dict[str, Any]:
     """Read the settings of the module Transformer from the first file that has any."""
     for name in (LENGTH, *OLDER_LENGTHS):
         settings = read_object(place / name) if (place / name).exists() else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertkit.nn.pool import Mode
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 
 MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 """What sentence-transformers calls each pooling."""
@@ -22,7 +22,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 _FORWARD = {"method": "forward", "method_output_name": "last_hidden_state"}
 
-SETTINGS_KEYS = Keys(
+SETTINGS_KEYS = KeyTable(
     applied=("prompts", "default_prompt_name", "similarity_fn_name"),
     irrelevant={
         "__version__": "versions of the libraries that wrote the file",
@@ -30,7 +30,7 @@ SETTINGS_KEYS = Keys(
     },
     neutral={"truncate_dim": (None,), "model_type": ("SentenceTransformer", None)},
 )
-MODULES_KEYS = Keys(
+MODULES_KEYS = KeyTable(
     applied=("path", "type"),
     irrelevant={
         "idx": "the order of the list counts",
@@ -38,7 +38,7 @@ MODULES_KEYS = Keys(
         "kwargs": "names of optional arguments of encode, which bertkit does not have",
     },
 )
-TRANSFORMER_KEYS = Keys(
+TRANSFORMER_KEYS = KeyTable(
     applied=("max_seq_length", "do_lower_case"),
     irrelevant={
         "unpad_inputs": "bertkit has no padding",
@@ -56,7 +56,7 @@ TRANSFORMER_KEYS = Keys(
         **_ARGUMENTS,
     },
 )
-RERANKER_KEYS = Keys(
+RERANKER_KEYS = KeyTable(
     applied=("max_seq_length",),
     irrelevant=dict.fromkeys(("modality_config", "module_output_name"), "it names the logits"),
     neutral={
@@ -65,16 +65,16 @@ RERANKER_KEYS = Keys(
         **{key: TRANSFORMER_KEYS.neutral[key] for key in ("processing_kwargs", *_ARGUMENTS)},
     },
 )
-RERANKER_SETTINGS_KEYS = Keys(
+RERANKER_SETTINGS_KEYS = KeyTable(
     irrelevant={"activation_fn": "bertkit returns logits", "__version__": "see above"},
     neutral={"model_type": ("CrossEncoder", None), "default_prompt_name": (None,)},
 )
-POOLING_KEYS = Keys(
+POOLING_KEYS = KeyTable(
     applied=("pooling_mode", *(f"pooling_mode_{name}" for name in MODES), "include_prompt"),
     irrelevant={"embedding_dimension": _SHAPE, "word_embedding_dimension": _SHAPE},
     neutral=dict.fromkeys((f"pooling_mode_{name}" for name in OTHER_MODES), (False, None)),
 )
-DENSE_KEYS = Keys(
+DENSE_KEYS = KeyTable(
     applied=("in_features", "out_features", "bias", "activation_function"),
     irrelevant={"init_weight": "the weights replace it", "init_bias": "the weights replace it"},
     neutral={
@@ -83,4 +83,4 @@ DENSE_KEYS = Keys(
         "module_output_name": _VECTOR,
     },
 )
-NORMALIZE_KEYS = Keys(neutral={"module_input_name": _VECTOR, "module_output_name": _VECTOR})
+NORMALIZE_KEYS = KeyTable(neutral={"module_input_name": _VECTOR, "module_output_name": _VECTOR})

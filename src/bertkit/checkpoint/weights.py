@@ -31,7 +31,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 
 
 @dataclass(frozen=True)
-class Report:
+class LoadReport:
     """What a checkpoint gave and did not give."""
 
     fresh: tuple[str, ...] = ()
@@ -187,7 +187,7 @@ def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[s
 
 def fill(
     model: Model, family: Family, named: Mapping[str, Tensor], *, fresh: Sequence[str], where: Path
-) -> Report:
+) -> LoadReport:
     """Put a checkpoint's weights into a model made without storage.
 
     `fresh` are heads that may be lacking; their weights keep what the model draws at random.
@@ -222,7 +222,7 @@ def fill(
         # not BERT's 0.02, from which a head takes a short fine-tuning to grow (notes/2026-11.md)
         initialize(model.heads[head], std=None)
     model.load_state_dict(read, strict=False)
-    return Report(fresh=tuple(missing), unused=tuple(unused))
+    return LoadReport(fresh=tuple(missing), unused=tuple(unused))
 
 
 def _shards(folder: Path) -> list[Path]:

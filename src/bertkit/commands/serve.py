@@ -103,7 +103,7 @@ def _is_model(folder: Path) -> bool:
 
 def _run(**plan: Any) -> None:
     try:
-        from bertkit.serve.run import Plan
+        from bertkit.serve.run import ServerSettings
         from bertkit.serve.run import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -111,4 +111,4 @@ def _run(**plan: Any) -> None:
         ) from None
     if not plan["models"] and not plan["runs"]:
         raise ConfigError("nothing to serve; name the folder of a model, or of a run (--run)")
-    run(Plan(**plan))
+    run(ServerSettings(**plan))

@@ -17,7 +17,7 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Block:
+class TokenBlock:
     """Tokens, and the one that follows each. Shapes: ids, types and labels (T,)."""
 
     ids: Ids
@@ -28,7 +28,7 @@ class Block:
         return len(self.ids)
 
 
-class Blocks(Shuffled[Block]):
+class Blocks(Shuffled[TokenBlock]):
     """The blocks of some documents, each of one document.
 
     A document follows a BOS token if the tokenizer adds one, else an end token, and precedes an end
@@ -58,7 +58,7 @@ class Blocks(Shuffled[Block]):
         """Blocks of one epoch."""
         return int(self._first[-1])
 
-    def sample(self, epoch: int, index: int) -> Block:
+    def sample(self, epoch: int, index: int) -> TokenBlock:
         """One block, the same in every epoch."""
         place = int(np.searchsorted(self._first, index, side="right")) - 1
         start = int(index - self._first[place]) * self.length
@@ -73,16 +73,16 @@ def block(
     length: int,
     end: int | None,
     begin: int | None = None,
-) -> Block:
+) -> TokenBlock:
     """Return `length` tokens of `begin`, a text and `end`, from `start` on.
 
     `begin` is by default the end token. Without an end token it is the text only.
     """
     if end is None:
         tokens = text[start : start + length + 1].astype(np.int64)
-        return Block(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
+        return TokenBlock(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
     tokens = text[max(start - 1, 0) : start + length].astype(np.int64)  # one more, to be predicted
     begins, ends = start == 0, start + length > len(text)
     first = end if begin is None else begin
     tokens = np.concatenate([[first] * begins, tokens, [end] * ends]).astype(np.int64)
-    return Block(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
+    return TokenBlock(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])

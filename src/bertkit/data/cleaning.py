@@ -44,7 +44,7 @@ BATCH = 1 << 10
 """Documents whose signatures are held at a time."""
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class CleaningRules(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be done to documents."""
 
     filters: tuple[Filter, ...]
@@ -110,7 +110,7 @@ class Tally(msgspec.Struct):
         self.ips += other.ips
 
 
-class Places(msgspec.Struct, frozen=True):
+class CleaningDirectories(msgspec.Struct, frozen=True):
     """Folders: for what is in work, for what stays, and for what is removed, if that is wanted."""
 
     work: Path
@@ -125,7 +125,12 @@ class Cleaner:
     """Runs the two steps, in a process of its own or in this one."""
 
     def __init__(
-        self, places: Places, rules: Rules, *, field: str, blank_lines: BlankLines
+        self,
+        places: CleaningDirectories,
+        rules: CleaningRules,
+        *,
+        field: str,
+        blank_lines: BlankLines,
     ) -> None:
         self._places, self._rules = places, rules
         self._field, self._blank_lines = field, blank_lines

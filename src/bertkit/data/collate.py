@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from bertkit.batch import Batch, by_length
-from bertkit.data.blocks import Block
+from bertkit.data.blocks import TokenBlock
 from bertkit.data.pairs import Pair, pair_batch
 from bertkit.data.segments import Sample
 
 
 def collate(
-    samples: Sequence[Sample] | Sequence[Block] | Sequence[Pair],
+    samples: Sequence[Sample] | Sequence[TokenBlock] | Sequence[Pair],
     *,
     head: str | None,
     max_batch_tokens: int,
@@ -31,11 +31,11 @@ def collate(
     if isinstance(samples[0], Pair):
         pairs = cast(Sequence[Pair], samples)
         return [pair_batch([pairs[place] for place in group]) for group in groups]
-    rest = cast(Sequence[Sample | Block], samples)
+    rest = cast(Sequence[Sample | TokenBlock], samples)
     return [_batch([rest[place] for place in group], head) for group in groups]
 
 
-def _batch(samples: Sequence[Sample | Block], head: str | None) -> Batch:
+def _batch(samples: Sequence[Sample | TokenBlock], head: str | None) -> Batch:
     labels = torch.from_numpy(np.concatenate([s.labels for s in samples]))
     if head == "lm":
         return Batch.of(samples, targets={head: labels})

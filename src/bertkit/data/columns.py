@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertkit.data.paths import suffix
-from bertkit.data.tables import FEWEST, NO_TAB, Table, are_texts
+from bertkit.data.tables import FEWEST, NO_TAB, LabeledTable, are_texts
 from bertkit.errors import DataError, did_you_mean
 
 TEXTS = (
@@ -58,10 +58,10 @@ ONE_HOT = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "tr
 INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
-class Columns:
+class ColumnRoles:
     """The columns of a table that have no role yet; one that is chosen has one."""
 
-    def __init__(self, table: Table, *named: str | None) -> None:
+    def __init__(self, table: LabeledTable, *named: str | None) -> None:
         """Those `named` have a role already, and where they stand in the first row of a `table`
         that seemed to have no header, it becomes one. Raises: DataError for one that is not there.
         """
@@ -142,9 +142,9 @@ class Columns:
         return min(reversed(self.left), key=lambda c: len({row[c] for row in self.table.rows}))
 
 
-def choose_text(table: Table, text: str | None = None) -> str:
+def choose_text(table: LabeledTable, text: str | None = None) -> str:
     """The column of texts alone: as named, or told as `choose_columns` does. Raises: DataError."""
-    columns = Columns(table, text)
+    columns = ColumnRoles(table, text)
     return text or columns.first(TEXTS) or columns.only("text", columns.texts() or columns.left)
 
 
@@ -190,7 +190,7 @@ class Roles:
 
 
 def choose_columns(
-    table: Table,
+    table: LabeledTable,
     *,
     text: str | None = None,
     pair: str | None = None,
@@ -206,7 +206,7 @@ def choose_columns(
     named = (text, pair, label, *label_columns(label, table.columns))
     table.expect([name for name in named if name])
     labels = label_columns(label, table.columns)
-    columns = Columns(table, text, pair, *labels)
+    columns = ColumnRoles(table, text, pair, *labels)
     alone = text is not None and pair is None
     if labelled and label is None and (usual := columns.usual(["label"]) or columns.usual(LABELS)):
         label = columns.only("label", usual)

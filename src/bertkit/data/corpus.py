@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from bertkit import storage
 from bertkit.data.order import Permutation
-from bertkit.data.store import Kept, Store, is_url
+from bertkit.data.store import Kept, RemoteDirectory, is_url
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 
@@ -52,7 +52,7 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: dict[str, str]
 
 
-class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CorpusSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file the corpus was made from."""
 
     file: str
@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     vocab_size: int
     dtype: Literal["uint16", "uint32"]
     shards: list[Shard]
-    sources: list[Source]
+    sources: list[CorpusSource]
     left_out: int
     cut: int
 
@@ -87,7 +87,7 @@ class Corpus:
     manifest: Manifest
     numbers: tuple[int, ...]
     """Of the shards."""
-    store: Store | None = None
+    store: RemoteDirectory | None = None
     """Where its files come from, if they are elsewhere; else they are all in the folder."""
 
     @staticmethod
@@ -96,7 +96,7 @@ class Corpus:
 
         Raises: DataError if anything is missing or of another size than the manifest says.
         """
-        store = Store.open(str(folder)) if is_url(folder) else None
+        store = RemoteDirectory.open(str(folder)) if is_url(folder) else None
         folder = store.folder if store else Path(folder)
         path = folder / "manifest.json"
         if not path.is_file():

@@ -29,7 +29,7 @@ Kind = Literal["text", "number"]
 Value = str | float | None
 
 
-class Columns(Settings, frozen=True):
+class DocumentColumns(Settings, frozen=True):
     """Which columns, or fields, of a row hold what."""
 
     id: str | None = msgspec.field(default=None, name="id_column")
@@ -137,7 +137,7 @@ def listed(paths: Sequence[str | Path]) -> Listing:
 
 def documents(
     paths: Sequence[str | Path] | Listing,
-    columns: Columns,
+    columns: DocumentColumns,
     *,
     bad: Bad | None = None,
     convert: Converter | None = None,
@@ -215,7 +215,7 @@ def _row(
     name: str,
     line: int,
     raw: bytes | Mapping[str, Any],
-    columns: Columns,
+    columns: DocumentColumns,
     fields: Mapping[str, Kind],
 ) -> Document:
     where = f"{file}:{line}"
@@ -225,7 +225,7 @@ def _row(
 
 def _document(
     row: Mapping[str, Any],
-    columns: Columns,
+    columns: DocumentColumns,
     fields: Mapping[str, Kind],
     where: str,
     name: str,

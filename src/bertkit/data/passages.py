@@ -27,7 +27,7 @@ Tokens = Callable[[int, int], int]
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """Characters [start, end) of a document, with the headings above them.
 
     `heading` is all of them, for people; `context` those that the part does not begin with, for the
@@ -40,7 +40,7 @@ class Part:
     context: str = ""
 
 
-def cut(documents: Sequence[Document], tokenizer: Tokenizer, room: int) -> list[list[Part]]:
+def cut(documents: Sequence[Document], tokenizer: Tokenizer, room: int) -> list[list[Section]]:
     """The parts of each document, of at most `room` tokens each where its sentences allow.
 
     Parts are adjacent and cover the document. A part begins at each page, and at each heading that
@@ -56,7 +56,7 @@ def cut(documents: Sequence[Document], tokenizer: Tokenizer, room: int) -> list[
     return parts
 
 
-def _parts(document: Document, starts: NDArray[np.int64], room: int) -> Iterator[Part]:
+def _parts(document: Document, starts: NDArray[np.int64], room: int) -> Iterator[Section]:
     def tokens(start: int, end: int) -> int:
         first, last = np.searchsorted(starts, (start, end))
         return int(last - first)
@@ -75,7 +75,7 @@ def _parts(document: Document, starts: NDArray[np.int64], room: int) -> Iterator
             # Headings at the end of a page are a part, so that no part has two pages.
             for start, stop in _packed(document.text, top, inside, bottom, rooms, tokens):
                 context, _ = first if start == begin else later
-                yield Part(start, stop, heading, context)
+                yield Section(start, stop, heading, context)
             rooms = rooms[1], rooms[1]
 
 

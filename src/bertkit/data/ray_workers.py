@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
-from bertkit.data.workers import Message, Step, Tries, Unit, Work, messages
+from bertkit.data.workers import Message, Step, Tries, Unit, WorkerTask, messages
 from bertkit.errors import ConfigError, DataError, DeviceError
 from bertkit.threads import cores
 
@@ -39,7 +39,7 @@ class RayPool:
     Raises: ConfigError if Ray or the cluster is missing.
     """
 
-    def __init__(self, worker: Work, processes: int | None) -> None:
+    def __init__(self, worker: WorkerTask, processes: int | None) -> None:
         self._worker, self._processes = worker, processes
         self._units: dict[Any, int] = {}
         """The unit of each task that runs; a task is the generator of its messages."""
@@ -95,7 +95,7 @@ class RayPool:
 
 
 def _task(
-    worker: Work, folder: Path, step: Step, number: int, unit: Unit
+    worker: WorkerTask, folder: Path, step: Step, number: int, unit: Unit
 ) -> Iterator[Message | Exception]:
     """Run a unit in a process of Ray's, in the folder of its owner: paths may be relative."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a task has one core

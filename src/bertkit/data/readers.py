@@ -48,7 +48,7 @@ UNPACKED = 2 << 30
 
 
 @dataclass(frozen=True)
-class Document:
+class RawDocument:
     """A document, or a part of a long one: `continues` if it goes on with the one before.
 
     Units: `line` counts from 1 and from the beginning of the span that was read.
@@ -74,7 +74,7 @@ class Span:
 
 def documents(
     paths: Sequence[str | Path], *, field: str = "text", blank_lines: BlankLines = "paragraphs"
-) -> Iterator[Document]:
+) -> Iterator[RawDocument]:
     """Every document of these files and folders, in order.
 
     A `.txt` file is one document, or with `blank_lines="documents"` one between each two blank
@@ -105,7 +105,7 @@ def spans(file: Path, size: int) -> list[Span]:
     return [Span(file, a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
 
 
-def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[Document]:
+def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[RawDocument]:
     """The documents that begin in a span; one cut by its beginning comes as `continues`."""
     if suffix(span.file) == ".jsonl":
         pieces = _json_documents(span, field)
@@ -302,11 +302,11 @@ def _first_row_end(data: bytes) -> int:
 # ---- documents
 
 
-def _one_document(span: Span) -> Iterator[Document]:
+def _one_document(span: Span) -> Iterator[RawDocument]:
     continues = span.start > 0
     for block in blocks(span):
         if block.text.strip():
-            yield Document(block.text, span.file, block.line, continues)
+            yield RawDocument(block.text, span.file, block.line, continues)
             continues = True
 
 
@@ -314,7 +314,7 @@ _BLANK = re.compile(r"\n(?:[^\S\n]*\n)+")
 _ENDS_BLANK = re.compile(r"\n[^\S\n]*\n\s*\Z")
 
 
-def _blank_line_documents(span: Span) -> Iterator[Document]:
+def _blank_line_documents(span: Span) -> Iterator[RawDocument]:
     before = _before(span)
     for block in blocks(span):
         text, line = block.text, block.line
@@ -324,12 +324,12 @@ def _blank_line_documents(span: Span) -> Iterator[Document]:
         start = 0
         for blank in _BLANK.finditer(text):
             if text[start : blank.start()].strip():
-                yield Document(text[start : blank.start()], span.file, line, continues)
+                yield RawDocument(text[start : blank.start()], span.file, line, continues)
             continues = False
             line += text.count("\n", start, blank.end())
             start = blank.end()
         if text[start:].strip():
-            yield Document(text[start:], span.file, line, continues)
+            yield RawDocument(text[start:], span.file, line, continues)
         before = (before + text)[-256:]
 
 
@@ -348,7 +348,7 @@ def _row_decoder(field: str) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(row)
 
 
-def _json_documents(span: Span, field: str) -> Iterator[Document]:
+def _json_documents(span: Span, field: str) -> Iterator[RawDocument]:
     decoder = _row_decoder(field)
     for block in blocks(span):
         lines = [(i, row) for i, row in enumerate(block.data.split(b"\n")) if row.strip(b" \t\r")]
@@ -360,7 +360,7 @@ def _json_documents(span: Span, field: str) -> Iterator[Document]:
             for i, raw in lines:
                 _check_row(raw, field, f"{span.file}:{_line(span, block.line + i)}")
         for (i, _), row in zip(lines, rows, strict=True):
-            yield Document(row.text, span.file, block.line + i)
+            yield RawDocument(row.text, span.file, block.line + i)
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -383,7 +383,7 @@ def _batches(path: Path, table: Any, **options: Any) -> Iterator[Any]:
         yield rows
 
 
-def _parquet_documents(span: Span, field: str) -> Iterator[Document]:
+def _parquet_documents(span: Span, field: str) -> Iterator[RawDocument]:
     """Rows of a column; `line` is the number of the row, from 1."""
     with _parquet(span.file) as table:
         columns = table.schema_arrow
@@ -399,7 +399,7 @@ def _parquet_documents(span: Span, field: str) -> Iterator[Document]:
                 line += 1
                 if text is None:
                     raise DataError(f"{span.file}:{line}: column {field!r} holds no text")
-                yield Document(text, span.file, line)
+                yield RawDocument(text, span.file, line)
 
 
 @contextmanager

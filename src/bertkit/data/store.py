@@ -42,7 +42,7 @@ def is_url(place: str | Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Store:
+class RemoteDirectory:
     """A folder elsewhere, and the one here that holds copies of its files."""
 
     url: str
@@ -53,7 +53,7 @@ class Store:
     """Its path there."""
 
     @staticmethod
-    def open(url: str) -> Store:
+    def open(url: str) -> RemoteDirectory:
         """Copy its manifest, whose hash names the folder here, and its tokenizer.
 
         Raises: DataError where it cannot be reached, ConfigError for a protocol that is unknown or
@@ -72,10 +72,10 @@ class Store:
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{url}: {error}") from None
         cache = Path(os.environ.get(PLACE) or Path.home() / ".cache" / "bertkit")
-        store = Store(url, cache, files, root)
+        store = RemoteDirectory(url, cache, files, root)
         manifest = store.read("manifest.json")
         folder = cache / hashlib.sha256(manifest).hexdigest()[:32]
-        store = Store(url, folder, files, root)
+        store = RemoteDirectory(url, folder, files, root)
         if not (folder / "manifest.json").exists():
             for name in store.names("tokenizer"):
                 content = store.read(f"tokenizer/{name}")

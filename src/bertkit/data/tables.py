@@ -58,7 +58,7 @@ FEWEST = 3
 
 
 @dataclass
-class Table:
+class LabeledTable:
     """The rows of a labelled file, every value as text.
 
     Shapes: `rows` and `lines` are equally long; lines[i] is where rows[i] begins, from 1.
@@ -89,7 +89,7 @@ def rows(
     header: bool | None = None,
     separator: str | None = None,
     named: Collection[str] = (),
-) -> Table:
+) -> LabeledTable:
     """Read `.tsv` (without quoting), `.csv` (quoted) or `.jsonl`; each also as `.gz`.
 
     `header` None guesses whether the first line names the columns, which it does where one of the
@@ -178,7 +178,7 @@ def _csv_cells(path: Path, text: str, separator: str) -> Iterator[tuple[int, lis
 
 def _table(
     path: Path, cells: list[tuple[int, list[str]]], header: bool | None, named: Collection[str]
-) -> Table:
+) -> LabeledTable:
     first = cells[0][1]
     headed = header
     if headed is None:
@@ -208,7 +208,7 @@ def _table(
 
     records = each_of(record, cells)
     unnamed = header is None and not headed
-    return Table(path, columns, records, [line for line, _ in cells], said, unnamed)
+    return LabeledTable(path, columns, records, [line for line, _ in cells], said, unnamed)
 
 
 def _named_by_first(path: Path, cells: Sequence[tuple[int, list[str]]]) -> tuple[list[str], str]:
@@ -303,7 +303,7 @@ def are_texts(column: Sequence[str]) -> bool:
     return words >= 2 * len(column)
 
 
-def _json_table(path: Path, text: str) -> Table:
+def _json_table(path: Path, text: str) -> LabeledTable:
     lines = [(number, raw) for number, raw in enumerate(text.split("\n"), 1) if raw.strip()]
     columns: list[str] = []
 
@@ -322,7 +322,7 @@ def _json_table(path: Path, text: str) -> Table:
 
     records = each_of(record, lines)
     numbers = [number for number, _ in lines]
-    return Table(path, columns, records, numbers, f"{path}: columns {', '.join(columns)}")
+    return LabeledTable(path, columns, records, numbers, f"{path}: columns {', '.join(columns)}")
 
 
 def _as_text(value: object) -> str:

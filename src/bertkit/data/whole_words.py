@@ -31,7 +31,7 @@ class Sentence:
         return np.zeros_like(self.words)
 
 
-class Sentences(Shuffled[Sentence]):
+class WholeWordSentences(Shuffled[Sentence]):
     """The sentences of some documents, each alone, as an ELMo is used.
 
     `names` are the words by their ids; `size` of them, the first, can be told, and others are

@@ -22,7 +22,7 @@ import msgspec
 from bertkit import storage
 from bertkit.console import say
 from bertkit.data.corpus import Shards
-from bertkit.data.readers import BlankLines, Document, Span, read
+from bertkit.data.readers import BlankLines, RawDocument, Span, read
 from bertkit.data.sentences import Encoder, placed
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer
@@ -34,7 +34,7 @@ BATCH = 1 << 18
 """Characters tokenized at a time."""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class CorpusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that change the bytes of a corpus."""
 
     tokenizer: str
@@ -59,7 +59,7 @@ Message = int | msgspec.Struct
 """Units of progress, or, at the end of a step, what came of it."""
 
 
-class Work(Protocol):
+class WorkerTask(Protocol):
     """What a pool's processes do; each is sent it once. `lock` is held during the step "make"."""
 
     lock: Path
@@ -67,7 +67,7 @@ class Work(Protocol):
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]: ...
 
 
-def text_of(unit: Unit, settings: Settings) -> Iterator[Document]:
+def text_of(unit: Unit, settings: CorpusSettings) -> Iterator[RawDocument]:
     """The documents of a unit's spans."""
     for file, start, end in unit.spans:
         span = Span(Path(file), start, end)
@@ -77,7 +77,7 @@ def text_of(unit: Unit, settings: Settings) -> Iterator[Document]:
 class Worker:
     """Runs units, in a process of its own or in this one."""
 
-    def __init__(self, out: Path, settings: Settings, lock: str = "workers") -> None:
+    def __init__(self, out: Path, settings: CorpusSettings, lock: str = "workers") -> None:
         self._out, self._settings = out, settings
         self.work = out / ".work"
         self.lock = self.work / lock
@@ -156,11 +156,11 @@ class Tries:
         return self._done.pop(number, 0)
 
 
-class Pool:
+class WorkerPool:
     """Workers that take units in turn. Another takes the place of one that dies, and begins its
     unit again; none outlives the owner."""
 
-    def __init__(self, worker: Work, processes: int) -> None:
+    def __init__(self, worker: WorkerTask, processes: int) -> None:
         self._worker = worker
         self._processes: dict[Connection, BaseProcess] = {}
         if processes > 1:
@@ -176,7 +176,7 @@ class Pool:
         self._processes[here] = process
         return here
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -233,7 +233,7 @@ def _hand(
         pipe.send((step, number, unit))
 
 
-def _serve(pipe: Connection, worker: Work) -> None:
+def _serve(pipe: Connection, worker: WorkerTask) -> None:
     """Main loop of a worker process; it ends with its owner."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already
@@ -245,7 +245,9 @@ def _serve(pipe: Connection, worker: Work) -> None:
         return
 
 
-def messages(worker: Work, step: Step, number: int, unit: Unit) -> Iterator[Message | Exception]:
+def messages(
+    worker: WorkerTask, step: Step, number: int, unit: Unit
+) -> Iterator[Message | Exception]:
     """What a worker says of a unit, in a process of its own: an error is its last word."""
     with _alive(worker.lock if step == "make" else None):
         try:

@@ -14,7 +14,7 @@ from bertkit.engine.exported import Graph, Runtime, by_width
 from bertkit.text.encoding import Encoding
 
 
-class Beside:
+class GraphLayers:
     """Where a graph is faster than a model's layers, it is what computes: states, which any head
     reads, or vectors of one `pooling`.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Tokens, by_length
-from bertkit.engine.beside import Beside
+from bertkit.engine.beside import GraphLayers
 from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.linear import packed
 from bertkit.engine.quantize import Int8
@@ -57,7 +57,7 @@ class Engine:
             self.model = packed(without_dead_heads(model), self.dtype, int8, self.device)
         self.integers = int8 is not None
         """Whether linear layers compute in integers."""
-        self.beside: Beside | None = None
+        self.beside: GraphLayers | None = None
         # matrix products round by their shape, which is a text's own only when it is alone
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 
@@ -67,7 +67,7 @@ class Engine:
         other.max_batch_tokens = tokens
         return other
 
-    def with_beside(self, beside: Beside) -> Engine:
+    def with_beside(self, beside: GraphLayers) -> Engine:
         """An engine of the same model, with a graph for the texts with which it is faster."""
         other = copy.copy(self)
         other.model, other.beside = copy.copy(self.model), beside

@@ -23,8 +23,8 @@ from bertkit.engine.exported import (
     RECORD,
     STATES,
     VECTORS,
+    ExportRecord,
     Graph,
-    Record,
     hashes,
     onnx_graph,
     openvino_graph,
@@ -154,7 +154,7 @@ def write_record(
     about: Mapping[str, Any],
 ) -> None:
     """Say what a folder's graph is, beside it."""
-    record = Record(
+    record = ExportRecord(
         kind,
         hashes(folder, kind),
         dimension=width,

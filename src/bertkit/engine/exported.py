@@ -50,7 +50,7 @@ PART = 4096
 """Texts tokenized at a time."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class ExportRecord(msgspec.Struct, frozen=True):
     """What a folder holds: which graph, the hashes of its files, and how texts are cut for it, and
     what stands before them.
 
@@ -108,7 +108,7 @@ class Graph:
         self._remedy = f"{maker} again"
         try:
             record = read_json(folder / RECORD, CheckpointError, self._remedy)
-            self.record = msgspec.convert(record, type=Record)
+            self.record = msgspec.convert(record, type=ExportRecord)
         except FileNotFoundError:
             raise CheckpointError(
                 f"{folder}: no exported graph; make one with `bertkit {maker}`"
@@ -137,7 +137,7 @@ class Graph:
             else partial(openvino_graph, self._path, precision)
         )
 
-        def run() -> Run:
+        def run() -> GraphOutput:
             checked()
             with _usable(self._path, self._remedy):
                 return opened()
@@ -304,7 +304,7 @@ def padded(
     return inputs
 
 
-class Run(Protocol):
+class GraphOutput(Protocol):
     """An output of a graph, of its first where none is called so; inputs that it lacks are left
     out."""
 
@@ -314,7 +314,7 @@ class Run(Protocol):
     ) -> NDArray[np.float32]: ...
 
 
-def onnx_graph(path: Path) -> Run:
+def onnx_graph(path: Path) -> GraphOutput:
     """A graph by ONNX Runtime, with as many threads as this process may have."""
     import onnxruntime
 
@@ -332,7 +332,7 @@ def onnx_graph(path: Path) -> Run:
     return run
 
 
-def openvino_graph(path: Path, precision: Numbers) -> Run:
+def openvino_graph(path: Path, precision: Numbers) -> GraphOutput:
     """The same by OpenVINO, one batch at a time."""
     import openvino
 

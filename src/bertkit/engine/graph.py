@@ -24,7 +24,7 @@ from bertkit.engine.heads import without_dead_heads
 from bertkit.engine.quantize import Inputs, quantized
 from bertkit.models.block import Block
 from bertkit.models.config import LearnedPositions, SinusoidalPositions, TransformerConfig
-from bertkit.models.heads import Classifier, Span, Tagger, Transform
+from bertkit.models.heads import Classifier, SpanHead, Tagger, Transform
 from bertkit.models.lora import merged
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
@@ -64,7 +64,7 @@ def unfit(model: Model, head: nn.Module | None = None) -> str | None:
     for name, fits in others.items():
         if not fits:
             return f"its {name} is not BERT's"
-    if head is not None and not isinstance(head, Classifier | Tagger | Span):
+    if head is not None and not isinstance(head, Classifier | Tagger | SpanHead):
         return f"its head is a {type(head).__name__}"
     return None
 
@@ -315,7 +315,7 @@ class _Nodes:
 
     def logits(self, rows: str, states: str, head: nn.Module) -> int:
         """The logits of a head, for each text or for each token; how many it gives."""
-        part = cast(Classifier | Tagger | Span, head)
+        part = cast(Classifier | Tagger | SpanHead, head)
         config, alone = self.stack.config, isinstance(part, Classifier)
         x = self.pooled(states, config.head.pooling) if alone else rows
         transform = part.pooler.transform if isinstance(part, Classifier) else part.transform

@@ -16,7 +16,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import keys
 from bertkit.models.config import TransformerConfig
 from bertkit.nn.lora import ADAPTERS
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 
 Names = Mapping[str, str | tuple[str, ...]]
 """Our weight -> theirs; several of theirs are stacked on the first axis. `{}` is the layer."""
@@ -137,7 +137,7 @@ class Family:
     # ---- settings
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> KeyTable:
         """All keys of `config.json` that the reference library reads."""
         special = () if self.special is None else self.special.keys
         applied = {*keys.APPLIED, *self.settings.values(), *special, *self.aliases}
@@ -147,7 +147,7 @@ class Family:
             applied |= {*self.decoder.keys.applied, *keys.GENERATION}
         neutral = {**keys.NEUTRAL, **self.neutral}
         irrelevant = {**keys.IRRELEVANT, **self.irrelevant}
-        return Keys(
+        return KeyTable(
             applied=sorted(applied),
             irrelevant={k: v for k, v in irrelevant.items() if k not in {*applied, *self.neutral}},
             neutral={k: v for k, v in neutral.items() if k not in {*applied, *self.irrelevant}},

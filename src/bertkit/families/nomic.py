@@ -19,7 +19,7 @@ from bertkit.families.family import (
 )
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 
 ROTARY, TRAINED = 1000.0, 2048
 
@@ -49,7 +49,7 @@ OLDER_VALUES: Mapping[str, Any] = {
 }
 """What the published files of models of this shape say."""
 
-OLDER_KEYS = Keys(
+OLDER_KEYS = KeyTable(
     neutral={
         "rotary_emb_scale_base": (None,),
         "scale_attn_by_inverse_layer_idx": (False,),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertkit.config import Positive, Rate
 from bertkit.models.recurrent import ProjectedLSTM, Steps
 from bertkit.nn.dropout import Dropout
-from bertkit.nn.embedding import Table
+from bertkit.nn.embedding import EmbeddingTable
 
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 
@@ -111,7 +111,7 @@ class CharacterCNN(nn.Module):
         super().__init__()
         width = config.embedding.dim
         total = sum(count for _, count in config.filters)
-        self.embedding = Table(characters, width)
+        self.embedding = EmbeddingTable(characters, width)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, n, size) for size, n in config.filters)
         self.highways = nn.ModuleList(Highway(total) for _ in range(config.n_highway))
         self.projection = nn.Linear(total, outputs)

@@ -12,7 +12,7 @@ from bertkit.batch import Batch
 from bertkit.models.block import norm_of
 from bertkit.models.config import SinusoidalPositions, TransformerConfig
 from bertkit.nn.dropout import Dropout
-from bertkit.nn.embedding import Table, sinusoids
+from bertkit.nn.embedding import EmbeddingTable, sinusoids
 
 
 class Embedding(nn.Module):
@@ -24,11 +24,11 @@ class Embedding(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         width, positions = config.width, config.learned_positions
-        self.tokens = Table(config.vocab, width)
+        self.tokens = EmbeddingTable(config.vocab, width)
         self.scale = math.sqrt(width) if config.scale_embedding else None
-        self.positions = Table(positions, width) if positions else None
+        self.positions = EmbeddingTable(positions, width) if positions else None
         self.sinusoidal = isinstance(config.positions, SinusoidalPositions)
-        self.types = Table(config.token_types, width) if config.token_types else None
+        self.types = EmbeddingTable(config.token_types, width) if config.token_types else None
         self.norm = norm_of(config.norm, width) if config.norm.embedding else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(width, config.hidden) if width != config.hidden else None

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from bertkit.models.beam import beam_steps, finish
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, constrain
-from bertkit.models.stepper import Request, State, Stepper
+from bertkit.models.stepper import Request, Stepper, StepperState
 
 
 @dataclass(eq=False)
-class Row:
+class GeneratedRow:
     """A text while it is written."""
 
     request: Request
@@ -31,11 +31,11 @@ class Row:
     """Of its random numbers."""
 
     @staticmethod
-    def of(stepper: Stepper, request: Request, decoding: Decoding, rules: Rules) -> Row:
+    def of(stepper: Stepper, request: Request, decoding: Decoding, rules: Rules) -> GeneratedRow:
         """Raises: DataError for a prompt that leaves no room."""
         most = rules.max_tokens(len(request.prompt), decoding)
         room, key = stepper.room(request, most), _key(request, decoding.seed)
-        return Row(request, decoding, rules, room, key)
+        return GeneratedRow(request, decoding, rules, room, key)
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -69,7 +69,7 @@ def generate_steps(
         return (yield from beam_steps(stepper, requests, decoding, rules))
     writing = Writing(stepper)
     copies = [replace(one, number=number) for one in requests for number in range(decoding.best)]
-    rows = [Row.of(stepper, request, decoding, rules) for request in copies]
+    rows = [GeneratedRow.of(stepper, request, decoding, rules) for request in copies]
     writing.add(rows)
     while writing.rows:
         yield len(writing.rows)
@@ -88,10 +88,10 @@ class Writing:
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
-        self.rows: list[Row] = []
-        self._state: State | None = None
+        self.rows: list[GeneratedRow] = []
+        self._state: StepperState | None = None
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[GeneratedRow]) -> None:
         """Read these prompts and choose the first word of each; those that go on are `rows`."""
         state, logits = self.stepper.start([row.request for row in rows])
         kept = self._chosen(rows, logits)
@@ -103,7 +103,7 @@ class Writing:
             self.stepper.join(self._state, state)
         self.rows += [rows[place] for place in kept]
 
-    def step(self) -> list[Row]:
+    def step(self) -> list[GeneratedRow]:
         """Another word of each row, and those behind it that were guessed rightly; the rows that
         were written to, of which the ended leave."""
         if self._state is None or not self.rows:
@@ -147,7 +147,7 @@ class Writing:
 
     _device = torch.device("cpu")
 
-    def _chosen(self, rows: Sequence[Row], logits: Tensor) -> list[int]:
+    def _chosen(self, rows: Sequence[GeneratedRow], logits: Tensor) -> list[int]:
         """Write the next word of each row; the places of those that have not ended."""
         self._device = logits.device
         alike: dict[tuple[int, int], list[int]] = {}
@@ -178,7 +178,7 @@ class Writing:
         return alive
 
 
-def guess(row: Row) -> list[int]:
+def guess(row: GeneratedRow) -> list[int]:
     """What may come next: what stood behind the row's last tokens where they came before, in what
     was read or written."""
     if row.decoding.lookup is None:
@@ -198,7 +198,7 @@ GRAM = 3
 """A guess follows as many of the last tokens as came before, so many at most."""
 
 
-def _chosen(rows: Sequence[Row], logits: Tensor) -> Tensor:
+def _chosen(rows: Sequence[GeneratedRow], logits: Tensor) -> Tensor:
     """The next token of rows that are written alike. Shapes: (R, V) -> (R,)."""
     decoding, rules = rows[0].decoding, rows[0].rules
     left = [row.room - len(row.ids) for row in rows]

@@ -258,7 +258,7 @@ class ReplacedTokens(nn.Module):
         return out.squeeze(-1)
 
 
-class Span(nn.Module):
+class SpanHead(nn.Module):
     """How likely an answer starts and ends at each token. Shapes: (N, D) -> (N, 2).
 
     Source: Devlin et al. 2019, section 4.2.

@@ -19,7 +19,7 @@ from bertkit.models.heads import (
     MaskedLM,
     Pooler,
     ReplacedTokens,
-    Span,
+    SpanHead,
     Tagger,
     VectorClassifier,
 )
@@ -266,7 +266,7 @@ def head(
         case "choose":
             return Classifier(config, 1, last=config.rate("head.choose_dropout"))
         case "answer":
-            return Span(config)
+            return SpanHead(config)
         case "tag":
             return Tagger(config, len(labels))
         case "crf":

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.batch import by_length
-from bertkit.models.stepper import CausalStepper, Request, State
+from bertkit.models.stepper import CausalStepper, Request, StepperState
 
 LOGITS = 1 << 26
 """Logits that exist at a time, about."""
@@ -59,7 +59,7 @@ def score(
 
 
 def _read(
-    stepper: CausalStepper, state: State, texts: Sequence[Sequence[int]], before: Tensor
+    stepper: CausalStepper, state: StepperState, texts: Sequence[Sequence[int]], before: Tensor
 ) -> Tensor:
     """Read a text for each row; the logits of what follows it. Shapes: before (1, V) -> (R, V)."""
     ids, counts = _padded(texts, before.device)
@@ -72,7 +72,11 @@ def _read(
 
 
 def _ended(
-    stepper: CausalStepper, state: State, after: Tensor, endings: Sequence[Sequence[int]], most: int
+    stepper: CausalStepper,
+    state: StepperState,
+    after: Tensor,
+    endings: Sequence[Sequence[int]],
+    most: int,
 ) -> NDArray[np.float64]:
     """What each ending scores behind each row, about `most` tokens at a time.
 

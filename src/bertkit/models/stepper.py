@@ -37,7 +37,7 @@ class Request:
         return len(self.prompt) + (0 if self.source is None else len(self.source))
 
 
-class State(Protocol):
+class StepperState(Protocol):
     """What a model remembers of the rows that it writes."""
 
     def advance(self, counts: Tensor) -> None:
@@ -48,7 +48,7 @@ class State(Protocol):
         """These rows alone, in this order; one may come twice."""
         ...
 
-    def branch(self, beams: int) -> State:
+    def branch(self, beams: int) -> StepperState:
         """Each row so many times, neighbors: the beams of a search, of which `keep` then takes as
         many of each request that stays. This one is used no more."""
         ...
@@ -61,16 +61,16 @@ class Stepper(Protocol):
         """How many tokens may be written, `max_tokens` at most. Raises: DataError if none."""
         ...
 
-    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
         """Read the prompts; the logits of what comes next. Shapes: R requests -> (R, V)."""
         ...
 
-    def step(self, state: State, ids: Tensor) -> Tensor:
+    def step(self, state: StepperState, ids: Tensor) -> Tensor:
         """Read C more tokens of each row, and the logits of what follows each; `state.advance`
         says how many stay. Shapes: (R, C) -> (R, C, V)."""
         ...
 
-    def join(self, state: State, other: State) -> None:
+    def join(self, state: StepperState, other: StepperState) -> None:
         """The rows of another state behind those of this one."""
         ...
 
@@ -91,7 +91,7 @@ class CausalStepper:
         return _room(self.length, request, max_tokens)
 
     @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
         batch, back = _packed([request.prompt for request in requests], self._device)
         trace = Trace(weights=False, projections=True)
         logits = self._logits(self._stack(batch, trace), batch)
@@ -100,7 +100,7 @@ class CausalStepper:
         return cache, logits[back]
 
     @torch.inference_mode()
-    def step(self, state: State, ids: Tensor) -> Tensor:
+    def step(self, state: StepperState, ids: Tensor) -> Tensor:
         assert isinstance(state, Cache)
         step, flat = state.append(ids.shape[1]), ids.flatten()
         batch = Batch(flat, torch.zeros_like(flat), cast(Packed, step.layout))
@@ -126,7 +126,7 @@ class CausalStepper:
         """What writes."""
         return self.model.encoder
 
-    def join(self, state: State, other: State) -> None:
+    def join(self, state: StepperState, other: StepperState) -> None:
         assert isinstance(state, Cache)
         assert isinstance(other, Cache)
         state.join(other)
@@ -158,7 +158,7 @@ class DecoderStepper(CausalStepper):
         return _room(self._stack.config.max_positions, request, max_tokens or usual)
 
     @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
         batch, back, sources, place = self._opened(requests)
         states, stack = self.model.encoder(sources), cast(Transformer, self._stack)
         trace = Trace(weights=False, projections=True)
@@ -219,7 +219,7 @@ class RecurrentStepper(CausalStepper):
     """LSTMs that read forward, with the head `lm`; a step costs the same after any text."""
 
     @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
         batch, back = _packed([request.prompt for request in requests], self._device)
         states, cells = cast(RecurrentEncoder, self._stack).read(batch)
         state = RecurrentState(cells)
@@ -227,7 +227,7 @@ class RecurrentStepper(CausalStepper):
         return state, self._logits(states, batch)[back]
 
     @torch.inference_mode()
-    def step(self, state: State, ids: Tensor) -> Tensor:
+    def step(self, state: StepperState, ids: Tensor) -> Tensor:
         assert isinstance(state, RecurrentState)
         cells, logits = state.cells, []
         layout, state.steps = Packed.of([1] * len(ids)).to(ids.device), []
@@ -244,7 +244,7 @@ class RecurrentStepper(CausalStepper):
         """The states of the next tokens, and the cells behind them."""
         return cast(RecurrentEncoder, self._stack).read(batch, cells)
 
-    def join(self, state: State, other: State) -> None:
+    def join(self, state: StepperState, other: StepperState) -> None:
         assert isinstance(state, RecurrentState)
         assert isinstance(other, RecurrentState)
         state.join(other)
@@ -254,7 +254,7 @@ class RecurrentDecoderStepper(RecurrentStepper, DecoderStepper):
     """The same of a decoder of LSTMs, which starts where its encoder ended."""
 
     @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[State, Tensor]:
+    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
         batch, back, sources, _ = self._opened(requests)
         decoder = cast(RecurrentDecoder, self._stack)
         looked_at, cells = decoder.start(batch, cast(Encoded, self.model.memory(sources)))

@@ -18,7 +18,7 @@ from bertkit.models.config import (
 )
 from bertkit.models.embedding import Embedding
 from bertkit.nn.attention import Trace
-from bertkit.nn.cache import Step
+from bertkit.nn.cache import CacheStep
 from bertkit.nn.context import AttentionContext
 from bertkit.nn.convolution import Convolution
 from bertkit.nn.distances import TERMS, DistanceTable
@@ -73,7 +73,7 @@ class Transformer(nn.Module):
         batch: Batch,
         trace: Trace | None = None,
         memory: Tensor | None = None,
-        step: Step | None = None,
+        step: CacheStep | None = None,
     ) -> Tensor:
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]

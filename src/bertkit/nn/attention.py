@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertkit.batch import Packed, Padded
 from bertkit.nn.context import AttentionContext
-from bertkit.nn.kernels import Dense, Fused, Kernel, Local, Varlen
+from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
 from bertkit.nn.precision import has_amx
 from bertkit.nn.products import Bmm
 from bertkit.nn.rotary import Rotary, rotate
@@ -69,7 +69,7 @@ def attend(
             raise ValueError(reason)
         return kernel(q, kv, context, dropout=dropout)
     if isinstance(context.queries, Padded):
-        return attend(q, kv, context, dropout=dropout, kernel=Dense())
+        return attend(q, kv, context, dropout=dropout, kernel=DenseAttention())
     on_cpu, window = q.device.type == "cpu", context.window
     varlen = Varlen()
     if not on_cpu and varlen.refuses(q, kv, context, dropout=dropout) is None:

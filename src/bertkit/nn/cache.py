@@ -136,7 +136,7 @@ class Cache:
         layers = list(map(layer, keys, values))
         return Cache(layers, layout.counts, layout.longest)
 
-    def append(self, width: int) -> Step:
+    def append(self, width: int) -> CacheStep:
         """Room for so many more tokens of each row: a step, in which layers write and read."""
         longest = self.longest + width
         if longest > self.layers[0].room:
@@ -144,7 +144,9 @@ class Cache:
             self.layers = [one.padded(room) for one in self.layers]
         layout = Appended(self.lengths, width, longest)
         keys, places = torch.arange(longest, device=self.lengths.device)[None], layout.places
-        return Step(self, layout, places, Places(places, keys, keys[:, None] <= places[:, :, None]))
+        return CacheStep(
+            self, layout, places, CachePositions(places, keys, keys[:, None] <= places[:, :, None])
+        )
 
     def branch(self, beams: int) -> Cache:
         """Each row so many times, neighbors: the beams of a search. This one is used no more."""
@@ -197,7 +199,7 @@ class BeamCache(Cache):
         """(S,), each in its place."""
         return torch.arange(len(self.used), device=self.used.device)
 
-    def append(self, width: int) -> Step:
+    def append(self, width: int) -> CacheStep:
         """As of any cache, for one token each."""
         if width != 1:
             raise ValueError(f"beams grow by one token at a time, not by {width}")
@@ -208,7 +210,7 @@ class BeamCache(Cache):
         places = self.lengths.view(-1, self.beams)
         self.keys = F.pad(self.keys, (0, self.beams)).scatter_(1, slots, places)
         self.seen = F.pad(self.seen, (0, self.beams)).scatter_(2, slots[:, :, None], True)
-        return Step(self, layout, slots, Places(places, self.keys, self.seen))
+        return CacheStep(self, layout, slots, CachePositions(places, self.keys, self.seen))
 
     def advance(self, counts: Tensor) -> None:
         super().advance(counts)
@@ -286,7 +288,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Places:
+class CachePositions:
     """Of new tokens, and of all keys that a row of a cache has then. Shapes: R rows, Q new tokens
     of each, L keys."""
 
@@ -298,13 +300,15 @@ class Places:
     """(R, Q, L), whether a key is before the token, or is its own."""
 
 
-class Step:
+class CacheStep:
     """New tokens of each row of a cache, on their way through the layers.
 
     Shapes: slots (R, Q), the place among a row's keys that each new token takes.
     """
 
-    def __init__(self, cache: Cache, layout: Appended, slots: Tensor, places: Places) -> None:
+    def __init__(
+        self, cache: Cache, layout: Appended, slots: Tensor, places: CachePositions
+    ) -> None:
         self.cache, self.layout, self.places = cache, layout, places
         self.length = places.keys.shape[1]
         both, device = cache.layers[0].both, slots.device
@@ -345,7 +349,7 @@ def _mask(seen: Tensor, dtype: torch.dtype) -> Tensor | None:
 class LayerStep:
     """One layer's keys and values: those of before, and those of the new tokens."""
 
-    step: Step
+    step: CacheStep
     layer: KeyValues
 
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bertkit.batch import Bucket
 from bertkit.nn.context import Bias
 from bertkit.nn.dropout import Dropout
-from bertkit.nn.embedding import Table
+from bertkit.nn.embedding import EmbeddingTable
 from bertkit.nn.rectangles import rectangle
 
 TERMS = 3
@@ -32,7 +32,7 @@ class DistanceTable(nn.Module):
     ) -> None:
         super().__init__()
         self.buckets, self.farthest = buckets, farthest
-        self.table = Table(2 * buckets, width)
+        self.table = EmbeddingTable(2 * buckets, width)
         self.norm, self.dropout = norm, Dropout(dropout)
 
     def forward(self) -> OfPass:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from bertkit.nn.rotary import angles
 
 
-class Table(nn.Embedding):
+class EmbeddingTable(nn.Embedding):
     """A learned vector for each id. Shapes: (N,) -> (N, E).
 
     In bf16 on CPUs torch's own adds up the gradient of a vector in bf16, where that of a segment,

@@ -143,7 +143,7 @@ class Varlen:
         return _behind(mixed, q)
 
 
-class Dense:
+class DenseAttention:
     """The formula written out, over rows of one length (`Padded`): what exported graphs compute."""
 
     def refuses(

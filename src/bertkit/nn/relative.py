@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bertkit.batch import Bucket
 from bertkit.nn.context import Bias
-from bertkit.nn.embedding import Table
+from bertkit.nn.embedding import EmbeddingTable
 
 FARTHEST = 128
 """Distances from here on share a bucket."""
@@ -22,7 +22,7 @@ class RelativeBias(nn.Module):
     def __init__(self, buckets: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
         self.causal = causal
-        self.table = Table(buckets, heads)
+        self.table = EmbeddingTable(buckets, heads)
 
     def forward(self) -> Bias:
         kept: dict[tuple[int, int], Tensor] = {}

@@ -28,7 +28,7 @@ from bertkit.pipelines.generate import Generate, GeneratedText
 from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
 from bertkit.pipelines.rerank import Rerank
 from bertkit.pipelines.summarize import WriteSummaries
-from bertkit.pipelines.task import Answer
+from bertkit.pipelines.task import TaskPipeline
 from bertkit.pipelines.token_embeddings import EmbedTokens, TokenEmbeddings
 from bertkit.pipelines.words import Words, WordStates
 from bertkit.synonyms import TASKS, check_keywords
@@ -115,7 +115,7 @@ def pipeline(  # type: ignore[overload-overlap]
     precision: Inference = ...,
     device: str = ...,
     revision: str | None = ...,
-) -> Answer[SummaryAnswer] | WriteSummaries: ...
+) -> TaskPipeline[SummaryAnswer] | WriteSummaries: ...
 @overload
 def pipeline(  # type: ignore[overload-overlap]
     task: Literal["words"],
@@ -142,7 +142,7 @@ def pipeline(
     precision: Inference = ...,
     device: str = ...,
     revision: str | None = ...,
-) -> Answer[Any]: ...
+) -> TaskPipeline[Any]: ...
 @check_keywords
 def pipeline(
     task: str | type[Task[Any, Any]],
@@ -163,7 +163,7 @@ def pipeline(
     | Rerank
     | Words
     | WriteSummaries
-    | Answer[Any]
+    | TaskPipeline[Any]
 ):
     """Return a pipeline that runs a model on texts.
 
@@ -224,7 +224,6 @@ __all__ = [
     "NUMBER",
     "OF_ELMO",
     "OTHERS",
-    "Answer",
     "Candidate",
     "Embed",
     "EmbedTokens",
@@ -238,6 +237,7 @@ __all__ = [
     "NextSentenceAnswer",
     "Pipeline",
     "Rerank",
+    "TaskPipeline",
     "TokenEmbeddings",
     "WordStates",
     "Words",

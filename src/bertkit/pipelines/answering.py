@@ -14,7 +14,7 @@ from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.pipelines.base import inference_device, open_engine
 from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
-from bertkit.pipelines.task import Answer
+from bertkit.pipelines.task import TaskPipeline
 from bertkit.tasks import Task, name_in, recorded
 
 
@@ -26,7 +26,7 @@ def answering(
     revision: str | None = None,
     device: str = "auto",
     embedding_task: str | None = None,
-) -> Answer[Any]:
+) -> TaskPipeline[Any]:
     """Load a fine-tuned model for its task, or for the task that is named.
 
     `embedding_task` is the task of an embedding model, or of an encoder without a task.
@@ -72,4 +72,4 @@ def answering(
         with quietly():  # what is to be said of the folder has been
             loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
     restored = restored.with_decoder(loaded.begin, loaded.target)
-    return Answer(restored, loaded, open_engine(loaded, precision, device=device))
+    return TaskPipeline(restored, loaded, open_engine(loaded, precision, device=device))

@@ -16,7 +16,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
-from bertkit.engine.beside import Beside
+from bertkit.engine.beside import GraphLayers
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
 from bertkit.engine.exported import Graph, Runtime
 from bertkit.engine.quantize import Int8, faster
@@ -148,7 +148,7 @@ def open_engine(
     graphs = graphs or tuned.graphs(loaded.folder)
     for runtime in tuned.runtimes:
         graphs(runtime).ready()  # now: later the folder may hold another model's
-    return engine.with_beside(Beside(graphs, tuned.runtime, tuned.pooling, engine.dtype))
+    return engine.with_beside(GraphLayers(graphs, tuned.runtime, tuned.pooling, engine.dtype))
 
 
 class ModelPipeline:

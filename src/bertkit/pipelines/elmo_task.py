@@ -27,7 +27,7 @@ from bertkit.models.features import Features, MeanHead, WordHead
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.pipelines.base import Work
-from bertkit.pipelines.task import Answer
+from bertkit.pipelines.task import TaskPipeline
 from bertkit.pipelines.words import Words, whole_words
 from bertkit.progress import progress
 from bertkit.storage import link_or_copy, new_folder, read_json, write_json
@@ -263,7 +263,7 @@ def stored(task: Task[Any, Any], features: Sequence[Feature], first: int = 0) ->
     return sequences
 
 
-class ElmoAnswer(Answer[Any]):
+class ElmoAnswer(TaskPipeline[Any]):
     """The folder of a task that was learned on an ELMo: it answers as a fine-tuned model does.
 
     `mixture` is what each layer weighs in the sum that the network reads, and its scale.

@@ -20,12 +20,12 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.beam import finish
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
-from bertkit.models.generate import Row, Writing, generate, generate_steps
+from bertkit.models.generate import GeneratedRow, Writing, generate, generate_steps
 from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
 from bertkit.synonyms import check_keywords
-from bertkit.text.chat import Chat, Message, check
+from bertkit.text.chat import ChatFormat, Message, check
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 
@@ -171,7 +171,7 @@ class Generate(ModelPipeline):
             raise ConfigError("beams, best: one text is written as it comes; leave them out")
         (request,), rules = self.requests([prompt]), self.rules([prompt], stop)
         writing = Writing(self.stepper)
-        row = Row.of(self.stepper, request, decoding, rules)
+        row = GeneratedRow.of(self.stepper, request, decoding, rules)
         writing.add([row])
         sent = 0
         while True:
@@ -183,7 +183,7 @@ class Generate(ModelPipeline):
                 return
             writing.step()
 
-    def ready(self, row: Row, stop: Sequence[str] = ()) -> str:
+    def ready(self, row: GeneratedRow, stop: Sequence[str] = ()) -> str:
         """What of a row's text will not change any more, all of it when it has ended."""
         if row.ended is not None:
             return self.answer(row.written, row.request, stop).text
@@ -270,14 +270,14 @@ class Generate(ModelPipeline):
         return self.tokenizer.eos
 
     @cached_property
-    def chat(self) -> Chat:
+    def chat(self) -> ChatFormat:
         """How the model's vocabulary writes conversations."""
         if self.reads:
             raise CheckpointError(
                 f"{self.loaded.folder}: reads a text and writes another; conversations need a "
                 "model that goes on with its prompt, such as SmolLM2"
             )
-        return Chat(self.tokenizer)
+        return ChatFormat(self.tokenizer)
 
     @property
     def _start(self) -> int:

@@ -14,7 +14,7 @@ from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, Work
 from bertkit.pipelines.generate import PLACES, Generate, merge_decoding
-from bertkit.pipelines.task import Answer
+from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature
@@ -103,7 +103,7 @@ class WriteSummaries:
 
 
 def summaries(
-    pipeline: Answer[SummaryAnswer] | WriteSummaries,
+    pipeline: TaskPipeline[SummaryAnswer] | WriteSummaries,
     documents: Sequence[str],
     decoding: Decoding | Mapping[str, Any] | None = None,
 ) -> list[SummaryAnswer]:

@@ -19,7 +19,7 @@ from bertkit.tasks.task import Feature, Outputs
 A = TypeVar("A", bound=msgspec.Struct)
 
 
-class Answer(ModelPipeline, Answering[A]):
+class TaskPipeline(ModelPipeline, Answering[A]):
     """A fine-tuned model that answers (`Answering`)."""
 
     def __init__(

@@ -19,7 +19,7 @@ from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError
 from bertkit.pipelines import pipeline
 from bertkit.storage import refuse_used, write_text
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def augment(
         )
     guesser = Guesser(model, candidates, device)
     near = None if vectors is None else Vectors.load(vectors)
-    rows: Sequence[Example] = read_examples(Classify, data, reading)
+    rows: Sequence[LabelExample] = read_examples(Classify, data, reading)
     lines, changed = [], 0
     for number, row in enumerate(rows):
         parts = [row.text, *([] if row.pair is None else [row.pair])]

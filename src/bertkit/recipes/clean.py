@@ -27,10 +27,10 @@ from bertkit.data.cleaning import (
     KEYS,
     STARTS,
     Cleaner,
+    CleaningDirectories,
+    CleaningRules,
     Count,
     Duplicates,
-    Places,
-    Rules,
     Tally,
 )
 from bertkit.data.languages import wanted
@@ -38,7 +38,7 @@ from bertkit.data.near_duplicates import Clusters
 from bertkit.data.paths import files
 from bertkit.data.quality import FILTERS, Filter
 from bertkit.data.readers import BlankLines, Span, read
-from bertkit.data.workers import Pool, Unit, plainly
+from bertkit.data.workers import Unit, WorkerPool, plainly
 from bertkit.errors import ConfigError, DataError, refuse_unknown
 from bertkit.progress import progress
 from bertkit.recipes.prepare import divide, refuse_within
@@ -49,7 +49,7 @@ UNIT = 256 << 20
 """Bytes of text that become a file at most."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
     """What cleaning did: `read` is `kept`, what each rule `removed`, and what was `cut` from
     documents that stay."""
 
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     removed: dict[str, Count]
     cut: dict[str, Count]
     masked: dict[str, int]
-    settings: Rules
+    settings: CleaningRules
 
 
 @check_keywords
@@ -76,7 +76,7 @@ def clean(
     text_column: str = "text",
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
-) -> Report:
+) -> CleaningReport:
     """Clean text: remove HTML, low-quality and duplicate documents, and personal data.
 
     Of each cluster of duplicates the first document stays. Several processes: see `prepare`.
@@ -131,11 +131,11 @@ def _rules(
     *,
     html: bool,
     mask: bool,
-) -> Rules:
+) -> CleaningRules:
     for name in filters:
         refuse_unknown("filters", name, FILTERS)
     refuse_unknown("duplicates", duplicates, KEYS)
-    return Rules(
+    return CleaningRules(
         filters=tuple(name for name in FILTERS if name in filters),
         language=None if language is None else wanted(language),
         html=html,
@@ -157,7 +157,7 @@ def _refuse(texts: Sequence[Path | str], out: Path, removed: Path | None) -> Non
         raise ConfigError(f"{removed}: lies within --out, or --out in it; choose another --removed")
 
 
-def _places(stack: ExitStack, out: Path, removed: Path | None) -> Places:
+def _places(stack: ExitStack, out: Path, removed: Path | None) -> CleaningDirectories:
     """Folders that take their names when the stack closes well; `out` is the last."""
     for folder in (out, removed):
         if folder is not None and folder.parent.is_dir():
@@ -166,14 +166,16 @@ def _places(stack: ExitStack, out: Path, removed: Path | None) -> Places:
     work = partial / ".work"
     work.mkdir()
     if removed is None:
-        return Places(work, partial, None)
-    return Places(work, partial, stack.enter_context(storage.new_folder(removed)))
+        return CleaningDirectories(work, partial, None)
+    return CleaningDirectories(work, partial, stack.enter_context(storage.new_folder(removed)))
 
 
-def _run(cleaner: Cleaner, places: Places, units: dict[int, Unit], processes: int) -> Tally:
+def _run(
+    cleaner: Cleaner, places: CleaningDirectories, units: dict[int, Unit], processes: int
+) -> Tally:
     tallies: dict[int, Tally] = {}
     total = Tally()
-    with Pool(cleaner, processes) as pool, progress() as bar:
+    with WorkerPool(cleaner, processes) as pool, progress() as bar:
         size = sum(unit.bytes for unit in units.values())
         task = bar.add_task("filtering", total=size, note="")
         for number, message in pool.run("filter", units):
@@ -193,7 +195,7 @@ def _run(cleaner: Cleaner, places: Places, units: dict[int, Unit], processes: in
     return total
 
 
-def _find_duplicates(places: Places, documents: list[int]) -> None:
+def _find_duplicates(places: CleaningDirectories, documents: list[int]) -> None:
     """Leave the files by which documents are written: see `cleaning.STARTS`."""
     keys = [np.load(places.of_unit(n, "npy"), mmap_mode="r") for n in range(len(documents))]
     clusters = Clusters(sum(documents))
@@ -207,13 +209,13 @@ def _find_duplicates(places: Places, documents: list[int]) -> None:
     np.save(places.work / IS_EXACT, exact)
 
 
-def _report(tally: Tally, rules: Rules) -> Report:
+def _report(tally: Tally, rules: CleaningRules) -> CleaningReport:
     gone = [*tally.removed.values()]
     kept = Count(
         tally.read.documents - sum(count.documents for count in gone),
         tally.read.bytes - sum(count.bytes for count in [*gone, *tally.cut.values()]),
     )
-    return Report(
+    return CleaningReport(
         read=tally.read,
         kept=kept,
         removed=dict(sorted(tally.removed.items(), key=lambda item: (-item[1].documents, item[0]))),
@@ -223,11 +225,11 @@ def _report(tally: Tally, rules: Rules) -> Report:
     )
 
 
-def _pretty(report: Report) -> str:
+def _pretty(report: CleaningReport) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 
-def _table(report: Report) -> Table:
+def _table(report: CleaningReport) -> Table:
     table = Table("", "documents", "of all", "MB")
 
     def row(name: str, count: Count) -> None:

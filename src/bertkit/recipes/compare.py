@@ -31,13 +31,13 @@ from bertkit.recipes.study import Way, study
 from bertkit.recipes.word_network import (
     KnownWords,
     MixedLayers,
-    WordStates,
+    WordStateEncoder,
     known_by_elmo,
     known_by_vectors,
 )
 from bertkit.storage import refuse_used, write_json
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.classify import Options as ClassifyOptions
+from bertkit.tasks.classify import ClassifyOptions as ClassifyOptions
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.training.fit import fit, judge
@@ -295,7 +295,9 @@ class _Trial:
         torch.manual_seed(seed)
         rows = self.rows
         words, pairs = known.module(), rows["train"][0].pair is not None
-        states = WordStates(words, known.width, width=settings.width, dropout=settings.dropout)
+        states = WordStateEncoder(
+            words, known.width, width=settings.width, dropout=settings.dropout
+        )
         head = MeanHead(2 * settings.width, len(task.labels), pairs=pairs)
         scores = fit(
             states,

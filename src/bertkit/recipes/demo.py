@@ -30,11 +30,11 @@ from bertkit.pipelines import MaskAnswer, pipeline
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.report import Report, Word, write_demo
+from bertkit.recipes.report import DemoReport, MaskedWord, write_demo
 from bertkit.recipes.run_file import read_config, read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import refuse_used, write_text
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.runs import loss_curve
 
@@ -134,7 +134,7 @@ def demo(
                 )
             say(f"    {name}, seed {seed}: accuracy {scores_of_seed['accuracy']:.3f}")
             runs.append(scores_of_seed)
-    report = Report(
+    report = DemoReport(
         corpus={
             "documents": len(collected),
             "characters": characters,
@@ -206,7 +206,7 @@ def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]
 
 def _masked_words(
     collected: Sequence[tuple[str, str]], tokenizer: Tokenizer, out: Path
-) -> list[Word]:
+) -> list[MaskedWord]:
     """Eight sentences with a common word masked, and what either model makes of it."""
     sentences = list(dict.fromkeys(s for _, s in _sentences(collected)))
     counts = Counter(word for s in sentences for word in re.findall(r"\b[a-z]{4,}\b", s))
@@ -228,12 +228,14 @@ def _masked_words(
         for name in ("untrained", "model")
     ]
     return [
-        Word(text=text, truth=word, before=before[0].candidates, after=after[0].candidates)
+        MaskedWord(text=text, truth=word, before=before[0].candidates, after=after[0].candidates)
         for (word, (_, text)), before, after in zip(chosen.items(), *answers, strict=True)
     ]
 
 
-def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list[Example]]:
+def _labelled(
+    collected: Sequence[tuple[str, str]],
+) -> tuple[list[LabelExample], list[LabelExample]]:
     """Passages labelled with their source, equally many of each, train and dev apart.
 
     Raises: DataError when fewer than two sources have enough of them.
@@ -260,7 +262,7 @@ def _labelled(collected: Sequence[tuple[str, str]]) -> tuple[list[Example], list
     for label in labels:
         examples = enough[label]
         order = Permutation(len(examples), 11, 0)(np.arange(wanted))
-        rows = [Example(examples[int(i)], None, label) for i in order]
+        rows = [LabelExample(examples[int(i)], None, label) for i in order]
         train += rows[: PER_LABEL["train"]]
         dev += rows[PER_LABEL["train"] :]
     return train, dev

@@ -10,7 +10,7 @@ from bertkit.checkpoint.folder import Loaded
 from bertkit.config import with_keywords
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Answer, answering
+from bertkit.pipelines import TaskPipeline, answering
 from bertkit.recipes.mistakes import write_mistakes
 from bertkit.recipes.sanity import check_answers, show_calibration, show_labels, unlearned
 from bertkit.storage import refuse_used
@@ -23,7 +23,7 @@ from bertkit.tasks.task import Reading
 
 @check_keywords
 def evaluate(
-    model: str | Path | Loaded | Answer[Any],
+    model: str | Path | Loaded | TaskPipeline[Any],
     examples: Rows,
     /,
     *,
@@ -62,7 +62,7 @@ def evaluate(
         refuse_used(Path(errors), option="--errors")
     answer = (
         model
-        if isinstance(model, Answer)
+        if isinstance(model, TaskPipeline)
         else answering(
             model, task, precision=precision, device=device, embedding_task=Similarity.name
         )

@@ -17,8 +17,8 @@ from bertkit.config import Count
 from bertkit.console import say
 from bertkit.data.bad_rows import place, show, some
 from bertkit.data.converter import Converter
-from bertkit.data.documents import Columns, Document, Listing, documents, listed
-from bertkit.data.passages import Part, cut
+from bertkit.data.documents import Document, DocumentColumns, Listing, documents, listed
+from bertkit.data.passages import Section, cut
 from bertkit.data.paths import paths_of
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.memory import limit_onednn_cache
@@ -56,7 +56,7 @@ def index(
     skip_bad: bool = False,
     precision: Inference = "auto",
     device: str = "auto",
-    columns: Columns | None = None,
+    columns: DocumentColumns | None = None,
 ) -> dict[str, int]:
     """Put documents into a store, to be searched.
 
@@ -83,7 +83,7 @@ def index(
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     limit_onednn_cache()
-    columns = columns or Columns()
+    columns = columns or DocumentColumns()
     device = inference_device(device, precision, model)
     if model is None:
         model = _its_model(store)
@@ -163,7 +163,7 @@ def _its_model(place: str) -> Loaded:
 
 
 def _read_all(
-    listing: Listing, columns: Columns, convert: Converter, *, skip_bad: bool
+    listing: Listing, columns: DocumentColumns, convert: Converter, *, skip_bad: bool
 ) -> tuple[dict[str, str], int]:
     """Where each document stands, by its id, and how many files and rows are left out: each is
     named.
@@ -252,7 +252,7 @@ def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]], room
     if store.spec.long == "window":
         parts = cut(documents, embed.tokenizer, room)
     else:
-        parts = [[Part(0, len(document.text))] for document in documents]
+        parts = [[Section(0, len(document.text))] for document in documents]
     flat = [(place, part) for place, own in enumerate(parts) for part in own]
     contexts = [f"{part.context}\n" if part.context else "" for _, part in flat]
     encodings, owner = encode(

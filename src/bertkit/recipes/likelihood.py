@@ -26,7 +26,7 @@ from bertkit.models.score import score_each
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.generate import Generate
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import Rows, take_examples
 from bertkit.tasks.task import Reading
 
@@ -59,7 +59,7 @@ class AcceptabilityScore(msgspec.Struct, frozen=True):
 
 def evaluate_likelihood(
     model: str | Path | Loaded,
-    examples: Path | Sequence[ChoiceQuestion] | Sequence[Example],
+    examples: Path | Sequence[ChoiceQuestion] | Sequence[LabelExample],
     /,
     *,
     train: Rows | None = None,
@@ -143,7 +143,7 @@ def _asked(question: ChoiceQuestion) -> Iterator[tuple[str, str]]:
 
 
 def _acceptability(
-    writer: Generate, train: Sequence[Example], dev: Sequence[Example]
+    writer: Generate, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> AcceptabilityScore:
     labels = sorted({str(example.label) for example in train}, key=natural)
     if len(labels) != 2:

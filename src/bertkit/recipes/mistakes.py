@@ -33,7 +33,7 @@ class Mistake(NamedTuple):
     pairs: Sequence[LabelPair]
 
 
-class Row(NamedTuple):
+class MistakeRow(NamedTuple):
     """A mistake on the page; `pairs` are numbers of labels, such as "0-2 1-": the second of a pair
     is what was answered, and one that is missing is no label."""
 
@@ -94,7 +94,7 @@ def write_mistakes(
     write_text(folder / HTML, page)
 
 
-def _rows(wrong: Sequence[Mistake], numbers: dict[str, str]) -> Iterator[Row]:
+def _rows(wrong: Sequence[Mistake], numbers: dict[str, str]) -> Iterator[MistakeRow]:
     """The worst, and of each pair of labels some more."""
     seen: Counter[LabelPair] = Counter()
     count = 0
@@ -102,7 +102,7 @@ def _rows(wrong: Sequence[Mistake], numbers: dict[str, str]) -> Iterator[Row]:
         listed = place < MOST
         if count < ROWS and (listed or any(seen[pair] < OF_A_PAIR for pair in mistake.pairs)):
             pairs = " ".join(dict.fromkeys(_named(pair, numbers) for pair in mistake.pairs))
-            yield Row(Path(mistake.where).name, mistake.record, pairs, listed)
+            yield MistakeRow(Path(mistake.where).name, mistake.record, pairs, listed)
             count += 1
             seen.update(set(mistake.pairs))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from bertkit.checkpoint.folder import Loaded
-from bertkit.data.blocks import Block, block
+from bertkit.data.blocks import TokenBlock, block
 from bertkit.data.collate import collate
 from bertkit.data.readers import documents
 from bertkit.engine.engine import MAX_BATCH_TOKENS
@@ -56,7 +56,7 @@ def evaluate_text(
     # Without special tokens of the tokenizer, the end token separates texts, as in GPT-2.
     end = None if any(tokenizer.added) else next(iter(tokenizer.ends), None)
 
-    blocks: list[Block] = []
+    blocks: list[TokenBlock] = []
     for document in documents(texts):
         (ids,) = tokenizer.ids([document.text], special=True)
         size += len(document.text.encode())

@@ -25,9 +25,9 @@ from bertkit.data.corpus import (
     FORMAT,
     PARTS,
     Corpus,
+    CorpusSource,
     Made,
     Manifest,
-    Source,
     shard_name,
     write_manifest,
 )
@@ -35,7 +35,7 @@ from bertkit.data.paths import files, paths_of, suffix
 from bertkit.data.ray_workers import RayPool
 from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import Encoder, split, token_dtype
-from bertkit.data.workers import Pool, Settings, Unit, Worker, plainly, text_of
+from bertkit.data.workers import CorpusSettings, Unit, Worker, WorkerPool, plainly, text_of
 from bertkit.errors import ConfigError, DataError, StorageError, refuse_unknown
 from bertkit.progress import progress
 from bertkit.storage import read_bytes, refuse_used
@@ -64,10 +64,10 @@ class Input(msgspec.Struct, frozen=True):
     changed_ns: int
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PreparePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Written when all is checked; a rerun must mean the same to take up the work."""
 
-    settings: Settings
+    settings: CorpusSettings
     inputs: list[Input]
     units: list[Unit]
 
@@ -116,7 +116,7 @@ def prepare(
     if (out / "manifest.json").exists() or not work.exists():
         refuse_used(out)
     refuse_within(out, texts)
-    settings = Settings(
+    settings = CorpusSettings(
         tokenizer=tokenizer.fingerprint,
         field=text_column,
         blank_lines=blank_lines,
@@ -126,7 +126,7 @@ def prepare(
     inputs = [Input(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sources]
     begun = _begun(work)
     if begun is not None:
-        _same(begun, Plan(settings, inputs, []), out)
+        _same(begun, PreparePlan(settings, inputs, []), out)
     units = begun.units if begun else divide(sources, 4 * shard_tokens)  # 4 bytes a token
     own = range(len(units)) if part is None else _share(part, len(units))
     todo = {number: units[number] for number in own if not _made(work, number)}
@@ -140,7 +140,7 @@ def prepare(
         with _locked(work, out, lock, alone=part is None):
             if begun is None:
                 tokenizer.save(out / "tokenizer")
-                plan = Plan(settings, inputs, units)
+                plan = PreparePlan(settings, inputs, units)
                 storage.write_text(work / "plan.json", msgspec.json.encode(plan).decode())
             if not (work / "complete").exists():
                 _make(pool, [units[number] for number in own], todo, bar)
@@ -155,11 +155,13 @@ def prepare(
             return _finish(out, work, tokenizer, inputs, len(units))
 
 
-def _pool(engine: Engine, worker: Worker, processes: int | None, units: int) -> Pool | RayPool:
+def _pool(
+    engine: Engine, worker: Worker, processes: int | None, units: int
+) -> WorkerPool | RayPool:
     """What runs so many units."""
     if engine == "ray" and units:  # it takes seconds to start
         return RayPool(worker, processes)
-    return Pool(worker, min(processes or cores(), max(units, 1)))
+    return WorkerPool(worker, min(processes or cores(), max(units, 1)))
 
 
 # ---- before anything is written
@@ -198,7 +200,7 @@ def _share(part: str, units: int) -> range:
     return range(int(number) - 1, units, int(parts))
 
 
-def _check(pool: Pool | RayPool, units: dict[int, Unit], bar: Progress) -> dict[int, Unit]:
+def _check(pool: WorkerPool | RayPool, units: dict[int, Unit], bar: Progress) -> dict[int, Unit]:
     """Read everything once, so that bad input is refused before it costs anything."""
     task = bar.add_task("checking", total=sum(unit.bytes for unit in units.values()), note="")
     checked = dict(units)
@@ -213,7 +215,7 @@ def _weigh(
     units: list[Unit],
     left_to_do: dict[int, Unit],
     tokenizer: Tokenizer,
-    settings: Settings,
+    settings: CorpusSettings,
     work: Path,
 ) -> None:
     """Estimate the corpus's size from samples. Raises: DataError if the disk is too small."""
@@ -252,7 +254,9 @@ def _weigh(
 # ---- making
 
 
-def _make(pool: Pool | RayPool, units: list[Unit], todo: dict[int, Unit], bar: Progress) -> None:
+def _make(
+    pool: WorkerPool | RayPool, units: list[Unit], todo: dict[int, Unit], bar: Progress
+) -> None:
     total = sum(unit.characters for unit in units)
     done = total - sum(unit.characters for unit in todo.values())
     task = bar.add_task("tokenizing", total=total, completed=done, note="")
@@ -291,7 +295,7 @@ def _finish(
         vocab_size=tokenizer.vocab_size,
         dtype="uint16" if token_dtype(tokenizer.vocab_size).itemsize == 2 else "uint32",
         shards=[shard for *_, shard in shards],
-        sources=[Source(i.file, i.bytes) for i in inputs],
+        sources=[CorpusSource(i.file, i.bytes) for i in inputs],
         left_out=left_out,
         cut=cut,
     )
@@ -314,11 +318,11 @@ def _made(work: Path, number: int) -> bool:
 # ---- the work area
 
 
-def _begun(work: Path) -> Plan | None:
+def _begun(work: Path) -> PreparePlan | None:
     path = work / "plan.json"
     if not path.exists():
         return None
-    return _read(path, Plan)
+    return _read(path, PreparePlan)
 
 
 def _read(path: Path, kind: type[R]) -> R:
@@ -331,7 +335,7 @@ def _read(path: Path, kind: type[R]) -> R:
         ) from None
 
 
-def _same(begun: Plan, now: Plan, out: Path) -> None:
+def _same(begun: PreparePlan, now: PreparePlan, out: Path) -> None:
     """Raises: DataError if the work in `out` was begun with other settings or text."""
     again = f"run it as it was begun, or delete {out} and start again"
     before, after = msgspec.to_builtins(begun.settings), msgspec.to_builtins(now.settings)

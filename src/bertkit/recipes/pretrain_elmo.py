@@ -20,7 +20,7 @@ from bertkit.console import say
 from bertkit.data.corpus import Corpus
 from bertkit.data.segments import split_documents
 from bertkit.data.volumes import draws_of, in_volumes
-from bertkit.data.whole_words import Sentences, sentence_batches
+from bertkit.data.whole_words import WholeWordSentences, sentence_batches
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.bilm import BiLM, new_bilm
 from bertkit.models.elmo import ElmoConfig
@@ -200,13 +200,13 @@ class _Samples:
         marks = tokenizer.bos, tokenizer.eos, tokenizer.unk
         characters = config.model.char_cnn.max_characters_per_token
 
-        def of(volume: Corpus, documents: Any, seed: int) -> Sentences:
-            return Sentences(
+        def of(volume: Corpus, documents: Any, seed: int) -> WholeWordSentences:
+            return WholeWordSentences(
                 volume, names, marks=marks, size=size, characters=characters,
                 documents=documents, seed=seed,
             )  # fmt: skip
 
-        def opened(volume: Corpus) -> Sentences:
+        def opened(volume: Corpus) -> WholeWordSentences:
             learned, _ = split_documents(volume, config.held_out)
             return of(volume, learned, seed)
 

@@ -27,7 +27,7 @@ from bertkit.pipelines.frozen import Frozen, FrozenElmo, open_frozen, places_of
 from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.tag import Options, Tag
+from bertkit.tasks.tag import Tag, TagOptions
 from bertkit.tasks.task import Feature, Reading, group
 from bertkit.text.encoding import Encoding
 from bertkit.training.fit import fit
@@ -175,7 +175,7 @@ def probe(
     settings, out = settings or Probe(), Path(out)
     refuse_used(out)
     learn, check = (read_examples(Tag, file, reading)[: settings.limit] for file in (train, dev))
-    task = Tag.from_examples(learn, Options())
+    task = Tag.from_examples(learn, TagOptions())
     task.check(check)
     frozen = open_frozen(model, settings.precision, settings.device)
     chosen = _chosen(combinations, frozen)

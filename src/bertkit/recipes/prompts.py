@@ -19,7 +19,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.generate import Generate
 from bertkit.storage import refuse_used, write_text
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import Rows, take_examples
 from bertkit.view.chart import curves, write_svg
 
@@ -153,8 +153,8 @@ def _spoken(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str]:
 
 
 def _drawn(
-    examples: Sequence[Example], labels: Sequence[str], count: int, seed: int, draw: int
-) -> list[Example]:
+    examples: Sequence[LabelExample], labels: Sequence[str], count: int, seed: int, draw: int
+) -> list[LabelExample]:
     """`count` examples, each label in turn, in an order of their own."""
     rng = np.random.default_rng([seed, draw])
     order = [examples[i] for i in rng.permutation(len(examples))]

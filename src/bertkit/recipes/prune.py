@@ -28,7 +28,7 @@ from bertkit.models.surgery import (
     without_heads,
 )
 from bertkit.objectives.loss import totals
-from bertkit.pipelines import Answer, answering, load_on
+from bertkit.pipelines import TaskPipeline, answering, load_on
 from bertkit.recipes.evaluate import evaluate
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import read_examples
@@ -106,7 +106,7 @@ def prune(
         record["importance"] = np.round(scores, 4).tolist()
     record |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in taken]}
     loaded = replace(ready.loaded, model=lighter)
-    record["after"] = evaluate(Answer(ready.task, loaded), rows)
+    record["after"] = evaluate(TaskPipeline(ready.task, loaded), rows)
     resave(loaded, lighter, out)
     return record
 
@@ -169,14 +169,14 @@ def _same(data: Path | str | Sequence[Any], dev: Path | str | Sequence[Any]) -> 
 
 
 def _read(
-    ready: Answer[Any], rows: Path | str | Sequence[Any], reading: Reading | None
+    ready: TaskPipeline[Any], rows: Path | str | Sequence[Any], reading: Reading | None
 ) -> Sequence[Any]:
     if isinstance(rows, str | Path):
         return read_examples(type(ready.task), rows, reading, learned=ready.columns)
     return rows
 
 
-def _features(ready: Answer[Any], examples: Sequence[Any]) -> list[Any]:
+def _features(ready: TaskPipeline[Any], examples: Sequence[Any]) -> list[Any]:
     task, loaded = ready.task, ready.loaded
     long = task.long_of_files()
     return task.features(examples, loaded.tokenizer, loaded.length, long=long, labelled=True)

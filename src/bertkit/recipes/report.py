@@ -18,7 +18,7 @@ LITTLE = 0.9
 
 
 @dataclass(frozen=True)
-class Word:
+class MaskedWord:
     """A masked sentence, the word that stood there, and what two models put in its place."""
 
     text: str
@@ -28,7 +28,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """Everything the demo found."""
 
     corpus: Mapping[str, int]
@@ -37,7 +37,7 @@ class Report:
     """What the loss of masked words is for who only knows how often each piece occurs."""
     curve: Markup
     """The loss of pretraining, a chart."""
-    words: Sequence[Word]
+    words: Sequence[MaskedWord]
     labels: Sequence[str]
     rows: Mapping[str, int]
     accuracy: Mapping[str, Sequence[float]]
@@ -67,7 +67,7 @@ LITTLE = 0.9
 """A loss above this share of the one from counting pieces: the model knows little beyond them."""
 
 
-def write_demo(path: Path, report: Report) -> Path:
+def write_demo(path: Path, report: DemoReport) -> Path:
     """Write the page and return its path."""
     corpus, scores = report.corpus, report.pretraining
     facts = [
@@ -93,7 +93,7 @@ def write_demo(path: Path, report: Report) -> Path:
     return path
 
 
-def _candidates(name: str, word: Word, candidates: Sequence[Candidate]) -> Table:
+def _candidates(name: str, word: MaskedWord, candidates: Sequence[Candidate]) -> Table:
     rows = [
         (one.token, Share(one.score, "hit" if one.token == word.truth else ""))
         for one in candidates

@@ -16,7 +16,7 @@ from bertkit.storage import csv_line, distinct_names, refuse_used, write_text
 from bertkit.training.epochs import read_scores
 from bertkit.training.journal import drawable
 from bertkit.view.chart import Point, curves, write_svg
-from bertkit.view.runs import Run, different_settings, find_runs, read_run, thin
+from bertkit.view.runs import RunView, different_settings, find_runs, read_run, thin
 
 SEED = "seed"
 """The last part of the name of the setting by which repetitions differ."""
@@ -63,7 +63,7 @@ def runs(
 class _Row:
     """Runs that repeat each other, of which each has scores."""
 
-    runs: list[Run]
+    runs: list[RunView]
     scores: list[Mapping[str, float]]
 
     @property
@@ -73,7 +73,7 @@ class _Row:
         names = dict.fromkeys(run.name.partition("/seed-")[0] for run in self.runs)
         return f"{', '.join(names)} ({len(self.runs)} seeds)"
 
-    def mean(self, of: Callable[[Run], float | None], form: Callable[[float], str]) -> str:
+    def mean(self, of: Callable[[RunView], float | None], form: Callable[[float], str]) -> str:
         """Of what these runs took; "" where it is not known of all."""
         numbers = [number for run in self.runs if (number := of(run)) is not None]
         return form(sum(numbers) / len(numbers)) if len(numbers) == len(self.runs) else ""
@@ -104,7 +104,7 @@ def _names(places: Sequence[Path]) -> list[str]:
     ]
 
 
-def _rows(opened: Sequence[Run], scores: Sequence[Mapping[str, float]]) -> list[_Row]:
+def _rows(opened: Sequence[RunView], scores: Sequence[Mapping[str, float]]) -> list[_Row]:
     """The runs, those together that differ by their seed alone."""
     rows: dict[str, _Row] = {}
     for run, its in zip(opened, scores, strict=True):
@@ -116,7 +116,7 @@ def _rows(opened: Sequence[Run], scores: Sequence[Mapping[str, float]]) -> list[
     return list(rows.values())
 
 
-def _scores(folder: Path, run: Run) -> dict[str, float]:
+def _scores(folder: Path, run: RunView) -> dict[str, float]:
     """Of the best epoch, or the last on held-out text."""
     if (folder / SCORES).exists():
         scores = {**read_scores(folder / SCORES)["dev"], **read_test(folder)}
@@ -157,7 +157,7 @@ def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[s
     return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
 
 
-def _steps(run: Run) -> list[tuple[int, Mapping[str, Any]]]:
+def _steps(run: RunView) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the lines with the speed of steps, each with the number of steps it stands for."""
     names = ("tokens", "tokens_per_second", "data_wait")
     lines = [one for one in run.lines if all(drawable(one.get(name)) for name in names)]
@@ -165,12 +165,12 @@ def _steps(run: Run) -> list[tuple[int, Mapping[str, Any]]]:
     return [(b - a, one) for (a, b), one in zip(pairwise(places), lines, strict=True)]
 
 
-def _tokens(run: Run) -> float | None:
+def _tokens(run: RunView) -> float | None:
     steps = _steps(run)
     return sum(count * line["tokens"] for count, line in steps) if steps else None
 
 
-def _seconds(run: Run) -> float | None:
+def _seconds(run: RunView) -> float | None:
     """Those of learning alone, without what scoring and saving took."""
     steps = [(count, line) for count, line in _steps(run) if line["tokens_per_second"]]
     seconds = [
@@ -179,7 +179,7 @@ def _seconds(run: Run) -> float | None:
     return sum(seconds) if seconds else None
 
 
-def _picture(opened: Sequence[Run]) -> Any:
+def _picture(opened: Sequence[RunView]) -> Any:
     """The first number that all runs were scored by, or else the loss, by step."""
     charts: list[dict[str, dict[str, list[Point]]]] = []
     for run in opened:

@@ -36,7 +36,7 @@ from bertkit.checkpoint.tuned import (
 )
 from bertkit.console import say
 from bertkit.data.local_text import documents
-from bertkit.engine.beside import Beside
+from bertkit.engine.beside import GraphLayers
 from bertkit.engine.exported import Runtime
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -174,7 +174,7 @@ def _engines(
     }
     graphs = choice.graphs(loaded.folder)
     for runtime in _runtimes(choice.precision):
-        beside = Beside(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
+        beside = GraphLayers(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
         embed = Embed(loaded, packed.engine.with_beside(beside))
         try:
             nearest = cosines(embed.run(works), exact).min()

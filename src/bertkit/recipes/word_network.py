@@ -23,13 +23,13 @@ from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
 from bertkit.pipelines.frozen import FrozenElmo, open_frozen
 from bertkit.pipelines.words import whole_words
-from bertkit.tasks.classify import Classify, Example
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.vectors import Vectors, tokens
 
 
-class WordStates(nn.Module):
+class WordStateEncoder(nn.Module):
     """What is known of words, read by a BiLSTM; each text of a pair alone.
 
     It stands where a model has its encoder. `words` says of the ids of N words (N,) what is known.
@@ -81,7 +81,7 @@ class KnownWords:
     """Makes what gives it, of ids (N,) -> (N, D)."""
 
     def features(
-        self, task: Classify, name: str, examples: Sequence[Example], *, labelled: bool
+        self, task: Classify, name: str, examples: Sequence[LabelExample], *, labelled: bool
     ) -> list[Feature]:
         """The examples of train, of dev or of test as the network reads them."""
         features = []
@@ -101,7 +101,7 @@ class KnownWords:
 
 
 def known_by_vectors(
-    file: Path | str, rows: Mapping[str, Sequence[Example]], length: int, *, tune: bool
+    file: Path | str, rows: Mapping[str, Sequence[LabelExample]], length: int, *, tune: bool
 ) -> tuple[KnownWords, dict[str, float]]:
     """At most `length` words of each text by word vectors, which learn with `tune`; and the share
     of the words of train and of dev, each as often as it stands there, that have one.
@@ -141,7 +141,7 @@ def known_by_vectors(
 
 
 def known_by_elmo(
-    folder: Path | str, rows: Mapping[str, Sequence[Example]], length: int
+    folder: Path | str, rows: Mapping[str, Sequence[LabelExample]], length: int
 ) -> KnownWords:
     """At most `length` words of each text by the states of a frozen ELMo, which reads it once.
 
@@ -175,6 +175,6 @@ def known_by_elmo(
     return KnownWords(ids, states.shape[2], lambda: MixedLayers(states))
 
 
-def _each(split: Callable[[str], list[str]], example: Example) -> list[list[str]]:
+def _each(split: Callable[[str], list[str]], example: LabelExample) -> list[list[str]]:
     texts = [example.text] if example.pair is None else [example.text, example.pair]
     return [split(text) for text in texts]

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from bertkit.console import write_line
 from bertkit.serve.budget import BODY, Budget
-from bertkit.serve.limits import ApiKeyState, Keys, Limits
+from bertkit.serve.limits import ApiKeys, ApiKeyState, Limits
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.refused import DEFECT, Refused, busy, too_much
 from bertkit.serve.reply import Reply
@@ -40,7 +40,7 @@ class AdmissionMiddleware:
         self,
         *,
         limits: Limits,
-        keys: Keys,
+        keys: ApiKeys,
         metrics: Metrics,
         hosts: Collection[str] | None = None,
     ) -> None:

@@ -204,7 +204,7 @@ async def counters(context: RequestContext) -> Response:
 
 ADMIN = (
     Route("/info", info, schema.Info, method="GET"),
-    Route("/models/{name}/reload", reload, schema.Model),
+    Route("/models/{name}/reload", reload, schema.ModelInfo),
     Route("/v1/models", openai_models, schema.OpenAIModels, method="GET"),
     Route("/v1/models/{name}", openai_model, schema.OpenAIModel, method="GET"),
     Route("/health/ready", ready, dict[str, Literal["ready"]], method="GET"),

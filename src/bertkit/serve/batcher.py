@@ -19,7 +19,7 @@ from typing import Any
 from bertkit.errors import BertkitError
 from bertkit.pipelines import Generate, Pipeline, Work
 from bertkit.pipelines.generate import PLACES
-from bertkit.serve.jobs import Job, Run, Steps, Taken
+from bertkit.serve.jobs import DecodingRun, Job, Steps, Taken
 from bertkit.serve.live import LiveText, LiveWriting
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.shares import ANYONE, Client, Shares
@@ -59,7 +59,7 @@ class Batcher:
         self._shares = Shares()
         self._urgent: deque[Job] = deque()
         self._jobs: dict[Client, deque[Job]] = {}
-        self._runs: list[Run] = []
+        self._runs: list[DecodingRun] = []
         self._live: dict[Generate, LiveWriting] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -300,15 +300,15 @@ class Batcher:
         """The lowest cost of all that is decoded, with which others begin."""
         return min((one.cost for one in self._decoders()), default=0.0)
 
-    def _decoders(self) -> list[LiveWriting | Run]:
+    def _decoders(self) -> list[LiveWriting | DecodingRun]:
         return [*(live for live in list(self._live.values()) if live.at_work), *self._runs]
 
-    def _step(self, one: LiveWriting | Run, new: list[LiveText]) -> None:
+    def _step(self, one: LiveWriting | DecodingRun, new: list[LiveText]) -> None:
         """Do one step, and charge its cost."""
         rows = one.step(new) if isinstance(one, LiveWriting) else self._step_run(one)
         one.cost += STEP + rows
 
-    def _step_run(self, run: Run) -> int:
+    def _step_run(self, run: DecodingRun) -> int:
         """One step of a run, which ends if all its clients have left."""
         try:
             if not all(job.gone for job, _ in run.taken):
@@ -327,7 +327,9 @@ class Batcher:
         self.metrics.batch.observe(tokens)  # before: who has an answer finds its batch counted
         if steps := self._steps(pipeline, taken, tokens):
             places = tokens if hasattr(pipeline, "steps") else 0
-            self._runs.append(Run(pipeline, taken, steps, places=places, cost=self._least()))
+            self._runs.append(
+                DecodingRun(pipeline, taken, steps, places=places, cost=self._least())
+            )
             return
         start = time.perf_counter()
         self._run(pipeline, taken)

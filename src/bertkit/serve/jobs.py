@@ -47,7 +47,7 @@ Steps = Generator[int, None, list[Any]]
 """Yields the size of each step before it, and returns the answers."""
 
 
-class Run:
+class DecodingRun:
     """Works that a model computes step by step, between the batches of others."""
 
     def __init__(

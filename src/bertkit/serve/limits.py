@@ -101,7 +101,7 @@ class ApiKeyState:
         return "*" in self.key.routes or route in self.key.routes
 
 
-class Keys:
+class ApiKeys:
     """All keys of a server; without any, everyone is admitted."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
@@ -132,7 +132,7 @@ class Keys:
         return known if kind.lower() in (b"bearer", b"basic") else None
 
 
-def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> Keys:
+def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> ApiKeys:
     """The keys of a file, and that of the environment.
 
     Raises: ConfigError for a file that is no list of keys, or names one twice.
@@ -155,4 +155,4 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
         twice = next((key.name for key in keys if seen.count(getattr(key, what)) > 1), None)
         if twice:
             raise ConfigError(f"{path}: {what} of key {twice!r} is there twice; give each its own")
-    return Keys(keys)
+    return ApiKeys(keys)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from bertkit.models.decoding import Decoding, Ended, Rules
-from bertkit.models.generate import Row, Writing
+from bertkit.models.generate import GeneratedRow, Writing
 from bertkit.models.stepper import Request
 from bertkit.pipelines.generate import PLACES, Generate
 from bertkit.serve.shares import ANYONE, Client
@@ -41,7 +41,7 @@ class LiveText:
         self.client = client
         self.pipeline, self.stop, self.tokens = pipeline, stop, request.tokens
         self.cost = pipeline.cost(request, decoding)
-        self.row = Row.of(pipeline.stepper, request, decoding, rules)
+        self.row = GeneratedRow.of(pipeline.stepper, request, decoding, rules)
         self.gone = False
         """Set when nobody reads it any more."""
         self._sent = 0

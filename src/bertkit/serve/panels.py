@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.pipelines import Answer, Embed, FillMask, Generate, NextSentence, Rerank
+from bertkit.pipelines import Embed, FillMask, Generate, NextSentence, Rerank, TaskPipeline
 from bertkit.retrieval.search import Searcher
 from bertkit.serve.served import require_finite
 from bertkit.tasks import Task
@@ -70,7 +70,7 @@ PANELS: Mapping[str, Panel] = {
         "A second text, for a model of pairs",
         lambda text, other: [(text, other) if other.strip() else text],
         _labels,
-        Answer.run,
+        TaskPipeline.run,
     ),
     "ner": Panel(
         "Entities",
@@ -78,7 +78,7 @@ PANELS: Mapping[str, Panel] = {
         "",
         lambda text, other: [text],
         lambda answered, text, other: answers.entities(text, answered[0]),
-        Answer.run,
+        TaskPipeline.run,
     ),
     "answer": Panel(
         "An answer from a passage",
@@ -86,7 +86,7 @@ PANELS: Mapping[str, Panel] = {
         "Passage",
         lambda text, other: [(text, other)],
         lambda answered, text, other: answers.answer(other, answered[0]),
-        Answer.run,
+        TaskPipeline.run,
     ),
     "choose": Panel(
         "One of several",
@@ -94,7 +94,7 @@ PANELS: Mapping[str, Panel] = {
         "Choices, a line each",
         lambda text, other: [(text, lines_of(other))],
         lambda answered, text, other: answers.choices(lines_of(other), answered[0]),
-        Answer.run,
+        TaskPipeline.run,
     ),
     "fill-mask": Panel(
         "Masked words",
@@ -188,5 +188,5 @@ def task_panel(task: type[Task[Any, Any]]) -> Panel:
         other,
         items,
         lambda answered, text, other: answers.record(answered[0]),
-        Answer.run,
+        TaskPipeline.run,
     )

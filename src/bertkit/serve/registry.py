@@ -21,13 +21,13 @@ from bertkit.models.beam import finish
 from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import (
-    Answer,
     Embed,
     FillMask,
     Generate,
     NextSentence,
     Pipeline,
     Rerank,
+    TaskPipeline,
     Work,
     WriteSummaries,
     answering,
@@ -43,7 +43,7 @@ from bertkit.serve.served import PROBE, ServedBase, ServedElmo, ServedVectors, r
 from bertkit.storage import distinct_names
 from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
-from bertkit.text.chat import Chat
+from bertkit.text.chat import ChatFormat
 from bertkit.text.long import Long
 from bertkit.view.contexts import ContextsPipeline
 from bertkit.view.decode import DecodePipeline
@@ -127,9 +127,9 @@ class ServedModel(ServedBase):
             self.pipelines["explain"] = ExplainPipeline(loaded, fill)
         self.know(self.embed, self.embed.prepare([PROBE], long="truncate"))
 
-    def about(self) -> schema.Model:
+    def about(self) -> schema.ModelInfo:
         engine = self.embed.engine
-        return schema.Model(
+        return schema.ModelInfo(
             name=self.name,
             family=self.loaded.family.name,
             answers=self.answers,
@@ -150,7 +150,7 @@ class ServedModel(ServedBase):
 def converses(loaded: Loaded) -> bool:
     """Whether the vocabulary has a way to write conversations."""
     try:
-        return Chat(loaded.tokenizer).kind != "plain"
+        return ChatFormat(loaded.tokenizer).kind != "plain"
     except TokenizerError:  # a template of another kind
         return False
 
@@ -356,7 +356,7 @@ class ModelRegistry:
     def tasks(self) -> dict[str, TaskClass]:
         """The tasks that declare a route, by route."""
         pipelines = [p for one in self.models.values() for p in one.pipelines.values()]
-        kinds = [type(p.task) for p in pipelines if isinstance(p, Answer)]
+        kinds = [type(p.task) for p in pipelines if isinstance(p, TaskPipeline)]
         kinds += [p.task for p in pipelines if isinstance(p, WriteSummaries)]
         return {kind.route: kind for kind in kinds}
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from bertkit.pipelines import Answer, Embed, GeneratedText, MaskAnswer, NextSentenceAnswer
+from bertkit.pipelines import Embed, GeneratedText, MaskAnswer, NextSentenceAnswer, TaskPipeline
 from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
 from bertkit.serve.complete import chat_completions, completions, translate
@@ -103,11 +103,13 @@ async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> R
     if ask.encoding_format == "base64":
         coded = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
     data = [
-        schema.Embedding(index=place, embedding=row, truncated=short)
+        schema.EmbeddingObject(index=place, embedding=row, truncated=short)
         for place, (row, short) in enumerate(zip(coded, cut, strict=True))
     ]
     tokens = context.state["tokens"]
-    return reply(schema.Embeddings(data=data, model=name, usage=schema.Usage(tokens, tokens)), cut)
+    return reply(
+        schema.EmbeddingList(data=data, model=name, usage=schema.Usage(tokens, tokens)), cut
+    )
 
 
 async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Response:
@@ -120,7 +122,7 @@ async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Resp
 async def predict(ask: schema.PredictAsk, context: RequestContext) -> Response:
     """The labels of texts or pairs, likeliest first."""
     _, pipeline = context.pipeline("predict", ask.model)
-    assert isinstance(pipeline, Answer)
+    assert isinstance(pipeline, TaskPipeline)
     items, many = _texts_or_pairs(ask.inputs, getattr(pipeline.task.options, "pairs", None))
     answers, cut = await context.answers(
         pipeline,
@@ -225,7 +227,7 @@ async def tokenize(ask: schema.TokenizeAsk, context: RequestContext) -> Response
 
 def _tokens(
     tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
-) -> Iterator[list[schema.Token]]:
+) -> Iterator[list[schema.TokenInfo]]:
     for encoding in tokenizer.encode_batch(texts, max_length=NO_LIMIT):
         pieces = tokenizer.pieces(encoding.ids)
         row = []
@@ -233,9 +235,9 @@ def _tokens(
             encoding.ids.tolist(), pieces, encoding.words, encoding.offsets.tolist(), strict=True
         ):
             if word is not None:
-                row.append(schema.Token(id, piece, False, *span))
+                row.append(schema.TokenInfo(id, piece, False, *span))
             elif special:
-                row.append(schema.Token(id, piece, True, None, None))
+                row.append(schema.TokenInfo(id, piece, True, None, None))
         yield row
 
 
@@ -272,7 +274,7 @@ def _texts_or_pairs(
 
 ROUTES = (
     Route("/embed", embed, list[list[float]], schema.EmbedAsk, "embed"),
-    Route("/v1/embeddings", openai_embeddings, schema.Embeddings, schema.OpenAIAsk, "embed"),
+    Route("/v1/embeddings", openai_embeddings, schema.EmbeddingList, schema.OpenAIAsk, "embed"),
     Route("/similarity", similarity, list[float], schema.SimilarityAsk, "embed"),
     Route("/predict", predict, list[schema.Label], schema.PredictAsk, "predict", many=True),
     Route("/rerank", rerank, list[schema.Rank], schema.RerankAsk, "rerank"),
@@ -291,7 +293,7 @@ ROUTES = (
     Route("/translate", translate, GeneratedText, schema.TranslateAsk, "translate", many=True),
     Route("/explain", explain, Explanation, schema.ExplainAsk, "explain"),
     Route("/contexts", contexts, Contexts, schema.ContextsAsk, "contexts"),
-    Route("/tokenize", tokenize, list[list[schema.Token]], schema.TokenizeAsk, "tokenize"),
+    Route("/tokenize", tokenize, list[list[schema.TokenInfo]], schema.TokenizeAsk, "tokenize"),
 )
 """All but the tasks' own."""
 

@@ -45,7 +45,7 @@ LOOPBACK = ("127.0.0.1", "[::1]", "::1", "localhost")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServerSettings:
     """The settings of a server's processes."""
 
     models: Sequence[str]
@@ -65,7 +65,7 @@ class Plan:
     """Whether to show the window once there is something to see."""
 
 
-def serve(plan: Plan) -> None:
+def serve(plan: ServerSettings) -> None:
     """Answer requests until SIGTERM or Ctrl-C, then what was accepted before.
 
     Raises: ConfigError for keys, or an address, that cannot be used; what a model's folder raises.
@@ -154,7 +154,7 @@ class Workers(Multiprocess):
             super().handle_hup()
 
 
-def loaded_app(plan: Plan, address: str) -> AdmissionMiddleware:
+def loaded_app(plan: ServerSettings, address: str) -> AdmissionMiddleware:
     """The application of a worker, once its models are open."""
     # a terminal that closes sends it to all processes; the parent stops the workers
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -167,7 +167,7 @@ def loaded_app(plan: Plan, address: str) -> AdmissionMiddleware:
     return admission
 
 
-def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
+def _parts(plan: ServerSettings) -> tuple[AdmissionMiddleware, Batcher]:
     limits, metrics = plan.limits, Metrics()
     batcher = Batcher(
         queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
@@ -177,7 +177,9 @@ def _parts(plan: Plan) -> tuple[AdmissionMiddleware, Batcher]:
     return AdmissionMiddleware(limits=limits, keys=keys, metrics=metrics, hosts=hosts), batcher
 
 
-def _open(admission: AdmissionMiddleware, batcher: Batcher, plan: Plan, address: str) -> None:
+def _open(
+    admission: AdmissionMiddleware, batcher: Batcher, plan: ServerSettings, address: str
+) -> None:
     for folder in find_runs(plan.runs):
         read_run(folder)
     sys.setswitchinterval(SWITCH)

@@ -273,7 +273,7 @@ class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
     truncated: bool = False
 
 
-class Token(msgspec.Struct, frozen=True, gc=False):
+class TokenInfo(msgspec.Struct, frozen=True, gc=False):
     """A piece. Units: [start, stop) characters of the text; none for what was added."""
 
     id: int
@@ -283,7 +283,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
     stop: int | None
 
 
-class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingObject(msgspec.Struct, frozen=True, kw_only=True):
     """A vector, or its bytes (float32, little-endian) in base64."""
 
     object: str = "embedding"
@@ -337,14 +337,14 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
-    data: list[Embedding]
+    data: list[EmbeddingObject]
     model: str
     usage: Usage
 
 
-class Model(msgspec.Struct, frozen=True):
+class ModelInfo(msgspec.Struct, frozen=True):
     """A model that is served: `answers` names what it can be asked."""
 
     name: str
@@ -373,6 +373,6 @@ class OpenAIModels(msgspec.Struct, frozen=True, kw_only=True):
 
 class Info(msgspec.Struct, frozen=True):
     version: str
-    models: list[Model]
+    models: list[ModelInfo]
     store: str | None
     limits: Limits

@@ -46,7 +46,7 @@ class ServedBase(ABC):
         self.probe: Sequence[Work] = ()
 
     @abstractmethod
-    def about(self) -> schema.Model:
+    def about(self) -> schema.ModelInfo:
         """What `/info` says of it."""
 
     def know(self, pipeline: Pipeline, probe: Sequence[Work]) -> None:
@@ -93,8 +93,8 @@ class ServedElmo(ServedBase):
         states = StatePipeline(frozen)
         self.know(states, states.prepare([(PROBE, KNOWN)], long="error"))
 
-    def about(self) -> schema.Model:
-        return schema.Model(
+    def about(self) -> schema.ModelInfo:
+        return schema.ModelInfo(
             name=self.name,
             family="elmo",
             answers=self.answers,
@@ -118,8 +118,8 @@ class ServedVectors(ServedBase):
         self.probed = ContextsPipeline(self.name, FrozenVectors(self.vectors))
         self.pipelines["contexts"] = self.probed
 
-    def about(self) -> schema.Model:
-        return schema.Model(
+    def about(self) -> schema.ModelInfo:
+        return schema.ModelInfo(
             name=self.name,
             family="vectors",
             answers=self.answers,

@@ -249,7 +249,7 @@ class Window:
 
         return await answered(shown, drawn())
 
-    def read_runs(self) -> tuple[list[runs.Run], list[Figure], list[str]]:
+    def read_runs(self) -> tuple[list[runs.RunView], list[Figure], list[str]]:
         """The runs as they are now, their figures and samples, and what is damaged."""
         folders = runs.find_runs(self.folders)
         names = distinct_names(folders)

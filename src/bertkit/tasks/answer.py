@@ -35,7 +35,7 @@ NO_ANSWER = "(no answer)"
 """How the list of errors writes that there is none."""
 
 
-class Options(Settings, frozen=True):
+class AnswerOptions(Settings, frozen=True):
     """How contexts are read, and what is an answer."""
 
     window_overlap: Annotated[int, Meta(ge=0)] = 128
@@ -88,7 +88,7 @@ class Answer(Task[Question, QuestionAnswer]):
     name = "answer"
     metric = "f1"
     score_names = ("exact", "f1")
-    Options = Options
+    Options = AnswerOptions
     Answer = QuestionAnswer
     route = "/answer"
     fields = ("question", "context")
@@ -118,7 +118,7 @@ class Answer(Task[Question, QuestionAnswer]):
 
     @classmethod
     def from_examples(cls, train: Sequence[Question], options: Settings) -> Self:
-        assert isinstance(options, Options)
+        assert isinstance(options, AnswerOptions)
         if not any(example.answerable for example in train):
             raise DataError(
                 f"{train[0].where}: no question has an answer; there is nothing to learn"

@@ -13,7 +13,7 @@ from bertkit.errors import DataError
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.language import LanguageTask, TextScore, refuse_encoders
 from bertkit.tasks.task import ErrorRecord, Feature, Reading
-from bertkit.text.chat import Chat as Writer
+from bertkit.text.chat import ChatFormat as Writer
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer

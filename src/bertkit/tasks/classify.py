@@ -36,10 +36,10 @@ from bertkit.tasks.confusion import LabelPair
 from bertkit.tasks.contrastive import Contrastive, check_rows
 from bertkit.tasks.labelled import (
     PROBLEMS,
-    Example,
+    ClassifyOptions,
     LabelAnswer,
+    LabelExample,
     LabelsAnswer,
-    Options,
     examples,
     label_of,
     reads_pairs,
@@ -66,11 +66,11 @@ MEANT_FOR = {
 """Options by what rows must have."""
 
 
-class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
+class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
     """Labels of texts or pairs, or a number: softmax, sigmoids for several, or a regression."""
 
     name = "classify"
-    Options = Options
+    Options = ClassifyOptions
     Answer = LabelAnswer | LabelsAnswer
     route = "/predict"
     example_item = "A fine film."
@@ -93,7 +93,9 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return "example" if self.options.both_orders else "sequence"
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[LabelExample], str]:
         given = (reading.text, reading.pair, reading.label, *label_columns(reading.label, ()))
         named = [name for name in given if name is not None]
         all_named = reading.text is not None and (reading.label is not None or not labelled)
@@ -109,20 +111,20 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return examples(table, roles), f"{table.said}; {len(table.rows):,} rows; {roles}"
 
     @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Example:
+    def example(cls, text: str, others: Sequence[str]) -> LabelExample:
         if len(others) > 1:
             raise DataError(f"{text[:40]!r}: {len(others) + 1} texts; give one, or a pair")
         if not text.strip() or not all(other.strip() for other in others):
             raise DataError("a text is empty: there is nothing to label; leave it out")
-        return Example(text, *others)
+        return LabelExample(text, *others)
 
     @classmethod
-    def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[LabelExample], options: Settings) -> Self:
         """The task that these labels pose: a regression when all are numbers and some no integers.
 
         Raises: DataError for fewer than two labels.
         """
-        assert isinstance(options, Options)
+        assert isinstance(options, ClassifyOptions)
         written = {label_of(example) for example in train}
         multi = options.multi_label
         if multi is None:
@@ -141,7 +143,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             present.add("two labels")
         for name, kinds in MEANT_FOR.items():
             if not present.intersection(kinds) and getattr(options, name) != getattr(
-                Options(), name
+                ClassifyOptions(), name
             ):
                 raise DataError(f"{name}: is for {' or '.join(kinds)}, and the rows have {kind}")
         if options.tune_threshold and options.threshold is not None:
@@ -214,20 +216,20 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return {**super().settings(), "problem_type": PROBLEMS[(*kinds, "single")[0]]}
 
     @classmethod
-    def asked(cls, example: Example) -> tuple[str, str | None]:
+    def asked(cls, example: LabelExample) -> tuple[str, str | None]:
         return example.text, example.pair
 
     @classmethod
-    def source(cls, example: Example) -> str:
+    def source(cls, example: LabelExample) -> str:
         return example.text
 
-    def labels_of(self, example: Example) -> list[str]:
+    def labels_of(self, example: LabelExample) -> list[str]:
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
         label = label_of(example)
         labels = several(label, example.where) if self.options.multi_label else [label]
         return list(dict.fromkeys(known_as(one, self.index) for one in labels))
 
-    def target(self, example: Example) -> float | int | list[float]:
+    def target(self, example: LabelExample) -> float | int | list[float]:
         """Labels as the loss wants them. Raises: DataError for one that training never saw."""
         if self.options.regression:
             quantity = number(label_of(example))
@@ -245,12 +247,12 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             return [float(label in labels) for label in self.labels]
         return self.index[labels[0]]
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check(self, examples: Sequence[LabelExample]) -> None:
         for example in examples:
             self._refuse_pair(example)
             self.target(example)
 
-    def _refuse_pair(self, example: Example) -> None:
+    def _refuse_pair(self, example: LabelExample) -> None:
         """Raises: DataError for a pair where single texts are learned from, or the reverse."""
         if self.options.pairs is not None and self.options.pairs != (example.pair is not None):
             have, others = (
@@ -264,7 +266,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
 
     def features(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[LabelExample],
         tokenizer: Tokenizer,
         length: int,
         *,
@@ -338,7 +340,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return Loss(loss, {self.head: loss.detach()}, correct)
 
     def answers(
-        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
+        self, outputs: Sequence[ExampleOutput[LabelExample]], head: nn.Module
     ) -> list[LabelAnswer | LabelsAnswer]:
         """Windows of one text are averaged, each as heavy as it is long; two orders are added."""
         orders = 1 + self.options.both_orders
@@ -370,7 +372,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         """Return the threshold of the second of two labels, or None for the more probable label."""
         if not self._is_binary:
             return None
-        options = cast(Options, self.options)
+        options = cast(ClassifyOptions, self.options)
         return options.thresholds[1] if options.thresholds else options.threshold
 
     @property
@@ -382,7 +384,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return options
 
     def calibrated(
-        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
+        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[LabelExample]
     ) -> Self:
         """Return the task with thresholds or a temperature from dev, unless they are set."""
         options = self.options
@@ -408,7 +410,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return bool(self.options.thresholds != before.options.thresholds)
 
     def calibration(
-        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
+        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
         if not (self.single_label and self.options.calibrate):
             return {}
@@ -427,7 +429,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return np.array([[answer.scores[label] for label in self.labels] for answer in answers])
 
     def score(
-        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[Example]
+        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
         """Compute accuracy, F1 and Matthews correlation, and ranking scores of two labels; F1 of
         several labels; or Pearson and Spearman correlations."""
@@ -446,7 +448,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             scores |= metrics.binary(predicted, probabilities, expected, positive)
         return scores
 
-    def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
+    def chance(self, examples: Sequence[LabelExample]) -> Mapping[str, float]:
         if len({label_of(example) for example in examples}) < 2:
             return {}
         if self.options.regression:
@@ -473,7 +475,7 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
         return not self.options.multi_label
 
     def label_pairs(
-        self, answer: LabelAnswer | LabelsAnswer, example: Example
+        self, answer: LabelAnswer | LabelsAnswer, example: LabelExample
     ) -> Sequence[LabelPair]:
         """The pair of a row; of several labels each that is expected or given, with None for one
         that is not the other."""
@@ -487,7 +489,9 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
             for label in dict.fromkeys([*expected, *answer.labels])
         ]
 
-    def error_record(self, answer: LabelAnswer | LabelsAnswer, example: Example) -> ErrorRecord:
+    def error_record(
+        self, answer: LabelAnswer | LabelsAnswer, example: LabelExample
+    ) -> ErrorRecord:
         shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"
         label = label_of(example)
         if self.options.regression:
@@ -506,9 +510,9 @@ class Classify(Contrastive[Example, LabelAnswer | LabelsAnswer]):
 __all__ = [
     "PROBLEMS",
     "Classify",
-    "Example",
+    "ClassifyOptions",
     "LabelAnswer",
+    "LabelExample",
     "LabelsAnswer",
-    "Options",
     "reads_pairs",
 ]

@@ -26,13 +26,13 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.language import WordsTask, refuse_encoders
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
-from bertkit.text.chat import Chat, Message
+from bertkit.text.chat import ChatFormat, Message
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 
 
-class Options(Settings, frozen=True):
+class DpoOptions(Settings, frozen=True):
     """How far a model may go from where it began."""
 
     beta: Positive = 0.1
@@ -68,7 +68,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
     name = "dpo"
     metric = "log_probability"
     score_names = ("accuracy", "margin", "log_probability")
-    Options = Options
+    Options = DpoOptions
     Answer = PreferenceAnswer
     long = ("truncate", "error")
     batching = "example"
@@ -100,7 +100,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
         labelled: bool,
     ) -> list[Feature]:
         """Two for each example, the chosen answer's first; a target is 1 or -1."""
-        chat, features = Chat(tokenizer), []
+        chat, features = ChatFormat(tokenizer), []
         for number, example in enumerate(examples):
             begin = len(chat.encode(example.messages)[0])
             for text, sign in ((example.chosen, 1.0), (example.rejected, -1.0)):

@@ -11,12 +11,12 @@ import msgspec
 from bertkit.config import Positive, Settings, Share
 from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import Roles
-from bertkit.data.tables import Table
+from bertkit.data.tables import LabeledTable
 from bertkit.errors import DataError
 
 
 @dataclass(frozen=True)
-class Example:
+class LabelExample:
     """One row: a text or a pair, and its label as written."""
 
     text: str
@@ -26,10 +26,10 @@ class Example:
     """File and line, for messages."""
 
 
-def examples(table: Table, roles: Roles) -> list[Example]:
+def examples(table: LabeledTable, roles: Roles) -> list[LabelExample]:
     """The rows of a table as examples. Raises: DataError at an empty text or label."""
 
-    def read(placed: tuple[dict[str, str], int]) -> Example:
+    def read(placed: tuple[dict[str, str], int]) -> LabelExample:
         row, line = placed
         where = f"{table.file}:{line}"
         label = roles.label_of(row, where)
@@ -39,7 +39,7 @@ def examples(table: Table, roles: Roles) -> list[Example]:
         for text in (row[roles.text], pair):
             if text is not None and not text.strip():
                 raise DataError(f"{where}: the text is empty; remove the row")
-        return Example(row[roles.text], pair, label, where)
+        return LabelExample(row[roles.text], pair, label, where)
 
     return each_of(read, zip(table.rows, table.lines, strict=True))
 
@@ -60,14 +60,14 @@ def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
     return None
 
 
-def label_of(example: Example) -> str:
+def label_of(example: LabelExample) -> str:
     """Raises: DataError where there is none."""
     if example.label is None:
         raise DataError(f"{example.where}: no label; give one or remove the row")
     return example.label
 
 
-class Options(Settings, frozen=True):
+class ClassifyOptions(Settings, frozen=True):
     """What the rows and their labels are."""
 
     pairs: bool | None = None

@@ -29,7 +29,7 @@ WRONG = 9
 """Wrong responses drawn for each right one, where the file names no candidates."""
 
 
-class Options(Settings, frozen=True):
+class RespondOptions(Settings, frozen=True):
     """How much of a dialogue is read, and what is learned from."""
 
     turns: Count = 4
@@ -61,7 +61,7 @@ class Respond(ChoiceTask[ResponseAnswer]):
     name = "respond"
     metric = "mrr"
     score_names = ("recall@1", "mrr")
-    Options = Options
+    Options = RespondOptions
     Answer = ResponseAnswer
     fields = ("text", "responses")
     example_item = ("How are you?", ("Fine, thanks.", "On Mondays."))

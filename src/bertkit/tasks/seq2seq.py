@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.config import Settings
 from bertkit.errors import CheckpointError, DataError
 from bertkit.tasks.language import LanguageTask, TextScore
-from bertkit.tasks.summarize import SUMMARIES, Example, read_documents
+from bertkit.tasks.summarize import SUMMARIES, SummaryExample, read_documents
 from bertkit.tasks.task import ErrorRecord, Feature, Reading
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long, encode
@@ -21,33 +21,35 @@ from bertkit.text.tokenizer import Tokenizer
 TARGETS = ("target", "output", "translation", "correction", "answer", *SUMMARIES)
 
 
-class Options(Settings, frozen=True):
+class Seq2seqOptions(Settings, frozen=True):
     """How a text is put to the model."""
 
     prompt: str = ""
     """What stands before every text, such as "summarize: " (T5)."""
 
 
-class Seq2seq(LanguageTask[Example]):
+class Seq2seq(LanguageTask[SummaryExample]):
     """Texts written from texts (summaries, corrections): learned by an encoder with a decoder.
 
     Source: Lewis et al. 2020, section 3.3; Raffel et al. 2020, section 2.4.
     """
 
     name = "seq2seq"
-    Options = Options
+    Options = Seq2seqOptions
     long = ("truncate", "error")
     _begin: Sequence[int] = ()
     _writer: Tokenizer | None = None
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[SummaryExample], str]:
         """Rows of a text and its target, from .jsonl, .csv or .tsv; a target may be a JSON list of
         several, of which the first is learned."""
         return read_documents(path, reading, "target", TARGETS, labelled=labelled)
 
     @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Example:
+    def example(cls, text: str, others: Sequence[str]) -> SummaryExample:
         raise DataError("a model that writes texts from texts is asked by `bertkit summarize`")
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
@@ -63,7 +65,7 @@ class Seq2seq(LanguageTask[Example]):
 
     def features(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[SummaryExample],
         tokenizer: Tokenizer,
         length: int,
         *,
@@ -99,7 +101,7 @@ class Seq2seq(LanguageTask[Example]):
             features.append(Feature(encoding, number, places, following, source=source))
         return features
 
-    def error_record(self, answer: TextScore, example: Example) -> ErrorRecord:
+    def error_record(self, answer: TextScore, example: SummaryExample) -> ErrorRecord:
         nats = -answer.log_probability
         expected = example.references[0]
         return ErrorRecord(example.document, expected, f"{nats:.2f} nats a token", nats)

@@ -20,7 +20,7 @@ from bertkit.batch import Batch
 from bertkit.config import Count, Positive, Settings
 from bertkit.console import say
 from bertkit.data.bad_rows import each_of
-from bertkit.data.columns import LABELS, PAIRS, TEXTS, Columns
+from bertkit.data.columns import LABELS, PAIRS, TEXTS, ColumnRoles
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
@@ -49,7 +49,7 @@ OF_LOSSES = {
 
 
 @dataclass(frozen=True)
-class Example:
+class SimilarityExample:
     """A text, one that means the same, others that do not, and how alike the first two are."""
 
     texts: tuple[str, ...]
@@ -58,7 +58,7 @@ class Example:
     """File and line, for messages."""
 
 
-class Options(Settings, frozen=True):
+class SimilarityOptions(Settings, frozen=True):
     """What is learned, and what a vector is."""
 
     loss: Literal["ranking", "cosine", "cosent", "triplet", "margin_mse"] | None = None
@@ -103,11 +103,11 @@ class SimilarityAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Similarity(Task[Example, SimilarityAnswer]):
+class Similarity(Task[SimilarityExample, SimilarityAnswer]):
     """Vectors of texts, learned from pairs, triplets, scored pairs, or texts alone."""
 
     name = "similarity"
-    Options = Options
+    Options = SimilarityOptions
     Answer = SimilarityAnswer
     fields = ("text", "other")
     example_item = ("A cat.", "A kitten.")
@@ -124,17 +124,19 @@ class Similarity(Task[Example, SimilarityAnswer]):
         return ("pearson", "spearman") if self.options.loss in SCORED else ("recall@1", "mrr")
 
     @classmethod
-    def asked(cls, example: Example) -> tuple[str, ...]:
+    def asked(cls, example: SimilarityExample) -> tuple[str, ...]:
         return example.texts
 
     @classmethod
-    def source(cls, example: Example) -> str:
+    def source(cls, example: SimilarityExample) -> str:
         return example.texts[0]
 
     # ---- what it is made from
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[SimilarityExample], str]:
         """A table: a text and its pair; negatives in columns named negative…; a label, if any."""
         given = (reading.text, reading.pair, reading.label)
         named = [name for name in given if name is not None]
@@ -145,7 +147,7 @@ class Similarity(Task[Example, SimilarityAnswer]):
             separator=reading.separator,
             named=named if all_named else (),
         )
-        columns = Columns(table, reading.text, reading.pair, reading.label)
+        columns = ColumnRoles(table, reading.text, reading.pair, reading.label)
         text = reading.text or columns.first((*ANCHORS, *TEXTS))
         pair = reading.pair or columns.first((*POSITIVES, *PAIRS))
         label = reading.label or columns.first(("label", *LABELS))
@@ -163,28 +165,28 @@ class Similarity(Task[Example, SimilarityAnswer]):
             raise DataError(f"{table.file}: negatives without a pair; name it with --pair-column")
         chosen = [text, *([pair] if pair else []), *negatives]
 
-        def read(placed: tuple[dict[str, str], int]) -> Example:
+        def read(placed: tuple[dict[str, str], int]) -> SimilarityExample:
             row, line = placed
             where = f"{table.file}:{line}"
             texts = tuple(row[column] for column in chosen)
             if not all(one.strip() for one in texts):
                 raise DataError(f"{where}: a text is empty; remove the row")
-            return Example(texts, _number(row[label], where) if label else None, where)
+            return SimilarityExample(texts, _number(row[label], where) if label else None, where)
 
         examples = each_of(read, zip(table.rows, table.lines, strict=True))
         said = ", ".join(map(repr, chosen)) + (f", label = {label!r}" if label else "")
         return examples, f"{table.said}; {len(examples):,} rows; texts = {said}"
 
     @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Example:
+    def example(cls, text: str, others: Sequence[str]) -> SimilarityExample:
         if len(others) != 1 or not text.strip() or not others[0].strip():
             raise DataError(f"{text[:40]!r}: give a pair of texts, neither empty")
-        return Example((text, others[0]))
+        return SimilarityExample((text, others[0]))
 
     @classmethod
-    def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[SimilarityExample], options: Settings) -> Self:
         """What these examples teach. Raises: ConfigError for a loss that they cannot."""
-        assert isinstance(options, Options)
+        assert isinstance(options, SimilarityOptions)
         texts = {len(example.texts) for example in train}
         labelled = all(example.label is not None for example in train)
         loss = options.loss or ("cosine" if labelled and texts == {2} else "ranking")
@@ -196,7 +198,7 @@ class Similarity(Task[Example, SimilarityAnswer]):
                 f"loss: {loss} learns from {lacks}, and there are none; choose another"
             )
         for name, losses in OF_LOSSES.items():
-            if loss not in losses and getattr(options, name) != getattr(Options(), name):
+            if loss not in losses and getattr(options, name) != getattr(SimilarityOptions(), name):
                 raise ConfigError(
                     f"{name}: is for the loss {' or '.join(losses)}, and this one is {loss}; leave "
                     "it out"
@@ -206,7 +208,7 @@ class Similarity(Task[Example, SimilarityAnswer]):
             highest = max(max(abs(e.label or 0.0) for e in train), 1e-9)
         return cls((), msgspec.structs.replace(options, loss=loss, highest=highest))
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check(self, examples: Sequence[SimilarityExample]) -> None:
         first = examples[0]
         for example in examples:
             if len(example.texts) != len(first.texts):
@@ -275,7 +277,7 @@ class Similarity(Task[Example, SimilarityAnswer]):
 
     def features(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[SimilarityExample],
         tokenizer: Tokenizer,
         length: int,
         *,
@@ -372,7 +374,7 @@ class Similarity(Task[Example, SimilarityAnswer]):
     # ---- what it answers
 
     def answers(
-        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
+        self, outputs: Sequence[ExampleOutput[SimilarityExample]], head: nn.Module
     ) -> list[SimilarityAnswer]:
         if not outputs:
             return []
@@ -390,13 +392,13 @@ class Similarity(Task[Example, SimilarityAnswer]):
             for score, rank, item in zip(scores.tolist(), ranks, outputs, strict=True)
         ]
 
-    def _has_scores(self, examples: Sequence[Example]) -> bool:
+    def _has_scores(self, examples: Sequence[SimilarityExample]) -> bool:
         """Return whether the examples are scored pairs; a model trained to rank ranks them."""
         labelled = all(example.label is not None for example in examples)
         return labelled and self.options.loss in (None, *SCORED)
 
     def score(
-        self, answers: Sequence[SimilarityAnswer], examples: Sequence[Example]
+        self, answers: Sequence[SimilarityAnswer], examples: Sequence[SimilarityExample]
     ) -> dict[str, float]:
         """Compute Pearson and Spearman if there are labels; otherwise, or if the pairs were ranked,
         recall and MRR, in which rows with equal texts count once."""
@@ -409,12 +411,12 @@ class Similarity(Task[Example, SimilarityAnswer]):
             scores |= metrics.ranking([*ranks.values()], of=len({texts[-1] for texts in ranks}))
         return scores
 
-    def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
+    def chance(self, examples: Sequence[SimilarityExample]) -> Mapping[str, float]:
         if self._has_scores(examples):
             return {"spearman": 0.0} if len({example.label for example in examples}) > 1 else {}
         return {"mrr": metrics.random_mrr(len({example.texts[1] for example in examples}))}
 
-    def error_record(self, answer: SimilarityAnswer, example: Example) -> ErrorRecord:
+    def error_record(self, answer: SimilarityAnswer, example: SimilarityExample) -> ErrorRecord:
         shown = " ⟷ ".join(example.texts[:2])
         if example.label is None:
             place = answer.rank or 1

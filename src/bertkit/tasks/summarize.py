@@ -24,7 +24,7 @@ from bertkit import metrics
 from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.data.bad_rows import each_of
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnRoles
 from bertkit.data.sentences import split
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -41,7 +41,7 @@ MORE = "annotated_subjects"
 
 
 @dataclass(frozen=True)
-class Example:
+class SummaryExample:
     """A document, and what its summary may be; no references where that is to be found."""
 
     document: str
@@ -66,7 +66,7 @@ class Example:
         return [self.document[start:end] for start, end in self.places]
 
 
-class Options(Settings, frozen=True):
+class SummarizeOptions(Settings, frozen=True):
     """What a summary is."""
 
     sentences: Count = 3
@@ -98,7 +98,7 @@ class SummaryAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Summarize(Task[Example, SummaryAnswer]):
+class Summarize(Task[SummaryExample, SummaryAnswer]):
     """The sentences that sum up a document: a sigmoid at a [CLS] of its own before each.
 
     Segments alternate from sentence to sentence, so the model must have two. A document longer
@@ -109,7 +109,7 @@ class Summarize(Task[Example, SummaryAnswer]):
     name = "summarize"
     metric = "rougeL"
     score_names = ("rouge1", "rouge2", "rougeL")
-    Options = Options
+    Options = SummarizeOptions
     Answer = SummaryAnswer
     route = "/summarize"
     example_item = "The cat sat on the mat. It slept. Nobody saw it."
@@ -120,20 +120,22 @@ class Summarize(Task[Example, SummaryAnswer]):
         return "tag"
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[SummaryExample], str]:
         """From .jsonl (or .csv, .tsv); a summary may be a JSON list of several, each as good."""
         return read_documents(path, reading, "summary", SUMMARIES, labelled=labelled)
 
     @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Example:
+    def example(cls, text: str, others: Sequence[str]) -> SummaryExample:
         if others:
             raise DataError(f"{text[:40]!r}: a document is summarized alone; give one text")
         if not text.strip():
             raise DataError("a document is empty: there is nothing to summarize; leave it out")
-        return Example(text)
+        return SummaryExample(text)
 
     @classmethod
-    def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
+    def from_examples(cls, train: Sequence[SummaryExample], options: Settings) -> Self:
         """Raises: DataError when no document shares a word with its summary."""
         if not any(oracle(example.sentences, example.references, 1) for example in train):
             raise DataError(
@@ -151,7 +153,7 @@ class Summarize(Task[Example, SummaryAnswer]):
             )
         return super().restore(labels, settings)
 
-    def check(self, examples: Sequence[Example]) -> None:
+    def check(self, examples: Sequence[SummaryExample]) -> None:
         for example in examples:
             if not example.references:
                 raise DataError(
@@ -160,7 +162,7 @@ class Summarize(Task[Example, SummaryAnswer]):
 
     def features(
         self,
-        examples: Sequence[Example],
+        examples: Sequence[SummaryExample],
         tokenizer: Tokenizer,
         length: int,
         *,
@@ -198,12 +200,12 @@ class Summarize(Task[Example, SummaryAnswer]):
         return Loss(loss, {self.head: loss.detach()})
 
     def answers(
-        self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
+        self, outputs: Sequence[ExampleOutput[SummaryExample]], head: nn.Module
     ) -> list[SummaryAnswer]:
         """The likeliest sentences, of equally likely ones the first."""
         return [self._answer(item) for item in outputs]
 
-    def _answer(self, item: ExampleOutput[Example]) -> SummaryAnswer:
+    def _answer(self, item: ExampleOutput[SummaryExample]) -> SummaryAnswer:
         example = item.example
         logits = np.concatenate(item.outputs)[:, 0]
         scores = torch.sigmoid(torch.from_numpy(logits)).numpy()
@@ -227,7 +229,7 @@ class Summarize(Task[Example, SummaryAnswer]):
         return chosen
 
     def score(
-        self, answers: Sequence[SummaryAnswer], examples: Sequence[Example]
+        self, answers: Sequence[SummaryAnswer], examples: Sequence[SummaryExample]
     ) -> dict[str, float]:
         """ROUGE with the best reference, and the same of the first sentences (lead)."""
         references = [example.references for example in examples]
@@ -236,10 +238,10 @@ class Summarize(Task[Example, SummaryAnswer]):
         baseline = metrics.rouge(lead, references)
         return {**ours, **{f"lead_{name}": score for name, score in baseline.items()}}
 
-    def chance(self, examples: Sequence[Example]) -> dict[str, float]:
+    def chance(self, examples: Sequence[SummaryExample]) -> dict[str, float]:
         return {"rougeL": 0.0}
 
-    def error_record(self, answer: SummaryAnswer, example: Example) -> ErrorRecord:
+    def error_record(self, answer: SummaryAnswer, example: SummaryExample) -> ErrorRecord:
         rouge = metrics.rouge([answer.text], [example.references])["rouge1"]
         return ErrorRecord(
             example.document, " | ".join(example.references), answer.text, 1.0 - rouge
@@ -329,7 +331,7 @@ def _new_pairs(words: Sequence[list[str]], chosen: list[int], place: int) -> Cou
 
 def read_documents(
     path: Path, reading: Reading, what: str, usual: Sequence[str], *, labelled: bool
-) -> tuple[list[Example], str]:
+) -> tuple[list[SummaryExample], str]:
     """Documents and what is to be made of each, and a sentence on how they were read.
 
     `what` it is, for messages; `usual` are names that its column has.
@@ -338,7 +340,7 @@ def read_documents(
     if reading.pair is not None:
         raise ConfigError("--pair-column: a document has no second text; leave it out")
     table = rows(path, header=reading.header, separator=reading.separator)
-    columns = Columns(table, reading.text, reading.label)
+    columns = ColumnRoles(table, reading.text, reading.label)
     text = reading.text or columns.only("text", columns.usual(TEXTS)[:1], "document")
     targets = []
     if labelled:
@@ -346,7 +348,7 @@ def read_documents(
         if reading.label is None and MORE in table.columns:
             targets.append(MORE)
 
-    def example(placed: tuple[dict[str, str], int]) -> Example:
+    def example(placed: tuple[dict[str, str], int]) -> SummaryExample:
         row, line = placed
         where = f"{path}:{line}"
         if not row[text].strip():
@@ -354,7 +356,7 @@ def read_documents(
         references = tuple(text for name in targets for text in _several(row[name]))
         if labelled and not (references and all(map(str.strip, references))):
             raise DataError(f"{where}: a {what} is lacking; give one or remove the row")
-        return Example(row[text], references, where)
+        return SummaryExample(row[text], references, where)
 
     examples = each_of(example, zip(table.rows, table.lines, strict=True))
     said = f"{table.said}; {len(examples):,} rows; text = {text!r}"

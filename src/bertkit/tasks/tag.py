@@ -44,7 +44,7 @@ from bertkit.text.long import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 
-class Options(Settings, frozen=True):
+class TagOptions(Settings, frozen=True):
     """How tags are written and chosen."""
 
     crf: bool = False
@@ -93,7 +93,7 @@ class Tag(Task[Example, TagAnswer]):
     """
 
     name = "tag"
-    Options = Options
+    Options = TagOptions
     Answer = TagAnswer
     route = "/ner"
     example_item = "Ada Lovelace was born in London."
@@ -150,7 +150,7 @@ class Tag(Task[Example, TagAnswer]):
         O stands first, then type by type; tags without a scheme stand commonest first.
         Raises: DataError for fewer than two tags, or a scheme that they do not follow.
         """
-        assert isinstance(options, Options)
+        assert isinstance(options, TagOptions)
         written = [_tags(example) for example in train]
         scheme = scheme_of(written)
         if options.scheme is not None and (options.scheme == "none") != (scheme is None):

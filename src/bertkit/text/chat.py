@@ -65,10 +65,10 @@ PROBE = (
     Message("assistant", " Hi!\n"),
     Message("user", "2  words"),
 )
-"""A conversation that `Chat` tokenizes in two ways."""
+"""A conversation that `ChatFormat` tokenizes in two ways."""
 
 
-class Chat:
+class ChatFormat:
     """Conversations in the format of a tokenizer.
 
     Contents are ordinary text: a special token in a content is not read as one.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import TokenizerError
-from bertkit.published import Keys
+from bertkit.published import KeyTable
 from bertkit.text.specials import ROLES
 
 CONFIG = "tokenizer_config.json"
@@ -41,7 +41,7 @@ _CALL = "default of a call of transformers, which from_pretrained does not use"
 _FILES = "bertkit reads the files of the directory"
 _CHAT = "bertkit reads no answers with it"
 
-KEYS = Keys(
+KEYS = KeyTable(
     applied=(
         *SETTINGS,
         *(f"{role}_token" for role in ROLES),

@@ -20,7 +20,7 @@ LARGEST = 1e12
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class Record(msgspec.Struct):
+class JournalRecord(msgspec.Struct):
     """What a line has to be; it may say more. Numbers may be nan."""
 
     step: Step
@@ -66,7 +66,7 @@ class Journal:
         for place, line in enumerate(lines, 1):
             try:
                 record = json.loads(line.decode("utf-8"))
-                msgspec.convert(record, Record)
+                msgspec.convert(record, JournalRecord)
             except (ValueError, OverflowError, RecursionError, msgspec.ValidationError):
                 damaged += place < len(lines)
             else:

@@ -14,7 +14,7 @@ from torch import Tensor
 from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
-from bertkit.nn.embedding import Table
+from bertkit.nn.embedding import EmbeddingTable
 from bertkit.nn.precision import add_up
 
 TOKENS = "encoder.embedding.tokens.weight"
@@ -52,7 +52,7 @@ class Masters:
         self._lookups = [
             module
             for module in model.modules()
-            if isinstance(module, Table)
+            if isinstance(module, EmbeddingTable)
             and any(module.weight is weight for weight in own)
             and module.weight.device.type == "cpu"  # a GPU would have to be waited for
         ]

@@ -47,7 +47,7 @@ class Word(msgspec.Struct, frozen=True):
     end: int
 
 
-class Part(msgspec.Struct, frozen=True):
+class EmbeddingPart(msgspec.Struct, frozen=True):
     """One vector of every token; of an embedding token, position, segment, sum, or norm, which is
     after LayerNorm.
 
@@ -63,7 +63,7 @@ class Embeddings(msgspec.Struct, frozen=True):
     """What is added up for each token, and what comes of it; `width` numbers each."""
 
     width: int
-    parts: list[Part]
+    parts: list[EmbeddingPart]
 
 
 class Walk(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Walk(msgspec.Struct, frozen=True):
     """
 
     heads: Array
-    steps: list[Part]
+    steps: list[EmbeddingPart]
 
 
 class Repeat(msgspec.Struct, frozen=True):

@@ -31,9 +31,9 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.arrays import Array, coded
 from bertkit.view.document import (
+    EmbeddingPart,
     Embeddings,
     Explanation,
-    Part,
     Repeat,
     Shape,
     Token,
@@ -311,9 +311,9 @@ def _walk(encoder: Transformer, trace: Trace) -> list[Walk] | None:
     return walk
 
 
-def _parts(vectors: Mapping[str, Tensor]) -> list[Part]:
+def _parts(vectors: Mapping[str, Tensor]) -> list[EmbeddingPart]:
     return [
-        Part(name, rows.float().norm(dim=-1).tolist(), coded(rows[:, :STRIP], "float32"))
+        EmbeddingPart(name, rows.float().norm(dim=-1).tolist(), coded(rows[:, :STRIP], "float32"))
         for name, rows in vectors.items()
     ]
 

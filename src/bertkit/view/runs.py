@@ -74,7 +74,7 @@ class Config(msgspec.Struct):
     train: dict[str, Any] = {}
 
 
-class Record(msgspec.Struct):
+class RunRecord(msgspec.Struct):
     """What `run.json` has to be; it says more."""
 
     config: Config = msgspec.field(default_factory=Config)
@@ -82,7 +82,7 @@ class Record(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Run:
+class RunView:
     """A run's folder as it is now."""
 
     name: str
@@ -119,7 +119,7 @@ class Run:
         return self.age < QUIET and not self.finished
 
 
-def read_run(folder: Path, name: str | None = None) -> Run:
+def read_run(folder: Path, name: str | None = None) -> RunView:
     """A run's folder, called by its own name if no other is given.
 
     Raises: CheckpointError for a folder that no run has written to.
@@ -134,7 +134,7 @@ def read_run(folder: Path, name: str | None = None) -> Run:
     damaged = []
     try:
         record = json.loads(written.decode("utf-8"))
-        msgspec.convert(record, Record)
+        msgspec.convert(record, RunRecord)
     except (ValueError, RecursionError, msgspec.ValidationError):
         record = {}
         damaged.append(f"{folder / RUN}: damaged; what the run was asked to do is not shown")
@@ -148,10 +148,10 @@ def read_run(folder: Path, name: str | None = None) -> Run:
             f"{folder / JOURNAL}: numbers that are none (nan, or too large) are not drawn"
         )
     has_scores = (folder / SCORES).exists()
-    return Run(name or folder.name or str(folder), record, lines, age, damaged, has_scores)
+    return RunView(name or folder.name or str(folder), record, lines, age, damaged, has_scores)
 
 
-def run_figures(runs: Sequence[Run]) -> list[Figure]:
+def run_figures(runs: Sequence[RunView]) -> list[Figure]:
     """How far each run is, what differs between their settings, and their curves."""
     figures = [Figure("Runs", "How far each is, and its color below.", [_table(runs)])]
     if different := different_settings([run.record for run in runs if run.record]):
@@ -219,7 +219,7 @@ def holds_runs(folder: Path) -> bool:
     return (folder / RUN).exists() or find_runs([folder]) != [folder]
 
 
-def _table(runs: Sequence[Run]) -> Table:
+def _table(runs: Sequence[RunView]) -> Table:
     """A row for each run; of columns, those that some run fills."""
     columns: list[tuple[str, Sequence[str]]] = [
         ("run", [line_key(number, run.name) for number, run in enumerate(runs)]),
@@ -240,7 +240,7 @@ def _table(runs: Sequence[Run]) -> Table:
     return Table("Runs", rows, [name for name, _ in columns])
 
 
-def _curves(runs: Sequence[Run], key: str) -> dict[str, dict[str, list[Point]]]:
+def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point]]]:
     """By the names that records have under `key` ("" of a number), the line of each run.
 
     One run has its names as lines of one chart.
@@ -263,7 +263,7 @@ def _curves(runs: Sequence[Run], key: str) -> dict[str, dict[str, list[Point]]]:
     return charts
 
 
-def samples_figure(run: Run, samples: Sequence[str]) -> Figure:
+def samples_figure(run: RunView, samples: Sequence[str]) -> Figure:
     """What the run learns from."""
     caption = "The first samples: masked is [MASK]←word, replaced other←word, kept word←=."
     return Figure(f"Samples of {run.name}", caption, [Lines("\n".join(samples))])
@@ -290,22 +290,22 @@ def thin(line: Sequence[Point]) -> list[Point]:
     return [*line[:-1][::every], *line[-1:]]
 
 
-def _of(run: Run) -> str:
+def _of(run: RunView) -> str:
     return f" of {run.steps:,}" if run.steps else ""
 
 
-def _state(run: Run) -> str:
+def _state(run: RunView) -> str:
     return "learns" if run.learns else "done" if run.finished else "stopped, or done"
 
 
-def _last(run: Run, key: str, form: str) -> str:
+def _last(run: RunView, key: str, form: str) -> str:
     """The last number that a line has under `key`."""
     values = (line[key] for line in reversed(run.lines) if drawable(line.get(key)))
     value = next(values, None)
     return "" if value is None else form.format(value)
 
 
-def _scored(run: Run) -> str:
+def _scored(run: RunView) -> str:
     """The last of what was measured beside the loss."""
     for line in reversed(run.lines):
         if scores := line.get("held_out") or line.get("scores"):
@@ -313,7 +313,7 @@ def _scored(run: Run) -> str:
     return ""
 
 
-def _waits(run: Run) -> str:
+def _waits(run: RunView) -> str:
     """The share of time in which steps waited for their batches."""
     keys = ("data_wait", "tokens", "tokens_per_second")
     lines = [one for one in run.lines if all(drawable(one.get(key)) for key in keys)]
@@ -323,7 +323,7 @@ def _waits(run: Run) -> str:
     return f"{waited / whole:.1%}" if whole > 0 else ""
 
 
-def _slowest(run: Run) -> str:
+def _slowest(run: RunView) -> str:
     """Which of several processes most often took longest, and how often."""
     ranks = Counter(str(line["slowest_rank"]) for line in run.lines if "slowest_rank" in line)
     if not ranks:

@@ -1,0 +1,20 @@
+"""Each public class name has one home."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.architecture.structure import duplicates, modules
+
+
+def test_each_public_class_name_has_one_home() -> None:
+    assert duplicates(modules()) == {}
+
+
+def test_duplicates_are_public_classes_of_several_modules() -> None:
+    sources = {
+        "a": "class One: ...\nclass _Two: ...\nclass Three: ...",
+        "b": "class One: ...\nclass _Two: ...\ndef Three(): ...",
+    }
+    parsed = {name: ast.parse(text) for name, text in sources.items()}
+    assert duplicates(parsed) == {"One": ["a", "b"]}
