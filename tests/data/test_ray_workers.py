@@ -221,7 +221,7 @@ def test_a_missing_package_is_named(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"not installed: pip install 'bertkit\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"not installed: pip install 'bertkit\[cleaning\]'"):
         prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", engine="ray")
     assert not (tmp_path / "c").exists()
 

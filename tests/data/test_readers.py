@@ -298,5 +298,5 @@ def test_parquet_that_cannot_be_used_is_refused(
         with pytest.raises(DataError, match=r"a\.parquet: damaged or no \.parquet"):
             texts(path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"needs pyarrow; pip install 'bertkit\[clean\]'"):
+    with pytest.raises(DataError, match=r"needs pyarrow; pip install 'bertkit\[cleaning\]'"):
         texts(path)

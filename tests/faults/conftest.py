@@ -25,7 +25,7 @@ layers = 1
 hidden = 32
 heads = 2
 intermediate = 64
-length = 64
+max_positions = 64
 
 [sampling]
 length = 32

@@ -23,7 +23,7 @@ from bertkit.pipelines.generate import Generate
 from bertkit.recipes.likelihood import _scores
 from bertkit.recipes.perplexity import evaluate_text
 from bertkit.recipes.prompts import _chances
-from bertkit.tasks.chat import ChatFormat as ChatTask
+from bertkit.tasks.chat import Chat as ChatTask
 from bertkit.text.chat import ChatFormat
 from bertkit.text.frame import framed
 from bertkit.text.tokenizer import Tokenizer
