@@ -6,7 +6,6 @@ Print them with `python -m tests.architecture.structure`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -71,8 +70,8 @@ def extension(module: str) -> str | None:
     return None
 
 
-def imports(tree: ast.Module, names: dict[str, ast.Module], package: str) -> set[str]:
-    """Return the modules of the package that a module imports, also within functions."""
+def imports(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:
+    """Return the modules of bertkit that a module imports, also within functions."""
     targets = set()
     for node in ast.walk(tree):
         match node:
@@ -80,16 +79,15 @@ def imports(tree: ast.Module, names: dict[str, ast.Module], package: str) -> set
                 targets |= {f"{origin}.{alias.name}" for alias in aliases} | {origin}
             case ast.Import(names=aliases):
                 targets |= {alias.name for alias in aliases}
-    inside = {target.removeprefix(f"{package}.") for target in targets if "." in target}
-    return {target for target in inside if target in names}
+    return {target.removeprefix("bertkit.") for target in targets} & names.keys()
 
 
-def edges(parsed: dict[str, ast.Module], package: str = "bertkit") -> tuple[int, int]:
+def edges(parsed: dict[str, ast.Module]) -> tuple[int, int]:
     """Count imports of extensions: from modules of the core, and from other extensions."""
     core = others = 0
     for module, tree in parsed.items():
         own = extension(module)
-        for target in imports(tree, parsed, package):
+        for target in imports(tree, parsed):
             if extension(target) not in (None, own):
                 core += own is None
                 others += own is not None
@@ -98,21 +96,15 @@ def edges(parsed: dict[str, ast.Module], package: str = "bertkit") -> tuple[int,
 
 def code_lines(tree: ast.Module) -> int:
     """Count the lines of a module with code: no blanks, comments, docstrings, or imports."""
-    return len(set(_code(tree)))
-
-
-def _code(tree: ast.Module) -> Iterator[int]:
+    code: set[int] = set()
     skipped: set[int] = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Import() | ast.ImportFrom():
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
                 skipped |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-            case ast.Expr(value=ast.Constant(value=str())):  # docstrings, also of constants
-                skipped |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    for node in ast.walk(tree):
-        start, end = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-        if start is not None and end is not None:
-            yield from {start, end} - skipped
+            case ast.stmt() | ast.expr() | ast.arg() | ast.excepthandler() | ast.pattern():
+                code |= {node.lineno, node.end_lineno or node.lineno}
+    return len(code - skipped)
 
 
 def duplicates(parsed: dict[str, ast.Module]) -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from fnmatch import filter
+from fnmatch import fnmatch
 
 from tests.architecture.structure import EXTENSIONS, code_lines, edges, extension, figures, modules
 
@@ -26,7 +26,7 @@ def test_each_pattern_of_an_extension_has_modules() -> None:
     names = list(modules())
     for name, patterns in EXTENSIONS.items():
         for pattern in patterns:
-            found = filter(names, pattern)
+            found = [module for module in names if fnmatch(module, pattern)]
             assert found, pattern
             assert {extension(module) for module in found} == {name}
 

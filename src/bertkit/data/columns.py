@@ -58,7 +58,7 @@ ONE_HOT = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "tr
 INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
-class ColumnRoles:
+class UnassignedColumns:
     """The columns of a table that have no role yet; one that is chosen has one."""
 
     def __init__(self, table: LabeledTable, *named: str | None) -> None:
@@ -144,7 +144,7 @@ class ColumnRoles:
 
 def choose_text(table: LabeledTable, text: str | None = None) -> str:
     """The column of texts alone: as named, or told as `choose_columns` does. Raises: DataError."""
-    columns = ColumnRoles(table, text)
+    columns = UnassignedColumns(table, text)
     return text or columns.first(TEXTS) or columns.only("text", columns.texts() or columns.left)
 
 
@@ -206,7 +206,7 @@ def choose_columns(
     named = (text, pair, label, *label_columns(label, table.columns))
     table.expect([name for name in named if name])
     labels = label_columns(label, table.columns)
-    columns = ColumnRoles(table, text, pair, *labels)
+    columns = UnassignedColumns(table, text, pair, *labels)
     alone = text is not None and pair is None
     if labelled and label is None and (usual := columns.usual(["label"]) or columns.usual(LABELS)):
         label = columns.only("label", usual)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertkit.console import say
-from bertkit.data.columns import ColumnRoles
+from bertkit.data.columns import UnassignedColumns
 from bertkit.data.pairs import SIDES, Pairs, write_pairs
 from bertkit.data.readers import read_lines
 from bertkit.data.tables import rows
@@ -112,7 +112,7 @@ def _of_lines(source: Path, target: Path) -> tuple[Side, Side]:
 def _of_rows(file: Path, source: str | None, target: str | None) -> tuple[Side, Side]:
     """Raises: DataError where it cannot be told which columns are meant."""
     table = rows(file, header=True if source or target else None)
-    columns = ColumnRoles(table, source, target)
+    columns = UnassignedColumns(table, source, target)
     two = columns.left if len(columns.left) == 2 and source is None and target is None else []
     text = source or columns.only("source-column", columns.usual(("source",)) or two[:1], "source")
     rest = columns.left if len(columns.left) == 1 else []

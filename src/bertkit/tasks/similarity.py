@@ -20,7 +20,7 @@ from bertkit.batch import Batch
 from bertkit.config import Count, Positive, Settings
 from bertkit.console import say
 from bertkit.data.bad_rows import each_of
-from bertkit.data.columns import LABELS, PAIRS, TEXTS, ColumnRoles
+from bertkit.data.columns import LABELS, PAIRS, TEXTS, UnassignedColumns
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
@@ -147,7 +147,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer]):
             separator=reading.separator,
             named=named if all_named else (),
         )
-        columns = ColumnRoles(table, reading.text, reading.pair, reading.label)
+        columns = UnassignedColumns(table, reading.text, reading.pair, reading.label)
         text = reading.text or columns.first((*ANCHORS, *TEXTS))
         pair = reading.pair or columns.first((*POSITIVES, *PAIRS))
         label = reading.label or columns.first(("label", *LABELS))

@@ -24,7 +24,7 @@ from bertkit import metrics
 from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.data.bad_rows import each_of
-from bertkit.data.columns import ColumnRoles
+from bertkit.data.columns import UnassignedColumns
 from bertkit.data.sentences import split
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -340,7 +340,7 @@ def read_documents(
     if reading.pair is not None:
         raise ConfigError("--pair-column: a document has no second text; leave it out")
     table = rows(path, header=reading.header, separator=reading.separator)
-    columns = ColumnRoles(table, reading.text, reading.label)
+    columns = UnassignedColumns(table, reading.text, reading.label)
     text = reading.text or columns.only("text", columns.usual(TEXTS)[:1], "document")
     targets = []
     if labelled:
