@@ -20,6 +20,7 @@ from benchmarks import kept
 from benchmarks.harness import Options, bf16_here, compare
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.models.decoding import Decoding
+from bertkit.pipelines.generate import Generate
 
 TOKENS = 64
 OPENINGS = [
@@ -50,7 +51,7 @@ def main(options: Options) -> None:
         save(folder, loaded.model, loaded.tokenizer, loaded.family)
         for precision, theirs in plan:
             beside(book, loaded, folder, precision, theirs)
-    ours = bertkit.pipeline("generate", loaded)
+    ours = Generate.open(loaded)
     again = "SmolLM2-135M, a text that is said again, lookup of 10"
     if book.wanted(again, "without lookup"):
         prompt = f"{SAID}\n\nThe same text once more:\n\n{SAID[:60]}"

@@ -84,6 +84,13 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _is_task(name: str) -> bool:
+    """Return whether this is module:Class or the name of a task of an extension."""
+    from bertkit.registry import extensions
+
+    return ":" in name or any(name in extension.tasks for extension in extensions())
+
+
 def _missing(error: MissingArgumentError) -> str:
     """What a command needs and was not given."""
     command = " ".join(["bertkit", *(error.command_chain or ())])
@@ -109,22 +116,23 @@ def _unknown(error: UnknownOptionError) -> str:
 
 
 def _with_task(words: list[str]) -> list[str]:
-    """Make `finetune module:Class` a command; the module may lie in the folder one works in.
+    """Make `finetune TASK` a command for the task of an extension, and for module:Class.
 
-    `finetune --task NAME` is the same as `finetune NAME`.
+    The module may be in the working directory. `finetune --task NAME` is the same as
+    `finetune NAME`.
     """
     if words[:1] == ["finetune"] and "--task" in words[:-1]:
         place = words.index("--task")
         words = ["finetune", words[place + 1], *words[1:place], *words[place + 2 :]]
-    outside = words[1] if words[:1] == ["finetune"] and ":" in "".join(words[1:2]) else None
-    if (outside or "--task" in words) and "" not in sys.path:
+    name = words[1] if words[:1] == ["finetune"] and len(words) > 1 else ""
+    if (":" in name or "--task" in words) and "" not in sys.path:
         sys.path.insert(0, "")
-    if outside and outside not in app["finetune"]:
+    if name and name not in app["finetune"] and _is_task(name):
         from bertkit.commands.command import command
         from bertkit.commands.learn import finetune
         from bertkit.tasks import find
 
-        task = find(outside)
-        meaning = (task.__doc__ or outside).split("\n\n")[0]
-        app["finetune"].command(command(finetune(task)), name=outside, help=meaning)
+        task = find(name)
+        meaning = (task.__doc__ or name).split("\n\n")[0]
+        app["finetune"].command(command(finetune(task)), name=name, help=meaning)
     return words

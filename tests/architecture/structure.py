@@ -26,7 +26,13 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
     "classic": (
         *("checkpoint.elmo", "data.whole_words", "data.words", "families.lstm", "models.bilm"),
         *("models.elmo", "models.features", "models.recurrent", "models.seq2seq"),
-        *("objectives.both_ways", "pipelines.elmo_task", "pipelines.fill_gap", "pipelines.frozen"),
+        *(
+            "objectives.both_ways",
+            "pipelines.elmo_task",
+            "pipelines.fill_gap",
+            "pipelines.frozen",
+            "pipelines.words",
+        ),
         *("recipes.finetune_elmo", "recipes.pretrain_elmo", "recipes.vectors"),
         *("recipes.word_network", "text.characters", "text.gap", "text.vectors"),
         *("training.fit", "training.skipgram", "view.gap"),
@@ -50,7 +56,7 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
         *("data.personal", "data.quality", "data.ray_workers", "recipes.clean"),
     ),
 }
-"""The modules of each optional feature, as patterns; all others are the core."""
+"""Modules that belong to an extension and are not in its folder yet, as patterns."""
 
 
 def modules(source: Path = SOURCE) -> dict[str, ast.Module]:
@@ -64,6 +70,8 @@ def modules(source: Path = SOURCE) -> dict[str, ast.Module]:
 
 def extension(module: str) -> str | None:
     """Return the extension that a module belongs to; None for the core."""
+    if module.startswith("extensions."):
+        return module.split(".")[1]
     for name, patterns in EXTENSIONS.items():
         if any(fnmatch(module, pattern) for pattern in patterns):
             return name

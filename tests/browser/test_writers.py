@@ -13,7 +13,7 @@ from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the 
 from tests.serve.test_run import process
 
 import bertkit
-from bertkit.pipelines import Generate
+from bertkit.pipelines.generate import Generate
 from bertkit.view.arrays import decoded
 from bertkit.view.decode import decoder_steps
 from bertkit.view.document import DecoderSteps

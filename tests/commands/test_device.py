@@ -15,7 +15,7 @@ from bertkit import cli
 from bertkit.checkpoint.folder import load
 from bertkit.commands.table import COMMANDS
 from bertkit.errors import DeviceError
-from bertkit.families import GPT2
+from bertkit.families.gpt2 import GPT2
 from bertkit.pipelines import base
 from bertkit.pipelines.base import inference_device, load_on
 from bertkit.pipelines.frozen import FrozenEncoder, open_words

@@ -18,17 +18,16 @@ from bertkit.families import (
     DISTILBERT,
     FAMILIES,
     GTE,
-    LLAMA,
     MODERNBERT,
     NOMIC_BERT,
-    OPENAI_GPT,
     ROBERTA,
-    T5,
     Family,
     family_of,
 )
+from bertkit.families.llama import LLAMA
 from bertkit.families.nomic import OLDER_VALUES
-from bertkit.families.t5 import RATES
+from bertkit.families.openai_gpt import OPENAI_GPT
+from bertkit.families.t5 import RATES, T5
 from bertkit.models.config import (
     ConvolutionSettings,
     DisentangledPositions,

@@ -17,7 +17,7 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import save
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.families import LSTM, LSTM_LM
+from bertkit.families.lstm import LSTM, LSTM_LM
 from bertkit.models.model import Model, build
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.info import info

@@ -28,7 +28,7 @@ from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.engine.exported import GRAPHS, RECORD, Exported
 from bertkit.errors import BertkitError
-from bertkit.pipelines import OTHERS, answering, open_engine, pipeline
+from bertkit.pipelines import PIPELINES, answering, open_engine, pipeline
 from bertkit.recipes.info import info
 from bertkit.tasks import name_in
 
@@ -59,7 +59,7 @@ def use_model(folder: Path) -> None:
     if "mlm" in loaded.model.heads:
         pipeline("fill-mask", loaded)([f"a {loaded.tokenizer.pieces([loaded.tokenizer.mask])[0]}"])
     if "nsp" in loaded.model.heads:
-        OTHERS["next-sentence"](loaded)([TEXT], [PAIR])
+        PIPELINES["next-sentence"](loaded)([TEXT], [PAIR])
     if name_in(loaded.settings, loaded.model.heads) is not None:
         answer = answering(loaded)
         item = {"answer": (TEXT, PAIR), "choose": (TEXT, [PAIR, TEXT])}

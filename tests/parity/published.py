@@ -17,7 +17,13 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.errors import BertkitError
-from bertkit.families import BART, GPT2, LLAMA, MARIAN, OPENAI_GPT, T5, Family
+from bertkit.families import Family
+from bertkit.families.bart import BART
+from bertkit.families.gpt2 import GPT2
+from bertkit.families.llama import LLAMA
+from bertkit.families.marian import MARIAN
+from bertkit.families.openai_gpt import OPENAI_GPT
+from bertkit.families.t5 import T5
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 transformers.utils.logging.disable_progress_bar()

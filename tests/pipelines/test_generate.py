@@ -10,9 +10,10 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.families import GPT2, OPENAI_GPT
+from bertkit.families.gpt2 import GPT2
+from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.models.decoding import Decoding
-from bertkit.pipelines import Generate
+from bertkit.pipelines.generate import Generate
 from bertkit.text.train import END, train
 
 

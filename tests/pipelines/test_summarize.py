@@ -17,9 +17,8 @@ from bertkit.checkpoint.folder import load, resave
 from bertkit.cli import run
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.decoding import Decoding
-from bertkit.pipelines import WriteSummaries
 from bertkit.pipelines.base import Work
-from bertkit.pipelines.summarize import summaries
+from bertkit.pipelines.summarize import WriteSummaries, summaries
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.summarize import SummaryAnswer
 

@@ -16,7 +16,8 @@ from bertkit import cli
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import load
 from bertkit.errors import BertkitError, ConfigError, DataError
-from bertkit.families import GPT2, LSTM_LM
+from bertkit.families.gpt2 import GPT2
+from bertkit.families.lstm import LSTM_LM
 from bertkit.nn.attention import Trace
 from bertkit.recipes.contexts import contexts
 from bertkit.text.train import train as train_tokenizer

@@ -18,7 +18,8 @@ import bertkit
 from bertkit import metrics
 from bertkit.data.choices import ChoiceQuestion
 from bertkit.errors import BertkitError, CheckpointError, DataError
-from bertkit.families import GPT2, OPENAI_GPT
+from bertkit.families.gpt2 import GPT2
+from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.recipes.likelihood import (
     AcceptabilityScore,
     ChoicesScore,

@@ -13,7 +13,10 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.errors import CheckpointError
-from bertkit.families import GPT2, LSTM_LM, OPENAI_GPT, Family
+from bertkit.families import Family
+from bertkit.families.gpt2 import GPT2
+from bertkit.families.lstm import LSTM_LM
+from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.models.stepper import Request, stepper_of
 from bertkit.recipes.perplexity import evaluate_text
 from bertkit.text.train import END, train

@@ -24,7 +24,8 @@ from bertkit.engine.engine import Engine
 from bertkit.engine.linear import PackedLinear
 from bertkit.engine.quantize import Int8Linear, layers_of, unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError, DeviceError
-from bertkit.families import GPT2, LSTM_LM
+from bertkit.families.gpt2 import GPT2
+from bertkit.families.lstm import LSTM_LM
 from bertkit.nn import precision
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.base import open_engine

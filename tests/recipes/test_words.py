@@ -15,7 +15,7 @@ from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit import cli
 from bertkit.errors import ConfigError, DataError
-from bertkit.families import GPT2
+from bertkit.families.gpt2 import GPT2
 from bertkit.recipes.vectors import word_similarity
 from bertkit.recipes.words import _auc, _bound, evaluate_words
 from bertkit.text.train import train as train_tokenizer

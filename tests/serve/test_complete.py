@@ -21,8 +21,8 @@ from bertkit.checkpoint.folder import save
 from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
-from bertkit.pipelines import WriteSummaries
 from bertkit.pipelines.generate import Generate
+from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.serve.batcher import Batcher
 from bertkit.serve.limits import Limits
 from bertkit.serve.live import LiveText, LiveWriting

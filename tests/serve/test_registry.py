@@ -16,7 +16,9 @@ from tests.factories import tiny_folder
 from bertkit.checkpoint.folder import load, save
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.families import BERT, GPT2, LSTM_LM
+from bertkit.families import BERT
+from bertkit.families.gpt2 import GPT2
+from bertkit.families.lstm import LSTM_LM
 from bertkit.serve import registry as registries
 from bertkit.serve.registry import ModelRegistry, ServedModel
 from bertkit.tasks.classify import Classify, ClassifyOptions

@@ -14,7 +14,8 @@ from tests.serve.conftest import KINDS, LENGTH, Server
 
 import bertkit
 from bertkit.checkpoint.folder import save
-from bertkit.families import BERT, OPENAI_GPT
+from bertkit.families import BERT
+from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.nn.pool import Pooling
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry, SearchPipeline

@@ -20,8 +20,8 @@ from tests.serve.conftest import Server
 import bertkit
 from bertkit.checkpoint.elmo import Softmax
 from bertkit.errors import BertkitError, CheckpointError, DataError
-from bertkit.pipelines import FillGap
 from bertkit.pipelines.elmo_task import Network
+from bertkit.pipelines.fill_gap import FillGap
 from bertkit.recipes.finetune_elmo import Learning, finetune_elmo
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry, open_model

@@ -13,7 +13,7 @@ from tests.serve.conftest import Server
 from tests.serve.test_writers import alert
 
 import bertkit
-from bertkit.pipelines import Generate
+from bertkit.pipelines.generate import Generate
 from bertkit.serve.limits import Limits
 from bertkit.serve.registry import ModelRegistry
 from bertkit.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ import pytest
 from tests.factories import tiny_elmo, tiny_folder
 from tests.serve.conftest import Server
 
-from bertkit.families import GPT2
+from bertkit.families.gpt2 import GPT2
 from bertkit.recipes.contexts import contexts
 from bertkit.recipes.index import index
 from bertkit.recipes.prepare import prepare

@@ -17,7 +17,8 @@ from tests.serve.test_served import softmax
 from tests.tasks.test_seq2seq import write_model
 
 import bertkit
-from bertkit.pipelines import FillGap, Generate
+from bertkit.pipelines.fill_gap import FillGap
+from bertkit.pipelines.generate import Generate
 from bertkit.serve.limits import Limits
 from bertkit.serve.pages import pages
 from bertkit.serve.registry import ModelRegistry

@@ -14,7 +14,7 @@ from tests.factories import tiny_folder
 from bertkit.checkpoint.folder import load
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
-from bertkit.families import GPT2
+from bertkit.families.gpt2 import GPT2
 from bertkit.pipelines.frozen import FrozenEncoder, FrozenVectors
 from bertkit.text.train import train as train_tokenizer
 from bertkit.text.vectors import Vectors

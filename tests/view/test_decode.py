@@ -16,7 +16,7 @@ import bertkit
 from bertkit.errors import DataError
 from bertkit.models.generate import generate
 from bertkit.nn.attention import Trace
-from bertkit.pipelines import Generate
+from bertkit.pipelines.generate import Generate
 from bertkit.view.arrays import decoded
 from bertkit.view.decode import LONGEST, decoder_steps
 from bertkit.view.document import DecoderSteps

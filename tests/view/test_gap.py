@@ -10,7 +10,8 @@ from tests.view.conftest import html_of
 
 import bertkit
 from bertkit.errors import DataError
-from bertkit.pipelines import Candidate, Generate
+from bertkit.pipelines import Candidate
+from bertkit.pipelines.generate import Generate
 from bertkit.text.gap import Gap
 from bertkit.view.gap import EXAMPLE, NextTokenPipeline, Sides, gap_figure
 from bertkit.view.spelling import likeliest

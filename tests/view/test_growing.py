@@ -15,7 +15,8 @@ import bertkit
 from bertkit.batch import Batch
 from bertkit.errors import DataError
 from bertkit.models.seq2seq import RecurrentEncoder
-from bertkit.pipelines import Embed, Generate
+from bertkit.pipelines import Embed
+from bertkit.pipelines.generate import Generate
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.growing import Growing, GrowingPipeline, growing_figure
 

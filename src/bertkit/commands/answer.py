@@ -75,9 +75,10 @@ def generate(
     writer = pipeline("generate", model, precision=precision, device=device)
     prompts = prompt or list(lines())
     if not stream:
-        return iter(
-            writer(prompts, decoding, stop=stops or (), prefix=prefix, choices=choices or ())
+        answers: list[Any] = writer(
+            prompts, decoding, stop=stops or (), prefix=prefix, choices=choices or ()
         )
+        return iter(answers)
     if prefix or choices:
         raise ConfigError("--stream: goes with neither --prefix nor --choices; leave it out")
     for one in prompts:

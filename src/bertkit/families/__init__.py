@@ -5,52 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bertkit.families.albert import ALBERT
-from bertkit.families.bart import BART
 from bertkit.families.bert import BERT, ERNIE
 from bertkit.families.deberta import DEBERTA
 from bertkit.families.distilbert import DISTILBERT
 from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
-from bertkit.families.gpt2 import GPT2
 from bertkit.families.gte import GTE
-from bertkit.families.llama import LLAMA
-from bertkit.families.lstm import LSTM, LSTM_LM
-from bertkit.families.marian import MARIAN
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.mpnet import MPNET
 from bertkit.families.nomic import NOMIC_BERT
-from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.families.roberta import CAMEMBERT, DATA2VEC_TEXT, ROBERTA, XLM_ROBERTA
-from bertkit.families.t5 import T5
+from bertkit.registry import Registry
 
-FAMILIES: Mapping[str, Family] = {
-    family.name: family
-    for family in (
-        BERT,
-        ERNIE,
-        ROBERTA,
-        XLM_ROBERTA,
-        CAMEMBERT,
-        DATA2VEC_TEXT,
-        ALBERT,
-        DISTILBERT,
-        ELECTRA,
-        MODERNBERT,
-        MPNET,
-        DEBERTA,
-        NOMIC_BERT,
-        GTE,
-        OPENAI_GPT,
-        GPT2,
-        MARIAN,
-        BART,
-        T5,
-        LLAMA,
-        LSTM,
-        LSTM_LM,
-    )
-}
-"""By the `model_type` of their `config.json`."""
+FAMILIES: Mapping[str, Family] = Registry(
+    "families",
+    {
+        "bert": "bertkit.families.bert:BERT",
+        "ernie": "bertkit.families.bert:ERNIE",
+        "roberta": "bertkit.families.roberta:ROBERTA",
+        "xlm-roberta": "bertkit.families.roberta:XLM_ROBERTA",
+        "camembert": "bertkit.families.roberta:CAMEMBERT",
+        "data2vec-text": "bertkit.families.roberta:DATA2VEC_TEXT",
+        "albert": "bertkit.families.albert:ALBERT",
+        "distilbert": "bertkit.families.distilbert:DISTILBERT",
+        "electra": "bertkit.families.electra:ELECTRA",
+        "modernbert": "bertkit.families.modernbert:MODERNBERT",
+        "mpnet": "bertkit.families.mpnet:MPNET",
+        "deberta-v2": "bertkit.families.deberta:DEBERTA",
+        "nomic_bert": "bertkit.families.nomic:NOMIC_BERT",
+        "gte": "bertkit.families.gte:GTE",
+    },
+)
+"""Families by the `model_type` of their `config.json`."""
 
 OLDER_NAMES: Mapping[str, str] = {"new": "gte"}
 """A `model_type` that folders had before transformers knew the architecture -> today's."""
@@ -109,7 +95,6 @@ OTHERS: Mapping[str, str] = {
 
 __all__ = [
     "ALBERT",
-    "BART",
     "BERT",
     "CAMEMBERT",
     "DATA2VEC_TEXT",
@@ -118,19 +103,13 @@ __all__ = [
     "ELECTRA",
     "ERNIE",
     "FAMILIES",
-    "GPT2",
     "GTE",
-    "LLAMA",
-    "LSTM",
-    "LSTM_LM",
-    "MARIAN",
     "MODERNBERT",
     "MPNET",
     "NOMIC_BERT",
     "OLDER_NAMES",
     "OTHERS",
     "ROBERTA",
-    "T5",
     "XLM_ROBERTA",
     "Family",
     "family_of",

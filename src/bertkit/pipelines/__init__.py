@@ -8,10 +8,9 @@ from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
-from bertkit import tasks
-from bertkit.checkpoint.folder import Loaded, load
-from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.nn.precision import Inference, check_cpu
+from bertkit.checkpoint.folder import Loaded
+from bertkit.errors import ConfigError, did_you_mean
+from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
 from bertkit.pipelines.base import (
     NUMBER,
@@ -22,37 +21,33 @@ from bertkit.pipelines.base import (
     open_engine,
 )
 from bertkit.pipelines.embed import Embed
-from bertkit.pipelines.fill_gap import FillGap, GapAnswer
 from bertkit.pipelines.fill_mask import Candidate, FillMask, MaskAnswer
-from bertkit.pipelines.generate import Generate, GeneratedText
 from bertkit.pipelines.next_sentence import NextSentence, NextSentenceAnswer
 from bertkit.pipelines.rerank import Rerank
-from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.pipelines.token_embeddings import EmbedTokens, TokenEmbeddings
-from bertkit.pipelines.words import Words, WordStates
-from bertkit.synonyms import TASKS, check_keywords
-from bertkit.tasks import Task
-from bertkit.tasks.summarize import SummaryAnswer
+from bertkit.registry import Registry
+from bertkit.synonyms import TASKS as SYNONYMS
+from bertkit.synonyms import check_keywords
+from bertkit.tasks import TASKS, Task
 
 A = TypeVar("A", bound=msgspec.Struct)
 
-OTHERS: Mapping[str, type[Embed | EmbedTokens | FillMask | Generate | NextSentence | Rerank]] = {
-    "embed": Embed,
-    "fill-mask": FillMask,
-    "generate": Generate,
-    "next-sentence": NextSentence,
-    "rerank": Rerank,
-    "token-embeddings": EmbedTokens,
-}
-"""Pipelines that are no task's own."""
-
-OF_ELMO: Mapping[str, type[Words | FillGap]] = {"words": Words, "fill-gap": FillGap}
-"""Those of an ELMo's folder."""
+PIPELINES: Mapping[str, Any] = Registry(
+    "pipelines",
+    {
+        "embed": "bertkit.pipelines.embed:Embed",
+        "fill-mask": "bertkit.pipelines.fill_mask:FillMask",
+        "next-sentence": "bertkit.pipelines.next_sentence:NextSentence",
+        "rerank": "bertkit.pipelines.rerank:Rerank",
+        "token-embeddings": "bertkit.pipelines.token_embeddings:EmbedTokens",
+    },
+)
+"""Pipelines by name; each task has one too (`bertkit.tasks.TASKS`)."""
 
 
 @overload
-def pipeline(  # type: ignore[overload-overlap]
+def pipeline(
     task: Literal["embed"],
     model: str | Path | Loaded,
     *,
@@ -63,7 +58,7 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> Embed: ...
 @overload
-def pipeline(  # type: ignore[overload-overlap]
+def pipeline(
     task: Literal["fill-mask"],
     model: str | Path | Loaded,
     *,
@@ -72,16 +67,7 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> FillMask: ...
 @overload
-def pipeline(  # type: ignore[overload-overlap]
-    task: Literal["generate"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> Generate: ...
-@overload
-def pipeline(  # type: ignore[overload-overlap]
+def pipeline(
     task: Literal["next-sentence"],
     model: str | Path | Loaded,
     *,
@@ -90,7 +76,7 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> NextSentence: ...
 @overload
-def pipeline(  # type: ignore[overload-overlap]
+def pipeline(
     task: Literal["rerank"],
     model: str | Path | Loaded,
     *,
@@ -99,7 +85,7 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> Rerank: ...
 @overload
-def pipeline(  # type: ignore[overload-overlap]
+def pipeline(
     task: Literal["token-embeddings"],
     model: str | Path | Loaded,
     *,
@@ -108,41 +94,23 @@ def pipeline(  # type: ignore[overload-overlap]
     revision: str | None = ...,
 ) -> EmbedTokens: ...
 @overload
-def pipeline(  # type: ignore[overload-overlap]
-    task: Literal["summarize"],
+def pipeline(
+    task: type[Task[Any, A]],
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
     device: str = ...,
     revision: str | None = ...,
-) -> TaskPipeline[SummaryAnswer] | WriteSummaries: ...
-@overload
-def pipeline(  # type: ignore[overload-overlap]
-    task: Literal["words"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> Words: ...
-@overload
-def pipeline(  # type: ignore[overload-overlap]
-    task: Literal["fill-gap"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> FillGap: ...
+) -> TaskPipeline[A]: ...
 @overload
 def pipeline(
-    task: str | type[Task[Any, A]],
+    task: str,
     model: str | Path | Loaded,
     *,
     precision: Inference = ...,
     device: str = ...,
     revision: str | None = ...,
-) -> TaskPipeline[Any]: ...
+) -> Any: ...
 @check_keywords
 def pipeline(
     task: str | type[Task[Any, Any]],
@@ -153,25 +121,14 @@ def pipeline(
     pooling: str | None = None,
     batch_invariant: bool = False,
     revision: str | None = None,
-) -> (
-    Embed
-    | EmbedTokens
-    | FillGap
-    | FillMask
-    | Generate
-    | NextSentence
-    | Rerank
-    | Words
-    | WriteSummaries
-    | TaskPipeline[Any]
-):
+) -> Any:
     """Return a pipeline that runs a model on texts.
 
     Args:
         task: embed, token-embeddings, rerank, fill-mask, generate, next-sentence, words or fill-gap
             (of an ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), a
-            `Task` class, or the name of one of these in transformers (text-classification, ner,
-            feature-extraction, ...).
+            `Task` class, a pipeline or task of an installed extension, or the name of one of these
+            in transformers (text-classification, ner, feature-extraction, ...).
         model: Model directory, hub id, or loaded model.
         precision: fp32, bf16, int8, or auto, which is bf16 if it is faster. int8 requires a
             generative model or a directory of `bertkit quantize`.
@@ -187,51 +144,29 @@ def pipeline(
         DeviceError: If the device cannot be used.
     """
     if isinstance(task, str):
-        task = TASKS.get(task, task)
-    if task in OF_ELMO:
-        check_cpu(device, "an ELMo")
-        return _of_elmo(str(task), model, precision, revision)
-    if isinstance(task, str) and not (task in OTHERS or task in tasks.TASKS or ":" in task):
-        known = (*OTHERS, *OF_ELMO, *tasks.TASKS)
+        task = SYNONYMS.get(task, task)
+    options: dict[str, Any] = {}
+    if pooling is not None or batch_invariant:
+        if task != "embed":
+            raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
+        options = {"pooling": pooling, "batch_invariant": batch_invariant}
+    if isinstance(task, str) and task in PIPELINES:
+        return PIPELINES[task].open(
+            model, precision=precision, device=device, revision=revision, **options
+        )
+    if isinstance(task, str) and not (task in TASKS or ":" in task):
+        known = (*PIPELINES, *TASKS)
         raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
-    if (pooling is not None or batch_invariant) and task != "embed":
-        raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
-    if task != "summarize" and task not in OTHERS:
-        return answering(model, task, precision=precision, revision=revision, device=device)
-    device = inference_device(device, precision, model)
-    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
-    if task == "summarize" and loaded.model.decoder is None:
-        return answering(loaded, task, precision=precision, device=device)
-    engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)
-    if task == "summarize":
-        return WriteSummaries(loaded, engine)
-    if task == "embed":
-        return Embed(loaded, engine, pooling)
-    return OTHERS[task](loaded, engine)  # type: ignore[index]
-
-
-def _of_elmo(
-    task: str, model: str | Path | Loaded, precision: Inference, revision: str | None
-) -> Words | FillGap:
-    if isinstance(model, Loaded):
-        raise CheckpointError(f"{model.folder}: no ELMo; {task} reads the folder of one")
-    if precision != "fp32" or revision is not None:
-        raise ConfigError(f"precision, revision: {task} has none; leave them out")
-    return OF_ELMO[task](model)
+    return answering(model, task, precision=precision, revision=revision, device=device)
 
 
 __all__ = [
     "NUMBER",
-    "OF_ELMO",
-    "OTHERS",
+    "PIPELINES",
     "Candidate",
     "Embed",
     "EmbedTokens",
-    "FillGap",
     "FillMask",
-    "GapAnswer",
-    "Generate",
-    "GeneratedText",
     "MaskAnswer",
     "NextSentence",
     "NextSentenceAnswer",
@@ -239,10 +174,7 @@ __all__ = [
     "Rerank",
     "TaskPipeline",
     "TokenEmbeddings",
-    "WordStates",
-    "Words",
     "Work",
-    "WriteSummaries",
     "answering",
     "inference_device",
     "load_on",

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, Self, get_args
 
 import numpy as np
 import torch
@@ -159,6 +159,20 @@ class ModelPipeline:
     def __init__(self, loaded: Loaded, engine: Engine | Inference) -> None:
         self.loaded, self.tokenizer = loaded, loaded.tokenizer
         self.engine = engine if isinstance(engine, Engine) else open_engine(loaded, engine)
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | Loaded,
+        *,
+        precision: Inference = "fp32",
+        device: str = "auto",
+        revision: str | None = None,
+    ) -> Self:
+        """Open a model as this pipeline; for the arguments and errors see `pipeline`."""
+        device = inference_device(device, precision, model)
+        loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+        return cls(loaded, open_engine(loaded, precision, device=device))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.loaded!r}>"

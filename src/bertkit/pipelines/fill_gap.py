@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import torch
 from torch import Tensor
 
 from bertkit.checkpoint.elmo import load_elmo, load_softmax
+from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.hub import resolve
 from bertkit.data.given import several
 from bertkit.data.tags import untagged
 from bertkit.errors import ConfigError
+from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import Work
 from bertkit.pipelines.fill_mask import Candidate
-from bertkit.pipelines.words import Words, whole_words
+from bertkit.pipelines.words import Words, elmo_directory, whole_words
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.task import Feature
 from bertkit.text.gap import Gap
@@ -49,6 +52,18 @@ class FillGap:
         folder = resolve(model)
         self.words = words or Words(load_elmo(folder))
         self.softmax = load_softmax(folder, self.words.model.config)
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | Loaded,
+        *,
+        precision: Inference = "fp32",
+        device: str = "auto",
+        revision: str | None = None,
+    ) -> Self:
+        """Open the directory of an ELMo with a softmax; it computes in fp32 on the CPU."""
+        return cls(elmo_directory("fill-gap", model, precision, device, revision))
 
     @check_keywords
     def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[GapAnswer]:

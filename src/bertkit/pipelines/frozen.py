@@ -24,9 +24,9 @@ from bertkit.engine.engine import Engine
 from bertkit.engine.words import layer_states, pieces_of, word_states
 from bertkit.errors import DataError
 from bertkit.nn.precision import Precision, check_cpu
-from bertkit.pipelines import Words, inference_device, pipeline
+from bertkit.pipelines import inference_device, pipeline
 from bertkit.pipelines.elmo_task import word_features
-from bertkit.pipelines.words import whole_words
+from bertkit.pipelines.words import Words, whole_words
 from bertkit.progress import progress
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from bertkit.batch import by_length
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.folder import Loaded, load
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.beam import finish
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import PART, Work
+from bertkit.pipelines.answering import answering
+from bertkit.pipelines.base import PART, Work, inference_device, open_engine
 from bertkit.pipelines.generate import PLACES, Generate, merge_decoding
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
@@ -42,6 +44,25 @@ class WriteSummaries:
             )
         self.engine = self.writer.engine
         self.prompt = self.writer.prompt or _published(loaded)
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | Loaded,
+        *,
+        precision: Inference = "fp32",
+        device: str = "auto",
+        revision: str | None = None,
+    ) -> Self | TaskPipeline[SummaryAnswer]:
+        """Open a model that summarizes: this pipeline, or without a decoder that of the task.
+
+        For the arguments and errors see `pipeline`.
+        """
+        device = inference_device(device, precision, model)
+        loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+        if loaded.model.decoder is None:
+            return answering(loaded, Summarize, precision=precision, device=device)
+        return cls(loaded, open_engine(loaded, precision, device=device))
 
     @check_keywords
     def __call__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,11 +14,13 @@ from torch import Tensor
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.elmo import load_elmo
+from bertkit.checkpoint.folder import Loaded
 from bertkit.console import say
 from bertkit.data.tags import untagged
 from bertkit.engine.engine import MAX_BATCH_TOKENS
-from bertkit.errors import DataError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.elmo import Elmo, State
+from bertkit.nn.precision import Inference, check_cpu
 from bertkit.synonyms import check_keywords
 from bertkit.text.characters import bytes_of, sentence_ids
 from bertkit.text.encoding import Encoding, Text
@@ -58,6 +61,18 @@ class Words:
         """
         self.model = model if isinstance(model, Elmo) else load_elmo(model)
         self.max_batch_tokens, self.length = max_batch_tokens, length
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | Loaded,
+        *,
+        precision: Inference = "fp32",
+        device: str = "auto",
+        revision: str | None = None,
+    ) -> Self:
+        """Open the directory of an ELMo; it computes in fp32 on the CPU."""
+        return cls(elmo_directory("words", model, precision, device, revision))
 
     @check_keywords
     def __call__(self, sentences: str | Sequence[Text]) -> list[WordStates]:
@@ -142,6 +157,24 @@ class Words:
         device = self.model.words.projection.weight.device
         states, state = self.model(ids.to(device), lengths, state)
         return list(states.cpu().split(lengths, 1)), state
+
+
+def elmo_directory(
+    task: str, model: str | Path | Loaded, precision: Inference, device: str, revision: str | None
+) -> str | Path:
+    """Return the directory of an ELMo, if the settings suit one.
+
+    Raises:
+        CheckpointError: If it is another model.
+        ConfigError: If an ELMo has no such setting.
+        DeviceError: If the device is neither auto nor the CPU.
+    """
+    check_cpu(device, "an ELMo")
+    if isinstance(model, Loaded):
+        raise CheckpointError(f"{model.folder}: no ELMo; {task} reads the folder of one")
+    if precision != "fp32" or revision is not None:
+        raise ConfigError(f"precision, revision: {task} has none; leave them out")
+    return model
 
 
 def whole_words(ids: NDArray[np.int64]) -> Encoding:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.errors import BertkitError
-from bertkit.pipelines import Generate, Pipeline, Work
-from bertkit.pipelines.generate import PLACES
+from bertkit.pipelines import Pipeline, Work
+from bertkit.pipelines.generate import PLACES, Generate
 from bertkit.serve.jobs import DecodingRun, Job, Steps, Taken
 from bertkit.serve.live import LiveText, LiveWriting
 from bertkit.serve.metrics import Metrics

@@ -12,8 +12,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from bertkit.models.decoding import Decoding
-from bertkit.pipelines import Generate
-from bertkit.pipelines.generate import Prompt, merge_decoding
+from bertkit.pipelines.generate import Generate, Prompt, merge_decoding
 from bertkit.serve import schema
 from bertkit.serve.context import RequestContext, reply
 from bertkit.serve.live import LiveText

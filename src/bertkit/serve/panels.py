@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.pipelines import Embed, FillMask, Generate, NextSentence, Rerank, TaskPipeline
+from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, TaskPipeline
+from bertkit.pipelines.generate import Generate
 from bertkit.retrieval.search import Searcher
 from bertkit.serve.served import require_finite
 from bertkit.tasks import Task

@@ -23,19 +23,19 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import (
     Embed,
     FillMask,
-    Generate,
     NextSentence,
     Pipeline,
     Rerank,
     TaskPipeline,
     Work,
-    WriteSummaries,
     answering,
     inference_device,
     open_engine,
 )
 from bertkit.pipelines.alignment import attends
 from bertkit.pipelines.frozen import FrozenEncoder, is_vectors
+from bertkit.pipelines.generate import Generate
+from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.retrieval.search import Searcher
 from bertkit.retrieval.store import Hit, conditions
 from bertkit.serve import schema
@@ -85,7 +85,7 @@ class ServedModel(ServedBase):
                 f"{folder}: made for the task {task}, whose code is not bertkit's and does not run "
                 f"in a server; if you trust it, name it: --task {task}"
             )
-        kind = trusted.get(task or "") or (find(task) if task in TASKS else None)
+        kind = trusted.get(task or "") or (find(task) if task and task in TASKS else None)
         writes = "lm" in loaded.model.heads
         if writes and device != "cpu":
             say(f"{self.name}: computes on the CPU, as models that write do here")

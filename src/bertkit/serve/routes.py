@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
-from bertkit.pipelines import Embed, GeneratedText, MaskAnswer, NextSentenceAnswer, TaskPipeline
+from bertkit.pipelines import Embed, MaskAnswer, NextSentenceAnswer, TaskPipeline
+from bertkit.pipelines.generate import GeneratedText
 from bertkit.retrieval.store import Hit
 from bertkit.serve import schema
 from bertkit.serve.complete import chat_completions, completions, translate

@@ -14,9 +14,11 @@ from bertkit.checkpoint.elmo import SOFTMAX
 from bertkit.checkpoint.hub import resolve
 from bertkit.data.words import Range
 from bertkit.errors import CheckpointError
-from bertkit.pipelines import FillGap, Pipeline, Words, Work
+from bertkit.pipelines import Pipeline, Work
 from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
+from bertkit.pipelines.fill_gap import FillGap
 from bertkit.pipelines.frozen import FrozenElmo, FrozenVectors, FrozenWords
+from bertkit.pipelines.words import Words
 from bertkit.serve import schema
 from bertkit.text.long import Long
 from bertkit.text.vectors import Vectors

@@ -12,7 +12,8 @@ from starlette.responses import Response
 from bertkit.data.corrupt import Damage, damager, marks_of
 from bertkit.errors import TokenizerError
 from bertkit.models.stepper import CausalStepper
-from bertkit.pipelines import Candidate, Embed, FillGap, FillMask, GapAnswer
+from bertkit.pipelines import Candidate, Embed, FillMask
+from bertkit.pipelines.fill_gap import FillGap, GapAnswer
 from bertkit.serve.context import RequestContext
 from bertkit.serve.forms import BEAMS, DamageForm, GapForm, StepsForm, answered, filled, values
 from bertkit.serve.panels import PIECES

@@ -7,21 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bertkit.errors import ConfigError, did_you_mean
+from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Task
-
-TASKS = {
-    "answer": "bertkit.tasks.answer:Answer",
-    "classify": "bertkit.tasks.classify:Classify",
-    "choose": "bertkit.tasks.choose:Choose",
-    "respond": "bertkit.tasks.respond:Respond",
-    "similarity": "bertkit.tasks.similarity:Similarity",
-    "summarize": "bertkit.tasks.summarize:Summarize",
-    "chat": "bertkit.tasks.chat:Chat",
-    "dpo": "bertkit.tasks.dpo:Dpo",
-    "seq2seq": "bertkit.tasks.seq2seq:Seq2seq",
-    "tag": "bertkit.tasks.tag:Tag",
-}
-"""The tasks bertkit knows by name, and where each is."""
 
 
 def find(name: str) -> type[Task[Any, Any]]:
@@ -29,7 +16,7 @@ def find(name: str) -> type[Task[Any, Any]]:
 
     Raises: ConfigError for a name that leads to no task.
     """
-    module, _, attribute = TASKS.get(name, name).partition(":")
+    module, _, attribute = TASKS.places.get(name, name).partition(":")
     if not attribute:
         raise ConfigError(
             f"no task is named {name!r}; {did_you_mean(name, TASKS)}; one of your own is named "

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bertkit.config import Settings, decode, plain
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.tasks.confusion import LabelPair, LabelReport, label_report
+from bertkit.tasks.table import TASKS
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -231,8 +232,9 @@ class Task(ABC, Generic[E, A]):
 
     @classmethod
     def full_name(cls) -> str:
-        """The name, or module:Class of one from outside the package."""
-        return cls.name if cls.ours() else f"{cls.__module__}:{cls.__qualname__}"
+        """Return the name of a task of bertkit or of an extension, else module:Class."""
+        place = f"{cls.__module__}:{cls.__qualname__}"
+        return cls.name if cls.ours() or place in TASKS.places.values() else place
 
     @classmethod
     def ours(cls) -> bool:

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pipelines import GeneratedText, MaskAnswer, NextSentenceAnswer
+from bertkit.pipelines import MaskAnswer, NextSentenceAnswer
+from bertkit.pipelines.generate import GeneratedText
 from bertkit.retrieval.store import Hit
 from bertkit.tasks.answer import QuestionAnswer
 from bertkit.tasks.choose import ChoiceAnswer

@@ -15,8 +15,9 @@ from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.models.generate import generate
 from bertkit.models.stepper import CausalStepper, Request
 from bertkit.nn.attention import CrossAttention, Trace
-from bertkit.pipelines import Generate, Work
+from bertkit.pipelines import Work
 from bertkit.pipelines.alignment import need_attention
+from bertkit.pipelines.generate import Generate
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.arrays import coded

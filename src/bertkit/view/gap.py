@@ -7,7 +7,8 @@ from typing import Literal
 
 import torch
 
-from bertkit.pipelines import Candidate, Generate, Work
+from bertkit.pipelines import Candidate, Work
+from bertkit.pipelines.generate import Generate
 from bertkit.text.gap import Gap
 from bertkit.text.long import Long
 from bertkit.view.figures import Beside, Figure, Marked, Share, Table

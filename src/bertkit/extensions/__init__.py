@@ -1,0 +1,1 @@
+"""Optional features; `bertkit.registry` says how they and other packages add to bertkit."""

@@ -1,0 +1,5 @@
+"""Models for other runtimes: ONNX, OpenVINO, and 8-bit integers."""
+
+from bertkit.registry import Extension
+
+EXTENSION = Extension("export")

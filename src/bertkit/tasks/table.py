@@ -1,0 +1,17 @@
+"""The table of tasks: the class of each, imported when it is used."""
+
+from bertkit.registry import Registry
+
+TASKS = Registry(
+    "tasks",
+    {
+        "answer": "bertkit.tasks.answer:Answer",
+        "classify": "bertkit.tasks.classify:Classify",
+        "choose": "bertkit.tasks.choose:Choose",
+        "respond": "bertkit.tasks.respond:Respond",
+        "similarity": "bertkit.tasks.similarity:Similarity",
+        "summarize": "bertkit.tasks.summarize:Summarize",
+        "tag": "bertkit.tasks.tag:Tag",
+    },
+)
+"""The tasks by name."""
