@@ -33,13 +33,13 @@ from benchmarks.harness import Options, bf16_here, compare
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.pooling import write_pooling
 from bertkit.engine.quantize import unavailable
+from bertkit.extensions.export.quantize import quantize
 from bertkit.families import BERT
 from bertkit.metrics import cosines, regression
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.nn.precision import Inference
-from bertkit.recipes.quantize import quantize
 from bertkit.text.tokenizer import Tokenizer
 
 Numbers = Literal["fp32", "bf16", "int8"]

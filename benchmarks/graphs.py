@@ -29,8 +29,8 @@ from bertkit.engine.exported import (
     openvino_graph,
     padded,
 )
+from bertkit.extensions.export.export import export
 from bertkit.nn.precision import Inference
-from bertkit.recipes.export import export
 from bertkit.storage import write_json
 from bertkit.text.tokenizer import Tokenizer
 

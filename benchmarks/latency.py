@@ -32,7 +32,7 @@ from benchmarks.embed import (
 )
 from benchmarks.harness import Options, apart, bf16_here, milliseconds
 from bertkit.checkpoint.tuned import read_tuned
-from bertkit.recipes.tune import tune
+from bertkit.extensions.export.tune import tune
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS, COUNT, WARM, TURNS = 32, 200, 40, 3

@@ -34,13 +34,13 @@ from benchmarks.finetune import data_folder
 from benchmarks.harness import Options, apart, bf16_here, compare, milliseconds
 from bertkit import metrics
 from bertkit.console import quietly
-from bertkit.data.judgments import judged, read_judgments, read_queries
+from bertkit.extensions.search.evaluation import evaluate_retrieval, mine
+from bertkit.extensions.search.index import index
+from bertkit.extensions.search.judgments import judged, read_judgments, read_queries
+from bertkit.extensions.search.searcher import Searcher
+from bertkit.extensions.search.stores import open_store
 from bertkit.nn.precision import Precision
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.index import index
-from bertkit.recipes.judge import evaluate_retrieval, mine
-from bertkit.retrieval.opening import open_store
-from bertkit.retrieval.search import Searcher
 from bertkit.tasks import find
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from benchmarks.embed import minilm
 from benchmarks.harness import Options, compare
 from benchmarks.kept import How
 from bertkit.console import quietly
-from bertkit.recipes.export import export
+from bertkit.extensions.export.export import export
 
 FIRST = "fresh process to the first embedding"
 EXPORTED = "fresh process to the first embedding, exported"

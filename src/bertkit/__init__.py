@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     from bertkit.checkpoint.folder import Loaded, load, save
     from bertkit.data.corpus import Corpus
     from bertkit.errors import BertkitError
+    from bertkit.extensions.cleaning.clean import clean
+    from bertkit.extensions.export.export import export
+    from bertkit.extensions.search.index import index
+    from bertkit.extensions.search.searcher import Searcher
+    from bertkit.extensions.serving.client import Client
     from bertkit.models.config import TransformerConfig
     from bertkit.models.model import Model, build
     from bertkit.nn.attention import Trace
     from bertkit.pipelines import pipeline
     from bertkit.pipelines.frame import frame
-    from bertkit.recipes.clean import clean
     from bertkit.recipes.distill import distill
     from bertkit.recipes.embed import embed
     from bertkit.recipes.evaluate import evaluate
-    from bertkit.recipes.export import export
     from bertkit.recipes.finetune import finetune
-    from bertkit.recipes.index import index
     from bertkit.recipes.predict import predict
     from bertkit.recipes.prepare import prepare
     from bertkit.recipes.pretrain import pretrain
     from bertkit.recipes.vocabulary import train_vocabulary
-    from bertkit.retrieval.search import Searcher
     from bertkit.tasks.task import Reading
     from bertkit.text.tokenizer import Tokenizer
     from bertkit.view.explain import explain
@@ -44,25 +45,26 @@ __version__ = "0.1.0"
 _HOME = {
     "Batch": "batch",
     "BertkitError": "errors",
+    "Client": "extensions.serving.client",
     "Corpus": "data.corpus",
     "Loaded": "checkpoint.folder",
     "Model": "models.model",
     "Packed": "batch",
     "Reading": "tasks.task",
-    "Searcher": "retrieval.search",
+    "Searcher": "extensions.search.searcher",
     "Tokenizer": "text.tokenizer",
     "Trace": "nn.attention",
     "TransformerConfig": "models.config",
     "build": "models.model",
-    "clean": "recipes.clean",
+    "clean": "extensions.cleaning.clean",
     "distill": "recipes.distill",
     "embed": "recipes.embed",
     "evaluate": "recipes.evaluate",
     "explain": "view.explain",
-    "export": "recipes.export",
+    "export": "extensions.export.export",
     "finetune": "recipes.finetune",
     "frame": "pipelines.frame",
-    "index": "recipes.index",
+    "index": "extensions.search.index",
     "load": "checkpoint.folder",
     "pipeline": "pipelines",
     "predict": "recipes.predict",
@@ -75,6 +77,7 @@ _HOME = {
 __all__ = [
     "Batch",
     "BertkitError",
+    "Client",
     "Corpus",
     "Loaded",
     "Model",

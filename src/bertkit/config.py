@@ -12,6 +12,7 @@ import inspect
 import itertools
 import json
 import math
+import os
 import re
 import textwrap
 import tomllib
@@ -341,3 +342,19 @@ def _chosen(options: Sequence[type[Settings]], data: Any) -> type[Settings] | No
     """The variant that the data names, or the only class."""
     named = data.get("kind") if isinstance(data, Mapping) else None
     return next((o for o in options if kind_of(o) in (None, named)), None)
+
+
+def api_key(name: str, key: str | None = None) -> str | None:
+    """Return an API key without surrounding white space, or None if there is none.
+
+    Args:
+        name: Environment variable that contains the key.
+        key: Key that is used instead.
+
+    Raises:
+        ConfigError: If no header can contain the key; the message does not show it.
+    """
+    key = (key or os.environ.get(name, "")).strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{name}: the key contains a character that is not printable ASCII")
+    return key or None

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from fnmatch import fnmatch
 
-from tests.architecture.structure import EXTENSIONS, code_lines, edges, extension, figures, modules
+from tests.architecture.structure import (
+    EXTENSIONS,
+    PUBLIC_NAMES,
+    code_lines,
+    edges,
+    figures,
+    imports,
+    modules,
+)
+
+FOLDER = "extensions."
 
 CEILINGS = {
     "code lines of the core": 22_877,
@@ -22,21 +31,26 @@ def test_structure_stays_within_its_ceilings() -> None:
     assert not above, "python -m tests.architecture.structure prints the counts"
 
 
-def test_each_pattern_of_an_extension_has_modules() -> None:
-    names = list(modules())
-    for name, patterns in EXTENSIONS.items():
-        for pattern in patterns:
-            found = [module for module in names if fnmatch(module, pattern)]
-            assert found, pattern
-            assert {extension(module) for module in found} == {name}
+def test_each_module_of_the_table_exists() -> None:
+    listed = [module for names in EXTENSIONS.values() for module in names]
+    assert set(listed) <= modules().keys()
+
+
+def test_the_core_never_imports_from_the_extensions() -> None:
+    parsed = modules()
+    found = {
+        module: sorted(target for target in imports(tree, parsed) if target.startswith(FOLDER))
+        for module, tree in parsed.items()
+        if not module.startswith(FOLDER) and module != PUBLIC_NAMES
+    }
+    assert not {module: targets for module, targets in found.items() if targets}
 
 
 def test_edges_count_imports_of_other_extensions() -> None:
     sources = {
-        "tasks.classify": "from bertkit.serve import app\nfrom bertkit.errors import DataError",
-        "serve.app": "def f():\n    import bertkit.retrieval.store\nfrom bertkit.serve import run",
-        "serve.run": "from bertkit import errors",
-        "retrieval.store": "",
+        "tasks.classify": "from bertkit.extensions.serving import app\nimport bertkit.errors",
+        "extensions.serving.app": "def f():\n    import bertkit.nn.cache\nimport bertkit.errors",
+        "nn.cache": "",
         "errors": "",
     }
     parsed = {name: ast.parse(text) for name, text in sources.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.serve.test_run import process
+from tests.extensions.serving.test_processes import process
 
 import bertkit
 from bertkit.view.explain import explain
@@ -119,7 +119,7 @@ def test_a_word_is_compared(tab: Any) -> None:
     assert tab.locator("li mark").all_inner_texts() == ["c", "c", "c"]
     code = tab.get_by_text("def compared(")
     assert not code.is_visible()
-    tab.get_by_text("src/bertkit/view/contexts.py").last.click()
+    tab.get_by_text("src/bertkit/extensions/serving/views/contexts.py").last.click()
     assert code.is_visible()
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.browser.test_window import watched
+from tests.extensions.serving.test_processes import process
 from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the fixture)
-from tests.serve.test_run import process
 
 import bertkit
+from bertkit.extensions.generation.decode_view import decoder_steps
 from bertkit.pipelines.generate import Generate
 from bertkit.view.arrays import decoded
-from bertkit.view.decode import decoder_steps
 from bertkit.view.document import DecoderSteps
 
 TEXT = "Assignments are illegal"

@@ -24,9 +24,9 @@ from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.adapter import KEYS, write_adapter
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.data.choices import ChoiceQuestion
-from bertkit.data.messages import Conversation
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.generation.messages import Conversation
 from bertkit.families import FAMILIES
 from bertkit.models.lora import LoRA, add_lora, merged
 from bertkit.models.model import Model

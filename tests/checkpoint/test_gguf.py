@@ -17,10 +17,10 @@ from tokenizers import pre_tokenizers
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.export.tune import tune
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import Model
 from bertkit.pipelines.generate import Generate
-from bertkit.recipes.tune import tune
 from bertkit.text.chat import Message
 
 gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[generation]'")

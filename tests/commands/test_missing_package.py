@@ -19,8 +19,12 @@ from bertkit.errors import EXTRAS, BertkitError, missing_package
 Captured = pytest.CaptureFixture[str]
 
 IMPORTERS = (
-    *("bertkit.engine.graph", "bertkit.retrieval.lance", "bertkit.retrieval.qdrant"),
-    *("bertkit.serve.run", "bertkit.serve.metrics", "bertkit.serve.app"),
+    "bertkit.extensions.export.graph",
+    "bertkit.extensions.search.lance",
+    "bertkit.extensions.search.qdrant",
+    "bertkit.extensions.serving.app",
+    "bertkit.extensions.serving.metrics",
+    "bertkit.extensions.serving.processes",
 )
 """Modules that import an optional package at their top."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bertkit import cli, tasks
-from bertkit.commands.table import COMMANDS, GROUPS, SECTIONS, TASKS, summary
+from bertkit.commands.table import COMMANDS, GROUPS, SECTIONS, summary
 
 Captured = pytest.CaptureFixture[str]
 README = Path(__file__).parents[2] / "README.md"
@@ -57,7 +57,8 @@ def test_every_argument_of_a_page_has_a_meaning(name: str) -> None:
 
 
 def test_tasks_of_the_table_are_those_there_are() -> None:
-    assert set(TASKS) == set(tasks.TASKS)
+    listed = {name.split()[1] for name in COMMANDS if name.startswith("finetune ")}
+    assert listed - {"elmo"} == set(tasks.TASKS)
     for name in tasks.TASKS:
         assert target(f"finetune {name}") is tasks.find(name)
 

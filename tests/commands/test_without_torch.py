@@ -15,7 +15,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit import cli
-from bertkit.recipes.export import export
+from bertkit.extensions.export.export import export
 
 for _name in ("onnx", "onnxscript", "onnxruntime", "lancedb"):
     pytest.importorskip(_name, reason="pip install 'bertkit[export,search]'")
@@ -31,7 +31,7 @@ sys.modules.update(dict.fromkeys(json.loads(sys.argv.pop(1))))
 COMMAND = f"{BLOCKED}\nfrom bertkit import cli\nsys.exit(cli.run(sys.argv[1:]))"
 CLIENT = f"""{BLOCKED}
 import httpx
-from bertkit.client import Client
+from bertkit.extensions.serving.client import Client
 server = httpx.MockTransport(lambda request: httpx.Response(200, json=[[1, 2]]))
 print(Client("http://127.0.0.1", transport=server).embed("a").tolist())
 """

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.factories import tiny_tokenizer
 
-from bertkit.data.documents import DocumentColumns, documents, listed
 from bertkit.data.paths import files
 from bertkit.errors import DataError
-from bertkit.recipes.clean import clean
-from bertkit.recipes.index import index
+from bertkit.extensions.cleaning.clean import clean
+from bertkit.extensions.search.documents import DocumentColumns, documents, listed
+from bertkit.extensions.search.index import index
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.vocabulary import train_vocabulary
 

@@ -12,7 +12,7 @@ from tests.text.test_marian import sentences
 from bertkit.data.collate import collate
 from bertkit.data.pairs import Pairs, PairSamples, split_pairs
 from bertkit.errors import BertkitError, ConfigError, DataError
-from bertkit.recipes.prepare_pairs import prepare_pairs
+from bertkit.extensions.generation.prepare_pairs import prepare_pairs
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.text.tokenizer import Tokenizer
 

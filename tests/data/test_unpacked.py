@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from tests.factories import pdf
 
-from bertkit.data.documents import DocumentColumns, documents
-from bertkit.data.formats import convert
 from bertkit.data.questions import read_questions
 from bertkit.data.readers import documents as raw_documents
 from bertkit.data.readers import parquet_rows, read_text
 from bertkit.data.tables import rows
 from bertkit.data.tags import read_conll
 from bertkit.errors import DataError
+from bertkit.extensions.search.document_formats import convert
+from bertkit.extensions.search.documents import DocumentColumns, documents
 from bertkit.storage import EXPANSION, FLOOR
 from bertkit.text.vectors import Vectors
 
@@ -34,7 +34,7 @@ SIZE = 2 * FEW
 def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reject smaller files, so that the tests are fast."""
     monkeypatch.setattr("bertkit.storage.FLOOR", FEW)
-    monkeypatch.setattr("bertkit.data.formats.FLOOR", FEW)
+    monkeypatch.setattr("bertkit.extensions.search.document_formats.FLOOR", FEW)
 
 
 def bomb(path: Path, line: str, head: str = "", tail: str = "") -> Path:
@@ -116,8 +116,8 @@ def docx(path: Path, body: str) -> Path:
 def test_docx_rejects_large_content(
     body: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertkit.data.formats.UNPACKED_XML", FEW)
-    monkeypatch.setattr("bertkit.data.formats.PARAGRAPHS_OF_DOCX", 1000)
+    monkeypatch.setattr("bertkit.extensions.search.document_formats.UNPACKED_XML", FEW)
+    monkeypatch.setattr("bertkit.extensions.search.document_formats.PARAGRAPHS_OF_DOCX", 1000)
     path = docx(tmp_path / "a.docx", body)
     with pytest.raises(DataError, match=f"a.docx: unpacks to more than {limit}"):
         convert(path)

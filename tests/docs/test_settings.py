@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from bertkit.config import Settings
+from bertkit.extensions.serving.limits import Limits
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import card, finetune
 from bertkit.recipes.run_file import FREE, PretrainConfig
-from bertkit.serve.limits import Limits
 from bertkit.tasks import TASKS, find
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"

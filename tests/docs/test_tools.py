@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tests.docs.outputs import missing
 from tests.docs.test_tutorial import DOCS, blocks
+from tests.extensions.serving.test_processes import process
 from tests.factories import tiny_folder, tiny_tokenizer
-from tests.serve.test_run import process
 
 PACKAGES = {
     "langchain": ("langchain_openai",),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.test_export import encodings, model_of
+from tests.extensions.export.test_graph_export import encodings, model_of
 
 from bertkit.batch import Batch
 from bertkit.engine import exported
@@ -24,7 +24,7 @@ from bertkit.nn.pool import Pooling
 for _name in ("onnx", "onnxruntime", "openvino"):
     pytest.importorskip(_name, reason="pip install 'bertkit[export]'")
 
-from bertkit.engine.export import export  # noqa: E402  # needs onnx
+from bertkit.extensions.export.graph_export import export  # noqa: E402  # needs onnx
 
 
 @pytest.fixture(scope="module")

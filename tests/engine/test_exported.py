@@ -19,9 +19,9 @@ from bertkit.checkpoint.folder import load
 from bertkit.engine import exported
 from bertkit.engine.exported import Exported, hashes, openvino_graph
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.export.export import export
 from bertkit.nn.pool import Pooling
 from bertkit.pipelines import pipeline
-from bertkit.recipes.export import export
 from bertkit.text.prompts import Prompts
 
 for _name in ("onnx", "onnxscript", "onnxruntime"):

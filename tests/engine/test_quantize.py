@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.strategies import integers, sampled_from
-from tests.engine.test_export import encodings, model_of
+from tests.extensions.export.test_graph_export import encodings, model_of
 from torch import nn
 
 from bertkit.batch import Batch

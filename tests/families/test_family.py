@@ -11,6 +11,9 @@ import torch
 
 from bertkit.config import at, paths
 from bertkit.errors import ConfigError
+from bertkit.extensions.generation.families.llama import LLAMA
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
+from bertkit.extensions.generation.families.t5 import RATES, T5
 from bertkit.families import (
     ALBERT,
     BERT,
@@ -24,10 +27,7 @@ from bertkit.families import (
     Family,
     family_of,
 )
-from bertkit.families.llama import LLAMA
 from bertkit.families.nomic import OLDER_VALUES
-from bertkit.families.openai_gpt import OPENAI_GPT
-from bertkit.families.t5 import RATES, T5
 from bertkit.models.config import (
     ConvolutionSettings,
     DisentangledPositions,

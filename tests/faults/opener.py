@@ -113,7 +113,7 @@ def main() -> None:
             importlib.import_module(name)
     for line in sys.stdin:
         if line.startswith("store\t"):
-            importlib.import_module("bertkit.retrieval.lance")
+            importlib.import_module("bertkit.extensions.search.lance")
         read, write = os.pipe()
         process = os.fork()
         if process == 0:

@@ -16,10 +16,10 @@ from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.run_folder import say_unfinished
 from bertkit.data.corpus import Corpus
 from bertkit.data.pairs import Pairs
+from bertkit.extensions.generation.prepare_pairs import prepare_pairs
 from bertkit.families import BERT
 from bertkit.recipes.finetune import finetune
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.prepare_pairs import prepare_pairs
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import read_config, read_run_file
 from bertkit.recipes.runs import runs
@@ -142,7 +142,7 @@ def look_at(run: Path) -> None:
 
 
 def make_store(folder: Path) -> None:
-    from bertkit.recipes.index import index
+    from bertkit.extensions.search.index import index
 
     tokenizer = vocabulary("wordpiece")
     save(folder / "model", tiny_model(tokenizer), tokenizer, BERT)
@@ -151,7 +151,7 @@ def make_store(folder: Path) -> None:
 
 
 def use_store(folder: Path) -> None:
-    from bertkit.recipes.search import search
+    from bertkit.extensions.search.search import search
 
     options = {"model": str(folder / "model"), "device": "cpu", "json": True}
     search(str(folder / "store"), "a we", **options)

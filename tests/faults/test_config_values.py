@@ -11,8 +11,8 @@ from tests.factories import tiny_config, tiny_folder
 
 import bertkit
 from bertkit.checkpoint.folder import save
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.families import FAMILIES
-from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.models.model import build
 from bertkit.text.train import train
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.factories import pdf
 
-from bertkit.data.converter import Converter
-from bertkit.data.documents import DocumentColumns, documents
-from bertkit.data.judgments import read_judgments, read_queries
 from bertkit.data.readers import documents as texts
+from bertkit.extensions.search.converter import Converter
+from bertkit.extensions.search.documents import DocumentColumns, documents
+from bertkit.extensions.search.judgments import read_judgments, read_queries
 from bertkit.recipes.run_file import complete, read_run_file
 from bertkit.tasks import find
 from bertkit.tasks.examples import read_examples

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bertkit.config import decode
 from bertkit.errors import ConfigError
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.lstm import LSTM_LM
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.models.generate import GeneratedRow, Writing, draw, generate, guess, uniform
 from bertkit.models.model import Model

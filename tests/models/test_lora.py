@@ -12,10 +12,10 @@ from tests.factories import tiny_config, tiny_model
 from bertkit.batch import Batch, Packed
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.llama import LLAMA
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.families import ALBERT, BERT, FAMILIES, Family
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.llama import LLAMA
-from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.models.lora import LoRA, adapters, add_lora, depths, freeze, merged
 from bertkit.models.model import Model, build
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
-from bertkit.families.lstm import LSTM
+from bertkit.extensions.classic.families.lstm import LSTM
 from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.generate import generate
 from bertkit.models.model import Model, build

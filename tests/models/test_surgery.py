@@ -16,8 +16,8 @@ from bertkit import cli
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import load, resave, save
 from bertkit.errors import ConfigError
+from bertkit.extensions.generation.families.bart import BART
 from bertkit.families import BERT, FAMILIES, MODERNBERT, ROBERTA, Family
-from bertkit.families.bart import BART
 from bertkit.models.model import build
 from bertkit.models.surgery import interpolated, keep_layers, with_vocabulary, without_heads
 from bertkit.recipes.extend import extend_positions

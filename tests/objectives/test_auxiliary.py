@@ -10,10 +10,10 @@ from tests.factories import tiny_model
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.llama import LLAMA
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.families import Family
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.llama import LLAMA
-from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.models.model import Model
 from bertkit.objectives.auxiliary import WithNextWords
 from bertkit.objectives.loss import totals

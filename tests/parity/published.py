@@ -17,13 +17,13 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.errors import BertkitError
+from bertkit.extensions.generation.families.bart import BART
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.llama import LLAMA
+from bertkit.extensions.generation.families.marian import MARIAN
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
+from bertkit.extensions.generation.families.t5 import T5
 from bertkit.families import Family
-from bertkit.families.bart import BART
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.llama import LLAMA
-from bertkit.families.marian import MARIAN
-from bertkit.families.openai_gpt import OPENAI_GPT
-from bertkit.families.t5 import T5
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 transformers.utils.logging.disable_progress_bar()

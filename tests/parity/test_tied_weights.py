@@ -17,13 +17,13 @@ import bertkit
 from bertkit.checkpoint.folder import save
 from bertkit.checkpoint.weights import read_tensors, write_tensors
 from bertkit.errors import CheckpointError
+from bertkit.extensions.generation.families.bart import BART
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.llama import LLAMA
+from bertkit.extensions.generation.families.marian import MARIAN
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
+from bertkit.extensions.generation.families.t5 import T5
 from bertkit.families import FAMILIES, Family
-from bertkit.families.bart import BART
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.llama import LLAMA
-from bertkit.families.marian import MARIAN
-from bertkit.families.openai_gpt import OPENAI_GPT
-from bertkit.families.t5 import T5
 from bertkit.models.model import build
 from bertkit.nn.embedding import sinusoids
 from bertkit.text.train import train

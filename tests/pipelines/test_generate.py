@@ -10,8 +10,8 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.openai_gpt import OPENAI_GPT
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines.generate import Generate
 from bertkit.text.train import END, train

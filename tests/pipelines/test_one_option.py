@@ -14,10 +14,11 @@ from tests.tasks.test_seq2seq import write_model
 import bertkit
 from bertkit import cli
 from bertkit.errors import ConfigError
+from bertkit.extensions.serving import completions as complete
+from bertkit.extensions.serving import schema
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines.generate import Generate, merge_decoding
 from bertkit.pipelines.summarize import WriteSummaries
-from bertkit.serve import complete, schema
 
 Captured = pytest.CaptureFixture[str]
 SETTINGS = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0, "max_new_tokens": 9}

@@ -16,14 +16,14 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 import bertkit
 from bertkit.data.blocks import block
-from bertkit.data.messages import Conversation
+from bertkit.extensions.generation.likelihood import _scores
+from bertkit.extensions.generation.messages import Conversation
+from bertkit.extensions.generation.perplexity import evaluate_text
+from bertkit.extensions.generation.prompts import _chances
+from bertkit.extensions.generation.tasks.chat import Chat as ChatTask
 from bertkit.families import FAMILIES
 from bertkit.pipelines.frozen import FrozenEncoder
 from bertkit.pipelines.generate import Generate
-from bertkit.recipes.likelihood import _scores
-from bertkit.recipes.perplexity import evaluate_text
-from bertkit.recipes.prompts import _chances
-from bertkit.tasks.chat import Chat as ChatTask
 from bertkit.text.chat import ChatFormat
 from bertkit.text.frame import framed
 from bertkit.text.tokenizer import Tokenizer

@@ -13,10 +13,10 @@ from tests.factories import ENCODERS, tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit import cli
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.llama import LLAMA
 from bertkit.families.family import Family
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.llama import LLAMA
-from bertkit.families.lstm import LSTM_LM
 from bertkit.text.train import train
 
 LETTERS = "abcdefghij"

@@ -12,11 +12,11 @@ from tests.factories import tiny_folder
 from bertkit import cli
 from bertkit.checkpoint.folder import load, save
 from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.bart import BART
+from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.families import BERT
-from bertkit.families.bart import BART
 from bertkit.families.family import Family
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.lstm import LSTM_LM
 from bertkit.models.model import build
 from bertkit.nn.pool import Pooling
 from bertkit.recipes.adapt import adapt

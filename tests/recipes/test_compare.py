@@ -15,8 +15,8 @@ from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit.checkpoint.folder import load
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.lstm import LSTM_LM
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.recipes.compare import (
     ELMO,
     GPT,

@@ -10,7 +10,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.recipes.evaluate import evaluate
 from bertkit.tasks.classify import LabelExample
 from bertkit.text.train import train

@@ -25,8 +25,8 @@ from bertkit import cli
 from bertkit.checkpoint.folder import load
 from bertkit.data.questions import Question
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError, TrainingError
+from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.families import BERT, Family
-from bertkit.families.lstm import LSTM_LM
 from bertkit.models.heads import CRFTagger
 from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe

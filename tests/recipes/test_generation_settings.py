@@ -14,7 +14,7 @@ from tests.text.test_chat import TALK, vocabulary
 
 import bertkit
 from bertkit.checkpoint.generation import FILE
-from bertkit.data.messages import Conversation
+from bertkit.extensions.generation.messages import Conversation
 from bertkit.families import FAMILIES
 from bertkit.recipes.finetune import finetune
 

@@ -27,9 +27,9 @@ from bertkit.data.masking import Masking
 from bertkit.data.segments import Samples, Sampling
 from bertkit.engine import linear
 from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.extensions.cleaning.clean import clean
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines import pipeline
-from bertkit.recipes.clean import clean
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.learn import warn

@@ -10,6 +10,7 @@ import pytest
 from bertkit.data.choices import ChoiceQuestion
 from bertkit.data.questions import Question
 from bertkit.data.tags import TaggedText
+from bertkit.extensions.generation.tasks.dpo import Dpo
 from bertkit.recipes.sanity import (
     check_answers,
     check_rows,
@@ -21,7 +22,6 @@ from bertkit.tasks.answer import Answer, QuestionAnswer
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.confusion import label_report
-from bertkit.tasks.dpo import Dpo
 from bertkit.tasks.examples import Examples, read_examples
 from bertkit.tasks.respond import Respond
 from bertkit.tasks.similarity import Similarity

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.config import override
 from bertkit.errors import BertkitError, CheckpointError, DataError
+from bertkit.extensions.generation.bleu import evaluate_translation
+from bertkit.extensions.generation.prepare_pairs import prepare_pairs
 from bertkit.models.decoding import Decoding
 from bertkit.recipes.average import average
-from bertkit.recipes.bleu import evaluate_translation
-from bertkit.recipes.prepare_pairs import prepare_pairs
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.vocabulary import train_vocabulary
 

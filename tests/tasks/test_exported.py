@@ -13,7 +13,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.recipes.export import export
+from bertkit.extensions.export.export import export
 from bertkit.tasks.exported import ExportedAnswer
 from bertkit.tasks.labelled import LabelAnswer
 

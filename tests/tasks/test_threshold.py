@@ -105,7 +105,7 @@ def test_every_way_to_predict_applies_the_threshold(
 def test_an_exported_model_applies_the_threshold(tmp_path: Path) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
-    from bertkit.recipes.export import export
+    from bertkit.extensions.export.export import export
 
     model = tiny_folder(
         tmp_path / "model", tiny_tokenizer("abcd"), "classify", labels=("ham", "spam"), spread=0.3

@@ -17,10 +17,10 @@ from tests.factories import tiny_folder
 import bertkit
 from bertkit.data.choices import ChoiceQuestion
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.llama import LLAMA
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.families import Family
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.llama import LLAMA
-from bertkit.families.openai_gpt import OPENAI_GPT
 from bertkit.models.lora import LoRA
 from bertkit.objectives.loss import totals
 from bertkit.recipes.evaluate import evaluate

@@ -15,12 +15,12 @@ from tests.factories import tiny_config, tiny_model
 from torch import Tensor
 
 from bertkit.errors import ConfigError
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.bart import BART
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.marian import MARIAN
+from bertkit.extensions.generation.families.t5 import T5
 from bertkit.families import ELECTRA, Family
-from bertkit.families.bart import BART
-from bertkit.families.gpt2 import GPT2
-from bertkit.families.lstm import LSTM_LM
-from bertkit.families.marian import MARIAN
-from bertkit.families.t5 import T5
 from bertkit.models.config import AttentionSettings, NormSettings
 from bertkit.models.model import Model, build
 from bertkit.objectives.replace import Generator, with_generator

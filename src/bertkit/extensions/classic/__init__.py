@@ -5,11 +5,11 @@ from bertkit.registry import Extension
 EXTENSION = Extension(
     "classic",
     families={
-        "lstm": "bertkit.families.lstm:LSTM",
-        "lstm-lm": "bertkit.families.lstm:LSTM_LM",
+        "lstm": "bertkit.extensions.classic.families.lstm:LSTM",
+        "lstm-lm": "bertkit.extensions.classic.families.lstm:LSTM_LM",
     },
     pipelines={
         "words": "bertkit.pipelines.words:Words",
-        "fill-gap": "bertkit.pipelines.fill_gap:FillGap",
+        "fill-gap": "bertkit.extensions.classic.fill_gap:FillGap",
     },
 )

@@ -5,16 +5,16 @@ from bertkit.registry import Extension
 EXTENSION = Extension(
     "generation",
     families={
-        "openai-gpt": "bertkit.families.openai_gpt:OPENAI_GPT",
-        "gpt2": "bertkit.families.gpt2:GPT2",
-        "marian": "bertkit.families.marian:MARIAN",
-        "bart": "bertkit.families.bart:BART",
-        "t5": "bertkit.families.t5:T5",
-        "llama": "bertkit.families.llama:LLAMA",
+        "openai-gpt": "bertkit.extensions.generation.families.openai_gpt:OPENAI_GPT",
+        "gpt2": "bertkit.extensions.generation.families.gpt2:GPT2",
+        "marian": "bertkit.extensions.generation.families.marian:MARIAN",
+        "bart": "bertkit.extensions.generation.families.bart:BART",
+        "t5": "bertkit.extensions.generation.families.t5:T5",
+        "llama": "bertkit.extensions.generation.families.llama:LLAMA",
     },
     tasks={
-        "chat": "bertkit.tasks.chat:Chat",
-        "dpo": "bertkit.tasks.dpo:Dpo",
+        "chat": "bertkit.extensions.generation.tasks.chat:Chat",
+        "dpo": "bertkit.extensions.generation.tasks.dpo:Dpo",
         "seq2seq": "bertkit.tasks.seq2seq:Seq2seq",
     },
     pipelines={

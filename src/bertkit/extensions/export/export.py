@@ -1,0 +1,104 @@
+"""A model that makes vectors -> a folder that runs without torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any, Literal
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.console import say
+from bertkit.errors import ConfigError
+from bertkit.extensions.export import graph_export as exporting
+from bertkit.extensions.search.searcher import fingerprint
+from bertkit.pipelines import Embed, answering
+from bertkit.storage import new_folder, refuse_used
+from bertkit.synonyms import check_keywords
+from bertkit.tasks import Task
+from bertkit.tasks.columns import with_columns
+
+NEEDS = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
+}
+
+
+@check_keywords
+def export(
+    model: str | Path | Loaded,
+    /,
+    *,
+    out: Path,
+    format: Literal["onnx", "openvino"] = "onnx",
+    operators: Literal["fused", "standard"] = "fused",
+    pooling: Literal["mean", "cls", "max"] | None = None,
+    task: str | type[Task[Any, Any]] | None = None,
+) -> dict[str, Any]:
+    """A model that makes vectors as ONNX or OpenVINO, to run without torch.
+
+    The folder has a graph and a tokenizer. Returns: how far its vectors are from the model's.
+    Models of layers like BERT's become the fused operators of ONNX Runtime; others, and graphs for
+    OpenVINO, the standard ones.
+
+    With a `task` that the model was fine-tuned for, the logits of its head are an output too.
+    Raises: ConfigError when `out` is in use or a package is missing, CheckpointError when the graph
+    gives other vectors. Nothing is written then.
+
+    Args:
+        model: A model folder or hub id.
+        out: The folder, to be made; `bertkit embed` opens it.
+        format: What runs it: ONNX Runtime or OpenVINO.
+        operators: ONNX operators: those of ONNX Runtime, which are the fastest there, or the
+            standard's, which other programs read.
+        pooling: The mean or maximum over tokens, or [CLS]; by default as the folder says, else
+            mean.
+        task: What it was fine-tuned for, whose logits are to be an output too.
+    """
+    refuse_used(out)
+    missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"format: {format} needs {', '.join(missing)}, which is not installed: "
+            "pip install 'bertkit[export]'"
+        )
+    from bertkit.extensions.export.graph import unfit  # needs onnx
+
+    loaded = model if isinstance(model, Loaded) else load(model)
+    head, of_task = None, {}
+    if task is not None:
+        answers = answering(loaded, task)
+        loaded, head = answers.loaded, answers.task.head
+        settings = with_columns(answers.task.settings(), answers.columns)
+        of_task = {"labels": answers.task.labels, "settings": settings}
+    embed = Embed(loaded, pooling=pooling)
+    if format != "onnx":
+        operators = "standard"
+    elif operators == "fused":
+        part = None if head is None else loaded.model.heads[head]
+        if reason := unfit(loaded.model, part):
+            say(f"operators: the standard's, for {reason}")
+            operators = "standard"
+    if out.exists():
+        out.rmdir()  # empty, or it would have been refused
+    with new_folder(out) as partial:
+        loaded.tokenizer.save(partial, segments=loaded.model.config.token_types > 1)
+        apart = exporting.export(
+            loaded.model,
+            embed.pooling,
+            partial,
+            length=loaded.length,
+            kind=format,
+            head=head,
+            operators=operators,
+            about={
+                "fingerprint": fingerprint(embed),
+                "similarity": embed.pooling.similarity,
+                **of_task,
+            },
+        )
+    return {
+        "format": format,
+        "operators": operators,
+        "length": loaded.length,
+        "largest_difference": apart,
+    }

@@ -1,0 +1,311 @@
+"""Find out what a model is fastest with on this machine, and remember it in its folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar, get_args
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.int8 import FILE as INT8
+from bertkit.checkpoint.int8 import read_int8
+from bertkit.checkpoint.tuned import (
+    COUNTS,
+    GRAPH,
+    NAMES,
+    EngineName,
+    Tuned,
+    cell,
+    processor_and_instructions,
+    records,
+    versions,
+    weights_of,
+    write_tuned,
+)
+from bertkit.console import say
+from bertkit.data.local_text import documents
+from bertkit.engine.beside import GraphLayers
+from bertkit.engine.exported import Runtime
+from bertkit.engine.quantize import unavailable
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.export.quantize import LOWEST, read_texts
+from bertkit.extensions.search.searcher import fingerprint
+from bertkit.metrics import cosines
+from bertkit.nn.precision import Inference, has_bf16
+from bertkit.pipelines import Embed, Work, open_engine
+from bertkit.storage import new_folder
+from bertkit.threads import thread_limit
+
+TEXTS = 512
+"""As many are embedded, over and over."""
+
+BUDGETS = (1024, 2048, 4096, 8192, 16384)
+"""Tokens of a batch that are tried."""
+
+ROUNDS = 3
+"""Each choice is timed so often, in turn with the others; the median counts."""
+
+C = TypeVar("C")
+
+
+def tune(
+    model: str | Path,
+    texts: Sequence[Path] | None = None,
+    /,
+    *,
+    lowest: float = LOWEST,
+    precision: Inference = "auto",
+) -> dict[str, Any]:
+    """What a model is fastest with on this machine, for --precision auto.
+
+    Precisions are timed, then tokens of a batch, then threads, and then bertkit's own engine beside
+    a graph by ONNX Runtime and OpenVINO, where these are installed and the model is made of layers
+    like BERT's: with one text, with few and with many, short and long. `precision="auto"` takes it
+    from then on, on this machine, for vectors and for answers. `texts` are files of texts like
+    those to come, for the answer depends on their length; by default English that is there already.
+    A precision or a runtime is left out if a vector has a cosine below `lowest` to its fp32 one.
+    Returns: the choice, and the
+    texts per second of all that was tried.
+    Raises: ConfigError for a folder that cannot be written to, DataError for files without a text.
+
+    Args:
+        model: A model folder, which remembers it.
+        texts: .txt files, a text a line, or .jsonl: texts like those to come. By default English.
+        lowest: A precision is left out if a vector has a lower cosine to its fp32 one.
+        precision: The one to find the fastest of; auto is any.
+    """
+    loaded = load(model)
+    if not loaded.folder.is_dir():
+        raise ConfigError(f"{model}: a file alone, with no folder that could remember it")
+    if not os.access(loaded.folder, os.W_OK):
+        raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
+    weights = weights_of(loaded.folder)
+    records(loaded.folder)  # a damaged file is told before anything is timed
+    samples = (read_texts(texts) if texts else _local_texts())[:TEXTS]
+    if not samples:
+        raise DataError("texts: there is none in these files; give some like those to come")
+    works = Embed(loaded, "fp32").prepare(samples, long="truncate")
+    tokens = sum(work.tokens for work in works)
+    say(f"{len(works)} texts of {tokens:,} tokens, in each precision at first")
+    tried: dict[str, dict[Any, Any]] = {}
+
+    def fastest(setting: str, choices: Mapping[C, Callable[[], object]]) -> C:
+        tried[setting] = rates = {c: len(works) / s for c, s in _seconds(choices).items()}
+        for choice, rate in rates.items():
+            say(f"{setting} {choice}: {rate:,.0f} texts/s")
+        return max(choices, key=lambda choice: rates[choice])
+
+    def runs(choices: Mapping[C, Embed]) -> dict[C, Callable[[], object]]:
+        return {choice: partial(embed.run, works) for choice, embed in choices.items()}
+
+    # all that is timed has no more threads than the record says there may be
+    torch.set_num_threads(min(torch.get_num_threads(), thread_limit()))
+    precisions, exact = _precisions(loaded, works, lowest)
+    if precision != "auto":
+        if precision not in precisions:
+            raise ConfigError(
+                f"precision: {precision} is not to be had here, or costs too much (--lowest); "
+                f"choose {' or '.join(precisions)}, or auto"
+            )
+        precisions = {precision: precisions[precision]}
+    precision = fastest("precision", runs(precisions))
+    chosen = precisions[precision].engine
+    sizes = {size: Embed(loaded, chosen.with_max_batch_tokens(size)) for size in BUDGETS}
+    max_batch_tokens = fastest("max_batch_tokens", runs(sizes))
+    run = partial(sizes[max_batch_tokens].run, works)
+    counts = sorted({min(2**power, thread_limit()) for power in range(12)})
+    threads = fastest("threads", {count: partial(_with_threads, count, run) for count in counts})
+    packed = sizes[max_batch_tokens]
+    choice = Tuned(
+        processor=processor_and_instructions(),
+        cores=thread_limit(),
+        precision=precision,
+        max_batch_tokens=max_batch_tokens,
+        threads=threads,
+        texts_per_second=tried["threads"][threads],
+        pooling=packed.pooling.mode,
+        versions=versions(),
+        weights=weights,
+    )
+    write_tuned(loaded.folder, choice)  # before the graph that an older one names goes
+    engines = _engines(loaded, packed, choice, works, exact, lowest, tried)
+    write_tuned(loaded.folder, msgspec.structs.replace(choice, engines=engines))
+    return {
+        "precision": precision,
+        "max_batch_tokens": max_batch_tokens,
+        "threads": threads,
+        "engines": engines,
+        "tried": tried,
+    }
+
+
+def _engines(
+    loaded: Loaded,
+    packed: Embed,
+    choice: Tuned,
+    works: Sequence[Work],
+    exact: NDArray[np.float32],
+    lowest: float,
+    tried: dict[str, dict[Any, Any]],
+) -> dict[str, EngineName]:
+    """The fastest engine for one text, for few and for many, short and long; the graph is kept in
+    the folder where it is one of them."""
+    out = loaded.folder / GRAPH
+    if out.exists():
+        shutil.rmtree(out)
+    if reason := _no_graph(loaded, choice.precision):
+        say(f"engine: packed batches alone, for {reason}")
+        return {}
+    _write_graph(loaded, packed, choice.precision, out)
+    engines: dict[EngineName, Callable[[Sequence[Work]], object]] = {
+        "packed": partial(_with_threads, choice.threads, packed.run)
+    }
+    graphs = choice.graphs(loaded.folder)
+    for runtime in _runtimes(choice.precision):
+        beside = GraphLayers(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
+        embed = Embed(loaded, packed.engine.with_beside(beside))
+        try:
+            nearest = cosines(embed.run(works), exact).min()
+        except CheckpointError as error:
+            say(f"engine: not {NAMES[runtime]} ({error})")
+            continue
+        if nearest >= lowest:
+            engines[runtime] = embed.run
+        else:
+            say(f"engine: not {NAMES[runtime]}, whose lowest cosine is {nearest:.4f}")
+    if len(engines) == 1:
+        shutil.rmtree(out)
+        return {}
+    order = sorted(works, key=lambda work: work.tokens)
+    chosen: dict[str, EngineName] = {}
+    for half in (order[: len(order) // 2 + 1], order[len(order) // 2 :]):
+        part = half[:: max(1, len(half) // COUNTS[-1])]
+        mean = sum(work.tokens for work in part) // len(part)
+        for count in (count for count in COUNTS if count <= len(part)):
+            name = cell([mean] * count)
+            if name in chosen:
+                continue
+            asked = [part[n : n + count] for n in range(0, len(part) - count + 1, count)]
+            seconds = _seconds({e: partial(_each, run, asked) for e, run in engines.items()})
+            rates = {engine: len(asked) * count / s for engine, s in seconds.items()}
+            tried.setdefault("engines", {})[name] = rates
+            say(f"engine, {name}: " + ", ".join(f"{e} {r:,.0f} texts/s" for e, r in rates.items()))
+            chosen[name] = max(rates, key=lambda engine: rates[engine])
+    if set(chosen.values()) <= {"packed"}:
+        shutil.rmtree(out)
+    return chosen
+
+
+def _always(runtime: Runtime) -> Callable[[Sequence[int]], Runtime]:
+    return lambda _: runtime
+
+
+def _each(call: Callable[[Any], object], parts: Sequence[Any]) -> None:
+    for part in parts:
+        call(part)
+
+
+def _runtimes(precision: Inference) -> list[Runtime]:
+    """Those that are installed; OpenVINO does not know the operators of integers."""
+    runtimes: tuple[Runtime, ...] = get_args(Runtime)
+    return [
+        name
+        for name in runtimes
+        if importlib.util.find_spec(name) and (name, precision) != ("openvino", "int8")
+    ]
+
+
+def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
+    """None, or why there is no graph to be timed."""
+    if not _runtimes(precision):
+        return "no runtime of graphs is installed (pip install 'bertkit[export]')"
+    if importlib.util.find_spec("onnx") is None:
+        return "onnx is not installed (pip install 'bertkit[export]')"
+    from bertkit.extensions.export.graph import unfit
+    from bertkit.extensions.export.graph_export import too_large
+
+    return unfit(loaded.model) or too_large(loaded.model)
+
+
+def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path) -> None:
+    """Write the graph of a model whose vectors are not normalized yet, as an exported folder."""
+    from bertkit.extensions.export.graph import build, write
+    from bertkit.extensions.export.graph_export import write_record
+
+    int8 = None
+    if precision == "int8":
+        int8, _ = read_int8(loaded.folder, loaded.fingerprint())
+    pooling = replace(packed.pooling, normalize=False)
+    with new_folder(out) as partial_folder:
+        write(build(loaded.model, pooling, int8=int8), partial_folder)
+        loaded.tokenizer.save(partial_folder, segments=loaded.model.config.token_types > 1)
+        about = {
+            "fingerprint": fingerprint(packed),
+            "similarity": pooling.similarity,
+            "normalize": packed.pooling.normalize,
+        }
+        write_record(partial_folder, "onnx", pooling, packed.dimension, loaded.length, about)
+
+
+def _precisions(
+    loaded: Loaded, works: Sequence[Work], lowest: float
+) -> tuple[dict[Inference, Embed], NDArray[np.float32]]:
+    """The precisions of this machine whose vectors are near enough to those of fp32, and these."""
+    exact = Embed(loaded, open_engine(loaded, "fp32"))
+    vectors = exact.run(works)
+    known: dict[Inference, Embed] = {"fp32": exact}
+    others: dict[Inference, bool] = {
+        "bf16": has_bf16("cpu"),
+        "int8": (loaded.folder / INT8).exists() and unavailable() is None,
+    }
+    for precision in (name for name, there in others.items() if there):
+        embed = Embed(loaded, open_engine(loaded, precision))
+        nearest = cosines(embed.run(works), vectors).min()
+        if nearest >= lowest:
+            known[precision] = embed
+        else:
+            say(f"{precision}: left out; its lowest cosine is {nearest:.4f}, below {lowest}")
+    return known, vectors
+
+
+def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
+    """The median time of each."""
+    times: dict[C, list[float]] = {choice: [] for choice in choices}
+    for round_ in range(ROUNDS + 1):
+        for choice, call in choices.items():
+            start = time.perf_counter()
+            call()
+            if round_:  # the first only warms up
+                times[choice].append(time.perf_counter() - start)
+    return {choice: median(each) for choice, each in times.items()}
+
+
+def _with_threads(count: int, run: Callable[..., object], *given: object) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        run(*given)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _local_texts() -> list[str]:
+    """Paragraphs of the Python reference, short and long."""
+    paragraphs: list[str] = []
+    for _, text in documents():
+        paragraphs += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+        if len(paragraphs) >= TEXTS:
+            break
+    return paragraphs

@@ -1,0 +1,57 @@
+"""BART: an encoder and a decoder that learned to mend texts. Lewis et al. 2020."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bertkit.extensions.generation.families.marian import MARIAN, NEUTRAL, layers, settings
+from bertkit.families.family import module
+from bertkit.families.keys import UNUSED_HEAD
+
+_STACK: dict[str, Any] = {"token_types": 0, "norm.eps": 1e-5}
+_DEFAULTS: dict[str, Any] = {"max_positions": 1024, "pad_id": 1, "attention_dropout": 0.0}
+_DEFAULTS |= {"hidden": 1024, "heads": 16, "intermediate": 4096}
+
+
+def _embedding(side: str) -> dict[str, str | tuple[str, ...]]:
+    """The table's rows of what stands before one stack."""
+    return {
+        f"{side}.embedding.positions.weight": f"model.{side}.embed_positions.weight",
+        **module(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding"),
+    }
+
+
+assert MARIAN.decoder is not None
+BART = replace(
+    MARIAN,
+    name="bart",
+    vocab=50_265,
+    fixed=_STACK,
+    defaults=_DEFAULTS,
+    neutral=NEUTRAL,
+    special=None,
+    irrelevant={**MARIAN.irrelevant, "classifier_dropout": UNUSED_HEAD},
+    roles=("pad", "unk", "bos", "eos"),
+    written_roles=("pad", "bos", "eos"),
+    body={
+        "encoder.embedding.tokens.weight": "model.shared.weight",
+        "decoder.embedding.tokens.weight": "model.shared.weight",
+        **_embedding("encoder"),
+        **_embedding("decoder"),
+        **layers("encoder"),
+        **layers("decoder"),
+    },
+    unused_positions=2,
+    sinusoids=(),
+    architectures={frozenset(): "BartModel", frozenset({"lm"}): "BartForConditionalGeneration"},
+    decoder=replace(
+        MARIAN.decoder,
+        name="bart",
+        settings=settings("decoder"),
+        fixed={**_STACK, "attention.causal": True, "attention.cross": True, "head.lm_bias": True},
+        defaults=_DEFAULTS,
+    ),
+    start="eos",
+    zero_pad=False,
+)

@@ -1,0 +1,214 @@
+"""The application behind the admission: the routes that its models answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from starlette import routing
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bertkit import __version__
+from bertkit.errors import BertkitError, CheckpointError
+from bertkit.extensions.serving import schema
+from bertkit.extensions.serving.admission import AdmissionMiddleware
+from bertkit.extensions.serving.batcher import Batcher
+from bertkit.extensions.serving.errors import DEFECT, Refused, invalid
+from bertkit.extensions.serving.limits import Limits
+from bertkit.extensions.serving.metrics import Metrics
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.extensions.serving.openapi import openapi
+from bertkit.extensions.serving.page_routes import pages
+from bertkit.extensions.serving.request_bodies import decode
+from bertkit.extensions.serving.request_context import RequestContext, refusal, reply
+from bertkit.extensions.serving.routes import ROUTES, Route, task_route
+
+STARTED = int(time.time())
+"""When this process started, in Unix seconds."""
+
+JSON = re.compile(r"application/([^/;]+\+)?json\s*(;|$)", re.IGNORECASE)
+"""The content types of a question."""
+
+
+def install_app(
+    admission: AdmissionMiddleware,
+    registry: ModelRegistry,
+    batcher: Batcher,
+    runs: Sequence[Path] = (),
+) -> None:
+    """Let requests through to the registry, and to what else it can answer after a reload."""
+
+    def let_in() -> None:
+        admission.open_to(
+            create_app(registry, batcher, admission.limits, admission.metrics, runs, let_in)
+        )
+
+    let_in()
+
+
+def create_app(
+    registry: ModelRegistry,
+    batcher: Batcher,
+    limits: Limits,
+    metrics: Metrics,
+    runs: Sequence[Path],
+    changed: Callable[[], None],
+) -> Starlette:
+    """The application, with a route for each ability of the registry, and pages, on `runs` too.
+
+    `changed` is called when a reload changes the abilities.
+    """
+    abilities = registry.routed = registry.abilities()
+    fixed = {route.path for route in ROUTES}  # no task takes their place
+    routes = [
+        *(route for route in ROUTES if route.ability in abilities),
+        *(task_route(task) for path, task in registry.tasks().items() if path not in fixed),
+        *ADMIN,
+    ]
+    described = reply(openapi(routes)).body
+
+    async def description(request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    app = Starlette(
+        routes=[
+            *(
+                # names of models may hold a slash
+                routing.Route(
+                    one.path.replace("{name}", "{name:path}"), _endpoint(one), methods=[one.method]
+                )
+                for one in routes
+            ),
+            routing.Route("/openapi.json", description),
+            *pages(registry, runs),
+        ],
+        exception_handlers={
+            Exception: _defect,
+            Refused: _refuse,
+            BertkitError: _refuse,
+            HTTPException: _refuse_http,
+        },
+    )
+    state = app.state
+    state.registry, state.batcher, state.limits, state.metrics = registry, batcher, limits, metrics
+    state.changed = changed
+    return app
+
+
+def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+    """A route's handler, behind the decoding of what is asked."""
+
+    async def endpoint(request: Request) -> Response:
+        context = RequestContext(request)
+        if route.ask is None:
+            return await route.handler(context)
+        if not JSON.match(request.headers.get("content-type", "")):
+            raise invalid("send JSON, with the header content-type: application/json")
+        return await route.handler(decode(route.ask, await request.body()), context)
+
+    return endpoint
+
+
+async def _refuse(request: Request, error: Any) -> Response:
+    return refusal(error).response(request.url.path)
+
+
+async def _refuse_http(request: Request, error: Any) -> Response:
+    lost = error.status_code == 404
+    sentence = "no such route; /openapi.json lists them" if lost else str(error.detail)
+    kind = "not_found" if lost else "bad_request"
+    return await _refuse(
+        request, Refused(error.status_code, sentence, kind=kind, headers=error.headers)
+    )
+
+
+async def _defect(request: Request, _: Any) -> Response:
+    return await _refuse(request, DEFECT)
+
+
+async def info(context: RequestContext) -> Response:
+    """The models, what they answer, and the limits."""
+    search = context.registry.search
+    store = None if search is None else search.searcher.store.place
+    models = [model.about() for model in context.registry.models.values()]
+    return reply(schema.Info(__version__, models, store, context.limits))
+
+
+async def reload(context: RequestContext) -> Response:
+    """Open a model's folder again; earlier requests are answered by the old model."""
+    name, registry, state = context.path_params["name"], context.registry, context.app.state
+    if name not in registry.models:
+        raise invalid(f"no model {name[:80]!r}", "name")
+
+    async def opened() -> None:
+        async with registry.opening:
+            del registry.reloads[name]  # a later request needs files that may be newer
+            await asyncio.to_thread(registry.reload, name)
+            if registry.abilities() != registry.routed:
+                state.changed()
+
+    if name not in registry.reloads:
+        registry.reloads[name] = asyncio.ensure_future(opened())
+        registry.reloads[name].add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        # a reload continues after its client has left, so that others may join it
+        await asyncio.shield(registry.reloads[name])
+    except CheckpointError as error:
+        raise invalid(str(error), "name") from None
+    return reply(registry.models[name].about())
+
+
+async def ready(context: RequestContext) -> Response:
+    """Whether each model gives the vector that it gave when it was opened."""
+    for model in context.registry.models.values():
+        vectors = await context.batcher.answers(model.probed, model.probe, urgent=True)
+        if not all(map(model.well, vectors)):
+            raise Refused(503, f"{model.name} gives other vectors than it did", kind="unhealthy")
+    return reply({"status": "ready"})
+
+
+async def health(context: RequestContext) -> Response:
+    """The same as /health/ready, by TEI's name."""
+    return await ready(context)
+
+
+async def openai_models(context: RequestContext) -> Response:
+    """The models, as OpenAI's clients list them."""
+    return reply(schema.OpenAIModels(data=list(map(_openai_model, context.registry.models))))
+
+
+async def openai_model(context: RequestContext) -> Response:
+    """One model, as OpenAI's clients ask for it."""
+    name = context.path_params["name"]
+    if name not in context.registry.models:
+        raise Refused(404, f"no model {name[:80]!r}; /v1/models lists them", kind="not_found")
+    return reply(_openai_model(name))
+
+
+def _openai_model(name: str) -> schema.OpenAIModel:
+    return schema.OpenAIModel(id=name, created=STARTED)
+
+
+async def counters(context: RequestContext) -> Response:
+    """Counters in Prometheus's text format."""
+    text = context.app.state.metrics.text()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+ADMIN = (
+    Route("/info", info, schema.Info, method="GET"),
+    Route("/models/{name}/reload", reload, schema.ModelInfo),
+    Route("/v1/models", openai_models, schema.OpenAIModels, method="GET"),
+    Route("/v1/models/{name}", openai_model, schema.OpenAIModel, method="GET"),
+    Route("/health/ready", ready, dict[str, Literal["ready"]], method="GET"),
+    Route("/health", health, dict[str, Literal["ready"]], method="GET"),
+    Route("/metrics", counters, str, method="GET", media_type="text/plain"),
+)
+"""Questions about the server itself."""

@@ -1,0 +1,108 @@
+"""One word in several texts, by every kind of model: how alike its states are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.readers import numbered
+from bertkit.data.words import Range, find
+from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.serving.views.answers import context_squares, cosine_table
+from bertkit.extensions.serving.views.contexts import TEXTS, compared, read_word
+from bertkit.nn.precision import Precision
+from bertkit.pipelines.frozen import open_words
+from bertkit.storage import new_folder, refuse_used, write_json
+from bertkit.view.chart import squares, write_svg
+from bertkit.view.figures import Marked, Table
+from bertkit.view.page import write_report
+
+
+def contexts(
+    word: str,
+    file: Path,
+    /,
+    *,
+    models: Sequence[str],
+    out: Path | str,
+    layer: int = -1,
+    precision: Precision = "fp32",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """The same word in several texts, by word vectors, ELMo, GPT and BERT: cosines of its states.
+
+    Each model gives the word a state in each text and layer; word vectors have one for all texts,
+    a causal model knows what stands before the word alone. `out` gets contexts.json, .svg, .html:
+    the cosines of every two texts, a square for each model.
+    Returns: what contexts.json holds.
+    Raises: ConfigError when `out` exists, or for a layer that a model has not; DataError naming
+    file and line of a text without the word; CheckpointError. Nothing is written then.
+
+    Args:
+        word: A word, or another form of it than stands there (carry, carried).
+        file: Texts with the word, a line each.
+        models: A file of word vectors, a model folder or hub id, the folder of an ELMo; once for
+            each.
+        out: The folder of what is made; it must not exist yet.
+        layer: Which layer the picture shows, of models that have several; the last by default, 0
+            is the embeddings. All are in contexts.json and on the page.
+        precision: Precision of the computation.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+    """
+    out = Path(out)
+    refuse_used(out)
+    texts, ranges = _texts(word, file)
+    rows = []
+    for name in models:
+        frozen = open_words(name, precision, device)
+        own = compared(frozen, read_word(name, frozen, texts, ranges), texts, ranges)
+        rows.append({"model": name, "sees": own.sees, "cosines": own.cosines})
+        if not -len(own.cosines) <= layer < len(own.cosines) and frozen.layers:
+            raise ConfigError(f"layer: {layer}; {name} has layers 0 to {frozen.layers}")
+    result = {"word": word, "texts": texts, "ranges": ranges, "layer": layer, "models": rows}
+    with new_folder(out) as folder:
+        write_json(folder / "contexts.json", result)
+        _draw(folder, result)
+    return result
+
+
+def _texts(word: str, file: Path) -> tuple[list[str], list[Range]]:
+    """Raises: DataError naming file and line."""
+    rows = numbered(file)
+    if not 2 <= len(rows) <= TEXTS:
+        raise DataError(f"{file}: {len(rows)} texts; give 2 to {TEXTS}, a line each")
+    texts, ranges = [], []
+    for number, line in rows:
+        place = find(word, line)
+        if place is None:
+            raise DataError(f"{file}:{number}: {word!r} is not in it; write it as it stands there")
+        texts.append(line)
+        ranges.append(place)
+    return texts, ranges
+
+
+def _draw(folder: Path, result: Mapping[str, Any]) -> None:
+    word, layer = result["word"], result["layer"]
+    rows = [
+        (f"{number}. {Path(one['model']).name}", one["sees"], one["cosines"])
+        for number, one in enumerate(result["models"], 1)
+    ]
+    shown = context_squares(rows, layer)
+    title = f"Cosines of “{word}” in {len(result['texts'])} texts, by model"
+    write_svg(folder / "contexts.svg", squares(shown, title))
+    pairs = zip(result["texts"], result["ranges"], strict=True)
+    texts = [(str(n), Marked(text, [(*place, "")])) for n, (text, place) in enumerate(pairs, 1)]
+    which = "the last layer" if layer == -1 else f"layer {layer}"
+    write_report(
+        folder / "contexts.html",
+        "contexts.html",
+        word=word,
+        layer=f"{which}, counted from the last," if layer < -1 else which,
+        charts=[squares([one], one.name) for one in shown],
+        texts=Table("Texts", texts, ("", "text"), wraps=True),
+        models=[
+            (square.name, one["model"], one["sees"], cosine_table(one["cosines"]))
+            for square, one in zip(shown, result["models"], strict=True)
+        ],
+    )

@@ -1,0 +1,96 @@
+"""The response to a request: its headers, its parts, and the time that each side takes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from bertkit.extensions.serving.errors import Refused
+
+PART = 64 << 10
+"""Bytes of a body that are sent at a time."""
+
+PARTS = 16
+"""Number of parts that a client must read within the timeout of the server."""
+
+
+class Reply:
+    """An ASGI `send` that splits bodies into parts and measures how long it waits for the client.
+
+    The application and the client are measured separately: a slow model is not a slow client.
+    """
+
+    def __init__(self, send: Any, request_id: str) -> None:
+        self._send, self._id = send, request_id.encode()
+        self.status = 0
+        """The status that was sent; 0 before the response starts."""
+        self.complete = False
+        self._is_stream = False
+        self._parts = 0
+        self._progress = time.monotonic()
+        self._waiting: float | None = None
+        self._waited = 0.0
+
+    async def __call__(self, message: Any) -> None:
+        """Send a message of the application."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = list(message["headers"])
+            self._is_stream = any(value.startswith(b"text/event-stream") for _, value in headers)
+            message["headers"] = [
+                *headers,
+                (b"x-request-id", self._id),
+                (b"x-content-type-options", b"nosniff"),
+                (b"cache-control", b"no-store"),
+                (b"content-security-policy", b"frame-ancestors 'none'"),
+            ]
+            await self._measured(message)
+            return
+        body = memoryview(message.get("body", b""))
+        for start in range(0, max(1, len(body)), PART):
+            more = message.get("more_body", False) or start + PART < len(body)
+            self.complete = not more
+            part = bytes(body[start : start + PART])
+            await self._measured({"type": "http.response.body", "body": part, "more_body": more})
+
+    async def _measured(self, message: Any) -> None:
+        """Send a message, which waits until the client has read the previous ones."""
+        self._waiting = time.monotonic()
+        await self._send(message)
+        self._progress = time.monotonic()
+        self._waited += self._progress - self._waiting
+        self._waiting = None
+        self._parts += 1
+        if self._parts % PARTS == 0:
+            self._waited = 0.0
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether a part waits for the client, not for the application."""
+        return self._waiting is not None
+
+    def begin(self) -> None:
+        """Start to measure the application, when it has the whole request."""
+        self._progress = time.monotonic()
+
+    def seconds_left(self, timeout: float) -> float:
+        """Return the seconds until the application, or the client, has made no progress for
+        `timeout` seconds."""
+        now = time.monotonic()
+        if self._waiting is not None:
+            return timeout - self._waited - (now - self._waiting)
+        return timeout - (now - self._progress)
+
+    async def end_stream(self, error: Refused, path: str, timeout: float) -> None:
+        """Send an error as the last event of a stream that has started; wait at most `timeout`
+        seconds for the client."""
+        if not self._is_stream or self.complete:
+            return
+        self.complete = True
+        event = b"data: " + error.body(path) + b"\n\n"
+        try:
+            async with asyncio.timeout(timeout):
+                await self._send({"type": "http.response.body", "body": event, "more_body": False})
+        except TimeoutError:
+            return

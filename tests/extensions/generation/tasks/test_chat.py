@@ -1,0 +1,97 @@
+"""Tuned for conversations, a model learns the assistant's words, and says them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.tasks.test_seq2seq import write_model
+from tests.text.test_chat import TALK, vocabulary
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.generation.messages import Conversation
+from bertkit.extensions.generation.tasks.chat import Chat
+from bertkit.families import FAMILIES
+from bertkit.models.decoding import Decoding
+from bertkit.models.model import build
+from bertkit.objectives.loss import totals
+from bertkit.pipelines.generate import Generate
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks.task import by_example, group
+from bertkit.text.chat import Message
+
+EXAMPLES = [Conversation(tuple(TALK), "a:1"), Conversation(tuple(TALK[:2]), "a:2")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("writer")
+    tokenizer = vocabulary("chatml")
+    family = FAMILIES["llama"]
+    settings = {"vocab": tokenizer.vocab_size, "hidden": 64, "layers": 2, "heads": 4}
+    config = family.config({**settings, "intermediate": 128, "max_positions": 256})
+    torch.manual_seed(0)
+    save(out, build(config, ("lm",)), tokenizer, family)
+    return out
+
+
+def test_its_loss_is_that_of_the_assistants_tokens(folder: Path) -> None:
+    loaded, task = bertkit.load(folder), Chat()
+    features = task.features(EXAMPLES, loaded.tokenizer, 256, long="truncate", labelled=True)
+    batch = task.batch(features)
+    with torch.no_grad():
+        loss = task.loss(loaded.model, batch, totals([batch])).total
+        logits = loaded.model(batch)["lm"].log_softmax(-1)
+    assert batch.token_indices is not None
+    following = batch.ids[batch.token_indices + 1]
+    expected = -logits[torch.arange(len(following)), following].mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    said = sum(len(m.content) for m in TALK if m.role == "assistant") + 2  # and ends
+    assert len(following) == said + len(TALK[1].content) + 1
+
+    outputs = task.run(Engine(loaded.model), features)
+    answers = task.answers(by_example(EXAMPLES, group(features), outputs), torch.nn.Identity())
+    scores = task.score(answers, EXAMPLES)
+    assert scores["log_probability"] == pytest.approx(-expected.item(), rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(expected.item()), rel=1e-5)
+
+
+def test_a_turn_behind_what_is_read_is_named(folder: Path) -> None:
+    loaded = bertkit.load(folder)
+    with pytest.raises(DataError, match=r"a:1: the assistant's first turn begins behind 20"):
+        Chat().features(EXAMPLES, loaded.tokenizer, 20, long="truncate", labelled=True)
+
+
+def test_models_with_an_encoder_are_refused(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "t5", "t5")
+    with pytest.raises(CheckpointError, match="an encoder with a decoder; conversations are"):
+        finetune("chat", model, train=EXAMPLES, dev=EXAMPLES, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_learned_is_said(folder: Path, tmp_path: Path) -> None:
+    answers = {"What are you?": "A cat.", "What do you eat?": "Fish.", "Where?": "At home."}
+    rows = [
+        {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}
+        for q, a in answers.items()
+    ]
+    data = tmp_path / "talk.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = Finetune(epochs=60, batch_size=3, learning_rate=3e-3, weight_decay=0.0)
+    scores = finetune("chat", folder, train=data, dev=data, out=tmp_path / "out", settings=settings)
+    assert scores["perplexity"] < 1.5
+    writer = Generate(bertkit.load(tmp_path / "out"))
+    for question, answer in answers.items():
+        ((said,),) = writer([[Message("user", question)]], Decoding(max_tokens=20))
+        assert (said.text, said.ended) == (answer, "end")
+    before = Generate(bertkit.load(folder))
+    ((said,),) = before([[Message("user", "Where?")]], Decoding(max_tokens=20))
+    assert said.text != "At home."
+    assert np.isfinite(said.score)

@@ -1,0 +1,61 @@
+"""A text costs what its tokens cost one by one, however it is cut and batched."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.factories import tiny_folder
+
+import bertkit
+from bertkit.errors import CheckpointError
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
+from bertkit.extensions.generation.perplexity import evaluate_text
+from bertkit.families import Family
+from bertkit.models.stepper import Request, stepper_of
+from bertkit.text.train import END, train
+
+
+@pytest.mark.parametrize(
+    "family", [GPT2, OPENAI_GPT, LSTM_LM], ids=["gpt2", "no end token", "lstm-lm"]
+)
+def test_the_loss_of_a_text_is_that_of_its_tokens(
+    family: Family, english: list[str], tmp_path: Path
+) -> None:
+    spec = json.loads(train(english[:30], kind="bpe", size=400, use="write").core.to_str())
+    if family is OPENAI_GPT:
+        spec["added_tokens"] = []
+        del spec["model"]["vocab"][END]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    tokenizer = bertkit.Tokenizer.load(tmp_path)
+    shape = {"length": 20, "intermediate": 64, "spread": 0.3}
+    folder = tiny_folder(tmp_path / "m", tokenizer, "lm", family=family, **shape)
+    texts = [english[0][:300], "Grüße 🙂", english[1][:50]]
+    for i, text in enumerate(texts):
+        (tmp_path / f"{i}.txt").write_text(text, encoding="utf-8")
+    found = evaluate_text(folder, sorted(tmp_path.glob("*.txt")))
+    stepper = stepper_of(bertkit.load(folder).model)
+    nats, count = 0.0, 0
+    for ids in tokenizer.ids(texts):
+        whole = [*tokenizer.ends, *ids.tolist(), *tokenizer.ends]
+        for place in range(1, len(whole)):
+            before = whole[(place - 1) // 20 * 20 : place]
+            _, logits = stepper.start([Request(np.array(before))])
+            nats -= float(torch.log_softmax(logits, -1)[0, whole[place]])
+            count += 1
+    size = sum(len(text.encode()) for text in texts)
+    assert (found.tokens, found.bytes) == (count, size)
+    assert found.perplexity == pytest.approx(math.exp(nats / count), rel=1e-4)
+    assert found.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-4)
+
+
+def test_a_model_that_does_not_write_has_none(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="has no lm head; take a model that writes"):
+        evaluate_text(tiny, [tmp_path / "a.txt"])

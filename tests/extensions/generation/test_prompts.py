@@ -1,0 +1,131 @@
+"""Prompts with examples: the label that the whole prompt makes likeliest, without a look at dev."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.text.test_chat import vocabulary
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.extensions.generation.prompts import evaluate_prompts
+from bertkit.families import FAMILIES
+from bertkit.models.model import build
+from bertkit.models.stepper import CausalStepper, Request
+
+TEMPLATE = "T: {text}\\nL: {label}\\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("prompts") / "writer"
+    tokenizer, family = vocabulary("plain"), FAMILIES["gpt2"]
+    settings = {"vocab": tokenizer.vocab_size, "hidden": 32, "layers": 2, "heads": 2}
+    torch.manual_seed(0)
+    model = build(family.config({**settings, "max_positions": 256}), ("lm",))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    save(out, model, tokenizer, family)
+    return out
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("rows")
+    rows = {
+        "train": [(f"good {i}", "fine") for i in range(6)]
+        + [(f"bad {i}", "poor") for i in range(6)],
+        "dev": [("quite good", "fine"), ("so bad", "poor"), ("good good", "fine")],
+    }
+    for name, texts in rows.items():
+        lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in texts]
+        (place / f"{name}.jsonl").write_text("".join(lines))
+    return {name: place / f"{name}.jsonl" for name in rows}
+
+
+def test_without_examples_the_likeliest_word_is_the_answer(
+    folder: Path, files: dict[str, Path]
+) -> None:
+    (found,) = evaluate_prompts(
+        folder, **files, template=TEMPLATE, words=["fine=yes", "poor=no"], shots=[0]
+    )
+    right = calibrated = 0
+    words = {"fine": " yes", "poor": " no"}
+    empty = {label: after_end(folder, "T: N/A\nL:", word) for label, word in words.items()}
+    for line in files["dev"].read_text().splitlines():
+        row = json.loads(line)
+        prompt = f"T: {row['text']}\nL:"
+        scores = {label: after_end(folder, prompt, word) for label, word in words.items()}
+        right += max(scores, key=lambda one: scores[one]) == row["label"]
+        off = {label: scores[label] - empty[label] for label in words}
+        calibrated += max(off, key=lambda one: off[one]) == row["label"]
+    assert found.accuracy == pytest.approx(right / 3)
+    assert found.calibrated == pytest.approx(calibrated / 3)
+    assert found.commonest == pytest.approx(2 / 3)
+    assert (found.shots, found.deviation, found.rows) == (0, 0.0, 3)
+
+
+def after_end(folder: Path, prompt: str, word: str) -> float:
+    """Behind the end token, where a text begins."""
+    loaded = bertkit.load(folder)
+    stepper = CausalStepper(loaded.model, vocab=loaded.tokenizer.vocab_size)
+    ids = np.append([loaded.tokenizer.eos], loaded.tokenizer.ids([prompt])[0])
+    total = 0.0
+    for token in loaded.tokenizer.ids([word])[0]:
+        _, logits = stepper.start([Request(ids)])
+        total += float(torch.log_softmax(logits[0], -1)[token])
+        ids = np.append(ids, token)
+    return total
+
+
+def test_examples_are_drawn_by_the_seed_alone(
+    folder: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {**files, "template": TEMPLATE, "shots": [0, 2], "draws": 2}
+    one = evaluate_prompts(folder, **asked, out=tmp_path / "out")
+    assert one == evaluate_prompts(folder, **asked)
+    assert [row.shots for row in one] == [0, 2]
+    assert json.loads((tmp_path / "out" / "accuracy.json").read_text())[1]["shots"] == 2
+    assert (tmp_path / "out" / "accuracy.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ({"template": "{text}"}, ConfigError, "template"),
+        ({"template": "{label} {text}"}, ConfigError, "template"),
+        ({"words": ["other=x"]}, ConfigError, "LABEL=WORD"),
+        ({"words": ["fine"]}, ConfigError, "LABEL=WORD"),
+        ({"template": "x" * 250 + TEMPLATE}, DataError, "fills the model"),
+    ],
+)
+def test_what_cannot_be_asked_is_named(
+    changed: dict[str, Any],
+    error: type[BertkitError],
+    said: str,
+    folder: Path,
+    files: dict[str, Path],
+) -> None:
+    with pytest.raises(error, match=said):
+        evaluate_prompts(folder, **{**files, "template": TEMPLATE, "shots": [0], **changed})
+
+
+def test_a_folder_in_use_is_left_as_it_is(folder: Path, files: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="exists already"):
+        evaluate_prompts(folder, **files, out=folder)
+
+
+def test_a_label_that_train_lacks_is_named(
+    folder: Path, files: dict[str, Path], tmp_path: Path
+) -> None:
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text('{"text": "a", "label": "fine"}\n{"text": "b", "label": "odd"}\n')
+    with pytest.raises(DataError, match=r"dev\.jsonl:2: no row of train has the label 'odd'"):
+        evaluate_prompts(folder, train=files["train"], dev=dev, shots=[0])

@@ -1,0 +1,264 @@
+"""Files as text: their headings, their tables, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.factories import pdf
+
+from bertkit.errors import DataError
+from bertkit.extensions.search import document_formats as formats
+from bertkit.extensions.search.document_formats import Extracted, convert, html, markdown, notebook
+
+
+def outline(extracted: Extracted) -> list[tuple[int, str]]:
+    """Level and title of each heading, which stands where it says."""
+    for heading in extracted.headings:
+        held = " ".join(extracted.text[heading.start : heading.end].split())
+        assert heading.title in held
+    return [(heading.level, heading.title) for heading in extracted.headings]
+
+
+def test_headings_of_markdown() -> None:
+    text = (
+        "---\ntitle: x\n---\n# One #\n\ntext\n\n```sh\n# no heading\n```\nTwo words\n---\n\n"
+        "- item\n---\n\n| a |\n|---|\n\n#hashtag\n### *Three*\r\nend\n\na\nb\n===\n"
+    )
+    extracted = markdown(text)
+    assert extracted.text == text
+    assert outline(extracted) == [(1, "One"), (2, "Two words"), (3, "*Three*")]
+
+
+@given(st.text(alphabet="#=-`~ \n\tab"))
+def test_headings_of_any_markdown_stand_in_order(text: str) -> None:
+    extracted = markdown(text)
+    outline(extracted)
+    ends = [0, *(place for h in extracted.headings for place in (h.start, h.end))]
+    assert ends == sorted(ends)
+
+
+def test_a_page_is_its_visible_text() -> None:
+    page = "<script>alert('x')</script><ul><li>a<li>b</ul><template>no</template>c<br>d<!-- e -->"
+    assert html(page).text == "a\nb\n\nc\nd"
+    assert html("a<p>b</p>c<div>d<p>e</p></div>f").text == "a\n\nb\n\nc\n\nd\n\ne\n\nf"
+    assert html("<p>One\n <b>bold</b>\nline.<pre>two\n  lines</pre>").text == (
+        "One bold line.\n\ntwo\nlines"
+    )
+    assert html("<p>a\ue003b \ue000c").text == "a b c"
+    assert html("<nav><a>Home</a><a>Shop</a></nav><p>a").text == "a"
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<div role=navigation>Home Shop</div><p>a", "a"),
+        ("<ul class='top menu'><li><a>Home</a><li><a>Shop</a></ul><p>a", "a"),
+        ("<div id=navbar><a>Home</a> | <a>Shop</a></div><p>a", "a"),
+        ("<body><header>Logo <a>Shop</a></header><main><p>a</main><footer>(c)</footer>", "a"),
+        ("<header><h1>Title</h1><nav>Home</nav></header><p>a", "Title\n\na"),
+        (
+            "<article><header>By me</header><p>a<footer>Notes</footer></article>",
+            "By me\n\na\n\nNotes",
+        ),
+        ("<div class=menu><p>Soup of <a>lentils</a>, 5 euros</div>", "Soup of lentils, 5 euros"),
+        ("<ul><li><a>One</a><li><a>Two</a></ul>", "One\nTwo"),
+    ],
+)
+def test_navigation_of_a_page_is_no_text(page: str, text: str) -> None:
+    assert html(page).text == text
+
+
+def test_headings_and_tables_of_a_page() -> None:
+    page = (
+        "<title>T</title><h1>One <i>more</i></h1><p>text</p><h3>Deep</h3><table><tr><th>Name"
+        "<th>Age</tr><tr><td>Ada</td><td>36</td></tr><tr><td></td><td>7</td></tr></table>"
+    )
+    extracted = html(page)
+    assert outline(extracted) == [(0, "T"), (1, "One more"), (3, "Deep")]
+    assert extracted.text.endswith("Deep\n\nName | Age\nAda | 36\n | 7")
+
+
+def test_pages_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bs4", None)
+    with pytest.raises(DataError, match="needs Beautiful Soup; pip install"):
+        html("<p>a")
+
+
+def test_pages_of_a_pdf(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
+    file = tmp_path / "a.pdf"
+    file.write_bytes(
+        pdf(["Methods\nWe mea-\nsure.", "", "Results\nGood."], outline=[("Methods", 0), ("No", 1)])
+    )
+    extracted = convert(file)
+    assert extracted.text == "Methods\nWe measure.\n\nResults\nGood."
+    assert extracted.pages == (0, 21, 21)
+    assert outline(extracted) == [(1, "Methods")]
+    packed = tmp_path / "b.pdf.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    assert convert(packed) == extracted
+
+
+def test_pdfs_that_cannot_be_read(tmp_path: Path) -> None:
+    pypdf = pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
+    file = tmp_path / "a.pdf"
+    for password, said in (("secret", "encrypted; save it without its password"), ("", None)):
+        writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf(["Some text."])))
+        writer.encrypt(password, "owner", algorithm="AES-256")
+        writer.write(file)
+        if said is None:  # locked for its owner alone: everyone may read it
+            assert convert(file).text == "Some text."
+        else:
+            with pytest.raises(DataError, match=f"a.pdf: {said}"):
+                convert(file)
+    file.write_bytes(pdf(["", ""]))
+    with pytest.raises(DataError, match=r"a.pdf: no text in it \(pages: 2\).*\(OCR\)"):
+        convert(file)
+    for damaged in (b"%PDF-1.4\n%%EOF", b"no pdf at all", pdf(["Some text."])[:200]):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a.pdf: (damaged, or no .pdf|no text)"):
+            convert(file)
+
+
+def test_a_word_document(tmp_path: Path) -> None:
+    docx = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
+    document = docx.Document()
+    document.add_heading("Report", 0)
+    document.add_heading("Results", 2)
+    document.add_paragraph("It works.")
+    table = document.add_table(2, 2)
+    for cell, text in zip(table._cells, ["Name", "Age", "Ada", "36"], strict=True):
+        cell.text = text
+    document.save(str(tmp_path / "a.docx"))
+    extracted = convert(tmp_path / "a.docx")
+    assert extracted.text == "Report\n\nResults\n\nIt works.\n\nName | Age\nAda | 36"
+    assert outline(extracted) == [(0, "Report"), (2, "Results")]
+
+
+def test_no_other_file_gets_into_a_word_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docx = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
+    secret = tmp_path / "secret"
+    secret.write_text("the secret")
+    plain = io.BytesIO()
+    document = docx.Document()
+    document.add_paragraph("WHAT")
+    document.save(plain)
+    file = tmp_path / "a.docx"
+    with zipfile.ZipFile(plain) as old, zipfile.ZipFile(file, "w") as new:
+        for part in old.infolist():
+            data = old.read(part)
+            if part.filename == "word/document.xml":
+                entity = f'<!DOCTYPE x [<!ENTITY e SYSTEM "file://{secret}">]>'.encode()
+                head, _, rest = data.partition(b"?>")
+                data = head + b"?>" + entity + rest.replace(b"WHAT", b"it is &e;")
+            new.writestr(part, data)
+    assert "secret" not in convert(file).text
+    monkeypatch.setattr(formats, "UNPACKED", 1000)
+    with pytest.raises(DataError, match=r"a.docx: unpacks to more than 1,000 bytes"):
+        convert(file)
+    file.write_text("no zip")
+    with pytest.raises(DataError, match=r"a.docx: damaged, or no .docx"):
+        convert(file)
+
+
+RST = """\
+Title
+=====
+
+Some *text* with :ref:`a role <x>`.
+
+Part
+----
+
+- one
+- two
+
+.. note:: Mind this.
+
+.. unknown:: It is kept.
+
+.. code-block:: python
+
+   print("code")
+
+===== =====
+a     b
+===== =====
+c     d
+===== =====
+"""
+
+
+def test_restructured_text(tmp_path: Path) -> None:
+    pytest.importorskip("docutils", reason="pip install 'bertkit[search]'")
+    file = tmp_path / "a.rst"
+    file.write_text(RST)
+    extracted = convert(file)
+    assert outline(extracted) == [(0, "Title"), (1, "Part")]
+    for text in ("a role", "one\n\ntwo", "Mind this.", "It is kept.", 'print("code")', "a | b"):
+        assert text in extracted.text
+
+
+def test_no_other_file_gets_into_restructured_text(tmp_path: Path) -> None:
+    pytest.importorskip("docutils", reason="pip install 'bertkit[search]'")
+    secret = tmp_path / "secret"
+    secret.write_text("the hidden words")
+    file = tmp_path / "a.rst"
+    file.write_text(
+        f"Text.\n\n.. include:: {secret}\n\n.. literalinclude:: {secret}\n\n.. raw:: html\n"
+        f"   :file: {secret}\n\n.. csv-table::\n   :file: {secret}\n\n"
+        f".. csv-table::\n   :url: file://{secret}\n\n.. raw:: html\n\n   <b>markup</b>\n"
+    )
+    text = convert(file).text
+    assert text.startswith("Text.")
+    assert "hidden words" not in text
+
+
+def test_a_notebook() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Load\n", "\n", "First."]},
+        {"cell_type": "code", "source": "x = 1", "outputs": [{"text": "unseen"}]},
+        {"cell_type": "markdown", "source": "\n## Fit"},
+    ]
+    extracted = notebook(json.dumps({"cells": cells}))
+    assert extracted.text == "# Load\n\nFirst.\n\nx = 1\n\n## Fit"
+    assert outline(extracted) == [(1, "Load"), (2, "Fit")]
+    old = {"worksheets": [{"cells": [{"cell_type": "code", "input": ["a\n", "b"]}]}]}
+    assert notebook(json.dumps(old)).text == "a\nb"
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"cells": 1}', '{"cells": [{}]}', "[" * 100_000])
+def test_what_is_no_notebook(text: str) -> None:
+    with pytest.raises(DataError, match="no notebook"):
+        notebook(text)
+
+
+def test_characters_that_nobody_prints(tmp_path: Path) -> None:
+    file = tmp_path / "a.html"
+    file.write_text("<p>a&#1;b")
+    assert "\x01" not in convert(file).text
+    file.write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"a.html:1: not UTF-8"):
+        convert(file)
+
+
+def test_settings_of_a_site_are_no_heading_whatever_ends_lines() -> None:
+    for end in ("\n", "\r\n"):
+        text = end.join(["---", "title: x", "---", "# One", "a", ""])
+        assert [h.title for h in markdown(text).headings] == ["One"]
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3, 4])
+def test_a_rule_below_a_paragraph_is_no_heading(lines: int) -> None:
+    text = "".join(f"line {chr(97 + n)}\n" for n in range(lines)) + "---\n"
+    assert len(markdown(text).headings) == (lines == 1)

@@ -1,0 +1,96 @@
+"""Queries and judgments, in the forms of BEIR and of TREC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import DataError
+from bertkit.extensions.search.judgments import judged, read_judgments, read_queries
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_queries_of_both_forms(tmp_path: Path) -> None:
+    lines = '{"_id": 1, "text": " What lifts? "}\n\n{"id": "b", "text": "Why?"}\n'
+    assert read_queries(write(tmp_path / "a.jsonl", lines)) == {"1": "What lifts?", "b": "Why?"}
+    assert read_queries(write(tmp_path / "a.tsv", "1\tWhat lifts?\nb\tWhy?\tNow?\n")) == {
+        "1": "What lifts?",
+        "b": "Why?\tNow?",
+    }
+
+
+def test_judgments_of_both_forms(tmp_path: Path) -> None:
+    wanted = {"1": {"d 1": 2, "d2": 0}, "2": {"d2": 1}}
+    beir = "query-id\tcorpus-id\tscore\n1\td 1\t2\n1\td2\t0\n2\td2\t1\n"
+    assert read_judgments(write(tmp_path / "a.tsv", beir)) == wanted
+    trec = "1 0 d1 2\n1 0 d2 0\n2 0 d2 1\n"
+    assert read_judgments(write(tmp_path / "b.txt", trec)) == {
+        "1": {"d1": 2, "d2": 0},
+        "2": {"d2": 1},
+    }
+
+
+def test_a_first_line_may_name_the_columns_in_any_order(tmp_path: Path) -> None:
+    text = "corpus-id\tscore\tquery-id\nd1\t2\tq1\n"
+    assert read_judgments(write(tmp_path / "a.tsv", text)) == {"q1": {"d1": 2}}
+
+
+def test_a_first_line_with_a_fraction_is_no_header(tmp_path: Path) -> None:
+    assert read_judgments(write(tmp_path / "a.tsv", "q1\td1\t1.0\nq1\td2\t0.0\n")) == {
+        "q1": {"d1": 1, "d2": 0}
+    }
+    assert read_judgments(write(tmp_path / "b", "1 0 12 1.0\n")) == {"1": {"12": 1}}
+
+
+def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+    text = "what\u2028is\x85this"
+    assert read_queries(write(tmp_path / "a.tsv", f"1\t{text}\r\n")) == {"1": text}
+    for number in (1, 1.0):
+        line = f'{{"id": {number}, "text": "{text}"}}'
+        assert read_queries(write(tmp_path / "a.jsonl", line)) == {"1": text}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.tsv", "1 no tab", r"a.tsv:1: one column"),
+        ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: a second query with the id '1'"),
+        ("a.tsv", "1\t ", r"a.tsv:1: the query is empty"),
+        ("a.jsonl", '{"id": 1}', r"a.jsonl:1: no field 'text'"),
+        ("a.jsonl", '{"id": 1, "text": null}', r"a.jsonl:1: the field 'text' holds a NoneType"),
+        ("a.jsonl", '{"id": null, "text": "A"}', r"a.jsonl:1: the field 'id' holds a NoneType"),
+        ("a.tsv", "1\tA\n1 \tB", r"a.tsv:2: a second query with the id '1'"),
+        ("a.csv", "1,A", r"a.csv: queries are read from"),
+    ],
+)
+def test_unusable_queries_are_named(name: str, text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        read_queries(write(tmp_path / name, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 d1 1\n1 d2", r"q:2: 2 columns"),
+        ("1 d1 1\n1 d2 high", r"q:2: the grade 'high'"),
+        ("1 d1 0.5", r"q:1: the grade '0.5' is no whole number"),
+        ("1 d1 0 1\n1 d2 0 1", r"q:2: 'd2' in the second of four columns.* query, 0, document"),
+        ("topic\tpage\tgrade\n1\td1\t1", r"q:1: columns topic, page, grade: cannot tell which"),
+    ],
+)
+def test_unusable_judgments_are_named(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        read_judgments(write(tmp_path / "q", text))
+
+
+def test_only_queries_with_an_answer_count() -> None:
+    queries = {"1": "a", "2": "b", "3": "c"}
+    grades = {"1": {"d": 1}, "2": {"d": 0}, "9": {"d": 1}}
+    assert judged(queries, grades, Path("q")) == {"1": {"d": 1}}
+    with pytest.raises(DataError, match="q: no query of these"):
+        judged({"3": "c"}, grades, Path("q"))

@@ -1,0 +1,55 @@
+"""Clients that others wrote work unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.extensions.serving.test_processes import process
+
+import bertkit
+
+
+@pytest.fixture(scope="module")
+def address(folders: Path) -> Iterator[str]:
+    names = [str(folders / name) for name in ("pretrained", "sentiment", "ranker")]
+    with process(*names, BERTKIT_KEY="k") as (_, address):
+        yield address
+
+
+@pytest.fixture(scope="module")
+def vectors(folders: Path) -> np.ndarray:
+    raw = bertkit.pipeline("embed", folders / "pretrained")(["a b", "c"])
+    return np.asarray(raw / np.linalg.norm(raw, axis=1, keepdims=True))
+
+
+def test_openai(address: str, vectors: np.ndarray) -> None:
+    openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="k")
+    found = client.embeddings.create(input=["a b", "c"], model="pretrained")
+    np.testing.assert_allclose([d.embedding for d in found.data], vectors, atol=1e-5)
+    assert found.usage.total_tokens == 7
+    with pytest.raises(openai.AuthenticationError, match="no key, or one that is not known"):
+        openai.OpenAI(base_url=f"{address}/v1", api_key="x").embeddings.create(
+            input="a", model="pretrained"
+        )
+    with pytest.raises(openai.UnprocessableEntityError, match="longer than the 16 tokens"):
+        client.embeddings.create(input="a " * 20, model="pretrained")
+
+
+def test_hugging_face(address: str, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import InferenceClient, constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the server is on this machine
+
+    def client(route: str) -> InferenceClient:
+        return InferenceClient(model=f"{address}{route}", token="k")
+
+    with client("/embed") as embed:
+        found = embed.feature_extraction("a b")
+    np.testing.assert_allclose(found, vectors[:1], atol=1e-5)
+    with client("/similarity") as similarity:
+        near = similarity.sentence_similarity("a b", other_sentences=["a b", "c"])
+    np.testing.assert_allclose(near, vectors @ vectors[0], atol=1e-5)

@@ -1,0 +1,312 @@
+"""Models that write, behind HTTP: as OpenAI's client asks, together as alone, freed when nobody
+reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.extensions.serving.conftest import Server
+from tests.tasks.test_seq2seq import write_model
+from tests.text.test_chat import vocabulary
+
+import bertkit
+from bertkit.checkpoint.folder import save
+from bertkit.extensions.serving.batcher import Batcher
+from bertkit.extensions.serving.continuous_batching import LiveText, LiveWriting
+from bertkit.extensions.serving.limits import Limits
+from bertkit.extensions.serving.metrics import Metrics
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.families import FAMILIES
+from bertkit.models.decoding import Decoding
+from bertkit.models.model import build
+from bertkit.pipelines.generate import Generate
+from bertkit.pipelines.summarize import WriteSummaries
+from bertkit.text.chat import Message
+from bertkit.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("served") / "writer"
+    tokenizer, family = vocabulary("chatml"), FAMILIES["llama"]
+    settings = {"vocab": tokenizer.vocab_size, "hidden": 32, "layers": 2, "heads": 2}
+    config = family.config({**settings, "intermediate": 64, "max_positions": 200})
+    torch.manual_seed(0)
+    model = build(config, ("lm",))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    save(out, model, tokenizer, family)
+    return out
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("served") / "translator"
+    core = vocabulary("plain").core
+    core.add_special_tokens(["<pad>", "<unk>", "<s>", "</s>"])
+    tokenizer, family = Tokenizer(core, {"eos_token": "</s>"}), FAMILIES["bart"]
+    theirs = {"vocab_size": tokenizer.vocab_size, "d_model": 32, "max_position_embeddings": 64}
+    for side in ("encoder", "decoder"):
+        theirs |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 64}
+    theirs["pad_token_id"] = tokenizer.pad
+    torch.manual_seed(0)
+    model = build(family.read_config(theirs), ("lm",), decoder=family.read_decoder(theirs))
+    save(out, model, tokenizer, family)
+    return out
+
+
+@pytest.fixture(scope="module")
+def registry(folder: Path) -> ModelRegistry:
+    return ModelRegistry([str(folder)], None)
+
+
+@pytest.fixture(scope="module")
+def writer(folder: Path) -> Generate:
+    return Generate(bertkit.load(folder))
+
+
+PROMPT = {"prompt": "once upon", "max_tokens": 12, "seed": 3}
+TALK = {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 9}
+
+
+def alone(writer: Generate, prompt: str, tokens: int, temperature: float, seed: int) -> str:
+    decoding = Decoding(max_tokens=tokens, temperature=temperature, seed=seed)
+    return writer([prompt], decoding)[0][0].text
+
+
+def test_a_completion_is_what_the_pipeline_writes(server: Server, writer: Generate) -> None:
+    client = server()
+    answer = client.post("/v1/completions", json=PROMPT)
+    assert answer.status_code == 200
+    body = answer.json()
+    ((text,),) = writer(["once upon"], Decoding(max_tokens=12, temperature=1.0, seed=3))
+    assert body["choices"][0]["text"] == text.text
+    assert body["choices"][0]["finish_reason"] == ("length" if text.ended == "length" else "stop")
+    assert body["usage"] == {
+        "prompt_tokens": 9, "completion_tokens": text.tokens, "total_tokens": 9 + text.tokens
+    }  # fmt: skip
+    assert body["model"] == "writer"
+
+
+def test_a_turn_is_what_the_pipeline_says(server: Server, writer: Generate) -> None:
+    body = server().post("/v1/chat/completions", json={**TALK, "temperature": 0}).json()
+    ((text,),) = writer([[Message("user", "Who are you?")]], Decoding(max_tokens=9))
+    (choice,) = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": text.text}
+    assert body["object"] == "chat.completion"
+
+
+def events(raw: str) -> Iterator[dict[str, Any]]:
+    *lines, last = [line for line in raw.split("\n\n") if line]
+    assert last == "data: [DONE]"
+    for line in lines:
+        yield json.loads(line.removeprefix("data: "))
+
+
+def test_the_pieces_of_a_stream_are_the_text(server: Server) -> None:
+    client = server()
+    whole = client.post("/v1/completions", json={**PROMPT, "n": 2}).json()["choices"]
+    asked = {**PROMPT, "n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    with client.stream("POST", "/v1/completions", json=asked) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *parts, usage = events(answer.read().decode())
+    assert usage["usage"]["completion_tokens"] > 0
+    for index, choice in enumerate(whole):
+        mine = [part["choices"][0] for part in parts if part["choices"][0]["index"] == index]
+        assert "".join(part["text"] for part in mine) == choice["text"]
+        assert mine[-1]["finish_reason"] == choice["finish_reason"]
+        assert len(mine) > 3
+    assert whole[0]["text"] != whole[1]["text"]
+
+
+def test_a_stream_that_has_not_begun_in_time_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pieces(_: LiveText) -> AsyncIterator[Any]:
+        await asyncio.sleep(60)
+        yield None
+
+    monkeypatch.setattr(LiveText, "pieces", pieces)
+    answer = server(Limits(timeout=0.2)).post("/v1/completions", json={**PROMPT, "stream": True})
+    assert answer.status_code == 429
+    assert answer.json()["error"]["message"].startswith("no answer within 0.2 s")
+
+
+def test_openais_client_is_understood(server: Server, writer: Generate) -> None:
+    openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
+    client = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=server())
+    messages = [{"role": "user", "content": "Who are you?"}]
+    asked = {"model": "writer", "messages": messages, "max_tokens": 9, "temperature": 0}
+    answer = client.chat.completions.create(**asked)
+    parts = client.chat.completions.create(**asked, stream=True)
+    text = answer.choices[0].message.content
+    assert text
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == text
+    with pytest.raises(openai.UnprocessableEntityError, match="no model 'other'"):
+        client.chat.completions.create(**{**asked, "model": "other"})
+
+
+def test_requests_share_steps_and_get_the_texts_they_get_alone(
+    server: Server, writer: Generate
+) -> None:
+    client = server()
+    asked = [
+        (f"text {number} " * (1 + number % 3), 5 + 3 * number, 0.5 * (number % 3), number)
+        for number in range(12)
+    ]
+
+    def ask(one: tuple[str, int, float, int]) -> str:
+        prompt, tokens, temperature, seed = one
+        body = {"prompt": prompt, "max_tokens": tokens, "temperature": temperature, "seed": seed}
+        text: str = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        return text
+
+    with ThreadPoolExecutor(12) as pool:
+        together = list(pool.map(ask, asked))
+    assert together == [alone(writer, *one) for one in asked]
+
+
+def test_who_leaves_in_mid_stream_frees_the_place_at_once(writer: Generate) -> None:
+    async def run() -> None:
+        live, texts = LiveWriting(writer, 4096), []
+        rules, decoding = writer.rules([""]), Decoding(max_tokens=100)
+        for prompt in ("a", "b"):
+            (request,) = writer.requests([prompt])
+            texts.append(LiveText(writer, request, decoding, rules, ()))
+        live.waiting.extend(texts)
+        assert live.step(live.take()) == 2
+        texts[0].gone = True
+        assert live.step(live.take()) == 1
+        written = len(texts[0].row.ids)
+        while live:
+            live.step(live.take())
+        assert len(texts[0].row.ids) == written
+        assert texts[1].row.ended is not None
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_is_closed_leaves_nothing_behind(writer: Generate) -> None:
+    batcher = Batcher(queue_tokens=10_000, batch_tokens=4096, metrics=Metrics())
+
+    async def run() -> None:
+        rules, decoding = writer.rules([""]), Decoding(max_tokens=180)
+        (request,) = writer.requests(["a"])
+        text = LiveText(writer, request, decoding, rules, ())
+        batcher.write(writer, [text])
+        async for _ in text.pieces():
+            break
+        batcher.leave([text])
+        for _ in range(200):
+            if not batcher.writing:
+                break
+            await asyncio.sleep(0.01)
+        assert not batcher.writing
+        assert text.row.ended is None
+
+    asyncio.run(run())
+    assert batcher.waiting == 0
+    batcher.close()
+
+
+def test_a_defect_of_one_step_is_told_and_the_next_text_is_written(
+    server: Server, registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = registry.supporting("write")["writer"]
+    assert isinstance(pipeline, Generate)
+    client = server()
+
+    def fail(*_: Any) -> None:
+        raise ArithmeticError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline.stepper, "start", fail)
+        assert client.post("/v1/completions", json=PROMPT).status_code == 500
+    assert client.post("/v1/completions", json=PROMPT).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "said"),
+    [
+        ("completions", {"prompt": "x" * 300}, "fills the model"),
+        ("completions", {"prompt": "a", "top_p": 0}, "0"),
+        ("completions", {"prompt": "a", "stop": ""}, "length"),
+        ("completions", {"prompt": "a", "n": 9}, "8"),
+        ("completions", {"prompt": "a", "logit_bias": {"5": 1}}, "not supported"),
+        ("chat/completions", {"messages": []}, "length"),
+        ("chat/completions", {"messages": [{"role": "bot", "content": "a"}]}, "bot"),
+        ("chat/completions", {"messages": [{"role": "user", "content": " "}]}, "is empty"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    route: str, body: dict[str, Any], said: str, server: Server
+) -> None:
+    answer = server().post(f"/v1/{route}", json=body)
+    assert answer.status_code == 422
+    assert said in answer.json()["error"]["message"]
+
+
+def test_more_than_the_queue_takes_is_refused(server: Server) -> None:
+    client = server(limits=Limits(queue_tokens=50))
+    answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 90})
+    assert answer.status_code in (413, 429)
+
+
+def test_it_is_described_and_well(server: Server) -> None:
+    client = server()
+    assert client.get("/health/ready").status_code == 200
+    (model,) = client.get("/info").json()["models"]
+    assert model["answers"] == ["write", "chat", "contexts", "explain"]
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/completions", "/v1/chat/completions"} <= set(paths)
+    assert "/embed" not in paths
+
+
+def test_the_window_shows_what_is_written_and_how_likely(server: Server, writer: Generate) -> None:
+    client = server()
+    page = client.get("/ask?what=write&text=once+upon").text
+    ((text,),) = writer(["once upon"], Decoding(max_tokens=100))
+    assert "how likely the model found each" in page
+    assert page.count("<tr") > text.tokens
+    said = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi\nhello"})
+    assert said.status_code == 200
+    assert "how likely the model found each" in said.text
+    odd = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi"})
+    assert "ends with your own line" in odd.text
+
+
+def test_documents_are_summarized(server: Server, tmp_path: Path) -> None:
+    """At the route of the task that chooses sentences, in the same form."""
+    folder = write_model(tmp_path / "bart", "bart")
+    client = server(at=ModelRegistry([str(folder)], None))
+    texts = ["the cat sat on the mat and slept", "the cat " * 100]
+    answers = client.post("/summarize", json={"inputs": texts}).json()
+    expected = WriteSummaries(bertkit.load(folder))(texts)
+    assert [answer["text"] for answer in answers] == [one.text for one in expected]
+    assert [answer["truncated"] for answer in answers] == [False, True]
+    assert "/summarize" in client.get("/openapi.json").json()["paths"]
+    page = client.get("/ask", params={"what": "summarize", "text": texts[0]})
+    assert page.status_code == 200
+    assert client.post("/summarize", json={"inputs": " "}).status_code == 422
+
+
+def test_texts_are_translated(server: Server, translator: Path) -> None:
+    client = server(at=ModelRegistry([str(translator)], None))
+    texts = ["a b c", "d"]
+    answers = client.post("/translate", json={"inputs": texts, "beams": 3}).json()
+    pipeline = Generate(bertkit.load(translator))
+    expected = pipeline(texts, Decoding(beams=3))
+    assert [answer["text"] for answer in answers] == [best.text for best, *_ in expected]
+    assert set(answers[0]) == {"text", "score", "tokens", "ended"}
+    one = client.post("/translate", json={"inputs": "d", "beams": 3}).json()
+    assert one["text"] == answers[1]["text"]
+    assert client.post("/v1/completions", json=PROMPT).status_code == 404
+    assert client.get("/ask?what=translate&text=a").status_code == 200

@@ -1,0 +1,289 @@
+"""Clients share the models in turns: a light client does not wait for heavy ones.
+
+The figures are batches and decoding steps, not seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+from tests.extensions.serving.test_batcher import Recorder, Sized, batcher
+
+from bertkit.extensions.serving.batcher import Batcher, Full
+from bertkit.extensions.serving.fair_queue import Client
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.pipelines import Work
+
+LIGHT: Client = ("light", "a connection")
+
+
+class Decoder(Recorder):
+    """A pipeline whose works are decoded in `tokens` steps; it waits at its start if it is held."""
+
+    def __init__(self, log: list[Any], *, held: bool = False) -> None:
+        super().__init__(held=held)
+        self.log = log
+
+    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Any]]:
+        self.began.set()
+        assert self.go.wait(10)
+        for _ in range(max(work.tokens for work in works)):
+            self.log.append("step")
+            yield len(works)
+        return [("answer", work.item) for work in works]
+
+
+class Logged(Recorder):
+    """A pipeline that logs its works in the order in which they are answered."""
+
+    def __init__(self, log: list[Any], *, held: bool = False) -> None:
+        super().__init__(held=held)
+        self.log = log
+
+    def run(self, works: Sequence[Work]) -> list[Any]:
+        found = super().run(works)
+        self.log.append([work.item for work in works])
+        return found
+
+
+Request = tuple[Client, list[int]]
+
+
+def batches_of(requests: list[Request], queue: Batcher) -> list[list[Client]]:
+    """The clients of the works in each batch, when all requests wait at the same time."""
+    pipeline = Recorder(held=True)
+
+    async def run() -> None:
+        first = asyncio.ensure_future(queue.answers(pipeline, [Sized(1)]))
+        await asyncio.to_thread(pipeline.began.wait)
+        waiting = []
+        for client, sizes in requests:
+            works = [Sized(size, client) for size in sizes]
+            waiting.append(asyncio.ensure_future(queue.answers(pipeline, works, client=client)))
+            await asyncio.sleep(0)
+        pipeline.go.set()
+        await asyncio.gather(first, *waiting)
+
+    asyncio.run(run())
+    queue.close()
+    return pipeline.batches[1:]
+
+
+@pytest.mark.parametrize("light", [LIGHT, ("key", "24")])  # another key, or the same
+@pytest.mark.parametrize("size", [100, 7, 1000])
+def test_light_client_waits_for_few_batches_of_heavy_clients(light: Client, size: int) -> None:
+    heavy: list[Request] = [(("key", str(number)), [size] * 40) for number in range(24)]
+    batches = batches_of([*heavy, (light, [5])], batcher(queue=1_000_000))
+    assert any(light in batch for batch in batches[:2])
+
+
+def test_clients_with_equal_work_get_equal_parts_of_a_batch() -> None:
+    requests: list[Request] = [(("key", str(number)), [2] * 200) for number in range(4)]
+    counts = Counter(batches_of(requests, batcher(queue=10_000, batch=400))[0])
+    assert sum(counts.values()) == 50  # a quarter: all are larger than a turn
+    assert set(counts.values()) <= {10, 11, 12, 13, 14}
+
+
+def test_keys_share_evenly_whatever_the_number_of_their_connections() -> None:
+    many: list[Request] = [(("many", str(number)), [5] * 40) for number in range(20)]
+    batches = batches_of([*many, (("one", "0"), [5] * 200)], batcher(queue=100_000))
+    first = Counter(key for batch in batches[:10] for key, _ in batch)
+    assert abs(first["many"] - first["one"]) <= 10
+
+
+def test_heavy_client_is_served_among_many_light_ones() -> None:
+    """Light clients that arrive all the time do not keep a heavy client waiting for ever."""
+    queue, pipeline, position = batcher(queue=1_000_000), Recorder(), list[int]()
+
+    async def light(number: int) -> None:
+        for turn in range(40):
+            client = ("key", f"{number} {turn}")  # each time a new connection
+            await queue.answers(pipeline, [Sized(60, client)], client=client)
+
+    async def heavy() -> None:
+        await asyncio.sleep(0)
+        await queue.answers(pipeline, [Sized(100, "heavy")], client=("key", "heavy"))
+        position.append(len(pipeline.batches))
+
+    async def run() -> None:
+        await asyncio.gather(*(light(number) for number in range(5)), heavy())
+
+    asyncio.run(run())
+    queue.close()
+    assert position[0] < 40
+
+
+def test_light_client_is_served_between_decoding_steps() -> None:
+    log: list[Any] = []
+    queue, decoder, other = batcher(queue=100_000), Decoder(log, held=True), Logged(log)
+
+    async def run() -> None:
+        works = [Sized(100, number) for number in range(4)]
+        heavy = asyncio.ensure_future(queue.answers(decoder, works, client=("key", "0")))
+        await asyncio.to_thread(decoder.began.wait)
+        light = asyncio.ensure_future(queue.answers(other, [Sized(5, "light")], client=LIGHT))
+        await asyncio.sleep(0)
+        decoder.go.set()
+        await light
+        assert await heavy == [("answer", number) for number in range(4)]
+
+    asyncio.run(run())
+    queue.close()
+    assert log.count("step") == 400
+    assert log.index(["light"]) <= 2
+
+
+class Slow(Logged):
+    """A pipeline whose batches take 40 ms, and that logs their seconds."""
+
+    def run(self, works: Sequence[Work]) -> list[Any]:
+        start = time.perf_counter()
+        time.sleep(0.04)
+        answers = Recorder.run(self, works)
+        self.log.append(("batch", time.perf_counter() - start))
+        return answers
+
+
+class SlowDecoder(Decoder):
+    """A pipeline whose steps take 2 ms, and that logs their seconds."""
+
+    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Any]]:
+        for _ in range(works[0].tokens):
+            start = time.perf_counter()
+            time.sleep(0.002)
+            self.log.append(("step", time.perf_counter() - start))
+            yield 1
+        return [("answer", work.item) for work in works]
+
+
+def test_batches_and_decoding_steps_take_the_same_time() -> None:
+    log: list[tuple[str, float]] = []
+    queue, decoder = batcher(queue=1_000_000, batch=4096), SlowDecoder(log)
+    other = Slow(log, held=True)
+
+    async def run() -> None:
+        first = asyncio.ensure_future(queue.answers(other, [Sized(1, "first")]))
+        await asyncio.sleep(0.1)
+        works = [Sized(4096, number) for number in range(9)]
+        heavy = asyncio.ensure_future(queue.answers(other, works, client=("key", "0")))
+        run = asyncio.ensure_future(queue.answers(decoder, [Sized(300, "text")], client=LIGHT))
+        await asyncio.sleep(0)
+        other.go.set()
+        await asyncio.gather(first, heavy, run)
+
+    asyncio.run(run())
+    queue.close()
+    batches = [place for place, (kind, _) in enumerate(log) if kind == "batch"]
+    seconds = dict.fromkeys(("batch", "step"), 0.0)
+    for kind, spent in log[batches[1] + 1 : batches[7] + 1]:  # while both wait
+        seconds[kind] += spent
+    assert 0.5 < seconds["step"] / seconds["batch"] < 1.5
+
+
+@pytest.mark.parametrize("decoded", [True, False])
+def test_abandoned_works_are_dropped(decoded: bool) -> None:
+    """Between decoding steps, and before they are computed."""
+    log: list[Any] = []
+    queue, other = batcher(queue=1_000_000), Logged(log, held=True)
+    decoder: Any = Decoder(log, held=True) if decoded else Logged(log)
+
+    async def run() -> None:
+        blocks = asyncio.ensure_future(queue.answers(other, [Sized(1, "first")]))
+        works = [Sized(100_000 if decoded else 90, number) for number in range(3)]
+        gone = asyncio.ensure_future(queue.answers(decoder, works, client=("key", "0")))
+        if decoded:
+            other.go.set()
+            await asyncio.to_thread(decoder.began.wait)
+        else:
+            await asyncio.to_thread(other.began.wait)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        decoder.go.set()
+        other.go.set()
+        await queue.answers(other, [Sized(5, "light")], client=LIGHT)
+        await blocks
+
+    asyncio.run(run())
+    queue.close()  # which waits for all that is left
+    assert log.count("step") < 100_000
+    assert [entry for entry in log if entry != "step"] == [["first"], ["light"]]
+
+
+def test_light_client_is_served_between_the_parts_of_a_long_text(registry: ModelRegistry) -> None:
+    entities = registry.models["entities"].pipelines["ner"]
+    text = "a b c d e f g h " * 200
+    expected = list(entities.run(entities.prepare([text], long="window")))
+    log: list[Any] = []
+    queue, first = batcher(queue=100_000, batch=200), Logged(log, held=True)
+
+    async def run() -> None:
+        works = entities.prepare([text], long="window")
+        parts = sum(1 for _ in entities.parts(works, 50))  # type: ignore[attr-defined]
+        assert parts > 30
+        blocked = asyncio.ensure_future(queue.answers(first, [Sized(1, "first")]))
+        await asyncio.to_thread(first.began.wait)
+        long = asyncio.ensure_future(queue.answers(entities, works, client=("key", "0")))
+        light = asyncio.ensure_future(queue.answers(first, [Sized(5, "light")], client=LIGHT))
+        await asyncio.sleep(0)
+        first.go.set()
+        await asyncio.gather(blocked, light)
+        assert not long.done()
+        assert await long == expected
+
+    asyncio.run(run())
+    queue.close()
+
+
+def test_run_that_fails_is_told_to_its_request_only() -> None:
+    class Broken(Decoder):
+        def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Any]]:
+            yield 1
+            raise ArithmeticError("bad")
+
+    log: list[Any] = []
+    queue = batcher()
+
+    async def run() -> None:
+        with pytest.raises(ArithmeticError):
+            await queue.answers(Broken(log), [Sized(1)])
+        assert await queue.answers(Decoder(log), [Sized(1, "a")]) == [("answer", "a")]
+
+    asyncio.run(run())
+    queue.close()
+
+
+def test_full_queue_is_full_for_the_client_that_fills_it() -> None:
+    queue, slow = batcher(queue=100), Recorder(held=True)
+    heavy: Client = ("key", "heavy")
+
+    async def run() -> None:
+        running = asyncio.ensure_future(queue.answers(slow, [Sized(40)]))
+        await asyncio.to_thread(slow.began.wait)
+        waiting = []
+        for name in ("old", "new"):
+            work = [Sized(50, name)]
+            waiting.append(asyncio.ensure_future(queue.answers(slow, work, client=heavy)))
+            await asyncio.sleep(0)
+        with pytest.raises(Full):
+            await queue.answers(slow, [Sized(1)], client=heavy)
+        with pytest.raises(Full):  # more than the largest
+            await queue.answers(slow, [Sized(101)], client=LIGHT)
+        queue.room(30, LIGHT)
+        light = asyncio.ensure_future(queue.answers(slow, [Sized(30, "light")], client=LIGHT))
+        await asyncio.sleep(0)
+        assert queue.waiting == 80
+        slow.go.set()
+        old, new = await asyncio.gather(*waiting, return_exceptions=True)
+        assert old == [("answer", "old")]
+        assert isinstance(new, Full)
+        assert await light == [("answer", "light")]
+        await running
+
+    asyncio.run(run())
+    assert queue.waiting == 0
+    queue.close()

@@ -1,0 +1,237 @@
+"""What a folder can be asked is what it was made for."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.factories import tiny_folder
+
+from bertkit.checkpoint.folder import load, save
+from bertkit.engine.quantize import unavailable
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.serving import models as registries
+from bertkit.extensions.serving.models import ModelRegistry, ServedModel
+from bertkit.families import BERT
+from bertkit.tasks.classify import Classify, ClassifyOptions
+from bertkit.text.train import train as train_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("name", "abilities"),
+    [
+        ("pretrained", {"embed", "fill-mask", "next-sentence"}),
+        ("sentiment", {"predict"}),
+        ("entities", {"ner"}),
+        ("reader", {"answer"}),
+        ("ending", {"choose", "rerank"}),
+        ("ranker", {"rerank"}),
+    ],
+)
+def test_abilities(name: str, abilities: set[str], folders: Path) -> None:
+    assert set(ServedModel(str(folders / name), "fp32").pipelines) == {
+        *abilities,
+        "contexts",
+        "tokenize",
+        "explain",
+        "distance",
+        *(["growing"] if "embed" in abilities else []),
+    }
+
+
+@pytest.mark.parametrize(("pairs", "ranks"), [(False, False), (True, True)])
+def test_a_classifier_of_single_texts_does_not_rerank(
+    pairs: bool, ranks: bool, folders: Path, tmp_path: Path
+) -> None:
+    loaded = load(folders / "pretrained", heads=["classify"], labels=("ham", "spam"))
+    settings = Classify(("ham", "spam"), ClassifyOptions(pairs=pairs)).settings()
+    more = {"labels": ("ham", "spam"), "settings": settings}
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **more)
+    served = ServedModel(str(tmp_path / "m"), "fp32")
+    assert ("rerank" in served.pipelines) == ranks
+    assert "predict" in served.pipelines
+
+
+def test_it_says_in_which_numbers_it_computes(english: list[str], tmp_path: Path) -> None:
+    if reason := unavailable():
+        pytest.skip(reason)
+    tokenizer = train_tokenizer(english[:20], kind="bpe", size=350, use="write")
+    folder = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
+    assert ServedModel(str(folder), "fp32").about().precision == "float32"
+    assert ServedModel(str(folder), "int8").about().precision == "int8"
+
+
+def test_models_tuned_to_different_threads_have_the_most_of_them(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = {"one": 1, "three": 3, "untuned": None, "two": 2}
+    began: list[int] = []
+
+    def opened(self: ModelRegistry, folder: str, name: str) -> ServedModel:
+        began.append(torch.get_num_threads())
+        if threads := tuned[name]:
+            torch.set_num_threads(threads)
+        return ServedModel(folder, "fp32")
+
+    monkeypatch.setattr(ModelRegistry, "_open", opened)
+    ModelRegistry([f"{name}={folders / 'pretrained'}" for name in tuned], None)
+    assert began == [1] * 4
+    assert torch.get_num_threads() == 3
+    began.clear()
+    monkeypatch.setattr(registries, "SearchPipeline", lambda *_: torch.set_num_threads(4))
+    ModelRegistry([f"two={folders / 'pretrained'}"], "store")
+    assert (began, torch.get_num_threads()) == ([3], 4)
+    ModelRegistry([], None)
+    assert torch.get_num_threads() == 4
+
+
+def test_a_known_vector_stays_known(folders: Path) -> None:
+    one = ServedModel(str(folders / "pretrained"), "fp32")
+    assert one.well(one.embed.run(one.probe)[0])
+    assert not one.well(one.known * 1.1)
+    assert not one.well(one.known * np.nan)
+
+
+def test_weights_that_are_no_numbers_are_refused(folders: Path, tmp_path: Path) -> None:
+    loaded = load(folders / "pretrained")
+    with torch.no_grad():
+        loaded.model.encoder.embedding.tokens.weight.fill_(float("nan"))
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT)
+    with pytest.raises(
+        CheckpointError, match=r"m: encoder\.embedding\.tokens\.weight has numbers that are none"
+    ):
+        ServedModel(str(tmp_path / "m"), "fp32")
+
+
+def test_models_of_one_name_are_told_apart_by_their_paths(folders: Path, tmp_path: Path) -> None:
+    loaded = load(folders / "pretrained")
+    for run in ("a", "b"):
+        save(tmp_path / run / "seed-0", loaded.model, loaded.tokenizer, BERT)
+    paths = [str(tmp_path / run / "seed-0") for run in ("a", "b")]
+    registry = ModelRegistry([*paths, str(folders / "pretrained")], None)
+    names = list(registry.models)
+    assert [name.endswith(end) for name, end in zip(names, ("a/seed-0", "b/seed-0"), strict=False)]
+    assert list(ModelRegistry(paths, None).models) == ["a", "b"]  # the rest is the same
+    registry.reload(names[0])
+    assert registry.models[names[0]].name == names[0]
+    with pytest.raises(ConfigError, match="named twice"):
+        ModelRegistry([paths[0], paths[0]], None)
+
+
+def test_a_model_is_called_as_it_is_named(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(folders / "pretrained")
+    registry = ModelRegistry([f"text-embedding-3-small={place}", place, f"a/b={place}"], None)
+    assert list(registry.models) == ["text-embedding-3-small", "pretrained", "a/b"]
+    registry.reload("text-embedding-3-small")
+    assert registry.models["text-embedding-3-small"].name == "text-embedding-3-small"
+    with pytest.raises(ConfigError, match=r"'pretrained' is named twice; .* NAME=FOLDER"):
+        ModelRegistry([place, f"pretrained={place}"], None)
+    for half in (f"={place}", "name="):
+        with pytest.raises(ConfigError, match="write NAME=FOLDER"):
+            ModelRegistry([half], None)
+    monkeypatch.chdir(tmp_path)  # a path that is there is no name
+    shutil.copytree(place, "lr=1e-4")
+    assert list(ModelRegistry(["lr=1e-4"], None).models) == ["lr=1e-4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("pretrained", {"embed": "a b c", "fill-mask": "a [MASK]", "next-sentence": ("a", "b c")}),
+        ("sentiment", {"predict": "a b"}),
+        ("entities", {"ner": "a b c"}),
+        ("reader", {"answer": ("a", "b c")}),
+        ("ending", {"choose": ("a", ["b", "c d"]), "rerank": ("a", "b")}),
+        ("ranker", {"rerank": ("a", "b c"), "explain": ("a", None, (), ())}),
+        ("ranker", {"contexts": ("b", ["a b", "b c d"]), "tokenize": "a"}),
+    ],
+)
+def test_everything_is_computed_on_the_gpu(
+    name: str, asked: dict[str, Any], folders: Path, fake_gpu: str
+) -> None:
+    served = ServedModel(str(folders / name), "fp32", device=fake_gpu)
+    assert served.embed.engine.device.type == fake_gpu
+    weights = [*served.embed.engine.model.parameters(), *served.embed.engine.model.buffers()]
+    assert {weight.device.type for weight in weights} == {fake_gpu}
+    for ability, item in asked.items():
+        pipeline = served.pipelines[ability]
+        works = pipeline.prepare([item, item], long=pipeline.policies[0])
+        assert len(list(pipeline.run(works))) == 2
+
+
+def test_a_gpu_is_taken_where_there_is_one_and_said(
+    folders: Path,
+    english: list[str],
+    tmp_path: Path,
+    fake_gpu: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = str(folders / "pretrained")
+    registry = ModelRegistry([place], None, device="auto")
+    assert f"device: {fake_gpu}" in capsys.readouterr().err
+    for _ in range(2):
+        served = registry.models["pretrained"]
+        assert isinstance(served, ServedModel)
+        assert served.embed.engine.device.type == fake_gpu
+        registry.reload("pretrained")
+    ModelRegistry([place], None, device="cpu")
+    assert capsys.readouterr().err == ""
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
+    tiny_folder(tmp_path / "writer", tokenizer, "lm", family=GPT2)
+    served = ModelRegistry([str(tmp_path / "writer")], None, device="auto").models["writer"]
+    assert isinstance(served, ServedModel)
+    assert served.embed.engine.device.type == "cpu"
+    assert "writer: computes on the CPU" in capsys.readouterr().err
+
+
+def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
+    loaded = load(folders / "sentiment")
+    task = {"bertkit": {"task": {"name": "os:system", "options": {}}}}
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, labels=loaded.labels, settings=task)
+    with pytest.raises(CheckpointError, match="os:system, whose code is not bertkit's"):
+        ServedModel(str(tmp_path / "m"), "fp32")
+
+
+def test_a_model_that_was_replaced_is_gone_and_the_new_one_is_not_gone_through(
+    folders: Path,
+) -> None:
+    registry = ModelRegistry([str(folders / "pretrained")], None)
+    served = registry.models["pretrained"]
+    assert isinstance(served, ServedModel)
+    old = weakref.ref(served.loaded.model)
+    del served
+    registry.reload("pretrained")
+    assert old() is None
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
+
+
+def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
+    english: list[str], tmp_path: Path
+) -> None:
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
+    folder = tiny_folder(tmp_path / "lstm", tokenizer, "lm", family=LSTM_LM)
+    assert {*ServedModel(str(folder), "fp32").pipelines} == {
+        "write",
+        "next-token",
+        "tokenize",
+        "distance",
+    }
+    gpt = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
+    assert {"explain", "contexts"} <= {*ServedModel(str(gpt), "fp32").pipelines}  # the control
+
+
+def test_exported_model_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
+    (tmp_path / "export.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="missing, because this is an exported model"):
+        ModelRegistry([str(tmp_path)], None)

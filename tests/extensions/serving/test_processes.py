@@ -1,0 +1,290 @@
+"""A real server process: it starts, is asked, is told to stop, and loses nobody's request."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from bertkit import cli, threads
+from bertkit.errors import ServeError
+from bertkit.extensions.serving import processes as run
+from bertkit.extensions.serving.client import Client
+from bertkit.extensions.serving.models import ModelRegistry
+
+
+@contextmanager
+def process(
+    *arguments: str, logged: list[str] | None = None, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server, and its address; what it logs is added to `logged`."""
+    logged = [] if logged is None else logged
+    command = [sys.executable, "-m", "bertkit", "serve", *arguments, "--port", "0"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    ) as running:
+        log = threading.Thread(target=lambda: logged.extend(running.stderr or ()))
+        try:
+            assert running.stderr is not None
+            said = ""
+            for line in running.stderr:
+                said += line
+                found = re.search(r"served at (\S+)", line)
+                if found:
+                    break
+            else:
+                raise AssertionError(said)
+            log.start()
+            yield running, found[1]
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # workers hold the log open, too
+                os.killpg(running.pid, signal.SIGKILL)
+            if log.is_alive():
+                log.join(10)
+
+
+def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    shutil.copytree(folders / "pretrained", place)
+    with process(str(place)) as (running, address), Client(address) as client:
+        assert client.ask("/health/ready") == {"status": "ready"}
+        before = client.embed(["a b", "c"])
+        assert before.shape == (2, 16)
+        assert client.fill_mask("[MASK] a", top=2)[0]["candidates"]
+        assert 0 <= client.next_sentence("a", "b")["next"] <= 1
+        assert client.similarity("a", ["a", "b"])[0] == pytest.approx(1.0)
+        assert client.info()["models"][0]["name"] == "model"
+        with pytest.raises(ServeError, match=r"longer than the 16 tokens .*\(inputs\)"):
+            client.embed("a " * 20)
+        shutil.rmtree(place)  # what is served is in memory
+        assert (client.embed(["a b", "c"]) == before).all()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(20) == 0
+        with pytest.raises(ServeError, match="no server answers"):
+            client.embed("a")
+
+
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [
+        *((number, 1) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *((number, 2) for number in (signal.SIGTERM, signal.SIGINT)),
+        pytest.param(signal.SIGHUP, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_what_was_accepted_is_answered(folders: Path, number: signal.Signals, workers: int) -> None:
+    """A signal while many requests are under way: each is answered, or was never taken.
+
+    The log says what was taken: a connection that is closed before its request is read is not.
+    SIGHUP replaces several workers, which is how they drain.
+    """
+    replies: list[int] = []
+    logged: list[str] = []
+    asked = {"inputs": ["a b c d e f g"] * 256}
+
+    def one(address: str) -> None:
+        with contextlib.suppress(httpx.TransportError), httpx.Client(timeout=30) as client:
+            while True:
+                replies.append(client.post(f"{address}/embed", json=asked).status_code)
+
+    arguments = str(folders / "pretrained"), "--workers", str(workers)
+    with process(*arguments, logged=logged) as (running, address):
+        threads = [threading.Thread(target=one, args=(address,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(replies) < 12:
+            time.sleep(0.01)
+        running.send_signal(number)
+        if number == signal.SIGHUP and workers > 1:
+            end = time.monotonic() + 60
+            while sum("served at" in line for line in logged) < 3:  # one is told of above
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            running.send_signal(signal.SIGTERM)
+        interrupted = number == signal.SIGINT and workers == 1
+        assert running.wait(60) == (130 if interrupted else 0)
+        for thread in threads:
+            thread.join()
+    statuses = [json.loads(line)["status"] for line in logged if line.startswith("{")]
+    assert statuses.count(200) > 12
+    assert Counter(statuses) == Counter(replies)
+    assert set(statuses) <= {200, 503}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_server_whose_terminal_is_closed_answers_what_it_has(folders: Path, workers: str) -> None:
+    """The terminal sends SIGHUP to the parent and to all workers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    model = str(folders / "pretrained")
+    arguments = ["-m", "bertkit", "serve", model, "--port", port, "--workers", workers]
+    terminal, side = pty.openpty()
+    control = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    code = f"{control}os.execv(sys.executable, sys.argv[1:])"
+    command = [sys.executable, "-c", code, sys.executable, *arguments]
+    streams = {"stdin": side, "stdout": side, "stderr": side}
+    running = subprocess.Popen(command, start_new_session=True, **streams)
+    os.close(side)
+    reader = threading.Thread(target=_read_all, args=(terminal,), daemon=True)
+    reader.start()
+    try:
+        address, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
+        with Client(address, patience=60) as client:
+            while time.monotonic() < end:
+                with contextlib.suppress(ServeError):
+                    client.ask("/health/ready")
+                    break
+                time.sleep(0.2)
+        replies: list[int] = []
+        asked = {"inputs": ["a b c d e f g"] * 512}
+        connected = threading.Barrier(12)
+
+        def one() -> None:
+            with httpx.Client(base_url=address, timeout=60) as client:
+                client.get("/health/live")
+                connected.wait()
+                replies.append(client.post("/embed", json=asked).status_code)
+
+        threads = [threading.Thread(target=one) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        while not replies:
+            time.sleep(0.01)
+        os.close(terminal)
+        for thread in threads:
+            thread.join()
+        assert replies == [200] * 12
+        running.wait(60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait(10)
+
+
+def _read_all(terminal: int) -> None:
+    with contextlib.suppress(OSError):  # it is closed
+        while os.read(terminal, 4096):
+            pass
+
+
+def test_several_workers_are_replaced_under_way(folders: Path) -> None:
+    logged: list[str] = []
+    arguments = str(folders / "pretrained"), "--workers", "2"
+    with process(*arguments, logged=logged) as (running, address):
+        with Client(address, patience=0) as client:
+            assert client.embed("a").shape == (1, 16)
+            running.send_signal(signal.SIGHUP)
+            end = time.monotonic() + 60
+            while sum("served at" in line for line in logged) < 3:  # one is told of above
+                assert client.embed("a").shape == (1, 16)
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        for _ in range(20):  # each on a connection of its own, to whichever worker takes it
+            httpx.post(f"{address}/tokenize", json={"inputs": "a"}).raise_for_status()
+        for _ in range(6):
+            counted = httpx.get(f"{address}/metrics").text
+            assert 'bertkit_requests_total{route="/tokenize",status="200"} 20.0' in counted
+            assert "bertkit_open_requests 1.0" in counted
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+
+
+def test_nothing_to_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("serve", "view"):
+        assert cli.run([command]) == 2
+        assert "nothing to serve; name the folder of a model" in capsys.readouterr().err
+
+
+def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[run.ServerSettings] = []
+    monkeypatch.setattr(run, "serve", plans.append)
+    assert cli.run(["view", str(folders / "pretrained")]) == 0
+    (plan,) = plans
+    assert (plan.host, plan.port, plan.browser) == ("127.0.0.1", 0, True)
+    shown: list[str] = []
+    monkeypatch.setattr(run.webbrowser, "open", shown.append)
+    admission, batcher = run._parts(plan)
+    run._open(admission, batcher, plan, "http://127.0.0.1:1")
+    batcher.close()
+    assert shown == ["http://127.0.0.1:1"]
+    assert admission.app is not None
+
+
+def test_workers_share_the_cores_before_they_open_models(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Noted(ModelRegistry):
+        def __init__(self, *arguments: Any) -> None:
+            seen.append((threads.own_cores(), torch.get_num_threads()))
+            super().__init__(*arguments)
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "cores", lambda: 6)
+    monkeypatch.setattr(threads, "_workers", 1)
+    monkeypatch.setattr(run, "ModelRegistry", Noted)
+    plan = run.ServerSettings(models=[str(folders / "pretrained")], workers=3)
+    admission, batcher = run._parts(plan)
+    try:
+        run._open(admission, batcher, plan, "http://127.0.0.1:1")
+    finally:
+        batcher.close()
+        torch.set_num_threads(before)
+    assert seen == [(2, 2)]
+
+
+def test_keys_from_the_environment(folders: Path) -> None:
+    with process(str(folders / "pretrained"), BERTKIT_KEY="k") as (_, address):
+        with Client(address, key="k") as client:
+            assert client.embed("a").shape == (1, 16)
+        with Client(address, key="other") as client, pytest.raises(ServeError, match="no key"):
+            client.embed("a")
+
+
+def stopped(*arguments: str) -> str:
+    command = [sys.executable, "-m", "bertkit", "serve", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 2, found.stderr
+    assert "Traceback" not in found.stderr
+    return found.stderr
+
+
+def test_what_cannot_be_served_is_said(folders: Path, tmp_path: Path) -> None:
+    assert "no such" in stopped(str(tmp_path / "none"), "--port", "0")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert "choose another --port" in stopped(str(folders / "pretrained"), "--port", port)
+    assert "keys.toml" in stopped(str(folders / "ranker"), "--keys", str(tmp_path / "keys.toml"))
+
+
+def test_wider_than_loopback_without_a_key_is_warned_of(folders: Path) -> None:
+    command = [sys.executable, "-m", "bertkit", "serve", str(folders / "ranker")]
+    command += ["--host", "0.0.0.0", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        first = running.stderr.readline()
+        running.kill()
+    assert first.startswith("warning: whoever reaches http://0.0.0.0:")

@@ -1,0 +1,81 @@
+"""What is asked: refused at the first fault, in a short message that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bertkit.extensions.serving.errors import Refused
+from bertkit.extensions.serving.request_bodies import decode
+from bertkit.extensions.serving.schema import (
+    Ask,
+    EmbedAsk,
+    NextAsk,
+    OpenAIAsk,
+    PredictAsk,
+    task_ask,
+)
+from bertkit.tasks.answer import Answer
+
+MANY = {f"x{number}": 1 for number in range(1_000)}
+
+
+def refused(kind: type[Ask], body: Any) -> Refused:
+    sent = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    with pytest.raises(Refused) as error:
+        decode(kind, sent)
+    assert len(error.value.response("/").body) < 400
+    return error.value
+
+
+def test_of_many_unknown_fields_the_first_is_enough() -> None:
+    assert refused(EmbedAsk, {"inputs": "a", **MANY}).field == "x0"
+    item = {"question": "a", "context": "b", **MANY}
+    assert refused(task_ask(Answer), {"inputs": item}).field == "x0"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": "a", "x" * 100_000: 1},
+        {"inputs": "a", "truncation_direction": "x" * 100_000},
+        {"inputs": [1] * 100_000},
+        b'{"inputs": "a", "model": ' + b"[" * 100_000,
+        b'{"inputs": "\xff"}',
+        b'{"inputs": "\\ud800"}',
+        b"[" * 100_000,
+        b"",
+    ],
+)
+def test_a_message_is_short_whatever_is_sent(body: Any) -> None:
+    assert refused(EmbedAsk, body).status == 422
+
+
+@pytest.mark.parametrize(
+    "inputs", [["a", ["b", "c"]], [["b", "c"], "a"], ["a", "b", "c"], [["a"] * 3]]
+)
+def test_a_pair_is_not_mixed_with_pairs(inputs: Any) -> None:
+    field = refused(NextAsk, {"inputs": inputs}).field
+    assert (field or "").startswith("inputs")
+
+
+def test_a_text_or_a_pair_or_several() -> None:
+    for inputs in ("a", ["a"], ["a", "b"], [["a"]], [["a", "b"], ["c"]]):
+        assert decode(PredictAsk, msgspec.json.encode({"inputs": inputs})).inputs == inputs
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [[1, 2], [3]]])
+def test_token_ids_are_refused_with_what_sends_texts(ids: Any) -> None:
+    refusal = refused(OpenAIAsk, {"input": ids})
+    assert refusal.sentence.startswith("token ids are of another model's vocabulary")
+    assert "check_embedding_ctx_length=False" in refusal.sentence
+    assert refusal.field == "input.0"
+    assert "`array`" in refused(EmbedAsk, {"inputs": [[1]]}).sentence  # TEI takes none
+    assert "`float`" in refused(OpenAIAsk, {"input": [0.5]}).sentence
+
+
+def test_half_of_a_surrogate_pair_is_named() -> None:
+    assert "surrogate" in refused(EmbedAsk, b'{"inputs": "\\ud800"}').sentence
+    assert decode(EmbedAsk, b'{"inputs": "\\ud83d\\ude00"}').inputs == "\U0001f600"

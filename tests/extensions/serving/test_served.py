@@ -1,0 +1,208 @@
+"""Models that are no encoders: what a server opens, what it knows of them, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.extensions.classic.test_finetune_elmo import conll, reviews
+from tests.extensions.serving.conftest import Server
+from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
+
+import bertkit
+from bertkit.checkpoint.elmo import Softmax
+from bertkit.errors import BertkitError, CheckpointError, DataError
+from bertkit.extensions.classic.fill_gap import FillGap
+from bertkit.extensions.classic.finetune_elmo import Learning, finetune_elmo
+from bertkit.extensions.serving.limits import Limits
+from bertkit.extensions.serving.models import ModelRegistry, open_model
+from bertkit.extensions.serving.served import LENGTH, ServedElmo, require_finite
+from bertkit.pipelines.elmo_task import Network
+from bertkit.tasks.tag import TagAnswer
+from bertkit.text.vectors import Vectors
+
+
+@pytest.fixture(scope="module")
+def elmo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return softmax(tiny_elmo(tmp_path_factory.mktemp("served") / "elmo"))
+
+
+def softmax(folder: Path) -> Path:
+    """The folder, with a softmax of random weights beside."""
+    random = np.random.default_rng(0)
+    words = ["<UNK>", "a", "cat", "<mat>"]
+    weight = torch.from_numpy(random.normal(size=(4, 6)).astype(np.float32))
+    Softmax(words, weight, torch.zeros(4)).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("served") / "vectors.txt"
+    Vectors(["class", "loop"], np.float32([[1, 2], [3, 0]])).save(path)
+    return path
+
+
+def test_abilities(elmo: Path, vectors: Path, tmp_path: Path) -> None:
+    published = tiny_elmo(tmp_path / "published")
+    assert {*open_model(str(elmo), "bf16").pipelines} == {"contexts", "fill-gap"}
+    assert {*open_model(str(published), "fp32").pipelines} == {"contexts"}
+    assert {*open_model(str(vectors), "fp32").pipelines} == {"contexts"}
+
+
+def test_a_server_says_what_they_are_and_that_they_are_well(
+    server: Server, elmo: Path, vectors: Path, folders: Path
+) -> None:
+    registry = ModelRegistry([str(elmo), str(vectors), str(folders / "pretrained")], None)
+    client = server(at=registry)
+    first, second, _ = client.get("/info").json()["models"]
+    assert (first["family"], first["answers"], first["dimension"]) == ("elmo", ["contexts"], 12)
+    assert (second["name"], second["family"], second["dimension"]) == ("vectors.txt", "vectors", 2)
+    assert client.get("/health/ready").json() == {"status": "ready"}
+    assert client.post("/models/vectors.txt/reload").status_code == 200
+    assert client.post("/models/elmo/reload").json() == first
+    assert client.get("/damage").text.count("<option>elmo</option>") == 0  # it has no vocabulary
+    changed = registry.models["elmo"]
+    changed.known = changed.known * 1.1
+    unwell = client.get("/health/ready")
+    assert (unwell.status_code, "elmo gives other vectors" in unwell.text) == (503, True)
+
+
+def test_the_known_vector_is_the_last_state_of_its_word(elmo: Path) -> None:
+    one = ServedElmo(str(elmo))
+    (words,) = one.words(["A known sentence gives a known vector."])
+    np.testing.assert_allclose(one.known, words.layers[-1, 1], atol=1e-6)
+    assert one.well(one.known)
+    assert not one.well(one.known * np.nan)
+
+
+def test_unusable_vectors() -> None:
+    good = np.ones((2, 3), np.float32)
+    assert require_finite(good) is good
+    for bad in (0.0, np.nan, np.inf):
+        rows = good.copy()
+        rows[1] = bad
+        with pytest.raises(ArithmeticError, match="not finite, or zero"):
+            require_finite(rows)
+
+
+def test_what_does_not_open_is_refused(tmp_path: Path) -> None:
+    weights = elmo_weights(ELMO_OPTIONS)
+    weights["char_embed"][3] = np.nan
+    tiny_elmo(tmp_path / "nan", weights=weights)
+    (tmp_path / "text.txt").write_text("no vectors here at all", encoding="utf-8")
+    cases: list[tuple[str, type[BertkitError], str]] = [
+        ("nan", CheckpointError, "has numbers that are none"),
+        ("text.txt", DataError, r"text\.txt:1: not a word and its numbers"),
+        ("nothing", CheckpointError, "nothing"),
+    ]
+    for name, error, said in cases:
+        with pytest.raises(error, match=said):
+            open_model(str(tmp_path / name), "fp32")
+
+
+def test_a_long_text_is_refused_and_no_word_is_logged(
+    server: Server, elmo: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = server(at=ModelRegistry([str(elmo)], None))
+    many = client.get("/gap", params={"text": "a " * LENGTH + "___ b"})
+    assert many.status_code == 422
+    assert f"{LENGTH + 1} words, and {LENGTH} are the most here" in many.text
+    FillGap(elmo)(["a " * LENGTH + "___ b"])  # the control: a model itself reads on
+    ask = {"word": "class", "inputs": ["class " + "secret" * 20, "a class"]}
+    assert client.post("/contexts", json=ask).status_code == 200
+    assert "secret" not in capfd.readouterr().err
+    cut = client.post("/contexts", json={**ask, "truncate": True})
+    assert (cut.status_code, "no text is cut here" in cut.text) == (422, True)
+    few = server(Limits(queue_tokens=20), at=ModelRegistry([str(elmo)], None))
+    assert few.get("/gap", params={"text": "a " * 30 + "___"}).status_code == 413
+
+
+@pytest.fixture(scope="module")
+def learned(elmo: Path) -> dict[str, Path]:
+    """What a tagger and a classifier have learned on the ELMo."""
+    files = {
+        "tag": conll(elmo.parent / "train.conll", 30),
+        "classify": reviews(elmo.parent / "train.tsv", 30),
+    }
+    folders = {name: elmo.parent / f"{name}-elmo" for name in files}
+    few = {"settings": Learning(epochs=2), "network": Network(width=8)}
+    for task, file in files.items():
+        finetune_elmo(elmo, task=task, train=file, dev=file, out=folders[task], **few)  # type: ignore[arg-type]
+    return folders
+
+
+def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
+    server: Server, learned: dict[str, Path], folders: Path
+) -> None:
+    models = [*map(str, learned.values()), str(folders / "sentiment")]
+    client = server(at=ModelRegistry(models, None))
+    tagger, classifier, _ = client.get("/info").json()["models"]
+    assert (tagger["answers"], classifier["answers"]) == (
+        ["contexts", "ner"],
+        ["contexts", "predict"],
+    )
+    assert classifier["labels"] == ["no", "yes"]
+    texts = ["we eat the bread", "soup"]
+    own = bertkit.pipeline("tag", learned["tag"])(texts)
+    answers = msgspec.convert(client.post("/ner", json={"inputs": texts}).json(), list[TagAnswer])
+    assert [one.tags for one in answers] == [one.tags for one in own]
+    assert [one.words for one in answers] == [["we", "eat", "the", "bread"], ["soup"]]
+    scores = bertkit.pipeline("classify", learned["classify"])("a fine film").scores
+    labels = client.post("/predict", json={"inputs": "a fine film"}).json()
+    assert {one["label"]: one["score"] for one in labels} == pytest.approx(scores, abs=1e-5)
+    both = client.post("/predict", json={"inputs": ["soup", "a fine film"]}).json()
+    assert {one["label"]: one["score"] for one in both[1]} == pytest.approx(scores, abs=1e-5)
+    other = client.post("/predict", json={"inputs": "a b", "model": "sentiment"}).json()
+    assert {one["label"] for one in other} == {"bad", "good", "mixed"}
+    assert {"/ner", "/predict", "/contexts"} <= client.get("/openapi.json").json()["paths"].keys()
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({"inputs": [["a", "b"]]}, 422, "a text: a pair, and an ELMo labels single texts"),
+        ({"inputs": "a " * 600}, 422, "600 words, and 512 are the most here"),
+        ({"inputs": "a", "truncate": True}, 422, "no text is cut here; leave truncate out"),
+        ({"inputs": "a " * 300}, 413, "more than 200 tokens, which are the most"),
+        ({"inputs": " "}, 422, "a text is empty"),
+    ],
+)
+def test_what_it_does_not_label(
+    asked: dict[str, Any], status: int, said: str, server: Server, learned: dict[str, Path]
+) -> None:
+    limits = Limits(queue_tokens=200 if status == 413 else 65536)
+    client = server(limits, at=ModelRegistry([str(learned["classify"])], None))
+    answer = client.post("/predict", json=asked)
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["error"]
+
+
+def test_the_page_shows_what_its_layers_weigh(server: Server, learned: dict[str, Path]) -> None:
+    client = server(at=ModelRegistry(map(str, learned.values()), None))
+    mixture = json.loads((learned["tag"] / "scores.json").read_text(encoding="utf-8"))["mixture"]
+    html = client.get("/ask", params={"what": "ner", "text": "we eat <b> bread"}).text
+    assert "<b>" not in html
+    shown = html[html.index('data-figure="Layers"') :]
+    assert f"γ = {mixture.pop('scale'):.3f}" in shown
+    heads = re.findall('<th scope="row">(.*?)</th>', shown)
+    assert heads == ["embedding", "layer 1", "layer 2"]
+    shares = re.findall(r"</svg> ([\d.]+)</span>", shown)
+    assert shares == [f"{weight:.3f}" for weight in mixture.values()]
+
+
+def test_a_damaged_network_is_refused(learned: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(learned["tag"], tmp_path / "damaged")
+    weights = load_file(folder / "task.safetensors")
+    weights["head.out.bias"] = weights["head.out.bias"] * np.nan
+    save_file(weights, folder / "task.safetensors")
+    with pytest.raises(CheckpointError, match="has numbers that are none"):
+        open_model(str(folder), "fp32")

@@ -1,0 +1,187 @@
+"""A task with a head of its own goes the whole way, although no other file knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from tests.extensions.serving.conftest import Server
+from tests.factories import tiny_folder, tiny_tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bertkit
+from bertkit.batch import Batch
+from bertkit.checkpoint.folder import load
+from bertkit.engine.exported import onnx_graph, padded
+from bertkit.errors import CheckpointError
+from bertkit.extensions.export.export import export
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.models.transformer import Transformer
+from bertkit.objectives.loss import Loss, Totals
+from bertkit.pipelines import answering
+from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.text.long import Long, encode
+from bertkit.text.tokenizer import Tokenizer
+
+
+class LengthAnswer(msgspec.Struct, frozen=True):
+    """How many letters a text has, and its hint."""
+
+    letters: float
+    hint: str
+
+
+class Count(nn.Module):
+    """A number for each text, from the mean of its states. Shapes: (N, D) -> (S, 1)."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(hidden, 1)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        out: Tensor = self.out(batch.layout.sums(states) / batch.layout.counts[:, None])
+        return out
+
+
+class Letters(Task[LabelExample, LengthAnswer]):
+    """How many letters a text has; a hint goes with it, and comes back."""
+
+    name = "letters"
+    metric = "negative_error"
+    Answer = LengthAnswer
+    route = "/letters"
+    fields = ("text", "hint")
+    example_item = ("a b c", "three")
+
+    @classmethod
+    def read(
+        cls, path: Path, reading: Reading, *, labelled: bool
+    ) -> tuple[list[LabelExample], str]:
+        return Classify.read(path, reading, labelled=labelled)
+
+    @classmethod
+    def example(cls, text: str, others: Sequence[str]) -> LabelExample:
+        return LabelExample(text, others[0])
+
+    def build_head(self, encoder: Transformer) -> nn.Module:
+        return Count(encoder.config.hidden)
+
+    def features(
+        self,
+        examples: Sequence[LabelExample],
+        tokenizer: Tokenizer,
+        length: int,
+        *,
+        long: Long,
+        labelled: bool,
+    ) -> list[Feature]:
+        encodings, _ = encode(tokenizer, [e.text for e in examples], length=length, long=long)
+        return [
+            Feature(encoding, place, target=float(examples[place].label or 0) if labelled else None)
+            for place, encoding in enumerate(encodings)
+        ]
+
+    def targets(self, features: Sequence[Feature]) -> Tensor:
+        return torch.tensor([feature.target for feature in features])
+
+    def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
+        loss = F.mse_loss(outputs[:, 0], batch.targets[self.head], reduction="sum")
+        loss = loss / totals[self.head]
+        return Loss(loss, {self.head: loss.detach()})
+
+    def answers(
+        self, outputs: Sequence[ExampleOutput[LabelExample]], head: nn.Module
+    ) -> list[LengthAnswer]:
+        return [
+            LengthAnswer(float(item.outputs[0][0, 0]), item.example.pair or "") for item in outputs
+        ]
+
+    def score(
+        self, answers: Sequence[LengthAnswer], examples: Sequence[LabelExample]
+    ) -> dict[str, float]:
+        errors = [a.letters - float(e.label or 0) for a, e in zip(answers, examples, strict=True)]
+        return {"negative_error": -float(np.abs(errors).mean())}
+
+    def error_record(self, answer: LengthAnswer, example: LabelExample) -> ErrorRecord:
+        return ErrorRecord(example.text, str(example.label), f"{answer.letters:.1f}", 0.0)
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was fine-tuned for the task, for a few steps."""
+    root = tmp_path_factory.mktemp("letters")
+    base = tiny_folder(root / "base", tiny_tokenizer("abcdef"), "mlm", length=16)
+    rows = [
+        LabelExample(" ".join("abcdef"[: 1 + i % 6]), "no hint", str(1 + i % 6)) for i in range(24)
+    ]
+    settings = Finetune(epochs=2, batch_size=8, learning_rate=1e-2, precision="fp32")
+    out = root / "counter"
+    finetune(Letters, base, train=rows, dev=rows, out=out, settings=settings)
+    return out
+
+
+def test_it_is_served_as_it_answers(counter: Path, server: Server) -> None:
+    registry = ModelRegistry([str(counter)], None, tasks=[Letters])
+    client = server(at=registry)
+    wanted = bertkit.pipeline(Letters, counter)([("a b", "two"), ("a b c d", "four")])
+    sent = [{"text": "a b", "hint": "two"}, {"text": "a b c d", "hint": "four"}]
+    found = client.post("/letters", json={"inputs": sent}).json()
+    assert [answer["hint"] for answer in found] == ["two", "four"]
+    near = [answer.letters for answer in wanted]
+    assert [answer["letters"] for answer in found] == pytest.approx(near, abs=1e-4)
+    one = client.post("/letters", json={"inputs": sent[0]}).json()
+    assert one["letters"] == pytest.approx(near[0], abs=1e-4)
+    refused = client.post("/letters", json={"inputs": {"text": "a"}}).json()
+    assert (refused["field"], refused["error"]) == ("inputs.hint", "this field is required")
+
+
+def test_it_is_described_with_its_example(counter: Path, server: Server) -> None:
+    client = server(at=ModelRegistry([str(counter)], None, tasks=[Letters]))
+    described = client.get("/openapi.json").json()
+    way = described["paths"]["/letters"]["post"]
+    assert way["description"].startswith("How many letters a text has")
+    schemas = described["components"]["schemas"]
+    assert set(schemas["LengthAnswer"]["properties"]) == {"letters", "hint"}
+    (example,) = schemas["LettersAsk"]["examples"]
+    assert example == {"inputs": {"text": "a b c", "hint": "three"}}
+    assert client.post("/letters", json=example).status_code == 200
+
+
+def test_the_window_asks_it(counter: Path, server: Server) -> None:
+    client = server(at=ModelRegistry([str(counter)], None, tasks=[Letters]))
+    page = client.get("/ask", params={"what": "letters"}).text
+    assert "Hint" in page
+    shown = client.post("/ask", data={"what": "letters", "text": "a b", "other": "<two>"})
+    assert shown.status_code == 200
+    assert "letters" in shown.text
+    assert "&lt;two&gt;" in shown.text
+
+
+def test_its_code_runs_only_where_it_is_named(counter: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"Letters, whose code .* name it: task="):
+        ModelRegistry([str(counter)], None)
+
+
+def test_its_head_is_exported(counter: Path, tmp_path: Path) -> None:
+    for name in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason="pip install 'bertkit[export]'")
+    graph = tmp_path / "graph"
+    assert export(counter, out=graph, task=Letters)["largest_difference"] < 1e-4
+    [answer] = bertkit.pipeline(Letters, counter)([("a b c", "")])
+    ids = Tokenizer.load(counter).encode("a b c").ids
+    logits = onnx_graph(graph / "model.onnx")(padded([ids], [np.zeros_like(ids)]), "logits")
+    assert float(logits[0, 0]) == pytest.approx(answer.letters, abs=1e-4)
+
+
+def test_what_is_saved_is_what_is_loaded(counter: Path) -> None:
+    ready: Any = answering(load(counter), Letters)
+    assert isinstance(ready.engine.model.heads["letters"], Count)
+    assert ready.loaded.settings["bertkit"]["task"]["name"] == Letters.full_name()

@@ -1,0 +1,77 @@
+"""The vectors of a sentence's beginnings: those that the models have for each alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.extensions.classic.families.test_lstm import saved
+from tests.extensions.classic.families.test_lstm import tokenizer as letters  # noqa: F401  (the fixture)
+from tests.view.conftest import html_of
+
+import bertkit
+from bertkit.batch import Batch
+from bertkit.errors import DataError
+from bertkit.extensions.serving.views.growing_sentence import (
+    Growing,
+    GrowingPipeline,
+    growing_figure,
+)
+from bertkit.models.seq2seq import RecurrentEncoder
+from bertkit.pipelines import Embed
+from bertkit.pipelines.generate import Generate
+from bertkit.text.tokenizer import Tokenizer
+
+OTHERS = ("d e f", "a b", "f")
+
+
+def grown(pipeline: GrowingPipeline, text: str, *others: str) -> Growing:
+    (found,) = pipeline.run(pipeline.prepare([(text, others)], long="error"))
+    return found
+
+
+@pytest.mark.parametrize("attention", ["none", "luong"])
+def test_an_lstm_has_its_last_state(letters: Tokenizer, tmp_path: Path, attention: str) -> None:  # noqa: F811
+    folder, model = saved(tmp_path / "m", letters, attention=attention)
+    loaded = bertkit.load(folder)
+    writer = Generate(loaded)
+    found = grown(GrowingPipeline(Embed(loaded), writer), "a b c d", *OTHERS)
+    assert found.texts == ["a", "a b", "a b c", "a b c d"]
+    assert isinstance(model.encoder, RecurrentEncoder)
+    for text, vector in zip(found.texts, found.vectors, strict=True):
+        batch = Batch.of([loaded.tokenizer.encode(text, max_length=40)])
+        with torch.no_grad():
+            state = model.encoder.read(batch).cells[0][-1, 0]
+        np.testing.assert_allclose(vector, state, atol=1e-6)
+    assert found.nearest[1] == ("a b", pytest.approx(1, abs=1e-5))
+    assert found.before[0] == 0
+    assert found.before[2] < 0.9999  # the control: one word more makes another vector
+    alone = [writer([text])[0][0].text for text in found.texts]
+    assert found.written == alone
+    assert found.attends == (attention == "luong")
+
+
+def test_another_model_has_its_vector(minilm: Path) -> None:
+    embed = Embed(bertkit.load(minilm))
+    found = grown(GrowingPipeline(embed, None), "the cat sat")
+    np.testing.assert_allclose(found.vectors, embed(["the", "the cat", "the cat sat"]), atol=1e-5)
+    assert (found.nearest, found.written) == ([], [])
+    html = html_of(growing_figure("<m>", found))
+    assert html.count("<svg") == 3
+    assert "384 numbers, of which 128 are shown, however long" in html
+    assert "&lt;m&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "said"),
+    [
+        (" ", (), "text: 0 words; a page shows 1 to 40"),
+        ("a " * 41, (), "text: 41 words"),
+        ("a", ("b",) * 21, "others: 21 lines"),
+    ],
+)
+def test_what_cannot_be_shown(bert: Path, text: str, others: tuple[str, ...], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        grown(GrowingPipeline(Embed(bertkit.load(bert)), None), text, *others)
