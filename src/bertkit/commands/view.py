@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bertkit.checkpoint.elmo import is_elmo
 from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
-from bertkit.errors import ConfigError
 from bertkit.models.surgery import read_head
 from bertkit.pipelines import load_on
-from bertkit.pipelines.alignment import alignment
 from bertkit.recipes.info import elmo_info
 from bertkit.recipes.info import info as describe
-from bertkit.view.chart import heat_map, write_svg
 from bertkit.view.explain import explain as explain_text
 from bertkit.view.page import refuse_place, write_page
 
@@ -65,38 +62,3 @@ def explain(
         f"{out}: {len(shown.tokens)} tokens, {shown.model.layers} layers of "
         f"{shown.model.heads} heads{cut}"
     )
-
-
-def align(
-    model: str,
-    text: str,
-    /,
-    *,
-    translation: str | None = None,
-    out: Path | None = None,
-    device: str = "auto",
-) -> dict[str, Any] | None:
-    """Where a decoder looks in a text while it writes each token: numbers, or a heat map.
-
-    Of several layers and heads it is the mean.
-
-    Args:
-        model: A folder or hub id of a model that translates, by attention.
-        text: The text.
-        translation: What it writes; by default what it would.
-        out: A picture (.svg), to be made; by default the numbers are printed, a row for each token
-            of the translation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
-    """
-    if out is not None:
-        refuse_place(out)
-        if out.suffix != ".svg":
-            raise ConfigError(f"{out}: the picture is an .svg file; name it so")
-    looked = alignment(load_on(model, device), text, translation)
-    if out is None:
-        rows = [[round(float(weight), 4) for weight in row] for row in looked.weights]
-        return {"source": looked.source, "target": looked.target, "weights": rows}
-    write_svg(out, heat_map(looked.target, looked.source, looked.weights.tolist(),
-                            x="read", y="written"))  # fmt: skip
-    say(f"{out}: {len(looked.target)} tokens written, {len(looked.source)} read")
-    return None

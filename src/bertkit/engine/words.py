@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.data.words import Range
 from bertkit.engine.engine import Engine, Forward
 from bertkit.errors import DataError
 from bertkit.models.model import Model
@@ -45,7 +44,7 @@ def layer_states(layers: Sequence[int]) -> Forward:
     return forward
 
 
-def pieces_of(encoding: Encoding, word: Range, text: str) -> NDArray[np.int64]:
+def pieces_of(encoding: Encoding, word: tuple[int, int], text: str) -> NDArray[np.int64]:
     """The token indices of the pieces that a word of the text has.
 
     Raises: DataError for a word without a piece, or behind what the model reads.

@@ -21,6 +21,7 @@ from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.beam import finish
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
 from bertkit.models.generate import GeneratedRow, Writing, generate, generate_steps
+from bertkit.models.model import Model
 from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
@@ -28,6 +29,7 @@ from bertkit.synonyms import check_keywords
 from bertkit.text.chat import ChatFormat, Message, check
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
+from bertkit.text.tokenizer import Tokenizer
 
 PLACES = 32_768
 """Tokens, with those to come, for which there is room in the cache at a time."""
@@ -102,6 +104,15 @@ class Generate(ModelPipeline):
 
     A text depends on its prompt and the settings alone: it is the same in any company.
     """
+
+    @staticmethod
+    def sample(model: Model, tokenizer: Tokenizer) -> str:
+        """Return a text of at most 40 tokens that a causal model writes; it is always the same."""
+        stepper = stepper_of(model.eval(), vocab=tokenizer.vocab_size)
+        start = Request(np.array(tokenizer.begin[-1:]))
+        decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
+        ((text,),) = generate(stepper, [start], decoding, Rules([tokenizer.eos]))
+        return tokenizer.decode(text.ids)
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)

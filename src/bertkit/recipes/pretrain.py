@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,11 +23,8 @@ from bertkit.data.volumes import draws_of
 from bertkit.engine.linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
-from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.flops import Flops
-from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
-from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.embedding import hold_at_zero
 from bertkit.nn.init import begin_at_zero
 from bertkit.nn.precision import resolve, resolve_device
@@ -37,6 +33,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
+from bertkit.pipelines import PIPELINES
 from bertkit.recipes.learn import (
     HeldOut,
     begin,
@@ -361,14 +358,5 @@ def _held_out(
 ) -> HeldOut:
     model = learner.judged
     writes = "lm" in model.heads and model.decoder is None
-    written = partial(_written, model, tokenizer) if writes else None
+    written = partial(PIPELINES["generate"].sample, model, tokenizer) if writes else None
     return HeldOut(run, model, learner.judge, batches, every, written)
-
-
-def _written(model: Model, tokenizer: Tokenizer) -> str:
-    """What a model writes by itself, by draws that are always the same."""
-    stepper = stepper_of(model.eval(), vocab=tokenizer.vocab_size)
-    start = Request(np.array(tokenizer.begin[-1:]))
-    decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
-    ((text,),) = generate(stepper, [start], decoding, Rules([tokenizer.eos]))
-    return tokenizer.decode(text.ids)
