@@ -14,10 +14,10 @@ import bertkit
 from bertkit import cli
 from bertkit.config import decode, with_keywords
 from bertkit.errors import BertkitError, ConfigError
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.models.config import TransformerConfig
 from bertkit.pipelines import FillMask
-from bertkit.pipelines.generate import Generate
 from bertkit.recipes.finetune import Finetune
 from bertkit.synonyms import SETTINGS, TASKS, UNNEEDED, check_keywords, suggestion
 from bertkit.tasks.classify import Classify

@@ -18,10 +18,10 @@ from tests.architecture.structure import (
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_877,
-    "code lines": 37_029,
-    "imports from the core to extensions": 64,
-    "imports between extensions": 61,
+    "code lines of the core": 22_346,
+    "code lines": 37_022,
+    "imports from the core to extensions": 40,
+    "imports between extensions": 59,
 }
 """Lower a number when the source tree allows it. The aims are 19,000, 31,000, 0 and 0."""
 
@@ -49,8 +49,8 @@ def test_the_core_never_imports_from_the_extensions() -> None:
 def test_edges_count_imports_of_other_extensions() -> None:
     sources = {
         "tasks.classify": "from bertkit.extensions.serving import app\nimport bertkit.errors",
-        "extensions.serving.app": "def f():\n    import bertkit.nn.cache\nimport bertkit.errors",
-        "nn.cache": "",
+        "extensions.serving.app": "def f():\n    import bertkit.data.pairs\nimport bertkit.errors",
+        "data.pairs": "",
         "errors": "",
     }
     parsed = {name: ast.parse(text) for name, text in sources.items()}

@@ -14,7 +14,7 @@ from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the 
 
 import bertkit
 from bertkit.extensions.generation.decode_view import decoder_steps
-from bertkit.pipelines.generate import Generate
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.view.arrays import decoded
 from bertkit.view.document import DecoderSteps
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.extensions.generation.tasks.test_seq2seq import EXAMPLES, write_model
+from tests.extensions.generation.test_chat_format import vocabulary
 from tests.factories import tiny_folder
-from tests.tasks.test_seq2seq import EXAMPLES, write_model
-from tests.text.test_chat import vocabulary
 from torch import Tensor
 
 import bertkit
@@ -26,6 +26,7 @@ from bertkit.checkpoint.folder import Loaded, load
 from bertkit.data.choices import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.messages import Conversation
 from bertkit.families import FAMILIES
 from bertkit.models.lora import LoRA, add_lora, merged
@@ -33,7 +34,6 @@ from bertkit.models.model import Model
 from bertkit.nn.lora import LoRALinear
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import tag
-from bertkit.text.chat import Message
 from bertkit.text.train import train as train_tokenizer
 
 peft = pytest.importorskip("peft", reason="pip install 'bertkit[dev]'")

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 import bertkit
 from bertkit.checkpoint.generation import DECODING, FIELDS, SAMPLED
 from bertkit.errors import BertkitError, CheckpointError
-from bertkit.pipelines.generate import Generate
+from bertkit.extensions.generation.pipeline import Generate
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.text.test_chat import CHATML, SPECIALS
+from tests.extensions.generation.test_chat_format import CHATML, SPECIALS
 from tokenizers import pre_tokenizers
 
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.export.tune import tune
+from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import Model
-from bertkit.pipelines.generate import Generate
-from bertkit.text.chat import Message
 
 gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[generation]'")
 HIDDEN, LAYERS, HEADS, SHARED, INNER = 32, 2, 4, 2, 64

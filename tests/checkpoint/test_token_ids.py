@@ -46,7 +46,7 @@ def test_saved_token_ids_are_those_of_the_tokenizer(
 
 
 def test_gpt2_without_bos_token_saves_null(tmp_path: Path) -> None:
-    from tests.text.test_chat import vocabulary
+    from tests.extensions.generation.test_chat_format import vocabulary
 
     tokenizer: bertkit.Tokenizer = vocabulary("chatml")
     tiny_folder(tmp_path, tokenizer, "lm", family=FAMILIES["gpt2"])

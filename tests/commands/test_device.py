@@ -15,12 +15,12 @@ from bertkit import cli
 from bertkit.checkpoint.folder import load
 from bertkit.commands.table import COMMANDS
 from bertkit.errors import DeviceError
+from bertkit.extensions.classic.frozen_words import FrozenEncoder, open_words
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.perplexity import evaluate_text
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.pipelines import base
 from bertkit.pipelines.base import inference_device, load_on
-from bertkit.pipelines.frozen import FrozenEncoder, open_words
 from bertkit.text.train import train
 
 Captured = pytest.CaptureFixture[str]

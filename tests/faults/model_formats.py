@@ -68,7 +68,7 @@ def sides(folder: Path) -> Tokenizer:
 
 def make_generator(folder: Path, family: str) -> None:
     """Write a decoder-only model with a chat template."""
-    from tests.text.test_chat import vocabulary as chat_vocabulary
+    from tests.extensions.generation.test_chat_format import vocabulary as chat_vocabulary
 
     tokenizer = chat_vocabulary("chatml")
     save(

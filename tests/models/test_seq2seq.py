@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM
+from bertkit.extensions.generation.generate import generate
+from bertkit.extensions.generation.stepper import RecurrentStepper, Request, stepper_of
 from bertkit.models.decoding import Decoding, Rules
-from bertkit.models.generate import generate
 from bertkit.models.model import Model, build
 from bertkit.models.seq2seq import RecurrentDecoder, RecurrentEncoder
-from bertkit.models.stepper import RecurrentStepper, Request, stepper_of
 from bertkit.nn.attention import Trace
 
 VOCAB, WIDTH, LAYERS = 13, 6, 2

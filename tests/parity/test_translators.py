@@ -18,12 +18,12 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import Loaded, save
+from bertkit.extensions.generation.stepper import DecoderStepper, Request
+from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model
-from bertkit.models.stepper import DecoderStepper, Request
 from bertkit.nn.attention import Trace
 from bertkit.objectives.loss import totals
-from bertkit.tasks.seq2seq import Seq2seq
 from bertkit.tasks.summarize import SummaryExample
 from bertkit.text.train import train
 

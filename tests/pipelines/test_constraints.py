@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.extensions.generation.test_chat_format import vocabulary
 from tests.factories import tiny_folder
-from tests.text.test_chat import vocabulary
 
 import bertkit
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.generation.pipeline import Generate
+from bertkit.extensions.generation.stepper import Request
 from bertkit.families import FAMILIES
-from bertkit.models.stepper import Request
-from bertkit.pipelines.generate import Generate
 
 METHODS: dict[str, dict[str, Any]] = {
     "greedy": {},

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.tasks.test_seq2seq import write_model
+from tests.extensions.generation.tasks.test_seq2seq import write_model
 
 import bertkit
 from bertkit import cli
 from bertkit.errors import ConfigError
+from bertkit.extensions.generation.pipeline import Generate, merge_decoding
+from bertkit.extensions.generation.summarize import WriteSummaries
 from bertkit.extensions.serving import completions as complete
 from bertkit.extensions.serving import schema
 from bertkit.models.decoding import Decoding
-from bertkit.pipelines.generate import Generate, merge_decoding
-from bertkit.pipelines.summarize import WriteSummaries
 
 Captured = pytest.CaptureFixture[str]
 SETTINGS = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0, "max_new_tokens": 9}

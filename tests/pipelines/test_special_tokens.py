@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from tests.extensions.generation.test_chat_format import TALK
 from tests.factories import tiny_folder
-from tests.text.test_chat import TALK
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 import bertkit
 from bertkit.data.blocks import block
+from bertkit.extensions.classic.frozen_words import FrozenEncoder
+from bertkit.extensions.generation.chat_format import ChatFormat
 from bertkit.extensions.generation.likelihood import _scores
 from bertkit.extensions.generation.messages import Conversation
 from bertkit.extensions.generation.perplexity import evaluate_text
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.prompts import _chances
 from bertkit.extensions.generation.tasks.chat import Chat as ChatTask
 from bertkit.families import FAMILIES
-from bertkit.pipelines.frozen import FrozenEncoder
-from bertkit.pipelines.generate import Generate
-from bertkit.text.chat import ChatFormat
 from bertkit.text.frame import framed
 from bertkit.text.tokenizer import Tokenizer
 

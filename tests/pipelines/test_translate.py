@@ -15,8 +15,8 @@ from tests.text.test_marian import sentences, write_folder
 
 import bertkit
 from bertkit.checkpoint.generation import FILE
-from bertkit.commands.answer import translate
 from bertkit.errors import BertkitError, CheckpointError, DataError
+from bertkit.extensions.generation.commands import translate
 from bertkit.models.decoding import Decoding
 
 

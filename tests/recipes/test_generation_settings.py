@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.extensions.generation.tasks.test_seq2seq import EXAMPLES, write_model
+from tests.extensions.generation.test_chat_format import TALK, vocabulary
 from tests.factories import tiny_folder
-from tests.tasks.test_seq2seq import EXAMPLES, write_model
-from tests.text.test_chat import TALK, vocabulary
 
 import bertkit
 from bertkit.checkpoint.generation import FILE

@@ -12,8 +12,8 @@ import bertkit
 from bertkit.errors import DataError
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.gap_view import EXAMPLE, NextTokenPipeline, Sides, gap_figure
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.pipelines import Candidate
-from bertkit.pipelines.generate import Generate
 from bertkit.view.spelling import likeliest
 
 

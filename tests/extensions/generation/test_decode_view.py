@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 from msgspec import structs
+from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the fixture)
-from tests.tasks.test_seq2seq import write_model
 from tests.text.test_marian import sentences
 
 import bertkit
 from bertkit.errors import DataError
 from bertkit.extensions.generation.decode_view import LONGEST, decoder_steps
-from bertkit.models.generate import generate
+from bertkit.extensions.generation.generate import generate
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.nn.attention import Trace
-from bertkit.pipelines.generate import Generate
 from bertkit.view.arrays import decoded
 from bertkit.view.document import DecoderSteps
 from bertkit.view.spelling import spelled

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.messages import read_conversations, read_preferences
-from bertkit.text.chat import Message
 
 GOOD = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
 

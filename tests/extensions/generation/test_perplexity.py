@@ -17,8 +17,8 @@ from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.extensions.generation.perplexity import evaluate_text
+from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.families import Family
-from bertkit.models.stepper import Request, stepper_of
 from bertkit.text.train import END, train
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.text.test_chat import vocabulary
+from tests.extensions.generation.test_chat_format import vocabulary
 
 import bertkit
 from bertkit.checkpoint.folder import save
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.generation.prompts import evaluate_prompts
+from bertkit.extensions.generation.stepper import CausalStepper, Request
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.models.stepper import CausalStepper, Request
 
 TEMPLATE = "T: {text}\\nL: {label}\\n"
 

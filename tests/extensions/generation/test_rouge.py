@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.tasks.test_seq2seq import ROWS, write_model
+from tests.extensions.generation.tasks.test_seq2seq import ROWS, write_model
 
 from bertkit.cli import run
 

@@ -14,8 +14,8 @@ from tests.factories import tiny_model
 from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
 from bertkit.extensions.generation.score import score, score_each
+from bertkit.extensions.generation.stepper import CausalStepper, StepperState, stepper_of
 from bertkit.families import FAMILIES
-from bertkit.models.stepper import CausalStepper, StepperState, stepper_of
 
 VOCAB = 40
 

@@ -57,7 +57,10 @@ def test_an_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("resource")
-    small = "from bertkit.extensions.search import converter; converter.MEMORY = 200 << 20; converter.main()"
+    small = (
+        "from bertkit.extensions.search import converter\n"
+        "converter.MEMORY = 200 << 20\nconverter.main()"
+    )
     monkeypatch.setattr(converter, "CHILD", small)
     with Converter() as convert:
         assert convert(page(tmp_path / "a.html", "short")).text == "short"

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from tests.extensions.generation.tasks.test_seq2seq import write_model
+from tests.extensions.generation.test_chat_format import vocabulary
 from tests.extensions.serving.conftest import Server
-from tests.tasks.test_seq2seq import write_model
-from tests.text.test_chat import vocabulary
 
 import bertkit
 from bertkit.checkpoint.folder import save
+from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.pipeline import Generate
+from bertkit.extensions.generation.summarize import WriteSummaries
 from bertkit.extensions.serving.batcher import Batcher
 from bertkit.extensions.serving.continuous_batching import LiveText, LiveWriting
 from bertkit.extensions.serving.limits import Limits
@@ -26,9 +29,6 @@ from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
-from bertkit.pipelines.generate import Generate
-from bertkit.pipelines.summarize import WriteSummaries
-from bertkit.text.chat import Message
 from bertkit.text.tokenizer import Tokenizer
 
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.serving.conftest import Server
 from tests.extensions.serving.test_completions import folder as llama  # noqa: F401  (the fixture)
 from tests.extensions.serving.test_served import softmax
 from tests.factories import tiny_elmo
-from tests.tasks.test_seq2seq import write_model
 
 import bertkit
 from bertkit.extensions.classic.fill_gap import FillGap
 from bertkit.extensions.generation.decode_view import decoder_steps
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.serving.generation_pages import DAMAGED, WriterPages
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.page_routes import pages
-from bertkit.pipelines.generate import Generate
 from bertkit.view.arrays import Array, decoded
 
 TEXT = "the cat sat on the mat"

@@ -13,10 +13,10 @@ from tests.extensions.serving.conftest import Server
 from tests.extensions.serving.test_generation_pages import alert
 
 import bertkit
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.views.distance import DistancePipeline
-from bertkit.pipelines.generate import Generate
 from bertkit.text.tokenizer import Tokenizer
 
 TEXT = "a b c d"

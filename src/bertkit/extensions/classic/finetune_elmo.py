@@ -18,6 +18,7 @@ from bertkit.checkpoint.hub import resolve
 from bertkit.config import Count, Positive, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
+from bertkit.extensions.classic.fit import fit
 from bertkit.pipelines.elmo_task import (
     Network,
     new_network,
@@ -34,7 +35,6 @@ from bertkit.tasks.examples import Rows, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading
 from bertkit.text.vectors import Vectors
-from bertkit.training.fit import fit
 
 
 class Learning(Settings, frozen=True):

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 
 from bertkit.extensions.classic.gap import Gap
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.pipelines import Candidate, Work
-from bertkit.pipelines.generate import Generate
 from bertkit.text.long import Long
 from bertkit.view.figures import Beside, Figure, Marked, Share, Table
 from bertkit.view.spelling import likeliest

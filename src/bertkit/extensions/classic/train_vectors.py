@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bertkit.console import say
 from bertkit.data.paths import files
+from bertkit.extensions.classic import evaluate_words as words
+from bertkit.extensions.classic.frozen_words import FrozenVectors
 from bertkit.extensions.classic.skipgram import Skipgram, learn, read_text
-from bertkit.pipelines.frozen import FrozenVectors
-from bertkit.recipes import words
 from bertkit.storage import refuse_used
 from bertkit.text.vectors import Vectors
 

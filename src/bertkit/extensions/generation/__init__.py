@@ -15,10 +15,10 @@ EXTENSION = Extension(
     tasks={
         "chat": "bertkit.extensions.generation.tasks.chat:Chat",
         "dpo": "bertkit.extensions.generation.tasks.dpo:Dpo",
-        "seq2seq": "bertkit.tasks.seq2seq:Seq2seq",
+        "seq2seq": "bertkit.extensions.generation.tasks.seq2seq:Seq2seq",
     },
     pipelines={
-        "generate": "bertkit.pipelines.generate:Generate",
-        "summarize": "bertkit.pipelines.summarize:WriteSummaries",
+        "generate": "bertkit.extensions.generation.pipeline:Generate",
+        "summarize": "bertkit.extensions.generation.summarize:WriteSummaries",
     },
 )

@@ -10,17 +10,17 @@ from typing import Any
 from bertkit.console import asked, lines, numbered_lines, say
 from bertkit.data.readers import read_lines
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.generation.alignment import alignment
+from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.pipeline import Generate
+from bertkit.extensions.generation.summarize import summaries
+from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import load_on, pipeline
-from bertkit.pipelines.alignment import alignment
 from bertkit.pipelines.base import batched
-from bertkit.pipelines.generate import Generate
-from bertkit.pipelines.summarize import summaries
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.seq2seq import Seq2seq
 from bertkit.tasks.task import Reading
-from bertkit.text.chat import Message
 from bertkit.view.chart import heat_map, write_svg
 from bertkit.view.page import refuse_place
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import DataError
-from bertkit.models.beam import LEAST, BeamStep, beam_search
+from bertkit.extensions.generation.alignment import need_attention
+from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search
+from bertkit.extensions.generation.generate import generate
+from bertkit.extensions.generation.pipeline import Generate
+from bertkit.extensions.generation.stepper import CausalStepper, Request
 from bertkit.models.config import TransformerConfig
 from bertkit.models.decoding import Decoding, Rules, Written
-from bertkit.models.generate import generate
-from bertkit.models.stepper import CausalStepper, Request
 from bertkit.nn.attention import CrossAttention, Trace
 from bertkit.pipelines import Work
-from bertkit.pipelines.alignment import need_attention
-from bertkit.pipelines.generate import Generate
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.arrays import coded

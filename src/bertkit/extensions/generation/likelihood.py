@@ -22,10 +22,10 @@ from bertkit.console import say
 from bertkit.data.choices import ChoiceQuestion, read_choices
 from bertkit.data.labels import natural
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.score import score_each
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.pipelines.generate import Generate
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import Rows, take_examples
 from bertkit.tasks.task import Reading

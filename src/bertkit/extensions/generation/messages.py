@@ -14,7 +14,7 @@ from bertkit.data.bad_rows import each_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import json_object, numbered
 from bertkit.errors import DataError
-from bertkit.text.chat import Message, check
+from bertkit.extensions.generation.chat_format import Message, check
 
 
 @dataclass(frozen=True)

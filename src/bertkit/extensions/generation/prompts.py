@@ -14,10 +14,10 @@ from bertkit.checkpoint.folder import Loaded
 from bertkit.config import Count, Seed
 from bertkit.data.labels import listed
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.score import score
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.pipelines.generate import Generate
 from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import Rows, take_examples

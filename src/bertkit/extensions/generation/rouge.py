@@ -13,12 +13,12 @@ import numpy as np
 from bertkit import metrics
 from bertkit.checkpoint.folder import Loaded
 from bertkit.config import Count
+from bertkit.extensions.generation.summarize import summaries
+from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.pipelines.summarize import summaries
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.seq2seq import Seq2seq
 from bertkit.tasks.task import Reading
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.batch import by_length
-from bertkit.models.stepper import CausalStepper, Request, StepperState
+from bertkit.extensions.generation.stepper import CausalStepper, Request, StepperState
 
 LOGITS = 1 << 26
 """Logits that exist at a time, about."""

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.errors import BertkitError
+from bertkit.extensions.generation.pipeline import PLACES, Generate
 from bertkit.extensions.serving.continuous_batching import LiveText, LiveWriting
 from bertkit.extensions.serving.fair_queue import ANYONE, Client, Shares
 from bertkit.extensions.serving.jobs import DecodingRun, Job, Steps, Taken
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.pipelines import Pipeline, Work
-from bertkit.pipelines.generate import PLACES, Generate
 
 TURN = 16
 """Clients that share a batch evenly: a turn has at most the batch's tokens divided by it."""

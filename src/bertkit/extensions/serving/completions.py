@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.pipeline import Generate, Prompt, merge_decoding
 from bertkit.extensions.serving import schema
 from bertkit.extensions.serving.continuous_batching import LiveText
 from bertkit.extensions.serving.request_context import RequestContext, reply
 from bertkit.models.decoding import Decoding
-from bertkit.pipelines.generate import Generate, Prompt, merge_decoding
-from bertkit.text.chat import Message
 
 USUAL_TOKENS = 256
 """A text is cut after so many, where the request does not say."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.readers import numbered
-from bertkit.data.words import Range, find
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.frozen_words import open_words
+from bertkit.extensions.classic.word_pairs import Range, find
 from bertkit.extensions.serving.views.answers import context_squares, cosine_table
 from bertkit.extensions.serving.views.contexts import TEXTS, compared, read_word
 from bertkit.nn.precision import Precision
-from bertkit.pipelines.frozen import open_words
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.view.chart import squares, write_svg
 from bertkit.view.figures import Marked, Table

@@ -9,11 +9,11 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from bertkit.extensions.generation.generate import GeneratedRow, Writing
+from bertkit.extensions.generation.pipeline import PLACES, Generate
+from bertkit.extensions.generation.stepper import Request
 from bertkit.extensions.serving.fair_queue import ANYONE, Client
 from bertkit.models.decoding import Decoding, Ended, Rules
-from bertkit.models.generate import GeneratedRow, Writing
-from bertkit.models.stepper import Request
-from bertkit.pipelines.generate import PLACES, Generate
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from bertkit.errors import TokenizerError
 from bertkit.extensions.classic.fill_gap import FillGap, GapAnswer
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.gap_view import EXAMPLE, Sides, gap_figure
+from bertkit.extensions.generation.stepper import CausalStepper
 from bertkit.extensions.serving.forms import (
     BEAMS,
     DamageForm,
@@ -27,7 +28,6 @@ from bertkit.extensions.serving.pages import Window, elsewhere
 from bertkit.extensions.serving.panels import PIECES
 from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.extensions.serving.views.corruption import NAMES, damage_figures, damaged
-from bertkit.models.stepper import CausalStepper
 from bertkit.pipelines import Candidate, Embed, FillMask
 from bertkit.view.figures import Field, Figure, Form
 from bertkit.view.page import decoder_page

@@ -11,9 +11,9 @@ import unicodedata
 from typing import Any
 
 from bertkit import memory
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.errors import busy, too_much
 from bertkit.extensions.serving.metrics import Metrics
-from bertkit.text.chat import Message
 
 BODY = 8
 """Bytes held for each byte of a body: as it came, as JSON, as what is asked."""

@@ -16,8 +16,14 @@ from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, TokenizerError
+from bertkit.extensions.classic.frozen_words import FrozenEncoder, is_vectors
 from bertkit.extensions.classic.gap_view import NextTokenPipeline
+from bertkit.extensions.generation.alignment import attends
+from bertkit.extensions.generation.beam import finish
+from bertkit.extensions.generation.chat_format import ChatFormat
 from bertkit.extensions.generation.decode_view import DecodePipeline
+from bertkit.extensions.generation.pipeline import Generate
+from bertkit.extensions.generation.summarize import WriteSummaries
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.extensions.search.store import Hit, conditions
 from bertkit.extensions.serving import schema
@@ -32,7 +38,6 @@ from bertkit.extensions.serving.views.contexts import ContextsPipeline
 from bertkit.extensions.serving.views.distance import DistancePipeline
 from bertkit.extensions.serving.views.growing_sentence import GrowingPipeline
 from bertkit.memory import freeze_objects
-from bertkit.models.beam import finish
 from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import (
@@ -47,14 +52,9 @@ from bertkit.pipelines import (
     inference_device,
     open_engine,
 )
-from bertkit.pipelines.alignment import attends
-from bertkit.pipelines.frozen import FrozenEncoder, is_vectors
-from bertkit.pipelines.generate import Generate
-from bertkit.pipelines.summarize import WriteSummaries
 from bertkit.storage import distinct_names
 from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
-from bertkit.text.chat import ChatFormat
 from bertkit.text.long import Long
 from bertkit.view.document import Explanation
 from bertkit.view.explain import STEPS_BYTES, STRIP, WALK_STEPS, explain, read, words_of

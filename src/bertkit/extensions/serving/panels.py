@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import DataError
+from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.extensions.serving.served import require_finite
 from bertkit.extensions.serving.views import answers
 from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, TaskPipeline
-from bertkit.pipelines.generate import Generate
 from bertkit.tasks import Task
-from bertkit.text.chat import Message
 from bertkit.view.figures import Figure
 
 PIECES, DOCUMENTS = 10, 10

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bertkit.errors import BertkitError, CheckpointError, SearchError
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.batcher import Batcher, Full
 from bertkit.extensions.serving.errors import Refused, busy, invalid, too_much
 from bertkit.extensions.serving.fair_queue import Client
@@ -23,7 +24,6 @@ from bertkit.extensions.serving.memory_budget import KEPT, READ, Budget, pieces
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.schema import Ask
 from bertkit.pipelines import Pipeline
-from bertkit.text.chat import Message
 
 READERS = ThreadPoolExecutor(1, "reading")
 """Thread that encodes long texts. With more threads, the event loop and the models wait longer for

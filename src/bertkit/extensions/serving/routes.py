@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.responses import Response
 
+from bertkit.extensions.generation.pipeline import GeneratedText
 from bertkit.extensions.search.store import Hit
 from bertkit.extensions.serving import schema
 from bertkit.extensions.serving.completions import chat_completions, completions, translate
@@ -21,7 +22,6 @@ from bertkit.extensions.serving.request_context import RequestContext, reply
 from bertkit.extensions.serving.served import require_finite
 from bertkit.extensions.serving.views.contexts import Contexts
 from bertkit.pipelines import Embed, MaskAnswer, NextSentenceAnswer, TaskPipeline
-from bertkit.pipelines.generate import GeneratedText
 from bertkit.tasks import Task
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.document import Explanation

@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Meta
 
 from bertkit.config import Count, Settings
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.errors import invalid
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.views.contexts import CHARACTERS, TEXTS
 from bertkit.tasks import Task
-from bertkit.text.chat import Message
 
 Text = Annotated[str, Meta(min_length=1)]
 TextList = Annotated[list[Text], Meta(min_length=1)]

@@ -12,14 +12,14 @@ from torch import nn
 
 from bertkit.checkpoint.elmo import SOFTMAX
 from bertkit.checkpoint.hub import resolve
-from bertkit.data.words import Range
 from bertkit.errors import CheckpointError
 from bertkit.extensions.classic.fill_gap import FillGap
+from bertkit.extensions.classic.frozen_words import FrozenElmo, FrozenVectors, FrozenWords
+from bertkit.extensions.classic.word_pairs import Range
 from bertkit.extensions.serving import schema
 from bertkit.extensions.serving.views.contexts import ContextsPipeline
 from bertkit.pipelines import Pipeline, Work
 from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
-from bertkit.pipelines.frozen import FrozenElmo, FrozenVectors, FrozenWords
 from bertkit.pipelines.words import Words
 from bertkit.text.long import Long
 from bertkit.text.vectors import Vectors

@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.tasks.test_seq2seq import write_model
-from tests.text.test_chat import TALK, vocabulary
+from tests.extensions.generation.tasks.test_seq2seq import write_model
+from tests.extensions.generation.test_chat_format import TALK, vocabulary
 
 import bertkit
 from bertkit.checkpoint.folder import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.messages import Conversation
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.tasks.chat import Chat
 from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
-from bertkit.pipelines.generate import Generate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.task import by_example, group
-from bertkit.text.chat import Message
 
 EXAMPLES = [Conversation(tuple(TALK), "a:1"), Conversation(tuple(TALK[:2]), "a:2")]
 

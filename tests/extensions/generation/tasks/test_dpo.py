@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from safetensors.torch import load_file
-from tests.tasks.test_seq2seq import write_model
-from tests.text.test_chat import TALK, vocabulary
+from tests.extensions.generation.tasks.test_seq2seq import write_model
+from tests.extensions.generation.test_chat_format import TALK, vocabulary
 from torch import Tensor
 
 import bertkit
@@ -26,6 +26,7 @@ from bertkit import cli
 from bertkit.checkpoint.folder import Loaded, save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.messages import Preference
 from bertkit.extensions.generation.tasks.dpo import Dpo, DpoOptions, PreferenceAnswer
 from bertkit.families import FAMILIES
@@ -37,7 +38,6 @@ from bertkit.recipes.distill import distill
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.task import Feature
-from bertkit.text.chat import Message
 from bertkit.training.loop import steps
 
 PAIRS = [

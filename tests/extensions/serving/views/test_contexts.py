@@ -14,9 +14,9 @@ from tests.factories import tiny_folder
 from bertkit.checkpoint.folder import load
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
+from bertkit.extensions.classic.frozen_words import FrozenEncoder, FrozenVectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.serving.views.contexts import ContextsPipeline, plane
-from bertkit.pipelines.frozen import FrozenEncoder, FrozenVectors
 from bertkit.text.train import train as train_tokenizer
 from bertkit.text.vectors import Vectors
 

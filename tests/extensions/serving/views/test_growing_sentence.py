@@ -14,6 +14,7 @@ from tests.view.conftest import html_of
 import bertkit
 from bertkit.batch import Batch
 from bertkit.errors import DataError
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.serving.views.growing_sentence import (
     Growing,
     GrowingPipeline,
@@ -21,7 +22,6 @@ from bertkit.extensions.serving.views.growing_sentence import (
 )
 from bertkit.models.seq2seq import RecurrentEncoder
 from bertkit.pipelines import Embed
-from bertkit.pipelines.generate import Generate
 from bertkit.text.tokenizer import Tokenizer
 
 OTHERS = ("d e f", "a b", "f")

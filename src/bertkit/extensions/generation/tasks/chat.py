@@ -9,11 +9,11 @@ from typing import Self
 import numpy as np
 
 from bertkit.errors import DataError
+from bertkit.extensions.generation.chat_format import ChatFormat as Writer
 from bertkit.extensions.generation.messages import Conversation, read_conversations
+from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore, refuse_encoders
 from bertkit.tasks.choose import refuse_columns
-from bertkit.tasks.language import LanguageTask, TextScore, refuse_encoders
 from bertkit.tasks.task import ErrorRecord, Feature, Reading
-from bertkit.text.chat import ChatFormat as Writer
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer

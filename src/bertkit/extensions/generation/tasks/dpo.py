@@ -19,14 +19,14 @@ from torch.nn import functional as F
 from bertkit.batch import Batch
 from bertkit.config import Positive, Settings
 from bertkit.errors import DataError
+from bertkit.extensions.generation.chat_format import ChatFormat, Message
 from bertkit.extensions.generation.messages import Preference, read_preferences
+from bertkit.extensions.generation.tasks.language import WordsTask, refuse_encoders
 from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.choose import refuse_columns
-from bertkit.tasks.language import WordsTask, refuse_encoders
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
-from bertkit.text.chat import ChatFormat, Message
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.extensions.generation.pipeline import GeneratedText
 from bertkit.extensions.search.store import Hit
 from bertkit.extensions.serving.views.contexts import Contexts
 from bertkit.pipelines import MaskAnswer, NextSentenceAnswer
-from bertkit.pipelines.generate import GeneratedText
 from bertkit.tasks.answer import QuestionAnswer
 from bertkit.tasks.choose import ChoiceAnswer
 from bertkit.tasks.tag import TagAnswer

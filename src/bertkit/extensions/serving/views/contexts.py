@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.data.words import Range, find
 from bertkit.errors import DataError
+from bertkit.extensions.classic.frozen_words import FrozenEncoder, FrozenWords
+from bertkit.extensions.classic.word_pairs import Range, find
 from bertkit.pipelines import NUMBER, Work
-from bertkit.pipelines.frozen import FrozenEncoder, FrozenWords
 from bertkit.tasks.task import Feature
 from bertkit.text.long import Long
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.folder import Loaded
-from bertkit.data.words import find
 from bertkit.errors import DataError
+from bertkit.extensions.classic.word_pairs import find
 from bertkit.models.model import Encoder
 from bertkit.pipelines import Work
 from bertkit.text.encoding import Encoding

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from bertkit.batch import Batch
 from bertkit.errors import DataError
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.seq2seq import RecurrentEncoder
 from bertkit.pipelines import NUMBER, Embed, Work
-from bertkit.pipelines.generate import Generate
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.view.chart import CELLS, strip

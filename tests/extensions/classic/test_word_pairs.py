@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.words import find, read_in_context, read_word_pairs
 from bertkit.errors import DataError
+from bertkit.extensions.classic.word_pairs import find, read_in_context, read_word_pairs
 
 
 def test_word_pairs(tmp_path: Path) -> None:

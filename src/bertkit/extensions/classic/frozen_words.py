@@ -19,10 +19,10 @@ from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.data.tags import TaggedText
 from bertkit.data.word_parts import words_of
-from bertkit.data.words import Range
 from bertkit.engine.engine import Engine
 from bertkit.engine.words import layer_states, pieces_of, word_states
 from bertkit.errors import DataError
+from bertkit.extensions.classic.word_pairs import Range
 from bertkit.nn.precision import Precision, check_cpu
 from bertkit.pipelines import inference_device, pipeline
 from bertkit.pipelines.elmo_task import word_features

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.tasks.test_seq2seq import write_model
+from tests.extensions.generation.tasks.test_seq2seq import write_model
 
 import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.generation.alignment import alignment
 from bertkit.extensions.generation.bleu import evaluate_translation
 from bertkit.extensions.generation.decode_view import decoder_steps
 from bertkit.extensions.generation.prepare_pairs import prepare_pairs
+from bertkit.extensions.generation.stepper import Request
 from bertkit.extensions.serving.models import ServedModel
 from bertkit.models.decoding import Decoding
-from bertkit.models.stepper import Request
-from bertkit.pipelines.alignment import alignment
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.view.arrays import decoded
 

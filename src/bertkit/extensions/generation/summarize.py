@@ -10,12 +10,12 @@ from bertkit.batch import by_length
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.models.beam import finish
+from bertkit.extensions.generation.beam import finish
+from bertkit.extensions.generation.pipeline import PLACES, Generate, merge_decoding
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
 from bertkit.pipelines.base import PART, Work, inference_device, open_engine
-from bertkit.pipelines.generate import PLACES, Generate, merge_decoding
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.summarize import Summarize, SummaryAnswer

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.config import Settings
 from bertkit.errors import CheckpointError, DataError
-from bertkit.tasks.language import LanguageTask, TextScore
+from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore
 from bertkit.tasks.summarize import SUMMARIES, SummaryExample, read_documents
 from bertkit.tasks.task import ErrorRecord, Feature, Reading
 from bertkit.text.encoding import Encoding

@@ -21,16 +21,16 @@ from torch import Tensor
 from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
+from bertkit.extensions.classic.fit import fit
+from bertkit.extensions.classic.frozen_words import Frozen, FrozenElmo, open_frozen, places_of
 from bertkit.models.features import Features, How, WordHead
 from bertkit.nn.precision import Precision
-from bertkit.pipelines.frozen import Frozen, FrozenElmo, open_frozen, places_of
 from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.tag import Tag, TagOptions
 from bertkit.tasks.task import Feature, Reading, group
 from bertkit.text.encoding import Encoding
-from bertkit.training.fit import fit
 from bertkit.view.chart import score_bars, write_svg
 from bertkit.view.figures import Table, score_table
 from bertkit.view.page import write_report

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.folder import Loaded, load
 from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.model import Decoder
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace
-from bertkit.pipelines.generate import Generate
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from bertkit.checkpoint.generation import Generation
 from bertkit.checkpoint.weights import LoadReport
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.generation.tasks.seq2seq import Seq2seq, Seq2seqOptions
 from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.tasks.seq2seq import Seq2seq, Seq2seqOptions
 from bertkit.tasks.summarize import SummaryExample
 from bertkit.tasks.task import Reading, by_example, group
 

@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.folder import load
 from bertkit.errors import ConfigError, DataError
-from bertkit.metrics import spread
-from bertkit.nn.attention import Trace
-from bertkit.pipelines.frozen import open_frozen
-from bertkit.recipes.probe import (
+from bertkit.extensions.classic.frozen_words import open_frozen
+from bertkit.extensions.classic.probe import (
     COMBINATIONS,
     ELMO,
     PAPER,
@@ -30,6 +28,8 @@ from bertkit.recipes.probe import (
     features_of,
     probe,
 )
+from bertkit.metrics import spread
+from bertkit.nn.attention import Trace
 from bertkit.tasks.tag import Tag, TagOptions
 from bertkit.tasks.task import Reading
 from bertkit.text.train import train as train_tokenizer

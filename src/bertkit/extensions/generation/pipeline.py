@@ -18,15 +18,15 @@ from bertkit.checkpoint.folder import Loaded
 from bertkit.config import plain, with_keywords
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.models.beam import finish
+from bertkit.extensions.generation.beam import finish
+from bertkit.extensions.generation.chat_format import ChatFormat, Message, check
+from bertkit.extensions.generation.generate import GeneratedRow, Writing, generate, generate_steps
+from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
-from bertkit.models.generate import GeneratedRow, Writing, generate, generate_steps
 from bertkit.models.model import Model
-from bertkit.models.stepper import Request, stepper_of
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
 from bertkit.synonyms import check_keywords
-from bertkit.text.chat import ChatFormat, Message, check
 from bertkit.text.encoding import Encoding
 from bertkit.text.long import Long
 from bertkit.text.tokenizer import Tokenizer

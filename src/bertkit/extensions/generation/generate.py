@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.models.beam import beam_steps, finish
+from bertkit.extensions.generation.beam import beam_steps, finish
+from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, constrain
-from bertkit.models.stepper import Request, Stepper, StepperState
 
 
 @dataclass(eq=False)

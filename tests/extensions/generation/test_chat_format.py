@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from bertkit.errors import DataError, TokenizerError
-from bertkit.text.chat import ChatFormat, Message, check
+from bertkit.extensions.generation.chat_format import ChatFormat, Message, check
 from bertkit.text.tokenizer import Tokenizer
 
 CHATML = (

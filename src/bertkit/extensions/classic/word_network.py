@@ -18,10 +18,10 @@ from bertkit.batch import Batch
 from bertkit.console import say
 from bertkit.data.tags import untagged
 from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.classic.frozen_words import FrozenElmo, open_frozen
 from bertkit.models.features import spread_of
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
-from bertkit.pipelines.frozen import FrozenElmo, open_frozen
 from bertkit.pipelines.words import whole_words
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import Feature

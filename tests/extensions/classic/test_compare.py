@@ -15,9 +15,7 @@ from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit.checkpoint.folder import load
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
-from bertkit.extensions.classic.families.lstm import LSTM_LM
-from bertkit.extensions.generation.families.gpt2 import GPT2
-from bertkit.recipes.compare import (
+from bertkit.extensions.classic.compare import (
     ELMO,
     GPT,
     LSTM,
@@ -28,6 +26,8 @@ from bertkit.recipes.compare import (
     Compare,
     compare,
 )
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.text.train import train as train_tokenizer
 from bertkit.text.vectors import Vectors
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.models.test_generate import model_of, prompts
+from tests.extensions.generation.test_generate import model_of, prompts
 
-from bertkit.models.beam import LEAST, BeamStep, beam_search, likeliest
+from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search, likeliest
+from bertkit.extensions.generation.generate import generate
+from bertkit.extensions.generation.stepper import CausalStepper, Request
 from bertkit.models.decoding import Decoding, Ended, Rules
-from bertkit.models.generate import generate
-from bertkit.models.stepper import CausalStepper, Request
 
 Result = tuple[float, list[int], Ended]
 

@@ -15,9 +15,9 @@ from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit import cli
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.evaluate_words import _auc, _bound, evaluate_words
 from bertkit.extensions.classic.train_vectors import word_similarity
 from bertkit.extensions.generation.families.gpt2 import GPT2
-from bertkit.recipes.words import _auc, _bound, evaluate_words
 from bertkit.text.train import train as train_tokenizer
 from bertkit.text.vectors import Vectors
 

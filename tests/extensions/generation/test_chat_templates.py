@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tests.text.test_chat import CHATML, LLAMA, vocabulary
+from tests.extensions.generation.test_chat_format import CHATML, LLAMA, vocabulary
 
 from bertkit.errors import TokenizerError
-from bertkit.text.chat import ChatFormat, Message
-from bertkit.text.templates import recognize
+from bertkit.extensions.generation.chat_format import ChatFormat, Message
+from bertkit.extensions.generation.chat_templates import recognize
 from bertkit.text.tokenizer import Tokenizer
 
 TURN = "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"

@@ -11,14 +11,14 @@ from tests.factories import tiny_elmo
 from torch import nn
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.features import MeanHead, spread_of
-from bertkit.pipelines import pipeline
-from bertkit.recipes.word_network import (
+from bertkit.extensions.classic.word_network import (
     MixedLayers,
     WordStateEncoder,
     known_by_elmo,
     known_by_vectors,
 )
+from bertkit.models.features import MeanHead, spread_of
+from bertkit.pipelines import pipeline
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.classify import ClassifyOptions as ClassifyOptions
 from bertkit.text.vectors import Vectors

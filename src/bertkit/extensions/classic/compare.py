@@ -21,6 +21,14 @@ from bertkit.checkpoint.folder import Loaded, load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.classic.fit import fit, judge
+from bertkit.extensions.classic.word_network import (
+    KnownWords,
+    MixedLayers,
+    WordStateEncoder,
+    known_by_elmo,
+    known_by_vectors,
+)
 from bertkit.metrics import spread
 from bertkit.models.features import MeanHead
 from bertkit.models.model import build
@@ -28,19 +36,11 @@ from bertkit.nn.precision import Precision
 from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.study import Way, study
-from bertkit.recipes.word_network import (
-    KnownWords,
-    MixedLayers,
-    WordStateEncoder,
-    known_by_elmo,
-    known_by_vectors,
-)
 from bertkit.storage import refuse_used, write_json
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.classify import ClassifyOptions as ClassifyOptions
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
-from bertkit.training.fit import fit, judge
 from bertkit.view.chart import score_bars, write_svg
 from bertkit.view.figures import Table, score_table
 from bertkit.view.page import write_report

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.tasks.test_seq2seq import ROWS, write_model
+from tests.extensions.generation.tasks.test_seq2seq import ROWS, write_model
 
 import bertkit
 from bertkit.checkpoint.folder import load, resave
 from bertkit.cli import run
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.generation.summarize import WriteSummaries, summaries
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines.base import Work
-from bertkit.pipelines.summarize import WriteSummaries, summaries
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.summarize import SummaryAnswer
 
@@ -77,7 +77,7 @@ def test_many_documents_are_written_a_few_at_a_time(
         return run(works)
 
     monkeypatch.setattr(summarize, "run", counted)
-    monkeypatch.setattr("bertkit.pipelines.summarize.PLACES", 100)
+    monkeypatch.setattr("bertkit.extensions.generation.summarize.PLACES", 100)
     assert summarize(documents, SHORT) == together
     assert len(sizes) > 1
     assert max(sizes) <= 100

@@ -12,8 +12,8 @@ import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.decoding import Decoding
-from bertkit.pipelines.generate import Generate
 from bertkit.text.train import END, train
 
 

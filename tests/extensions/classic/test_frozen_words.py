@@ -11,7 +11,7 @@ from tests.factories import tiny_elmo
 
 from bertkit.data.tags import TaggedText, untagged
 from bertkit.errors import DataError
-from bertkit.pipelines.frozen import FrozenElmo, is_vectors, open_frozen
+from bertkit.extensions.classic.frozen_words import FrozenElmo, is_vectors, open_frozen
 from bertkit.pipelines.words import Words
 from bertkit.tasks.tag import Tag, TagOptions
 

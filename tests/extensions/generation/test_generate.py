@@ -18,10 +18,17 @@ from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.families.gpt2 import GPT2
+from bertkit.extensions.generation.generate import (
+    GeneratedRow,
+    Writing,
+    draw,
+    generate,
+    guess,
+    uniform,
+)
+from bertkit.extensions.generation.stepper import CausalStepper, Request, stepper_of
 from bertkit.models.decoding import Decoding, Rules, Written
-from bertkit.models.generate import GeneratedRow, Writing, draw, generate, guess, uniform
 from bertkit.models.model import Model
-from bertkit.models.stepper import CausalStepper, Request, stepper_of
 
 VOCAB = 30
 LLAMA: dict[str, Any] = {

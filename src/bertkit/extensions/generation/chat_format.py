@@ -1,7 +1,7 @@
 """Conversations as token ids.
 
 A chat template is a Jinja program. bertkit never runs it: it recognizes published templates
-(`bertkit.text.templates`) and rejects all others.
+(`bertkit.extensions.generation.chat_templates`) and rejects all others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import DataError, TokenizerError
-from bertkit.text.templates import recognize
+from bertkit.extensions.generation.chat_templates import recognize
 from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
@@ -53,8 +53,8 @@ TEMPLATES = {
         "<|start_header_id|>", "<|end_header_id|>", "\n\n", "<|eot_id|>", "", trim=True
     ),
 }
-"""The formats of `bertkit.text.templates.KNOWN`. A tokenizer without a template gets the first
-whose tokens it has, otherwise a line `user: …` per message, with the EOS token (`plain`)."""
+"""The formats of `chat_templates.KNOWN`. A tokenizer without a template gets the first whose
+tokens it has, otherwise a line `user: …` per message, with the EOS token (`plain`)."""
 
 BEGIN = "<|begin_of_text|>"
 """First token of the Llama 3 formats."""
@@ -78,7 +78,7 @@ class ChatFormat:
             recognizes, or would tokenize differently in transformers.
     """
 
-    # test: tests/text/test_templates.py::test_chat_rejects_other_template
+    # test: tests/extensions/generation/test_chat_templates.py::test_chat_rejects_other_template
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from bertkit import metrics
 from bertkit.checkpoint.folder import Loaded
 from bertkit.data.paths import suffix
-from bertkit.data.words import WIC, read_in_context, read_word_pairs
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.frozen_words import FrozenWords, open_words
+from bertkit.extensions.classic.word_pairs import WIC, read_in_context, read_word_pairs
 from bertkit.nn.precision import Precision
-from bertkit.pipelines.frozen import FrozenWords, open_words
 
 
 def evaluate_words(
