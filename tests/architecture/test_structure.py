@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 
+import pytest
 from tests.architecture.structure import (
     EXTENSIONS,
     PUBLIC_NAMES,
+    SOURCE,
     code_lines,
     edges,
     figures,
     imports,
     modules,
 )
+
+from bertkit.registry import OWN
 
 FOLDER = "extensions."
 
@@ -79,3 +84,18 @@ def test_code_lines_are_without_docstrings_comments_blanks_and_imports() -> None
         ]
     '''
     assert code_lines(ast.parse(textwrap.dedent(text))) == 7
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_each_extension_has_a_readme_that_names_its_files(name: str) -> None:
+    folder = SOURCE / "extensions" / name
+    text = (folder / "README.md").read_text("utf-8")
+    assert len(text.split()) <= 300
+    files = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert files
+    assert not [
+        file for file in files if not ((folder / file).exists() or (SOURCE / file).exists())
+    ]
+    public = {word for word in re.findall(r"`([A-Z]\w+)`", text) if not word.isupper()}
+    code = "".join(file.read_text("utf-8") for file in folder.rglob("*.py"))
+    assert not [word for word in public if f"class {word}" not in code]
