@@ -30,7 +30,7 @@ import bertkit
 from benchmarks import graphs, kept, text
 from benchmarks.graphs import Runtime, Vectors
 from benchmarks.harness import Options, bf16_here, compare
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.checkpoint.pooling import write_pooling
 from bertkit.engine.quantize import unavailable
 from bertkit.extensions.export.quantize import quantize
@@ -38,7 +38,7 @@ from bertkit.families import BERT
 from bertkit.metrics import cosines, regression
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.nn.precision import Inference
 from bertkit.text.tokenizer import Tokenizer
 

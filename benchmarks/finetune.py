@@ -40,7 +40,7 @@ from benchmarks.embed import minilm
 from benchmarks.harness import Options, bf16_here
 from benchmarks.text import stsb
 from benchmarks.trainer import Labels, Numbers, Padding, Peer, Rows, Spans, Tags
-from bertkit.checkpoint.run_folder import SCORES
+from bertkit.checkpoint.run_directory import SCORES
 from bertkit.console import quietly
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune

@@ -18,7 +18,7 @@ import torch
 import bertkit
 from benchmarks import kept
 from benchmarks.harness import Options, bf16_here, compare
-from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.directory import Loaded, save
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.decoding import Decoding
 

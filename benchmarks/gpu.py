@@ -34,21 +34,21 @@ from benchmarks import kept, pretrain
 from benchmarks.embed import minilm
 from benchmarks.harness import Options, apart
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.config import override, read_toml
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
-from bertkit.data.segments import Sample
+from bertkit.data.samples import Sample
 from bertkit.models.flops import Flops, peak_of
 from bertkit.models.model import build
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
 from bertkit.threads import cores
 from bertkit.training.compiled import compile_blocks
-from bertkit.training.loader import prefetched
+from bertkit.training.data_loader import prefetched
 from bertkit.training.loop import steps
-from bertkit.training.masters import Masters
-from bertkit.training.optim import adamw
+from bertkit.training.master_weights import Masters
+from bertkit.training.optimizer import adamw
 
 LOGITS = "fp32, largest difference of logits from those of transformers"
 ALONE = "largest difference of states of a sequence packed with others and alone"

@@ -42,7 +42,7 @@ from bertkit.console import quietly
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import documents
-from bertkit.data.segments import Sample, Samples
+from bertkit.data.samples import Sample, Samples
 from bertkit.models.model import build
 from bertkit.nn.precision import resolve
 from bertkit.objectives.pretrain import pretrain as masked_words
@@ -50,8 +50,8 @@ from bertkit.recipes.prepare import prepare
 from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.loop import steps
-from bertkit.training.masters import Masters
-from bertkit.training.optim import adamw
+from bertkit.training.master_weights import Masters
+from bertkit.training.optimizer import adamw
 from bertkit.training.schedule import schedule
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from bertkit import metrics
-from bertkit.data.schemes import spans
+from bertkit.data.tag_schemes import spans
 
 OVERLAP, BEST, ANSWER_TOKENS = 128, 20, 30
 """Of squad: tokens that windows share, and which answers are weighed; the defaults of both."""

@@ -27,7 +27,7 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import Classify as Labelled
 from bertkit.tasks.classify import LabelExample
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
 

@@ -116,7 +116,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     to be uneven."""
     from tests.factories import tiny_model, tiny_tokenizer
 
-    from bertkit.checkpoint.folder import save
+    from bertkit.checkpoint.directory import save
     from bertkit.families import BERT
 
     words = "the a we sat on bank of river cross ##ed ##ing lent money us it , . < > / &"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.families import BERT, FAMILIES
 from bertkit.families.family import Family
 from bertkit.models.config import TransformerConfig

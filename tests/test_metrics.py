@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bertkit import metrics
-from bertkit.data.schemes import spans
+from bertkit.data.tag_schemes import spans
 
 
 def test_two_labels_by_hand() -> None:

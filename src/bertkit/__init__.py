@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertkit.batch import Batch, Packed
-    from bertkit.checkpoint.folder import Loaded, load, save
+    from bertkit.checkpoint.directory import Loaded, load, save
     from bertkit.data.corpus import Corpus
     from bertkit.errors import BertkitError
     from bertkit.extensions.cleaning.clean import clean
@@ -47,7 +47,7 @@ _HOME = {
     "BertkitError": "errors",
     "Client": "extensions.serving.client",
     "Corpus": "data.corpus",
-    "Loaded": "checkpoint.folder",
+    "Loaded": "checkpoint.directory",
     "Model": "models.model",
     "Packed": "batch",
     "Reading": "tasks.task",
@@ -65,12 +65,12 @@ _HOME = {
     "finetune": "recipes.finetune",
     "frame": "pipelines.frame",
     "index": "extensions.search.index",
-    "load": "checkpoint.folder",
+    "load": "checkpoint.directory",
     "pipeline": "pipelines",
     "predict": "recipes.predict",
     "prepare": "recipes.prepare",
     "pretrain": "recipes.pretrain",
-    "save": "checkpoint.folder",
+    "save": "checkpoint.directory",
     "train_vocabulary": "recipes.vocabulary",
 }
 

@@ -129,7 +129,7 @@ def _with_task(words: list[str]) -> list[str]:
         sys.path.insert(0, "")
     if name and name not in app["finetune"] and _is_task(name):
         from bertkit.commands.command import command
-        from bertkit.commands.learn import finetune
+        from bertkit.commands.finetune import finetune
         from bertkit.tasks import find
 
         task = find(name)

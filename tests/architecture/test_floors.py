@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 
 FLOORS = (  # from the ground up
     ("errors",),
-    ("metrics", "storage", "memory", "threads", "console", "published", "synonyms"),
+    ("metrics", "storage", "memory", "threads", "console", "published_keys", "synonyms"),
     ("text", "batch", "config", "progress", "registry"),
     ("nn", "data"),
     ("models",),

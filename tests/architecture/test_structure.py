@@ -23,7 +23,7 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_346,
+    "code lines of the core": 22_238,
     "code lines": 37_022,
     "imports from the core to extensions": 40,
     "imports between extensions": 59,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.recipes.test_mistakes import labelled
+from tests.recipes.test_error_report import labelled
 
 
 def test_a_cell_lists_its_errors(tab: Any, tmp_path: Path) -> None:

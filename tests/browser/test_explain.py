@@ -13,11 +13,11 @@ from tests.factories import tiny_folder
 from tests.parity.test_decoders import writer as writer  # the fixture
 
 import bertkit
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.view.arrays import decoded
-from bertkit.view.document import Explanation
 from bertkit.view.explain import Explained, explain
 from bertkit.view.page import write_page
+from bertkit.view.page_data import Explanation
 
 SECONDS = 1.0
 """To the first view of a page."""

@@ -16,7 +16,7 @@ import bertkit
 from bertkit.extensions.generation.decode_view import decoder_steps
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.view.arrays import decoded
-from bertkit.view.document import DecoderSteps
+from bertkit.view.page_data import DecoderSteps
 
 TEXT = "Assignments are illegal"
 

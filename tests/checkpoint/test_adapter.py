@@ -22,8 +22,8 @@ from torch import Tensor
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.adapter import KEYS, write_adapter
-from bertkit.checkpoint.folder import Loaded, load
-from bertkit.data.choices import ChoiceQuestion
+from bertkit.checkpoint.directory import Loaded, load
+from bertkit.data.multiple_choice import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.generation.chat_format import Message
@@ -34,7 +34,7 @@ from bertkit.models.model import Model
 from bertkit.nn.lora import LoRALinear
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import tag
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 
 peft = pytest.importorskip("peft", reason="pip install 'bertkit[dev]'")
 transformers = pytest.importorskip("transformers")

@@ -9,11 +9,11 @@ import pytest
 from tests.factories import edit_config, tiny_folder, tiny_model
 
 from bertkit.checkpoint.config_json import architecture_of, config_of
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.hub import COMMITS, FILES, Hub, environment, serving
 
 from bertkit.checkpoint import tuned
 from bertkit.checkpoint.hub import published, resolve
-from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS, TEST
+from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST
 from bertkit.errors import CheckpointError
 
 

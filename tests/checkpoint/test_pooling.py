@@ -13,13 +13,13 @@ import torch
 from tests.factories import tiny_folder
 
 import bertkit
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.checkpoint.pooling import ACTIVATIONS, read_json, read_pooling, write_pooling
 from bertkit.errors import CheckpointError
-from bertkit.nn.pool import Activation, Dense, Pooling
+from bertkit.nn.pooling import Activation, Dense, Pooling
 from bertkit.pipelines import pipeline
 from bertkit.text.prompts import DOCUMENT, Prompts
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture

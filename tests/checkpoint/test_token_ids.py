@@ -10,7 +10,7 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.families import FAMILIES
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.factories import tiny_folder
 
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture(scope="module")

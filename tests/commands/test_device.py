@@ -12,7 +12,7 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.commands.table import COMMANDS
 from bertkit.errors import DeviceError
 from bertkit.extensions.classic.frozen_words import FrozenEncoder, open_words
@@ -21,7 +21,7 @@ from bertkit.extensions.generation.perplexity import evaluate_text
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.pipelines import base
 from bertkit.pipelines.base import inference_device, load_on
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

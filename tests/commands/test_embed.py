@@ -15,7 +15,7 @@ import pytest
 import bertkit
 from bertkit import cli
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.text.prompts import Prompts
 
 Captured = pytest.CaptureFixture[str]

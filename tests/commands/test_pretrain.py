@@ -10,7 +10,7 @@ import pytest
 from bertkit import cli
 from bertkit.recipes.prepare import prepare
 from bertkit.storage import sha256
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 Captured = pytest.CaptureFixture[str]
 

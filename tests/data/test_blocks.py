@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from bertkit.data.blocks import Blocks
 from bertkit.data.corpus import Corpus
-from bertkit.data.order import EVALUATION
+from bertkit.data.shuffling import EVALUATION
 from bertkit.errors import TokenizerError
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from tests.factories import SPECIALS, tiny_tokenizer
 from tokenizers import Tokenizer as Core
 
 from bertkit.data.masking import Masker, Masking
-from bertkit.data.order import Purpose, generator
+from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import TokenizerError
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 WORDS = [f"w{i}" for i in range(60)] + [f"##p{i}" for i in range(40)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.text.test_marian import sentences
+from tests.text.test_marian_tokenizer import sentences
 
 from bertkit.data.collate import collate
 from bertkit.data.pairs import Pairs, PairSamples, split_pairs

@@ -15,7 +15,7 @@ from tokenizers import models, pre_tokenizers
 from bertkit.data import sentences
 from bertkit.data.sentences import Encoder, placed, split
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture(scope="module")

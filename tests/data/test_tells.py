@@ -13,11 +13,11 @@ from benchmarks import text
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
-from bertkit.data.order import Purpose, generator
 from bertkit.data.readers import documents
-from bertkit.data.segments import Samples, Sampling
+from bertkit.data.samples import Samples, Sampling
+from bertkit.data.shuffling import Purpose, generator
 from bertkit.recipes.prepare import prepare
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 KINDS = ("filling", "one sentence", "short", "rest")
 ENOUGH = 1_200
@@ -100,7 +100,7 @@ def make(corpus: Corpus, *, pairs: str, length: int, short: float = 0.1) -> Samp
 
 def as_the_original(self: Samples, index: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
     """A false B fills the sample with whole sentences from anywhere in another document."""
-    from bertkit.data.segments import _cut
+    from bertkit.data.samples import _cut
 
     first, last, wanted = self._window(index, rng)
     a, b = self._divide(first, last, rng)

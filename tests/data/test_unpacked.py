@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from tests.factories import pdf
 
-from bertkit.data.questions import read_questions
+from bertkit.data.question_answering import read_questions
 from bertkit.data.readers import documents as raw_documents
 from bertkit.data.readers import parquet_rows, read_text
 from bertkit.data.tables import rows
-from bertkit.data.tags import read_conll
+from bertkit.data.tagged_text import read_conll
 from bertkit.errors import DataError
 from bertkit.extensions.search.document_formats import convert
 from bertkit.extensions.search.documents import DocumentColumns, documents
 from bertkit.storage import EXPANSION, FLOOR
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 FEW = 1 << 20
 SIZE = 2 * FEW

@@ -8,9 +8,9 @@ import numpy as np
 
 from bertkit.data.whole_words import WholeWordSentences, sentence_batches
 from bertkit.recipes.prepare import prepare
-from bertkit.text.characters import sentence_ids
-from bertkit.text.train import train
-from bertkit.text.words import word_splitter
+from bertkit.text.character_ids import sentence_ids
+from bertkit.text.vocabulary_training import train
+from bertkit.text.word_splitting import word_splitter
 
 
 def test_a_sentence_is_read_between_its_marks(tmp_path: Path) -> None:

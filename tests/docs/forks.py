@@ -53,7 +53,6 @@ def serve(listening: socket.socket) -> None:
     import torch._dynamo  # noqa: F401  (what optimizers import)
 
     from bertkit import cli
-    from bertkit.commands import answer, learn, pretrain  # noqa: F401  (what commands import)
 
     while True:
         connection, _ = listening.accept()

@@ -14,7 +14,7 @@ from tests.parity.test_families import VOCAB, their_config, their_model
 import bertkit
 from bertkit.checkpoint.pooling import write_pooling
 from bertkit.families import FAMILIES, Family, family_of
-from bertkit.nn.pool import Dense, Pooling
+from bertkit.nn.pooling import Dense, Pooling
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "models.md"
 TEXTS = ["w1 w2 w3", "w5", " ".join(f"w{i}" for i in range(30)), "w7 w8"]

@@ -19,7 +19,7 @@ from bertkit.engine import exported
 from bertkit.engine.beside import GraphLayers
 from bertkit.engine.engine import Engine
 from bertkit.engine.exported import Graph, Numbers, Runtime
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 
 for _name in ("onnx", "onnxruntime", "openvino"):
     pytest.importorskip(_name, reason="pip install 'bertkit[export]'")

@@ -14,7 +14,7 @@ from bertkit.batch import Batch
 from bertkit.engine.engine import Engine, Forward
 from bertkit.engine.quantize import calibrate, unavailable
 from bertkit.models.model import Model
-from bertkit.nn.pool import first, mean
+from bertkit.nn.pooling import first, mean
 from bertkit.text.encoding import Encoding
 
 SHAPE = {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 64, "length": 300}

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from bertkit import cli, threads
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.engine import exported
 from bertkit.engine.exported import Exported, hashes, openvino_graph
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.export.export import export
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.pipelines import pipeline
 from bertkit.text.prompts import Prompts
 

@@ -30,7 +30,7 @@ from bertkit.engine.quantize import (
 )
 from bertkit.errors import ConfigError
 from bertkit.families import FAMILIES
-from bertkit.nn.pool import mean
+from bertkit.nn.pooling import mean
 
 
 @pytest.fixture(autouse=True)

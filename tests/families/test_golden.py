@@ -20,7 +20,7 @@ from tests.factories import ENCODERS, tiny_config, tiny_tokenizer
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.families import Family
 from bertkit.models.model import LABELLED, Model, build
 

@@ -11,7 +11,7 @@ import torch
 from tests.factories import tiny_config
 from tests.faults.damage import read_header
 
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.checkpoint.int8 import Quality, write_int8
 from bertkit.checkpoint.pooling import write_pooling
 from bertkit.checkpoint.tuned import Tuned, processor_and_instructions, write_tuned
@@ -20,9 +20,9 @@ from bertkit.engine.exported import RECORD
 from bertkit.engine.quantize import calibrate, unavailable
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.nn.pool import Dense, Pooling
+from bertkit.nn.pooling import Dense, Pooling
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 from bertkit.threads import thread_limit
 
 KINDS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {

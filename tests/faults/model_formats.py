@@ -14,8 +14,8 @@ import torch
 from tests.factories import ELMO_OPTIONS, SPECIALS, tiny_elmo, tiny_model
 
 from bertkit.checkpoint.adapter import write_adapter
+from bertkit.checkpoint.directory import load, save
 from bertkit.checkpoint.elmo import Softmax
-from bertkit.checkpoint.folder import load, save
 from bertkit.families import BERT, FAMILIES
 from bertkit.models.lora import LoRA, add_lora
 from bertkit.models.model import build
@@ -25,8 +25,8 @@ from bertkit.pipelines.elmo_task import Network, new_network, save_elmo_task, ve
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks import find
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
-from bertkit.text.vectors import Vectors
+from bertkit.text.vocabulary_training import train
+from bertkit.text.word_vectors import Vectors
 
 ENGLISH = [text.strip() for _, text in sorted(topics.topics.items())][:2]
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from tests.faults.formats import FORMATS, SLOW
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.engine.exported import GRAPHS, RECORD, Exported
 from bertkit.errors import BertkitError

@@ -10,11 +10,11 @@ import pytest
 from tests.factories import tiny_config, tiny_folder
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 WRONG: list[Any] = [0, -1, 3, 2**31, 10**30, -0.5, 1e300, "", "text", [], [0], {}, True, None]
 OTHERS = ("decoder_start_token_id", "eos_token_id", "id2label", "num_labels", "problem_type")

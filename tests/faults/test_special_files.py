@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bertkit.checkpoint.adapter import read_adapter
-from bertkit.checkpoint.folder import load
-from bertkit.checkpoint.run_folder import say_unfinished
+from bertkit.checkpoint.directory import load
+from bertkit.checkpoint.run_directory import say_unfinished
 from bertkit.checkpoint.weights import read_file
 from bertkit.errors import BertkitError
 from bertkit.training.journal import Journal

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from bertkit.errors import TokenizerError
-from bertkit.text.limits import MAX_TOKEN
+from bertkit.text.file_limits import MAX_TOKEN
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 CODE = """import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))

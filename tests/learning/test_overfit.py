@@ -7,11 +7,11 @@ import torch
 from tests.factories import tiny_model
 
 from bertkit.data.collate import collate
-from bertkit.data.segments import Sample
+from bertkit.data.samples import Sample
 from bertkit.objectives.pretrain import pretrain
 from bertkit.training.loop import evaluate, steps
-from bertkit.training.masters import Masters
-from bertkit.training.optim import adamw
+from bertkit.training.master_weights import Masters
+from bertkit.training.optimizer import adamw
 
 
 def rows() -> list[Sample]:

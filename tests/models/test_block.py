@@ -11,7 +11,7 @@ from bertkit.batch import Packed
 from bertkit.models.block import Block, norm_of
 from bertkit.models.config import NormSettings
 from bertkit.nn.attention import Trace
-from bertkit.nn.context import AttentionContext
+from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.norm import LayerNorm, RMSNorm
 
 LAYOUT = AttentionContext(Packed.of([2, 3]))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.elmo import load_elmo
 from bertkit.models.elmo import Elmo, ElmoConfig
-from bertkit.text.characters import CHARACTERS, sentence_ids
+from bertkit.text.character_ids import CHARACTERS, sentence_ids
 
 Weights = dict[str, NDArray[Any]]
 

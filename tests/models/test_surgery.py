@@ -14,14 +14,14 @@ from torch import nn
 
 from bertkit import cli
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import load, resave, save
+from bertkit.checkpoint.directory import load, resave, save
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation.families.bart import BART
 from bertkit.families import BERT, FAMILIES, MODERNBERT, ROBERTA, Family
 from bertkit.models.model import build
 from bertkit.models.surgery import interpolated, keep_layers, with_vocabulary, without_heads
 from bertkit.recipes.extend import extend_positions
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 def made(family: Family, english: list[str], folder: Path) -> Path:

@@ -6,7 +6,7 @@ from tests.nn.test_kernels import CASES, LAYOUTS, made
 
 from bertkit.batch import Packed
 from bertkit.nn.attention import Attention, CrossAttention, Trace, attend, attention_weights
-from bertkit.nn.context import AttentionContext
+from bertkit.nn.attention_context import AttentionContext
 
 
 @pytest.mark.parametrize("case", CASES)

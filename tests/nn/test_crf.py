@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertkit.data.schemes import scheme_of_labels
+from bertkit.data.tag_schemes import scheme_of_labels
 from bertkit.nn.crf import CRF
 
 IOB2 = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

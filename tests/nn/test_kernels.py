@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import Bucket, Packed, Padded
-from bertkit.nn import attention, products
+from bertkit.nn import attention
+from bertkit.nn import matmul_attention as products
 from bertkit.nn.attention import BMM_MAX_LENGTH, attend
-from bertkit.nn.context import AttentionContext
+from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
+from bertkit.nn.matmul_attention import Bmm, softmax, softmax_backward
+from bertkit.nn.padding import in_tiles, rectangle
 from bertkit.nn.precision import TILE
-from bertkit.nn.products import Bmm, softmax, softmax_backward
-from bertkit.nn.rectangles import in_tiles, rectangle
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
 LAYOUTS = {

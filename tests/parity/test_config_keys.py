@@ -135,7 +135,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> bertkit.Tokenizer:
 
 @pytest.fixture(scope="module")
 def bpe(english: list[str]) -> bertkit.Tokenizer:
-    from bertkit.text.train import train
+    from bertkit.text.vocabulary_training import train
 
     return train(english[:20], kind="bpe", size=300)
 

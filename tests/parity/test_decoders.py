@@ -14,7 +14,7 @@ from tests.parity.test_tokenizer import gpt2_folder, gpt_folder
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.directory import Loaded, save
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.stepper import CausalStepper, Request, Stepper
 from bertkit.families import FAMILIES
@@ -24,7 +24,7 @@ from bertkit.nn.precision import has_bf16
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import open_engine
-from bertkit.text.frame import EXTRACT, framed
+from bertkit.text.causal_format import EXTRACT, framed
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.directory import Loaded, save
 from bertkit.checkpoint.weights import read_tensors, standard_names, write_tensors
 from bertkit.config import at, decode, merged, nested, plain
 from bertkit.engine.engine import Engine

@@ -12,12 +12,12 @@ from tests.factories import ENCODERS, tiny_model
 
 import bertkit
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.errors import BertkitError, CheckpointError, ConfigError
 from bertkit.families import FAMILIES
 from bertkit.recipes.run_file import read_config
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 

@@ -14,13 +14,13 @@ import pytest
 from tests.factories import tiny_folder
 
 from bertkit.checkpoint import pooling_keys
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.checkpoint.pooling import OLDER_LENGTHS, write_pooling
 from bertkit.errors import BertkitError
-from bertkit.nn.pool import Dense, Pooling
+from bertkit.nn.pooling import Dense, Pooling
 from bertkit.pipelines import pipeline
 from bertkit.text.prompts import Prompts
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")

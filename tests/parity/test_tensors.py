@@ -12,7 +12,7 @@ from tests.parity.test_config_keys import FAST
 import bertkit
 from bertkit.checkpoint.weights import read_tensors, write_tensors
 from bertkit.errors import BertkitError
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 FILE = "model.safetensors"
 

@@ -14,7 +14,7 @@ from tests.parity.test_translators import apart as translator_difference
 from torch import Tensor
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.checkpoint.weights import read_tensors, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.extensions.generation.families.bart import BART
@@ -26,7 +26,7 @@ from bertkit.extensions.generation.families.t5 import T5
 from bertkit.families import FAMILIES, Family
 from bertkit.models.model import build
 from bertkit.nn.embedding import sinusoids
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 

@@ -17,7 +17,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from bertkit.errors import DataError, TokenizerError
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import SPECIALS, train
+from bertkit.text.vocabulary_training import SPECIALS, train
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 from tests.parity.test_decoders import CHOICES, near_in, same_tokens
 from tests.parity.test_tokenizer import t5_folder
-from tests.text.test_marian import sentences, write_folder
+from tests.text.test_marian_tokenizer import sentences, write_folder
 from torch import Tensor
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.directory import Loaded, save
 from bertkit.extensions.generation.stepper import DecoderStepper, Request
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
 from bertkit.families import FAMILIES
@@ -25,7 +25,7 @@ from bertkit.models.model import Model
 from bertkit.nn.attention import Trace
 from bertkit.objectives.loss import totals
 from bertkit.tasks.summarize import SummaryExample
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")

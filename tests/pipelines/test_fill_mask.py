@@ -7,7 +7,7 @@ from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
 from tests.pipelines.conftest import LETTERS
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 

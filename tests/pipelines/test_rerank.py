@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.models.model import build

@@ -25,7 +25,7 @@ from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.prompts import _chances
 from bertkit.extensions.generation.tasks.chat import Chat as ChatTask
 from bertkit.families import FAMILIES
-from bertkit.text.frame import framed
+from bertkit.text.causal_format import framed
 from bertkit.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import build

@@ -17,7 +17,7 @@ from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.families.llama import LLAMA
 from bertkit.families.family import Family
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 LETTERS = "abcdefghij"
 TEXTS = ["a b", "c d e f g h i j a b", "j", "b c, a"]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tests.text.test_marian import sentences, write_folder
+from tests.text.test_marian_tokenizer import sentences, write_folder
 
 import bertkit
-from bertkit.checkpoint.generation import FILE
+from bertkit.checkpoint.generation_config import FILE
 from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.extensions.generation.commands import translate
 from bertkit.models.decoding import Decoding

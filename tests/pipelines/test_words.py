@@ -16,7 +16,7 @@ import bertkit
 from bertkit.checkpoint import elmo
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.pipelines.words import Words
-from bertkit.text.characters import sentence_ids
+from bertkit.text.character_ids import sentence_ids
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from tests.factories import tiny_folder
 
 from bertkit import cli
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.families.bart import BART
@@ -18,12 +18,12 @@ from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.families import BERT
 from bertkit.families.family import Family
 from bertkit.models.model import build
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.recipes.adapt import adapt
 from bertkit.recipes.prepare import prepare
 from bertkit.text.prompts import Prompts
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 FAST = [
     ("train.steps", "20"),

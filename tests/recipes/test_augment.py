@@ -12,12 +12,12 @@ import torch
 from tests.factories import tiny_model
 
 from bertkit import cli
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import BERT
 from bertkit.recipes.augment import WORD, Guesser, augment, replaced
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 TEXTS = ["the dog ran home", "A cat, asleep: 9 lives!", "no dog sees the cat", "zyx ran"]
 

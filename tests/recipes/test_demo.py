@@ -12,8 +12,8 @@ import bertkit
 from bertkit.errors import ConfigError, DataError
 from bertkit.recipes import demo as recipe
 from bertkit.recipes.demo import demo
+from bertkit.recipes.demo_report import DemoReport
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.report import DemoReport
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.factories import tiny_folder, tiny_model
 
 from bertkit import cli
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import MODERNBERT
 from bertkit.models.model import Model
@@ -25,7 +25,7 @@ from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import answer, similarity
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 from bertkit.training.teacher import check_length
 
 SETTINGS = Finetune(epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)

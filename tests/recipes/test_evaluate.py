@@ -13,7 +13,7 @@ from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.recipes.evaluate import evaluate
 from bertkit.tasks.classify import LabelExample
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.errors import ConfigError
 from bertkit.recipes.extend import extend
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture(scope="module")

@@ -22,15 +22,15 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import load
-from bertkit.data.questions import Question
+from bertkit.checkpoint.directory import load
+from bertkit.data.question_answering import Question
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError, TrainingError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.families import BERT, Family
 from bertkit.models.heads import CRFTagger
 from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe
-from bertkit.recipes import finished
+from bertkit.recipes import finetune_report as finished
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, usual_rate
 from bertkit.recipes.seeds import finetune_seeds
@@ -38,10 +38,10 @@ from bertkit.tasks import classify, similarity, tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.similarity import Similarity
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 from bertkit.training.epochs import read_scores
 from bertkit.training.loop import steps
-from bertkit.training.opening import opened
+from bertkit.training.task_model import opened
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 

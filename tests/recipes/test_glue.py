@@ -12,7 +12,7 @@ from bertkit import cli
 from bertkit.errors import ConfigError, DataError
 from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.glue import glue
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 
 SETTINGS = Finetune(epochs=1, batch_size=8, precision="fp32")
 

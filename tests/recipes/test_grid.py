@@ -22,7 +22,7 @@ from bertkit.recipes.grid import finetune_grid
 from bertkit.recipes.runs import runs
 from bertkit.storage import sha256
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 from bertkit.training.epochs import drop_weights, read_seeds
 
 SETTINGS = Finetune(epochs=1, batch_size=8, precision="fp32", warmup=0.0)

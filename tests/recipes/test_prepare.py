@@ -29,7 +29,7 @@ from bertkit.errors import BertkitError, ConfigError, DataError, StorageError
 from bertkit.recipes import prepare as recipe
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture(scope="module")

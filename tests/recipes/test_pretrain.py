@@ -19,31 +19,31 @@ from safetensors.torch import load_file
 
 import bertkit.recipes.pretrain as recipe
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.config import override
 from bertkit.data import corpus as corpora
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
-from bertkit.data.segments import Samples, Sampling
-from bertkit.engine import linear
+from bertkit.data.samples import Samples, Sampling
+from bertkit.engine import packed_linear as linear
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.cleaning.clean import clean
 from bertkit.models.decoding import Decoding
 from bertkit.pipelines import pipeline
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.learn import warn
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.pretrain_steps import warn
 from bertkit.recipes.run_file import Train
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.classify import LabelExample
-from bertkit.text.train import train
-from bertkit.training import tracker
+from bertkit.text.vocabulary_training import train
+from bertkit.training import trackers as tracker
 from bertkit.training.journal import Journal
 from bertkit.training.loop import evaluate
 from bertkit.training.run import Run
-from bertkit.training.tracker import Begin
+from bertkit.training.trackers import Begin
 
 SETTINGS: dict[str, Any] = {
     "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},

@@ -102,7 +102,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(corpus: Path, run: Path) -> N
     class Stop(Exception):
         pass
 
-    from bertkit.recipes import learn
+    from bertkit.recipes import pretrain_steps as learn
 
     written = learn.Run.save
 

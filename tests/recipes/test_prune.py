@@ -13,7 +13,7 @@ from tests.factories import tiny_folder, tiny_model
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.errors import ConfigError
 from bertkit.families import ALBERT
 from bertkit.models.surgery import keep_layers, without_heads
@@ -21,7 +21,7 @@ from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prune import importance, least, prune, spare
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 WORDS = {"good": ("fine", "nice", "great"), "bad": ("awful", "poor", "dull")}

@@ -16,7 +16,7 @@ from bertkit.errors import CheckpointError, DataError
 from bertkit.families import BERT, ROBERTA, Family
 from bertkit.recipes.pseudo_perplexity import evaluate_masked
 from bertkit.text.encoding import Encoding
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.mark.parametrize("family", [BERT, ROBERTA], ids=["bert", "roberta"])

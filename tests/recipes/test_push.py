@@ -14,7 +14,7 @@ from tests.hub import TOKEN, Hub, environment, serving
 
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 
 
 @pytest.fixture(scope="module")

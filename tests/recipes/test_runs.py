@@ -17,7 +17,7 @@ from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import runs
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 
 
 def rows(count: int) -> list[LabelExample]:

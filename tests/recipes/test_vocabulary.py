@@ -9,7 +9,7 @@ import pytest
 from bertkit.errors import ConfigError, DataError
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 
 @pytest.fixture

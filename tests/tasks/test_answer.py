@@ -22,8 +22,8 @@ from torch import nn
 import bertkit
 from bertkit import metrics
 from bertkit.batch import by_length
-from bertkit.checkpoint.folder import save
-from bertkit.data.questions import Question
+from bertkit.checkpoint.directory import save
+from bertkit.data.question_answering import Question
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
@@ -39,7 +39,7 @@ from bertkit.tasks.answer import (
 )
 from bertkit.tasks.task import Feature, Outputs, Reading, by_example, group
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 LETTERS = string.ascii_lowercase[:12]
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load, save
-from bertkit.data.choices import ChoiceQuestion
+from bertkit.checkpoint.directory import load, save
+from bertkit.data.multiple_choice import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
@@ -28,7 +28,7 @@ from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import ChoiceAnswer, Choose
 from bertkit.tasks.task import Feature, Reading, by_example, group
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 PIECES = "abcdefghijklmnop"

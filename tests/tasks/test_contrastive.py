@@ -17,17 +17,17 @@ from torch.nn import functional as F
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import load, resave, save
+from bertkit.checkpoint.directory import load, resave, save
 from bertkit.errors import BertkitError, CheckpointError
 from bertkit.families import BERT, FAMILIES
-from bertkit.nn.pool import Dense, Pooling
+from bertkit.nn.pooling import Dense, Pooling
 from bertkit.pipelines.embed import Embed
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import contrastive
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.contrastive import draw_pairs
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 COLORS, FOODS = ["red", "blue", "green", "black"], ["bread", "rice", "soup", "cake"]
 TEXTS = [(f"a {word} thing", "color") for word in COLORS]

@@ -13,7 +13,7 @@ from tests.tasks.test_similarity import ready, vectors_of
 from torch.nn import functional as F
 
 import bertkit
-from bertkit.data.choices import ChoiceQuestion
+from bertkit.data.multiple_choice import ChoiceQuestion
 from bertkit.objectives.loss import totals
 from bertkit.tasks.choose import ChoiceAnswer, Choose
 from bertkit.tasks.respond import Respond, ResponseAnswer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.bad_rows import BadRows
+from bertkit.data.row_errors import BadRows
 from bertkit.errors import DataError
 from bertkit.tasks import similarity
 from bertkit.tasks.classify import Classify, LabelExample

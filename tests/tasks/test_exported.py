@@ -15,7 +15,7 @@ from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.export.export import export
 from bertkit.tasks.exported import ExportedAnswer
-from bertkit.tasks.labelled import LabelAnswer
+from bertkit.tasks.labeled_text import LabelAnswer
 
 for _name in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(_name, reason="pip install 'bertkit[export]'")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from bertkit.data.choices import ChoiceQuestion
-from bertkit.data.questions import Question
+from bertkit.data.multiple_choice import ChoiceQuestion
+from bertkit.data.question_answering import Question
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.choose import Choose

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.factories import tiny_model, tiny_tokenizer
 
 from bertkit.batch import Batch
-from bertkit.data.choices import ChoiceQuestion
+from bertkit.data.multiple_choice import ChoiceQuestion
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model

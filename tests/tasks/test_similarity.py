@@ -18,12 +18,12 @@ from torch.nn import functional as F
 import bertkit
 from bertkit import cli
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import resave, save
+from bertkit.checkpoint.directory import resave, save
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import Model
-from bertkit.nn.pool import Activation, Dense, Pooling
+from bertkit.nn.pooling import Activation, Dense, Pooling
 from bertkit.objectives import contrastive
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
@@ -39,7 +39,7 @@ from bertkit.tasks.similarity import (
 )
 from bertkit.tasks.task import Reading, by_example, group
 from bertkit.text.prompts import Prompts
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 WORDS = ["red", "blue", "green", "black", "white", "pink", "brown", "grey", "cyan", "gold"]
 SETTINGS = Finetune(epochs=6, batch_size=10, learning_rate=5e-3, precision="fp32", warmup=0.0)

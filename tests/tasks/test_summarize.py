@@ -18,7 +18,7 @@ from tests.factories import SPECIALS, tiny_model, tiny_tokenizer
 
 import bertkit
 from bertkit import metrics
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import BERT

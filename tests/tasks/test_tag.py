@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from tests.factories import tiny_config, tiny_tokenizer
 
 from bertkit.batch import by_length
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.config import plain
-from bertkit.data.schemes import SCHEMES, Entity, scheme_of, scheme_of_labels, spans
+from bertkit.data.tag_schemes import SCHEMES, Entity, scheme_of, scheme_of_labels, spans
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
@@ -35,7 +35,7 @@ from bertkit.tasks.tag import Example, Tag, TagAnswer, TaggedEntity, TagOptions
 from bertkit.tasks.task import Feature, Reading, by_example, group
 from bertkit.text.encoding import word_windows
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 LETTERS = "abcdefghij"
 IOB2 = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")

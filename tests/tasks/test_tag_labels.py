@@ -8,7 +8,7 @@ import torch
 from tests.factories import tiny_tokenizer
 from tests.tasks.test_tag import tagged
 
-from bertkit.data.schemes import standard_labels
+from bertkit.data.tag_schemes import standard_labels
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import by_example
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bertkit.errors import ConfigError
 from bertkit.text.extend import choose, extended, fertility, pieces
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 SPECIALS = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
 LETTERS = [*"abc", *(f"##{letter}" for letter in "abc")]

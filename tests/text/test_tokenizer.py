@@ -16,7 +16,7 @@ from tokenizers import processors
 
 from bertkit.errors import ConfigError, DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "un", "##able", "."]
 
@@ -513,7 +513,7 @@ def test_code_that_a_folder_brings_is_never_run_nor_passed_on(vocab: Path, tmp_p
 
 
 def test_tokenizing_needs_no_torch() -> None:
-    code = "import sys, bertkit.text.train; sys.exit('torch' in sys.modules)"
+    code = "import sys, bertkit.text.vocabulary_training; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

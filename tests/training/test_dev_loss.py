@@ -12,7 +12,7 @@ import torch
 from tests.factories import tiny_folder, tiny_model, tiny_tokenizer
 
 import bertkit
-from bertkit.checkpoint.run_folder import SCORES
+from bertkit.checkpoint.run_directory import SCORES
 from bertkit.recipes.grid import finetune_grid
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
@@ -110,7 +110,7 @@ def test_tasks_that_compare_texts_have_a_loss(kind: str) -> None:
         examples: list[Any] = [Pair((a, f"{a} b"), None, a) for a in WORDS]
         task: Any = Similarity.from_examples(examples, Similarity.Options())
     else:
-        from bertkit.data.choices import ChoiceQuestion
+        from bertkit.data.multiple_choice import ChoiceQuestion
 
         task, examples = Choose(), [ChoiceQuestion(a, ("b", "c d"), 1) for a in WORDS]
     model = tiny_model(tokenizer, labels=task.labels)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.data.collate import collate
-from bertkit.data.segments import Sample
+from bertkit.data.samples import Sample
 from bertkit.errors import TrainingError
 from bertkit.models.model import Model
 from bertkit.nn.embedding import EmbeddingTable
@@ -23,8 +23,8 @@ from bertkit.nn.norm import LayerNorm
 from bertkit.objectives.loss import Loss, totals
 from bertkit.objectives.pretrain import pretrain
 from bertkit.training.loop import Step, evaluate, steps
-from bertkit.training.masters import TOKENS, Masters
-from bertkit.training.optim import adamw
+from bertkit.training.master_weights import TOKENS, Masters
+from bertkit.training.optimizer import adamw
 
 VOCAB = 40
 

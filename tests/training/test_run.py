@@ -17,8 +17,8 @@ from tests.factories import tiny_model
 
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError, TrainingError
 from bertkit.families import BERT
-from bertkit.training.masters import Masters
-from bertkit.training.optim import adamw
+from bertkit.training.master_weights import Masters
+from bertkit.training.optimizer import adamw
 from bertkit.training.run import Run, recover
 from bertkit.training.state import Snapshot, State
 

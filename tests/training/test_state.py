@@ -13,8 +13,8 @@ from torch import Tensor
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.storage import sha256, write_json
-from bertkit.training.masters import TOKENS, Masters
-from bertkit.training.optim import adamw
+from bertkit.training.master_weights import TOKENS, Masters
+from bertkit.training.optimizer import adamw
 from bertkit.training.state import MOMENTS, State, damage
 
 

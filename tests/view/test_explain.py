@@ -13,16 +13,16 @@ from tests.factories import tiny_folder
 from tests.parity.test_decoders import writer as writer  # the fixture
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.families import MODERNBERT, ROBERTA
 from bertkit.nn.attention import Trace
 from bertkit.view import explain as explaining
-from bertkit.view import masked as masking
+from bertkit.view import masked_predictions as masking
 from bertkit.view.arrays import Array, decoded
-from bertkit.view.document import Explanation
 from bertkit.view.explain import WALK_STEPS, explain
-from bertkit.view.spelling import spelled
+from bertkit.view.page_data import Explanation
+from bertkit.view.token_text import spelled
 
 TEXT = "We sat on the bank, crossing the river."
 PAIR = "The bank lent us money."

@@ -17,12 +17,11 @@ import torch
 
 from bertkit.errors import ConfigError
 from bertkit.pipelines import Candidate
-from bertkit.recipes.mistakes import MistakeRow, PairCell
-from bertkit.recipes.report import DemoReport, MaskedWord
+from bertkit.recipes.demo_report import DemoReport, MaskedWord
+from bertkit.recipes.error_report import MistakeRow, PairCell
 from bertkit.tasks.task import ErrorRecord
 from bertkit.view.arrays import coded
 from bertkit.view.chart import curves, scatter, score_bars
-from bertkit.view.document import Beam, DecoderSteps, Explanation, Shape, Source
 from bertkit.view.explain import explain
 from bertkit.view.figures import (
     Beside,
@@ -51,6 +50,7 @@ from bertkit.view.page import (
     write_page,
     write_report,
 )
+from bertkit.view.page_data import Beam, DecoderSteps, Explanation, Shape, Source
 
 HOSTILE = (
     "a </script><script>alert(1)</script> <!-- & \" ' \u2028 \u2029 <img src=x onerror=alert(2)>"

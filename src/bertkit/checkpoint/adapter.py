@@ -19,7 +19,7 @@ from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.lora import adapters
 from bertkit.models.model import Model
-from bertkit.published import KeyTable
+from bertkit.published_keys import KeyTable
 from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"

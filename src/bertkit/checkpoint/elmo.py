@@ -30,7 +30,7 @@ from bertkit.storage import (
     write_text,
     writing,
 )
-from bertkit.text.characters import CHARACTERS, MASK
+from bertkit.text.character_ids import CHARACTERS, MASK
 
 if TYPE_CHECKING:
     import h5py

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.published import KeyTable
+from bertkit.published_keys import KeyTable
 from bertkit.storage import check_file
-from bertkit.text.folder import usable
-from bertkit.text.limits import check_tokens
+from bertkit.text.file_limits import check_tokens
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_files import usable
 
 SUFFIX = ".gguf"
 CONTROL, OWN = 3, 4

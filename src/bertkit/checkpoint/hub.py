@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bertkit.checkpoint import gguf
-from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS, TEST, TUNED
+from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST, TUNED
 from bertkit.errors import CheckpointError
 
 WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")

@@ -24,12 +24,12 @@ from bertkit.checkpoint.pooling_keys import (
     SETTINGS_KEYS,
     TRANSFORMER_KEYS,
 )
-from bertkit.checkpoint.run_folder import RUN
+from bertkit.checkpoint.run_directory import RUN
 from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
 from bertkit.engine.exported import RECORD
 from bertkit.errors import CheckpointError
-from bertkit.nn.pool import POOLINGS, Activation, Dense, Mode, Pooling
-from bertkit.published import KeyTable
+from bertkit.nn.pooling import POOLINGS, Activation, Dense, Mode, Pooling
+from bertkit.published_keys import KeyTable
 from bertkit.storage import write_json, writing
 from bertkit.text.prompts import Prompts
 

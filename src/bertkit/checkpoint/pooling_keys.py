@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertkit.nn.pool import Mode
-from bertkit.published import KeyTable
+from bertkit.nn.pooling import Mode
+from bertkit.published_keys import KeyTable
 
 MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 """What sentence-transformers calls each pooling."""

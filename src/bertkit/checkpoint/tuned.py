@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from bertkit.checkpoint.run_folder import TUNED
+from bertkit.checkpoint.run_directory import TUNED
 from bertkit.config import Count, Settings
 from bertkit.console import say
 from bertkit.engine.exported import Graph, Numbers, Runtime

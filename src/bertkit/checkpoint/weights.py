@@ -20,7 +20,7 @@ from bertkit.families import Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import Model
 from bertkit.nn.embedding import sinusoids
-from bertkit.nn.init import initialize
+from bertkit.nn.initialization import initialize
 from bertkit.storage import NEW_FILE, check_file, read_json
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -21,7 +21,7 @@ from bertkit.recipes.predict_file import (
     write_answers,
 )
 from bertkit.tasks.task import Reading
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 
 def predict(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from bertkit.checkpoint.run_folder import RUN
+from bertkit.checkpoint.run_directory import RUN
 from bertkit.config import override, without_none
 from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean

@@ -16,12 +16,12 @@ COMMANDS = {
     "clean": "extensions.cleaning.clean:clean",
     "prepare": "recipes.prepare:prepare",
     "prepare pairs": "extensions.generation.prepare_pairs:prepare_pairs",
-    "inspect": "recipes.inspect:inspect",
+    "inspect": "recipes.inspect_corpus:inspect",
     "pretrain": "commands.pretrain:pretrain",
     "adapt": "commands.pretrain:adapt",
     "average": "recipes.average:average",
-    "scale": "recipes.scale:scale",
-    "families": "recipes.variants:families",
+    "scale": "recipes.scaling:scale",
+    "families": "recipes.model_sizes:families",
     "demo": "recipes.demo:demo",
     "finetune classify": "tasks.classify:Classify",
     "finetune tag": "tasks.tag:Tag",
@@ -54,15 +54,15 @@ COMMANDS = {
     "evaluate translation": "extensions.generation.bleu:evaluate_translation",
     "evaluate words": "extensions.classic.evaluate_words:evaluate_words",
     "predict": "commands.predict:predict",
-    "fill-mask": "commands.answer:fill_mask",
-    "fill-gap": "commands.answer:fill_gap",
+    "fill-mask": "commands.inference:fill_mask",
+    "fill-gap": "commands.inference:fill_gap",
     "generate": "extensions.generation.commands:generate",
     "summarize": "extensions.generation.commands:summarize",
     "translate": "extensions.generation.commands:translate",
     "chat": "extensions.generation.commands:chat",
-    "next-sentence": "commands.answer:next_sentence",
+    "next-sentence": "commands.inference:next_sentence",
     "embed": "recipes.embed:embed_texts",
-    "token-embeddings": "commands.answer:token_embeddings",
+    "token-embeddings": "commands.inference:token_embeddings",
     "index": "extensions.search.index:index",
     "search": "extensions.search.search:search",
     "mine": "extensions.search.evaluation:mine",
@@ -144,7 +144,7 @@ def _function(name: str) -> Callable[..., None]:
     module, _, attribute = COMMANDS[name].partition(":")
     target = getattr(import_module(f"bertkit.{module}"), attribute)
     if isinstance(target, type):  # a task
-        from bertkit.commands.learn import finetune
+        from bertkit.commands.finetune import finetune
 
         target = finetune(target)
     return command(target)

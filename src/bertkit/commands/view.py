@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from bertkit.checkpoint.directory import load
 from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.folder import load
 from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.models.surgery import read_head

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.corpus import Corpus
-from bertkit.data.order import Shuffled
+from bertkit.data.shuffling import Shuffled
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 

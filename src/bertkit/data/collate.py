@@ -12,7 +12,7 @@ import torch
 from bertkit.batch import Batch, by_length
 from bertkit.data.blocks import TokenBlock
 from bertkit.data.pairs import Pair, pair_batch
-from bertkit.data.segments import Sample
+from bertkit.data.samples import Sample
 
 
 def collate(

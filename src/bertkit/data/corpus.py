@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import storage
-from bertkit.data.order import Permutation
-from bertkit.data.store import Kept, RemoteDirectory, is_url
+from bertkit.data.remote_files import Kept, RemoteDirectory, is_url
+from bertkit.data.shuffling import Permutation
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bertkit import storage
 from bertkit.batch import Batch
 from bertkit.data.corpus import check_ids, check_total
-from bertkit.data.order import Purpose, Shuffled, generator
+from bertkit.data.shuffling import Purpose, Shuffled, generator
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from bertkit.data.bad_rows import each_of
 from bertkit.data.labels import number as finite
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN, json_object, read_text
+from bertkit.data.row_errors import each_of
 from bertkit.errors import DataError, did_you_mean
 
 TABLES = (".tsv", ".csv", ".jsonl")

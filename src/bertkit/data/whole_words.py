@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from bertkit.batch import Batch, by_length
 from bertkit.data.corpus import Corpus
-from bertkit.data.order import Shuffled
+from bertkit.data.shuffling import Shuffled
 from bertkit.errors import DataError
-from bertkit.text.characters import sentence_ids
+from bertkit.text.character_ids import sentence_ids
 
 Ids = NDArray[np.int64]
 

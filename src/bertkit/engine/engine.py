@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bertkit.batch import Batch, Tokens, by_length
 from bertkit.engine.beside import GraphLayers
-from bertkit.engine.heads import without_dead_heads
-from bertkit.engine.linear import packed
+from bertkit.engine.packed_linear import packed
+from bertkit.engine.pruned_heads import without_dead_heads
 from bertkit.engine.quantize import Int8
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve

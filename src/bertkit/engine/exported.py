@@ -22,7 +22,7 @@ from bertkit.nn.precision import TILE, has_amx
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, averaged, cut, encode
+from bertkit.text.long_texts import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.threads import begun, bound, own_cores

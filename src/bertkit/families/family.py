@@ -16,7 +16,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import keys
 from bertkit.models.config import TransformerConfig
 from bertkit.nn.lora import ADAPTERS
-from bertkit.published import KeyTable
+from bertkit.published_keys import KeyTable
 
 Names = Mapping[str, str | tuple[str, ...]]
 """Our weight -> theirs; several of theirs are stacked on the first axis. `{}` is the layer."""

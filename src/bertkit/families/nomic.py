@@ -19,7 +19,7 @@ from bertkit.families.family import (
 )
 from bertkit.families.rotary import rotary_base
 from bertkit.models.config import RotaryPositions, TransformerConfig
-from bertkit.published import KeyTable
+from bertkit.published_keys import KeyTable
 
 ROTARY, TRAINED = 1000.0, 2048
 

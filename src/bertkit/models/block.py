@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bertkit.models.config import NormSettings, TransformerConfig
 from bertkit.nn.attention import Attention, CrossAttention, Trace
-from bertkit.nn.context import AttentionContext
+from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.norm import LayerNorm, RMSNorm

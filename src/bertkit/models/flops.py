@@ -25,7 +25,7 @@ from bertkit.models.heads import CausalClassifier, Classifier, LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer, narrowest
 from bertkit.nn.attention import CrossAttention
-from bertkit.nn.pool import Pool
+from bertkit.nn.pooling import Pool
 
 PEAKS = {
     "B200": 2250e12,

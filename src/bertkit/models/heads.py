@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.data.schemes import scheme_of_labels
+from bertkit.data.tag_schemes import scheme_of_labels
 from bertkit.models.block import norm_of
 from bertkit.models.config import TransformerConfig
 from bertkit.nn.crf import CRF
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
-from bertkit.nn.pool import POOLINGS, Dense, Pool, Pooling, last
-from bertkit.nn.rectangles import in_tiles
+from bertkit.nn.padding import in_tiles
+from bertkit.nn.pooling import POOLINGS, Dense, Pool, Pooling, last
 
 
 class LanguageModelHead(nn.Module):

@@ -25,8 +25,8 @@ from bertkit.models.heads import (
 )
 from bertkit.models.seq2seq import Encoded, RecurrentDecoder, RecurrentEncoder
 from bertkit.models.transformer import Transformer
-from bertkit.nn.init import initialize
-from bertkit.nn.pool import Pooling
+from bertkit.nn.initialization import initialize
+from bertkit.nn.pooling import Pooling
 
 HEADS = (
     *("mlm", "lm", "nsp", "sop", "rtd", "pooler"),

@@ -18,14 +18,14 @@ from bertkit.models.config import (
 )
 from bertkit.models.embedding import Embedding
 from bertkit.nn.attention import Trace
+from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.cache import CacheStep
-from bertkit.nn.context import AttentionContext
 from bertkit.nn.convolution import Convolution
-from bertkit.nn.distances import TERMS, DistanceTable
+from bertkit.nn.disentangled_attention import TERMS, DistanceTable
+from bertkit.nn.padding import lengthened
 from bertkit.nn.precision import TILE
-from bertkit.nn.rectangles import lengthened
-from bertkit.nn.relative import RelativeBias
-from bertkit.nn.rotary import Rotary
+from bertkit.nn.relative_positions import RelativeBias
+from bertkit.nn.rotary_positions import Rotary
 
 
 class Transformer(nn.Module):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Packed, Padded
-from bertkit.nn.context import AttentionContext
+from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
+from bertkit.nn.matmul_attention import Bmm
 from bertkit.nn.precision import has_amx
-from bertkit.nn.products import Bmm
-from bertkit.nn.rotary import Rotary, rotate
+from bertkit.nn.rotary_positions import Rotary, rotate
 
 BMM_MAX_LENGTH, BMM_MAX_LENGTH_AMX, BMM_MAX_LENGTH_LEARNING = 192, 96, 512
 """Up to so many queries `Bmm` is the faster kernel on CPUs even without dropout: as a rule, in bf16

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from bertkit.batch import Packed, Padded
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
-from bertkit.nn.rectangles import picked, rectangle
+from bertkit.nn.padding import picked, rectangle
 
 
 class Convolution(nn.Module):

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from bertkit.nn.padding import in_tiles
 from bertkit.nn.precision import TILE, add_up
-from bertkit.nn.rectangles import in_tiles
 
 LOGITS, LOGITS_OF_GPU = 80 << 20, 512 << 20
 """Bytes of logits that exist at one time, so that memory does not grow with a batch; few of them

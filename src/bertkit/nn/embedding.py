@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bertkit.nn.rotary import angles
+from bertkit.nn.rotary_positions import angles
 
 
 class EmbeddingTable(nn.Embedding):

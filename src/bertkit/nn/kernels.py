@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.batch import HIDDEN, Bucket, Padded
-from bertkit.nn.context import AttentionContext
-from bertkit.nn.rectangles import picked, rectangle
+from bertkit.nn.attention_context import AttentionContext
+from bertkit.nn.padding import picked, rectangle
 
 BLOCK = 64
 """Queries of a block of `Local` at least; a wider window takes as many."""

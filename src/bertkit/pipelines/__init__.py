@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering

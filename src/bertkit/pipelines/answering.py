@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import tasks
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.hub import resolve
 from bertkit.console import quietly, say
 from bertkit.errors import CheckpointError, ConfigError

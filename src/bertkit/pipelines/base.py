@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.console import say
@@ -22,10 +22,10 @@ from bertkit.engine.exported import Graph, Runtime
 from bertkit.engine.quantize import Int8, faster
 from bertkit.errors import CheckpointError, refuse_unknown
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve, resolve_device
-from bertkit.tasks.answering import PART, STREAM, Work, batched
+from bertkit.tasks.inference import PART, STREAM, Work, batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, averaged, encode
+from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.threads import own_cores
 
 NUMBER = 64

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from bertkit import tasks
 from bertkit.checkpoint.elmo import OPTIONS, WEIGHTS, only_file
-from bertkit.checkpoint.run_folder import SCORES
+from bertkit.checkpoint.run_directory import SCORES
 from bertkit.checkpoint.weights import read_file, write_tensors
 from bertkit.config import Count, Rate, Settings, decode, plain
-from bertkit.data.tags import TaggedText, untagged
+from bertkit.data.tagged_text import TaggedText, untagged
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.models.features import Features, MeanHead, WordHead
+from bertkit.models.feature_classifier import Features, MeanHead, WordHead
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.pipelines.base import Work
@@ -32,12 +32,12 @@ from bertkit.pipelines.words import Words, whole_words
 from bertkit.progress import progress
 from bertkit.storage import link_or_copy, new_folder, read_json, write_json
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.columns import columns_in, with_columns
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature, Item, Reading, Task, by_example
+from bertkit.tasks.trained_columns import columns_in, with_columns
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
-from bertkit.text.vectors import Vectors
+from bertkit.text.long_texts import Long
+from bertkit.text.word_vectors import Vectors
 
 RECORD, NETWORK = "task.json", "task.safetensors"
 VECTORS = "vectors.txt", "vectors.txt.gz"

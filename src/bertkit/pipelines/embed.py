@@ -11,11 +11,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
-from bertkit.nn.pool import POOLINGS, Pooling
+from bertkit.nn.pooling import POOLINGS, Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import (
     NUMBER,
@@ -30,7 +30,7 @@ from bertkit.pipelines.base import (
 )
 from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, averaged, cut, encode
+from bertkit.text.long_texts import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter
 
 

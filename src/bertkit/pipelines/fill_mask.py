@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Tokens
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
@@ -21,7 +21,7 @@ from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import STREAM, ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 MASKS = 256
 """Masks whose pieces are looked for at a time: each has a number for every piece there is."""

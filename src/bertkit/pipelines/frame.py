@@ -14,7 +14,7 @@ from bertkit.data.given import of_dataset
 from bertkit.data.labels import number
 from bertkit.errors import DataError
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.answering import free
+from bertkit.tasks.inference import free
 
 
 @check_keywords

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 
 class NextSentenceAnswer(msgspec.Struct, frozen=True):

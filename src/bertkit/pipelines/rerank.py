@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.labelled import PROBLEMS, reads_pairs
-from bertkit.text.long import Long
+from bertkit.tasks.labeled_text import PROBLEMS, reads_pairs
+from bertkit.text.long_texts import Long
 
 
 class Rerank(ModelPipeline):

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.engine.engine import Engine
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline
 from bertkit.tasks import Task
-from bertkit.tasks.answering import Answering
-from bertkit.tasks.columns import columns_in
+from bertkit.tasks.inference import Answering
 from bertkit.tasks.task import Feature, Outputs
+from bertkit.tasks.trained_columns import columns_in
 
 A = TypeVar("A", bound=msgspec.Struct)
 

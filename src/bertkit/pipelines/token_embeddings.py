@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine, Forward
-from bertkit.engine.words import layer_states
+from bertkit.engine.word_states import layer_states
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import NUMBER, STREAM, ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 Layer = int | Sequence[int]
 """A layer or several: 0 is the embedding layer, -1 the last layer."""

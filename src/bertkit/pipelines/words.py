@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import by_length
+from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.elmo import load_elmo
-from bertkit.checkpoint.folder import Loaded
 from bertkit.console import say
-from bertkit.data.tags import untagged
+from bertkit.data.tagged_text import untagged
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.models.elmo import Elmo, State
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.synonyms import check_keywords
-from bertkit.text.characters import bytes_of, sentence_ids
+from bertkit.text.character_ids import bytes_of, sentence_ids
 from bertkit.text.encoding import Encoding, Text
 
 

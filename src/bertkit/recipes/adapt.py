@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.config import override, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError

@@ -23,7 +23,7 @@ from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 WORD = re.compile(r"[^\W\d_]+")
 """What may be replaced: a run of letters."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bertkit.checkpoint.folder import load, resave
-from bertkit.checkpoint.run_folder import CHECKPOINTS
+from bertkit.checkpoint.directory import load, resave
+from bertkit.checkpoint.run_directory import CHECKPOINTS
 from bertkit.checkpoint.weights import read_tensors, standard_names
 from bertkit.config import Count
 from bertkit.console import say

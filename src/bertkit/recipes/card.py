@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import CheckpointError
+from bertkit.recipes.final_test import read_test
 from bertkit.recipes.metadata import data_name, front_matter, model_name
-from bertkit.recipes.testing import read_test
 from bertkit.storage import read_bytes, write_text
 from bertkit.tasks.confusion import MOST_LABELS, NO_LABEL
 from bertkit.training.epochs import ADAPTER
@@ -59,7 +59,7 @@ def write_card(
     task = run["task"]
     name = task["name"]
     # Scores of a tagger are equal for columns and for raw text.
-    # test: tests/data/test_word_parts.py::test_columns_and_joined_text_have_equal_features
+    # test: tests/data/test_word_columns.py::test_columns_and_joined_text_have_equal_features
     scores = {k: v for k, v in run["dev"].items() if k != "epoch"}
     lines = [
         *front_matter(folder, run),

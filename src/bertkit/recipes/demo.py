@@ -14,23 +14,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.config import override
 from bertkit.console import quietly, say
 from bertkit.data import local_text
 from bertkit.data.corpus import Corpus
-from bertkit.data.order import Permutation
 from bertkit.data.paths import files
 from bertkit.data.readers import documents as read_documents
 from bertkit.data.sentences import split
+from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import build
 from bertkit.pipelines import MaskAnswer, pipeline
+from bertkit.recipes.demo_report import DemoReport, MaskedWord, write_demo
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.report import DemoReport, MaskedWord, write_demo
 from bertkit.recipes.run_file import read_config, read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import refuse_used, write_text

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.config import Count, plain
-from bertkit.engine.linear import packed
+from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import keep_layers
 from bertkit.nn.precision import resolve, resolve_device

@@ -18,10 +18,10 @@ from bertkit.memory import limit_onednn_cache
 from bertkit.storage import refuse_used, writing
 from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
-    from bertkit.checkpoint.folder import Loaded
+    from bertkit.checkpoint.directory import Loaded
     from bertkit.checkpoint.tuned import Tuned
     from bertkit.nn.precision import Inference
     from bertkit.pipelines import Embed
@@ -207,7 +207,7 @@ def _opened(
 def _packed(
     model: str | Loaded, precision: Inference, pooling: str | None, invariant: bool, device: str
 ) -> Embed:
-    from bertkit.checkpoint.folder import Loaded, load
+    from bertkit.checkpoint.directory import Loaded, load
     from bertkit.pipelines import Embed, inference_device, open_engine
 
     place = inference_device(device, precision)
@@ -232,7 +232,7 @@ class TunedEmbed(Exported):
 
     @cached_property
     def packed(self) -> Embed:
-        from bertkit.checkpoint.folder import load
+        from bertkit.checkpoint.directory import load
         from bertkit.pipelines import Embed
         from bertkit.pipelines.base import open_engine
 

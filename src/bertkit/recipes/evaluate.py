@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.config import with_keywords
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import TaskPipeline, answering
-from bertkit.recipes.mistakes import write_mistakes
-from bertkit.recipes.sanity import check_answers, show_calibration, show_labels, unlearned
+from bertkit.recipes.data_checks import check_answers, show_calibration, show_labels, unlearned
+from bertkit.recipes.error_report import write_mistakes
 from bertkit.storage import refuse_used
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.confusion import by_label

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.checkpoint.folder import load, resave
+from bertkit.checkpoint.directory import load, resave
 from bertkit.data.readers import documents, read_text
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import with_positions, with_vocabulary
 from bertkit.storage import refuse_used
 from bertkit.text.extend import choose, extended, fertility
-from bertkit.text.train import count_words
+from bertkit.text.vocabulary_training import count_words
 
 
 def extend(

@@ -16,9 +16,9 @@ from bertkit import tasks
 from bertkit.batch import Batch, by_length
 from bertkit.checkpoint import hub
 from bertkit.checkpoint.adapter import base_of
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.pooling import read_pooling
-from bertkit.checkpoint.run_folder import SCORES
+from bertkit.checkpoint.run_directory import SCORES
 from bertkit.config import (
     Count,
     Positive,
@@ -31,15 +31,15 @@ from bertkit.config import (
 )
 from bertkit.console import say
 from bertkit.data.labels import listed
-from bertkit.data.order import Permutation
+from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import Family
 from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, rate_factor, unfreeze
 from bertkit.nn.precision import Precision, resolve, resolve_device
-from bertkit.objectives.auxiliary import WithNextWords
+from bertkit.objectives.auxiliary_lm import WithNextWords
 from bertkit.objectives.loss import Objective
-from bertkit.recipes.finished import finish, finished
-from bertkit.recipes.sanity import check_rows
+from bertkit.recipes.data_checks import check_rows
+from bertkit.recipes.finetune_report import finish, finished
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import Examples, Rows, check_examples
 from bertkit.tasks.held_out import take_rows
@@ -47,15 +47,15 @@ from bertkit.tasks.task import Feature, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
-from bertkit.training.masters import Masters, rows_read
-from bertkit.training.opening import opened
-from bertkit.training.optim import CRF_RATE, adamw
-from bertkit.training.reference import with_start
+from bertkit.training.master_weights import Masters, rows_read
+from bertkit.training.optimizer import CRF_RATE, adamw
+from bertkit.training.reference_model import with_start
 from bertkit.training.run import Resume, Run
 from bertkit.training.schedule import schedule
 from bertkit.training.state import State
+from bertkit.training.task_model import opened
 from bertkit.training.teacher import TaskTeacher
-from bertkit.training.tracker import Track, check_tracker, tracked
+from bertkit.training.trackers import Track, check_tracker, tracked
 
 
 class Finetune(Settings, frozen=True):

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import tasks
-from bertkit.checkpoint.run_folder import GRID, SCORES
+from bertkit.checkpoint.run_directory import GRID, SCORES
 from bertkit.config import Settings, decode, override, paths, plain
 from bertkit.console import quietly, say
-from bertkit.data.bad_rows import some
+from bertkit.data.row_errors import some
 from bertkit.errors import CheckpointError, ConfigError, TrainingError, did_you_mean
 from bertkit.models.lora import rate_factor
+from bertkit.recipes.data_checks import check_answers, check_rows, show_labels, unlearned
+from bertkit.recipes.final_test import read_test, score_test
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.finished import best_run, describe, publish
+from bertkit.recipes.finetune_report import best_run, describe, publish
 from bertkit.recipes.runs import runs
-from bertkit.recipes.sanity import check_answers, check_rows, show_labels, unlearned
 from bertkit.recipes.seeds import finetune_seeds
-from bertkit.recipes.testing import read_test, score_test
 from bertkit.storage import check_out, write_json
 from bertkit.tasks.confusion import read_report
 from bertkit.tasks.examples import Rows, check_examples

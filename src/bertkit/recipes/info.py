@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.elmo import SOFTMAX, load_elmo, load_softmax
-from bertkit.checkpoint.folder import Loaded
 from bertkit.config import plain
 from bertkit.pipelines.elmo_task import is_elmo_task, read_record
 from bertkit.tasks import recorded

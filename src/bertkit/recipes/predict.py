@@ -15,12 +15,12 @@ from bertkit.nn.precision import Inference, check_cpu
 from bertkit.recipes.predict_file import answered
 from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
-from bertkit.tasks.answering import STREAM, Answering
+from bertkit.tasks.inference import STREAM, Answering
 from bertkit.tasks.task import Reading
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
-    from bertkit.checkpoint.folder import Loaded
+    from bertkit.checkpoint.directory import Loaded
 
 
 def opened(

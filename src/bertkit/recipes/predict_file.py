@@ -18,11 +18,11 @@ from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.progress import progress
 from bertkit.storage import csv_line, refuse_used, writing
-from bertkit.tasks.answering import PART, STREAM, Answering, batched, free
-from bertkit.tasks.columns import as_learned
 from bertkit.tasks.examples import read_examples
+from bertkit.tasks.inference import PART, STREAM, Answering, batched, free
 from bertkit.tasks.task import Reading
-from bertkit.text.long import Long
+from bertkit.tasks.trained_columns import as_learned
+from bertkit.text.long_texts import Long
 
 KINDS = (".csv", ".tsv", ".jsonl")
 

@@ -13,28 +13,30 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.checkpoint.directory import Loaded, load, save
 from bertkit.config import plain
 from bertkit.console import say
 from bertkit.data.corpus import Corpus
+from bertkit.data.corpus_volumes import draws_of
 from bertkit.data.pairs import Pairs
-from bertkit.data.segments import DRAWS
-from bertkit.data.volumes import draws_of
-from bertkit.engine.linear import packed
+from bertkit.data.samples import DRAWS
+from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
 from bertkit.models.flops import Flops
 from bertkit.models.model import Model, build
 from bertkit.nn.embedding import hold_at_zero
-from bertkit.nn.init import begin_at_zero
+from bertkit.nn.initialization import begin_at_zero
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
-from bertkit.objectives.replace import GENERATOR, replaced_tokens, with_generator
+from bertkit.objectives.replaced_tokens import GENERATOR, replaced_tokens, with_generator
 from bertkit.pipelines import PIPELINES
-from bertkit.recipes.learn import (
+from bertkit.recipes.pretrain_card import write_pretraining_card
+from bertkit.recipes.pretrain_samples import RunSamples
+from bertkit.recipes.pretrain_steps import (
     HeldOut,
     begin,
     learn,
@@ -43,7 +45,6 @@ from bertkit.recipes.learn import (
     warn,
     with_parts,
 )
-from bertkit.recipes.pretrain_card import write_pretraining_card
 from bertkit.recipes.run_file import (
     FREE,
     PretrainConfig,
@@ -51,17 +52,16 @@ from bertkit.recipes.run_file import (
     read_config,
     read_run_file,
 )
-from bertkit.recipes.samples import RunSamples
 from bertkit.storage import sha256
 from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.compiled import compile_blocks
-from bertkit.training.masters import Masters
-from bertkit.training.ranks import joined
+from bertkit.training.distributed import joined
+from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
 from bertkit.training.state import State
 from bertkit.training.teacher import begin_as, check_length
-from bertkit.training.tracker import check_tracker
+from bertkit.training.trackers import check_tracker
 
 
 @check_keywords

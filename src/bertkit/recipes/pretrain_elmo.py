@@ -18,16 +18,16 @@ from bertkit.checkpoint.elmo import Softmax, hdf5, save_elmo
 from bertkit.config import Count, Settings, decode, plain
 from bertkit.console import say
 from bertkit.data.corpus import Corpus
-from bertkit.data.segments import split_documents
-from bertkit.data.volumes import draws_of, in_volumes
+from bertkit.data.corpus_volumes import draws_of, in_volumes
+from bertkit.data.samples import split_documents
 from bertkit.data.whole_words import WholeWordSentences, sentence_batches
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.models.bilm import BiLM, new_bilm
+from bertkit.models.bidirectional_lm import BiLM, new_bilm
 from bertkit.models.elmo import ElmoConfig
 from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
-from bertkit.objectives.both_ways import both_ways
-from bertkit.recipes.learn import (
+from bertkit.objectives.bidirectional_lm import both_ways
+from bertkit.recipes.pretrain_steps import (
     HeldOut,
     batches_of_step,
     begin,
@@ -39,13 +39,13 @@ from bertkit.recipes.learn import (
 )
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
-from bertkit.text.characters import CHARACTERS
+from bertkit.text.character_ids import CHARACTERS
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.masters import Masters
-from bertkit.training.ranks import joined
+from bertkit.training.distributed import joined
+from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
 from bertkit.training.state import OurNames, State
-from bertkit.training.tracker import check_tracker
+from bertkit.training.trackers import check_tracker
 
 FAMILY = "elmo"
 """What `family` is in the run file of one."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.batch import by_length
-from bertkit.checkpoint.folder import resave
+from bertkit.checkpoint.directory import resave
 from bertkit.config import Count
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model

@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.data.collate import collate
 from bertkit.data.readers import documents
-from bertkit.data.segments import Sample
+from bertkit.data.samples import Sample
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError
 from bertkit.models.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertkit.checkpoint import hub
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.recipes.card import FILE

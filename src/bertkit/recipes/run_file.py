@@ -20,18 +20,18 @@ from bertkit.config import (
     plain,
     read_toml,
 )
-from bertkit.data.corrupt import Corruption, Damage
+from bertkit.data.corruption import Corruption, Damage
 from bertkit.data.masking import Masking
-from bertkit.data.segments import Sampling
+from bertkit.data.samples import Sampling
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.families import BERT, FAMILIES, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
-from bertkit.objectives.replace import Generator
+from bertkit.objectives.replaced_tokens import Generator
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.optim import MOMENTUM
-from bertkit.training.tracker import Track
+from bertkit.training.optimizer import MOMENTUM
+from bertkit.training.trackers import Track
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 """The run files that come with bertkit."""

@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.checkpoint.run_folder import GRID, RUN, SCORES, SEEDS
+from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS
 from bertkit.config import flat
 from bertkit.metrics import plus_minus, spread
-from bertkit.recipes.testing import read_test
+from bertkit.recipes.final_test import read_test
 from bertkit.storage import csv_line, distinct_names, refuse_used, write_text
 from bertkit.training.epochs import read_scores
 from bertkit.training.journal import drawable

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec import structs
 
 from bertkit import tasks
-from bertkit.checkpoint.folder import Loaded
-from bertkit.checkpoint.run_folder import SCORES, SEEDS
+from bertkit.checkpoint.directory import Loaded
+from bertkit.checkpoint.run_directory import SCORES, SEEDS
 from bertkit.config import Settings
 from bertkit.errors import ConfigError
 from bertkit.recipes.finetune import Finetune, finetune, grouped
-from bertkit.recipes.finished import best_run, publish
+from bertkit.recipes.finetune_report import best_run, publish
 from bertkit.recipes.study import study
 from bertkit.storage import check_out, write_json
 from bertkit.tasks.examples import Rows

@@ -13,9 +13,9 @@ from bertkit.errors import ConfigError
 from bertkit.progress import progress
 from bertkit.storage import refuse_used
 from bertkit.synonyms import check_keywords
-from bertkit.text.shared import train_shared
+from bertkit.text.shared_vocabulary import train_shared
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import Kind, Use, train
+from bertkit.text.vocabulary_training import Kind, Use, train
 
 
 @check_keywords
@@ -36,7 +36,7 @@ def train_vocabulary(
 ) -> Tokenizer:
     """Learn a vocabulary from text: WordPiece, byte-level BPE, Unigram, or whole words.
 
-    All documents are read once. More settings are those of `text.train`.
+    All documents are read once. More settings are those of `text.vocabulary_training`.
     Raises: ConfigError if `out` is in use or the settings are impossible, DataError if a text
     cannot be read. Nothing is written then.
 

@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Settings
-from bertkit.data.questions import Question, read_questions
+from bertkit.data.question_answering import Question, read_questions
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 PART = 1024

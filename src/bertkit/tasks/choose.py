@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.data.choices import ChoiceQuestion, checked, is_right, read_choices
+from bertkit.data.multiple_choice import ChoiceQuestion, checked, is_right, read_choices
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 

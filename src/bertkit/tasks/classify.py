@@ -34,7 +34,7 @@ from bertkit.tasks.calibration import (
 )
 from bertkit.tasks.confusion import LabelPair
 from bertkit.tasks.contrastive import Contrastive, check_rows
-from bertkit.tasks.labelled import (
+from bertkit.tasks.labeled_text import (
     PROBLEMS,
     ClassifyOptions,
     LabelAnswer,
@@ -45,7 +45,7 @@ from bertkit.tasks.labelled import (
     reads_pairs,
 )
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
-from bertkit.text.long import Long, averaged, encode
+from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # it answers without torch

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.console import say
-from bertkit.data.order import Purpose, generator
+from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.task import A, E, Feature, Task
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # torch, which an exported model needs not
     from bertkit.models.heads import VectorClassifier
     from bertkit.models.model import Model
     from bertkit.models.transformer import Transformer
-    from bertkit.nn.pool import Pooling
+    from bertkit.nn.pooling import Pooling
 
 HEAD = "vector"
 

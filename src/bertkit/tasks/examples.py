@@ -11,14 +11,14 @@ from typing import Any
 
 from bertkit import memory
 from bertkit.console import say
-from bertkit.data.bad_rows import MOST, refuse, shown
 from bertkit.data.given import KINDS, are_examples, as_file, is_rows, name_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN
+from bertkit.data.row_errors import MOST, refuse, shown
 from bertkit.errors import DataError
 from bertkit.storage import sha256
-from bertkit.tasks.columns import as_learned
 from bertkit.tasks.task import E, Reading, Task
+from bertkit.tasks.trained_columns import as_learned
 
 
 @dataclass(frozen=True)

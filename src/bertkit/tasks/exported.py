@@ -9,9 +9,9 @@ from typing import Any
 from bertkit.engine.exported import LOGITS, Graph, Numbers
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.tasks import Task, find, recorded
-from bertkit.tasks.answering import Answering
-from bertkit.tasks.columns import columns_in
+from bertkit.tasks.inference import Answering
 from bertkit.tasks.task import Feature, Outputs
+from bertkit.tasks.trained_columns import columns_in
 from bertkit.text.tokenizer import Tokenizer
 
 ANSWERED = ("classify",)

@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.data.labels import natural
-from bertkit.data.order import Permutation, Purpose, generator
+from bertkit.data.shuffling import Permutation, Purpose, generator
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.examples import Examples, Rows, take
 from bertkit.tasks.task import E, Reading, Task

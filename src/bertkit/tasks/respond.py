@@ -14,15 +14,15 @@ from torch import nn
 
 from bertkit import metrics
 from bertkit.config import Count, Settings
-from bertkit.data.bad_rows import each_of
-from bertkit.data.choices import ChoiceQuestion, checked, is_right, json_rows, place_of
-from bertkit.data.order import Purpose, generator
+from bertkit.data.multiple_choice import ChoiceQuestion, checked, is_right, json_rows, place_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import read_text
+from bertkit.data.row_errors import each_of
+from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.tasks.choose import ChoiceTask, refuse_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 WRONG = 9

@@ -19,17 +19,17 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Positive, Settings
 from bertkit.console import say
-from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import LABELS, PAIRS, TEXTS, UnassignedColumns
+from bertkit.data.row_errors import each_of
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
-from bertkit.nn.pool import Activation, Dense, Mode, Pool, Pooling
+from bertkit.nn.pooling import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.contrastive import of_step
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
 

@@ -23,15 +23,15 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
-from bertkit.data.bad_rows import each_of
 from bertkit.data.columns import UnassignedColumns
+from bertkit.data.row_errors import each_of
 from bertkit.data.sentences import split
 from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 TEXTS = ("document", "article", "body", "email_body", "dialogue", "source", "input", "text")

@@ -22,7 +22,7 @@ from bertkit.batch import Batch
 from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.data.paths import suffix
-from bertkit.data.schemes import (
+from bertkit.data.tag_schemes import (
     BIOES,
     SCHEMES,
     Entity,
@@ -32,15 +32,15 @@ from bertkit.data.schemes import (
     spans,
     standard_labels,
 )
-from bertkit.data.tags import TaggedText as Example
-from bertkit.data.tags import column_number, read_tagged, read_untagged, untagged
+from bertkit.data.tagged_text import TaggedText as Example
+from bertkit.data.tagged_text import column_number, read_tagged, read_untagged, untagged
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.confusion import LabelPair
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Outputs, Reading, Task
 from bertkit.text.encoding import Encoding, word_windows
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 
@@ -83,7 +83,7 @@ class TagAnswer(msgspec.Struct, frozen=True):
 class Tag(Task[Example, TagAnswer]):
     """Entities, or a tag for each word: a softmax at its first token, or a CRF over all words.
 
-    Words of columns are split like raw text (`data.word_parts`): the first part has the word's
+    Words of columns are split like raw text (`data.word_columns`): the first part has the word's
     tag, and the other parts continue the entity, or repeat a tag that marks no entity. A
     predicted tag of a word is the tag of its first part.
     A text longer than the model is read in windows that overlap by a quarter; a word belongs to
@@ -122,7 +122,7 @@ class Tag(Task[Example, TagAnswer]):
 
     @classmethod
     def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
-        """Spans of characters from .jsonl, columns from any other file; `data.tags` has both."""
+        """Read spans of characters from .jsonl, and columns from any other file."""
         for name, option in reading.options().items():
             if name not in ("text", "label"):
                 raise ConfigError(f"{option}: files of tagged words have none; leave it out")

@@ -22,7 +22,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.tasks.confusion import LabelPair, LabelReport, label_report
 from bertkit.tasks.table import TASKS
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
     from bertkit.engine.engine import Engine
     from bertkit.models.model import Model
     from bertkit.models.transformer import Transformer
-    from bertkit.nn.pool import Pooling
+    from bertkit.nn.pooling import Pooling
     from bertkit.objectives.loss import Loss, Totals
 
 Outputs = NDArray[np.float32]

@@ -11,7 +11,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bertkit.errors import DataError
-from bertkit.text.folder import usable
+from bertkit.text.tokenizer_files import usable
 
 Text = str | Sequence[str]
 """A raw string, or its words already split."""

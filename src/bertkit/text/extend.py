@@ -17,7 +17,7 @@ UNUSED = re.compile(r"\[unused\d+\]")
 
 
 def pieces(tokenizer: Tokenizer, word: str) -> list[int]:
-    """The ids of a word as `text.train.count_words` gives it."""
+    """The ids of a word as `text.vocabulary_training.count_words` gives it."""
     return [token.id for token in tokenizer.core.model.tokenize(word)]
 
 

@@ -21,7 +21,6 @@ from tokenizers import models
 
 from bertkit.errors import DataError, TokenizerError, refuse_unknown
 from bertkit.storage import write_bytes, write_text
-from bertkit.text.classes import SETTINGS
 from bertkit.text.encoding import (
     Encoding,
     Side,
@@ -36,7 +35,11 @@ from bertkit.text.encoding import (
     with_prompts,
     words_lose_their_space,
 )
-from bertkit.text.folder import (
+from bertkit.text.marian_tokenizer import Numbering
+from bertkit.text.marian_tokenizer import Side as Language
+from bertkit.text.special_tokens import find_specials, is_special, required
+from bertkit.text.tokenizer_classes import SETTINGS
+from bertkit.text.tokenizer_files import (
     MOST_PIECES,
     fingerprint,
     lowercase,
@@ -46,9 +49,6 @@ from bertkit.text.folder import (
     usual_class,
     word_starts,
 )
-from bertkit.text.marian import Numbering
-from bertkit.text.marian import Side as Language
-from bertkit.text.specials import find_specials, is_special, required
 
 NO_LIMIT = 10**9
 """`transformers` writes 1e30 for a tokenizer without a limit."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from bertkit import memory
 from bertkit.checkpoint.adapter import write_adapter
-from bertkit.checkpoint.folder import Loaded, load, save
-from bertkit.checkpoint.run_folder import CHECKPOINTS, RUN, SCORES, SEEDS
+from bertkit.checkpoint.directory import Loaded, load, save
+from bertkit.checkpoint.run_directory import CHECKPOINTS, RUN, SCORES, SEEDS
 from bertkit.config import decode
 from bertkit.console import quietly, say
 from bertkit.engine.engine import Engine
@@ -21,9 +21,9 @@ from bertkit.metrics import worth
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import fits, read_json, sha256, write_json
-from bertkit.tasks.columns import with_columns
 from bertkit.tasks.confusion import LabelReport, by_label
 from bertkit.tasks.task import Feature, Reading, Task, by_example, group
+from bertkit.tasks.trained_columns import with_columns
 from bertkit.training.dev_loss import dev_loss
 from bertkit.training.run import Run
 

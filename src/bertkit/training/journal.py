@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bertkit.checkpoint.run_folder import JOURNAL, MOST
+from bertkit.checkpoint.run_directory import JOURNAL, MOST
 from bertkit.errors import TrainingError
 from bertkit.storage import append_text, read_bytes, write_text
 

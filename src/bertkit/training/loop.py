@@ -17,9 +17,9 @@ from bertkit.batch import Batch
 from bertkit.errors import TrainingError
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Objective, Totals, totals
-from bertkit.training.masters import Masters
-from bertkit.training.optim import Optimizer
-from bertkit.training.ranks import ALONE, Ranks
+from bertkit.training.distributed import ALONE, Ranks
+from bertkit.training.master_weights import Masters
+from bertkit.training.optimizer import Optimizer
 from bertkit.training.schedule import Schedule
 
 

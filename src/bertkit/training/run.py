@@ -31,7 +31,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bertkit.checkpoint.run_folder import CHECKPOINTS, RUN
+from bertkit.checkpoint.run_directory import CHECKPOINTS, RUN
 from bertkit.checkpoint.weights import FILE
 from bertkit.config import flat
 from bertkit.console import say
@@ -50,9 +50,9 @@ from bertkit.storage import (
     write_json,
     writing,
 )
+from bertkit.training.distributed import ALONE, Ranks
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal, left_out
-from bertkit.training.ranks import ALONE, Ranks
 from bertkit.training.state import Snapshot, State, damage
 
 Resume = bool | Literal["auto"]

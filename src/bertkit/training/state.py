@@ -18,10 +18,10 @@ from bertkit import memory
 from bertkit.checkpoint.weights import FILE, read_file, write_tensors
 from bertkit.errors import CheckpointError, StorageError
 from bertkit.storage import check_file, read_json, sha256, write_json
-from bertkit.training.average import TailAverage
-from bertkit.training.masters import Masters
-from bertkit.training.optim import Optimizer, Sharded
-from bertkit.training.ranks import ALONE, Ranks
+from bertkit.training.distributed import ALONE, Ranks
+from bertkit.training.master_weights import Masters
+from bertkit.training.optimizer import Optimizer, Sharded
+from bertkit.training.weight_average import TailAverage
 
 OPTIMIZER, MANIFEST = "optimizer.safetensors", "manifest.json"
 

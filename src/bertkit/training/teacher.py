@@ -11,7 +11,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.models.surgery import keep_layers
-from bertkit.nn.pool import Pool
+from bertkit.nn.pooling import Pool
 from bertkit.objectives.distill import Distillation, Terms, usual_layers
 from bertkit.tasks.task import Feature, Task
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.errors import CheckpointError, DataError, refuse_unknown
 from bertkit.models.block import Block
 from bertkit.models.config import RotaryPositions
@@ -30,7 +30,10 @@ from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.arrays import Array, coded
-from bertkit.view.document import (
+from bertkit.view.head_patterns import begin, patterns
+from bertkit.view.masked_predictions import filler, hidden, masked, next_words
+from bertkit.view.page import framed, page, source
+from bertkit.view.page_data import (
     EmbeddingPart,
     Embeddings,
     Explanation,
@@ -40,10 +43,7 @@ from bertkit.view.document import (
     Walk,
     Word,
 )
-from bertkit.view.masked import filler, hidden, masked, next_words
-from bertkit.view.page import framed, page, source
-from bertkit.view.patterns import begin, patterns
-from bertkit.view.spelling import spelled
+from bertkit.view.token_text import spelled
 
 LONGEST = 512
 """Tokens of a text at most, whatever the model reads: attention grows with their square."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from bertkit.view.chart import share_bar
-from bertkit.view.spelling import SPACE
+from bertkit.view.token_text import SPACE
 
 COLUMNS = 5
 """Columns from which on a table is wide, as in `dom.js`."""
@@ -73,7 +73,7 @@ class Lines(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Tokens as `view/spelling.py` has them, those of a numbered span in one color."""
+    """Tokens as `view/token_text.py` has them, those of a numbered span in one color."""
 
     tokens: Sequence[tuple[str, int | None]]
 

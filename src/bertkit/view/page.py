@@ -19,8 +19,8 @@ from markupsafe import Markup
 from bertkit.errors import ConfigError
 from bertkit.storage import refuse_used, write_text
 from bertkit.view import figures
-from bertkit.view.document import DecoderSteps, Explanation, Source
 from bertkit.view.figures import Form
+from bertkit.view.page_data import DecoderSteps, Explanation, Source
 
 FILES = Path(__file__).parent / "pages"
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from bertkit.checkpoint.run_folder import JOURNAL, RUN, SCORES
+from bertkit.checkpoint.run_directory import JOURNAL, RUN, SCORES
 from bertkit.config import flat
 from bertkit.errors import CheckpointError
 from bertkit.storage import read_bytes

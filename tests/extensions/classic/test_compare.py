@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from tests.factories import tiny_elmo, tiny_folder
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
 from bertkit.extensions.classic.compare import (
     ELMO,
@@ -28,8 +28,8 @@ from bertkit.extensions.classic.compare import (
 )
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.families.gpt2 import GPT2
-from bertkit.text.train import train as train_tokenizer
-from bertkit.text.vectors import Vectors
+from bertkit.text.vocabulary_training import train as train_tokenizer
+from bertkit.text.word_vectors import Vectors
 
 QUICK = Compare(
     seeds=1,

@@ -16,12 +16,12 @@ from bertkit.batch import Batch, Packed
 from bertkit.commands.view import info
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.classic.finetune_elmo import Learning, finetune_elmo
-from bertkit.models.features import Features
+from bertkit.models.feature_classifier import Features
 from bertkit.pipelines.answering import answering
 from bertkit.pipelines.elmo_task import ElmoAnswer, Network, new_network
 from bertkit.recipes.evaluate import evaluate
 from bertkit.tasks.tag import Tag
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
 

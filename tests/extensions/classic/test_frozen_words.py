@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.factories import tiny_elmo
 
-from bertkit.data.tags import TaggedText, untagged
+from bertkit.data.tagged_text import TaggedText, untagged
 from bertkit.errors import DataError
 from bertkit.extensions.classic.frozen_words import FrozenElmo, is_vectors, open_frozen
 from bertkit.pipelines.words import Words

@@ -14,7 +14,7 @@ from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.gap_view import EXAMPLE, NextTokenPipeline, Sides, gap_figure
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.pipelines import Candidate
-from bertkit.view.spelling import likeliest
+from bertkit.view.token_text import likeliest
 
 
 def test_each_reads_its_side() -> None:

@@ -16,7 +16,7 @@ from tests.factories import tiny_elmo, tiny_folder
 from torch import Tensor, nn
 
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.frozen_words import open_frozen
 from bertkit.extensions.classic.probe import (
@@ -32,7 +32,7 @@ from bertkit.metrics import spread
 from bertkit.nn.attention import Trace
 from bertkit.tasks.tag import Tag, TagOptions
 from bertkit.tasks.task import Reading
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 
 SETTINGS = Probe(epochs=8, batch_size=8, learning_rate=1e-2, width=16, layers=1, dropout=0.0)
 

@@ -17,11 +17,11 @@ from bertkit.extensions.classic.word_network import (
     known_by_elmo,
     known_by_vectors,
 )
-from bertkit.models.features import MeanHead, spread_of
+from bertkit.models.feature_classifier import MeanHead, spread_of
 from bertkit.pipelines import pipeline
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.classify import ClassifyOptions as ClassifyOptions
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 ROWS = {
     "train": [

@@ -23,7 +23,7 @@ from bertkit.metrics import cosines
 from bertkit.models.lora import LoRA, adapters, add_lora
 from bertkit.models.model import Model
 from bertkit.models.surgery import without_heads
-from bertkit.nn.pool import POOLINGS, Dense, Pooling
+from bertkit.nn.pooling import POOLINGS, Dense, Pooling
 from bertkit.pipelines import pipeline
 
 for _name in ("onnx", "onnxruntime"):

@@ -18,7 +18,7 @@ from bertkit.extensions.export import graph_export as exporting
 from bertkit.extensions.export.graph_export import Rows, export
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model
-from bertkit.nn.pool import POOLINGS, Dense, Pooling
+from bertkit.nn.pooling import POOLINGS, Dense, Pooling
 from bertkit.text.encoding import Encoding
 
 SHAPE = {"hidden": 32, "layers": 4, "intermediate": 48, "length": 64}

@@ -17,11 +17,11 @@ from tests.factories import tiny_folder
 from torch import nn
 
 from bertkit import cli
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.checkpoint.int8 import FILE, read_int8, write_int8
 from bertkit.engine import quantize as integers
 from bertkit.engine.engine import Engine
-from bertkit.engine.linear import PackedLinear
+from bertkit.engine.packed_linear import PackedLinear
 from bertkit.engine.quantize import Int8Linear, layers_of, unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError, DeviceError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
@@ -31,7 +31,7 @@ from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.nn import precision
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.base import open_engine
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -19,13 +19,13 @@ from tests.factories import tiny_folder, tiny_tokenizer
 from tests.tasks.test_exported import WITHOUT_TORCH
 
 from bertkit import cli
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.checkpoint.tuned import read_tuned
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.export import tune as tuning
 from bertkit.extensions.export.tune import tune
 from bertkit.families import BERT
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.pipelines import pipeline
 from bertkit.recipes.embed import TunedEmbed
 

@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the fixture)
-from tests.text.test_marian import sentences
+from tests.text.test_marian_tokenizer import sentences
 
 import bertkit
 from bertkit.errors import DataError
@@ -19,8 +19,8 @@ from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.nn.attention import Trace
 from bertkit.view.arrays import decoded
-from bertkit.view.document import DecoderSteps
-from bertkit.view.spelling import spelled
+from bertkit.view.page_data import DecoderSteps
+from bertkit.view.token_text import spelled
 
 HALF = 1e-3
 """What 16 bits may be off: 2⁻¹¹ of one, twice over."""

@@ -16,7 +16,7 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit import metrics
-from bertkit.data.choices import ChoiceQuestion
+from bertkit.data.multiple_choice import ChoiceQuestion
 from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
@@ -28,7 +28,7 @@ from bertkit.extensions.generation.likelihood import (
 )
 from bertkit.extensions.generation.prompts import evaluate_prompts
 from bertkit.tasks.classify import LabelExample
-from bertkit.text.train import END, train
+from bertkit.text.vocabulary_training import END, train
 
 
 @pytest.fixture(scope="module", params=["gpt2", "no end token"])

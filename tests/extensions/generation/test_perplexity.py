@@ -19,7 +19,7 @@ from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.extensions.generation.perplexity import evaluate_text
 from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.families import Family
-from bertkit.text.train import END, train
+from bertkit.text.vocabulary_training import END, train
 
 
 @pytest.mark.parametrize(

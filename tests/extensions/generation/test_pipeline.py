@@ -14,7 +14,7 @@ from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.decoding import Decoding
-from bertkit.text.train import END, train
+from bertkit.text.vocabulary_training import END, train
 
 
 @pytest.fixture(scope="module")

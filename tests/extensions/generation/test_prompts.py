@@ -12,7 +12,7 @@ import torch
 from tests.extensions.generation.test_chat_format import vocabulary
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.generation.prompts import evaluate_prompts
 from bertkit.extensions.generation.stepper import CausalStepper, Request

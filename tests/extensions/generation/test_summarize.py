@@ -13,7 +13,7 @@ import pytest
 from tests.extensions.generation.tasks.test_seq2seq import ROWS, write_model
 
 import bertkit
-from bertkit.checkpoint.folder import load, resave
+from bertkit.checkpoint.directory import load, resave
 from bertkit.cli import run
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.summarize import WriteSummaries, summaries

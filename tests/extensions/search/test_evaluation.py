@@ -108,7 +108,7 @@ def test_rows_are_what_training_reads(world: tuple[Searcher, Path, Path], tmp_pa
 def test_margins_are_the_re_rankers(
     world: tuple[Searcher, Path, Path], tiny: Path, tmp_path: Path
 ) -> None:
-    from bertkit.checkpoint.folder import load, save
+    from bertkit.checkpoint.directory import load, save
 
     searcher, queries, judgments = world
     loaded = load(tiny, heads=["classify"], labels=["score"])

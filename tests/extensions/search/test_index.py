@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.factories import pdf
 
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.extensions.search import index as indexing
 from bertkit.extensions.search.documents import DocumentColumns
@@ -23,7 +23,7 @@ from bertkit.extensions.search.searcher import Searcher, name_of
 from bertkit.extensions.search.store import Hit
 from bertkit.extensions.search.stores import open_store
 from bertkit.families import BERT
-from bertkit.nn.pool import Dense, Pooling
+from bertkit.nn.pooling import Dense, Pooling
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -141,7 +141,7 @@ def test_conditions_leave_documents_out(searcher: Searcher) -> None:
 def test_a_cross_encoder_orders_what_is_found(
     store: str, tiny: Path, tmp_path: Path, minilm: Path
 ) -> None:
-    from bertkit.checkpoint.folder import load, save
+    from bertkit.checkpoint.directory import load, save
 
     loaded = load(minilm, heads=["classify"], labels=["score"])
     save(tmp_path / "cross", loaded.model, loaded.tokenizer, loaded.family, labels=["score"])

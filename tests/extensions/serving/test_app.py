@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.extensions.serving.conftest import KINDS, Server
 
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.errors import BertkitError, CheckpointError, DataError, SearchError
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry

@@ -17,7 +17,7 @@ from tests.extensions.generation.test_chat_format import vocabulary
 from tests.extensions.serving.conftest import Server
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.summarize import WriteSummaries

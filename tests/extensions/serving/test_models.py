@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.factories import tiny_folder
 
-from bertkit.checkpoint.folder import load, save
+from bertkit.checkpoint.directory import load, save
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
@@ -22,7 +22,7 @@ from bertkit.extensions.serving import models as registries
 from bertkit.extensions.serving.models import ModelRegistry, ServedModel
 from bertkit.families import BERT
 from bertkit.tasks.classify import Classify, ClassifyOptions
-from bertkit.text.train import train as train_tokenizer
+from bertkit.text.vocabulary_training import train as train_tokenizer
 
 
 @pytest.mark.parametrize(

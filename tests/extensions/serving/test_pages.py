@@ -21,8 +21,8 @@ from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.text.train import train
-from bertkit.text.vectors import Vectors
+from bertkit.text.vocabulary_training import train
+from bertkit.text.word_vectors import Vectors
 from bertkit.view.arrays import Array, decoded
 from bertkit.view.explain import explain
 

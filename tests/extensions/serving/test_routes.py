@@ -13,14 +13,14 @@ from tests.extensions.serving.conftest import KINDS, LENGTH, Server
 from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry, SearchPipeline
 from bertkit.families import BERT
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.tasks.classify import Classify, ClassifyOptions
-from bertkit.text.frame import framed
+from bertkit.text.causal_format import framed
 from bertkit.text.prompts import Prompts
 
 LONG = "a b c d e f g h i j k l m n o p q"

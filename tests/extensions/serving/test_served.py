@@ -27,7 +27,7 @@ from bertkit.extensions.serving.models import ModelRegistry, open_model
 from bertkit.extensions.serving.served import LENGTH, ServedElmo, require_finite
 from bertkit.pipelines.elmo_task import Network
 from bertkit.tasks.tag import TagAnswer
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 
 @pytest.fixture(scope="module")

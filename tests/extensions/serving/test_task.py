@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import bertkit
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.engine.exported import onnx_graph, padded
 from bertkit.errors import CheckpointError
 from bertkit.extensions.export.export import export
@@ -28,7 +28,7 @@ from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from msgspec import Meta
 from msgspec.structs import replace
 
-from bertkit.checkpoint.folder import Loaded, load, save
+from bertkit.checkpoint.directory import Loaded, load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.errors import CheckpointError, ConfigError
@@ -30,7 +30,7 @@ from bertkit.extensions.classic.word_network import (
     known_by_vectors,
 )
 from bertkit.metrics import spread
-from bertkit.models.features import MeanHead
+from bertkit.models.feature_classifier import MeanHead
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision
 from bertkit.recipes.evaluate import evaluate, numbers

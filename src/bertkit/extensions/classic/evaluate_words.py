@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import metrics
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.paths import suffix
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.frozen_words import FrozenWords, open_words

@@ -10,11 +10,11 @@ import msgspec
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.elmo import load_elmo, load_softmax
-from bertkit.checkpoint.folder import Loaded
 from bertkit.checkpoint.hub import resolve
 from bertkit.data.given import several
-from bertkit.data.tags import untagged
+from bertkit.data.tagged_text import untagged
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.gap import Gap
 from bertkit.nn.precision import Inference
@@ -23,7 +23,7 @@ from bertkit.pipelines.fill_mask import Candidate
 from bertkit.pipelines.words import Words, elmo_directory, whole_words
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.task import Feature
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 
 class GapAnswer(msgspec.Struct, frozen=True):

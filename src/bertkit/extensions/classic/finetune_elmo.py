@@ -29,12 +29,12 @@ from bertkit.pipelines.elmo_task import (
     word_features,
 )
 from bertkit.pipelines.words import Words
-from bertkit.recipes.testing import read_test, score_test
+from bertkit.recipes.final_test import read_test, score_test
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import Rows, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 
 class Learning(Settings, frozen=True):

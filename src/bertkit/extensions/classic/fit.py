@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertkit.data.order import Permutation
+from bertkit.data.shuffling import Permutation
 from bertkit.engine.engine import Engine
 from bertkit.metrics import worth
 from bertkit.models.model import Model
@@ -19,7 +19,7 @@ from bertkit.progress import progress
 from bertkit.tasks.task import Feature, Task, by_example, group
 from bertkit.training.dev_loss import dev_loss
 from bertkit.training.loop import steps
-from bertkit.training.masters import Masters
+from bertkit.training.master_weights import Masters
 
 MAX_BATCH_TOKENS = 4096
 """Words that go through the network at a time when it is scored."""

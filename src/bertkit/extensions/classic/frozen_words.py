@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.checkpoint import gguf
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
-from bertkit.data.tags import TaggedText
-from bertkit.data.word_parts import words_of
+from bertkit.data.tagged_text import TaggedText
+from bertkit.data.word_columns import words_of
 from bertkit.engine.engine import Engine
-from bertkit.engine.words import layer_states, pieces_of, word_states
+from bertkit.engine.word_states import layer_states, pieces_of, word_states
 from bertkit.errors import DataError
 from bertkit.extensions.classic.word_pairs import Range
 from bertkit.nn.precision import Precision, check_cpu
@@ -31,9 +31,9 @@ from bertkit.progress import progress
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 
 class FrozenWords(Protocol):

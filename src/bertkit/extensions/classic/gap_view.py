@@ -10,9 +10,9 @@ import torch
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.pipelines import Candidate, Work
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.view.figures import Beside, Figure, Marked, Share, Table
-from bertkit.view.spelling import likeliest
+from bertkit.view.token_text import likeliest
 
 EXAMPLE = "I am a ___ . I like playing cricket."
 

@@ -23,7 +23,7 @@ from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.fit import fit
 from bertkit.extensions.classic.frozen_words import Frozen, FrozenElmo, open_frozen, places_of
-from bertkit.models.features import Features, How, WordHead
+from bertkit.models.feature_classifier import Features, How, WordHead
 from bertkit.nn.precision import Precision
 from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json

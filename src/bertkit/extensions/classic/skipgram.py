@@ -22,7 +22,7 @@ from bertkit.config import Count, Positive, Seed, Settings
 from bertkit.data.readers import documents
 from bertkit.errors import DataError, TrainingError
 from bertkit.progress import progress
-from bertkit.text.vectors import tokens
+from bertkit.text.word_vectors import tokens
 
 ROW = 64
 """Words of running text whose pairs are scored by one matrix product."""

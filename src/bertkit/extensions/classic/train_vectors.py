@@ -11,7 +11,7 @@ from bertkit.extensions.classic import evaluate_words as words
 from bertkit.extensions.classic.frozen_words import FrozenVectors
 from bertkit.extensions.classic.skipgram import Skipgram, learn, read_text
 from bertkit.storage import refuse_used
-from bertkit.text.vectors import Vectors
+from bertkit.text.word_vectors import Vectors
 
 
 def train_vectors(

@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from bertkit.batch import Batch
 from bertkit.console import say
-from bertkit.data.tags import untagged
+from bertkit.data.tagged_text import untagged
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.classic.frozen_words import FrozenElmo, open_frozen
-from bertkit.models.features import spread_of
+from bertkit.models.feature_classifier import spread_of
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
 from bertkit.pipelines.words import whole_words
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
-from bertkit.text.vectors import Vectors, tokens
+from bertkit.text.word_vectors import Vectors, tokens
 
 
 class WordStateEncoder(nn.Module):

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.extensions.export import graph_export as exporting
@@ -15,7 +15,7 @@ from bertkit.pipelines import Embed, answering
 from bertkit.storage import new_folder, refuse_used
 from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
-from bertkit.tasks.columns import with_columns
+from bertkit.tasks.trained_columns import with_columns
 
 NEEDS = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from bertkit.engine.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
-from bertkit.engine.heads import without_dead_heads
+from bertkit.engine.pruned_heads import without_dead_heads
 from bertkit.engine.quantize import Inputs, quantized
 from bertkit.models.block import Block
 from bertkit.models.config import LearnedPositions, SinusoidalPositions, TransformerConfig
@@ -30,7 +30,7 @@ from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.embedding import sinusoids
 from bertkit.nn.norm import LayerNorm
-from bertkit.nn.pool import Mode, Pooling
+from bertkit.nn.pooling import Mode, Pooling
 from bertkit.storage import NEW_FILE
 
 FUSED = "com.microsoft"

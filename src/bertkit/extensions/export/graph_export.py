@@ -33,7 +33,7 @@ from bertkit.engine.exported import (
 from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.storage import write_json
 
 TOLERANCE = 1e-4

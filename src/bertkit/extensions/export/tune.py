@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import (

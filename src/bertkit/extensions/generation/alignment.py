@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.model import Decoder

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.readers import read_lines
 from bertkit.errors import BertkitError, DataError
 from bertkit.models.decoding import Decoding

@@ -16,22 +16,22 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from msgspec import structs
 
-from bertkit.checkpoint.folder import load
-from bertkit.checkpoint.run_folder import RUN
+from bertkit.checkpoint.directory import load
+from bertkit.checkpoint.run_directory import RUN
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Positive, Rate, Seed, Settings, override, plain
 from bertkit.console import say
 from bertkit.data.pairs import SIDES
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation.bleu import bleu
+from bertkit.extensions.generation.length_groups import LengthGroup, groups_by_length
 from bertkit.extensions.generation.long_pairs import PIECES, Texts, joined, reversals
 from bertkit.extensions.generation.prepare_pairs import Side, prepare_pairs, read_pairs
+from bertkit.extensions.generation.translation_report import sequential_steps, write_columns
 from bertkit.metrics import plus_minus, words_in_place
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Precision
 from bertkit.pipelines import pipeline
-from bertkit.recipes.by_length import LengthGroup, groups_by_length
-from bertkit.recipes.columns import sequential_steps, write_columns
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import complete, read_run_file
 from bertkit.recipes.study import study

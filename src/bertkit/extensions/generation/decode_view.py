@@ -18,12 +18,12 @@ from bertkit.models.config import TransformerConfig
 from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.nn.attention import CrossAttention, Trace
 from bertkit.pipelines import Work
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.arrays import coded
-from bertkit.view.document import Beam, DecoderSteps, Shape
 from bertkit.view.page import source
-from bertkit.view.spelling import likeliest, spelled
+from bertkit.view.page_data import Beam, DecoderSteps, Shape
+from bertkit.view.token_text import likeliest, spelled
 
 LONGEST = 128
 """Tokens of a text that is read, and of one that is written, at most: a step is a column."""

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import metrics
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count
 from bertkit.console import say
-from bertkit.data.choices import ChoiceQuestion, read_choices
 from bertkit.data.labels import natural
+from bertkit.data.multiple_choice import ChoiceQuestion, read_choices
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.score import score_each

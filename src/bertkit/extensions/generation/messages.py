@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import msgspec
 
-from bertkit.data.bad_rows import each_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import json_object, numbered
+from bertkit.data.row_errors import each_of
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import Message, check
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.blocks import TokenBlock, block
 from bertkit.data.collate import collate
 from bertkit.data.readers import documents

@@ -14,7 +14,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from bertkit.batch import by_length
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.config import plain, with_keywords
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -28,7 +28,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
 from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 PLACES = 32_768

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count, Seed
 from bertkit.data.labels import listed
 from bertkit.errors import ConfigError, DataError

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from bertkit import metrics
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count
 from bertkit.extensions.generation.summarize import summaries
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bertkit.batch import by_length
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.generation.beam import finish
@@ -20,7 +20,7 @@ from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 
 
 class WriteSummaries:

@@ -1,7 +1,7 @@
 """Documents as text with its headings: Markdown, HTML, PDF, Word, reStructuredText, notebooks.
 
-Nothing is fetched and no other file is opened, whatever a file says; `data.converter` reads those
-of others within bounds of memory and time.
+Nothing is fetched and no other file is opened, whatever a file contains; `converter` reads
+untrusted files with limits of memory and time.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.folder import Loaded, load
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.config import Count
 from bertkit.console import say
-from bertkit.data.bad_rows import place, show, some
 from bertkit.data.paths import paths_of
+from bertkit.data.row_errors import place, show, some
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.extensions.search.converter import Converter
 from bertkit.extensions.search.documents import (
@@ -37,15 +37,15 @@ from bertkit.extensions.search.searcher import (
 from bertkit.extensions.search.store import Passage, Spec, Store
 from bertkit.extensions.search.stores import open_store
 from bertkit.memory import limit_onednn_cache
-from bertkit.nn.pool import Pooling
+from bertkit.nn.pooling import Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Embed, Work, inference_device
 from bertkit.progress import progress
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.answering import batched
+from bertkit.tasks.inference import batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 

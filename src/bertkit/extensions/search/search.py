@@ -15,7 +15,7 @@ from bertkit.errors import DataError
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.extensions.search.store import Hit
 from bertkit.nn.precision import Inference
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 SHOWN = 240
 """Characters of a hit that are printed for people."""

@@ -19,10 +19,10 @@ from bertkit.extensions.search.store import Hit, Similarity, Store, conditions
 from bertkit.extensions.search.stores import open_store
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.synonyms import check_keywords
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 
 if TYPE_CHECKING:  # an exported model needs no torch
-    from bertkit.checkpoint.folder import Loaded
+    from bertkit.checkpoint.directory import Loaded
     from bertkit.pipelines import Embed
 
 CANDIDATES = 100
@@ -84,7 +84,7 @@ def _open(
             exported.normalize = similarity == "cosine"
             exported.prompt.usual = prompt
             return exported
-        from bertkit.checkpoint.folder import load
+        from bertkit.checkpoint.directory import load
 
         model = load(model)
     return embedder(model, precision, similarity, prompt, device)
@@ -106,7 +106,7 @@ def name_of(model: str | Path | Loaded) -> str:
 
 def model_of(store: Store) -> Loaded:
     """The model that a store was made with. Raises: SearchError where it does not open."""
-    from bertkit.checkpoint.folder import (
+    from bertkit.checkpoint.directory import (
         load,
     )  # here: it takes torch, which an exported model needs not
 

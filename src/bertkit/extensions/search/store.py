@@ -19,7 +19,7 @@ from bertkit.data.paths import suffix
 from bertkit.errors import ConfigError, SearchError, did_you_mean
 from bertkit.extensions.search.documents import Kind, Value
 from bertkit.storage import from_json
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 VERSION = 4
 """Version of the format of stores."""

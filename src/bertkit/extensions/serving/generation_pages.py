@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertkit.data.corrupt import Damage, damager, marks_of
+from bertkit.data.corruption import Damage, damager, marks_of
 from bertkit.errors import TokenizerError
 from bertkit.extensions.classic.fill_gap import FillGap, GapAnswer
 from bertkit.extensions.classic.gap import Gap

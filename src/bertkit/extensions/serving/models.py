@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.folder import Loaded, load
 from bertkit.checkpoint.hub import resolve
 from bertkit.console import say
 from bertkit.engine.engine import Engine
@@ -55,10 +55,10 @@ from bertkit.pipelines import (
 from bertkit.storage import distinct_names
 from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
-from bertkit.text.long import Long
-from bertkit.view.document import Explanation
+from bertkit.text.long_texts import Long
 from bertkit.view.explain import STEPS_BYTES, STRIP, WALK_STEPS, explain, read, words_of
-from bertkit.view.masked import MASKED_TOKENS, check_hidden, read_place
+from bertkit.view.masked_predictions import MASKED_TOKENS, check_hidden, read_place
+from bertkit.view.page_data import Explanation
 
 TaskClass = type[Task[Any, Any]]
 

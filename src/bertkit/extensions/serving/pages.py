@@ -20,7 +20,7 @@ from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.extensions.serving.views import answers
 from bertkit.extensions.serving.views.contexts import ContextsPipeline, compared
 from bertkit.pipelines.elmo_task import ElmoAnswer
-from bertkit.recipes.inspect import readable, samples_of_run
+from bertkit.recipes.inspect_corpus import readable, samples_of_run
 from bertkit.storage import distinct_names
 from bertkit.view import runs
 from bertkit.view.figures import Field, Figure, Form, Marked

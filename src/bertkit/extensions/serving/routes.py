@@ -24,7 +24,7 @@ from bertkit.extensions.serving.views.contexts import Contexts
 from bertkit.pipelines import Embed, MaskAnswer, NextSentenceAnswer, TaskPipeline
 from bertkit.tasks import Task
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
-from bertkit.view.document import Explanation
+from bertkit.view.page_data import Explanation
 
 
 @dataclass(frozen=True)

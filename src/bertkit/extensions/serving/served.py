@@ -21,8 +21,8 @@ from bertkit.extensions.serving.views.contexts import ContextsPipeline
 from bertkit.pipelines import Pipeline, Work
 from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
 from bertkit.pipelines.words import Words
-from bertkit.text.long import Long
-from bertkit.text.vectors import Vectors
+from bertkit.text.long_texts import Long
+from bertkit.text.word_vectors import Vectors
 
 PROBE = "A known sentence gives a known vector."
 

@@ -15,7 +15,7 @@ from tests.models.test_seq2seq import DIRECTIONS, KINDS, batch_of, recurrent_of
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM, LSTM_LM
 from bertkit.models.model import Model, build
@@ -25,7 +25,7 @@ from bertkit.recipes.run_file import complete
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.classify import LabelExample
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 
 RUN: dict[str, Any] = {
     "family": "lstm", "objective": "translate", "model": {"hidden": 8, "layers": 1},

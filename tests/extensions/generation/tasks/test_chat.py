@@ -13,7 +13,7 @@ from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_chat_format import TALK, vocabulary
 
 import bertkit
-from bertkit.checkpoint.folder import save
+from bertkit.checkpoint.directory import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.chat_format import Message

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.folder import Loaded, save
+from bertkit.checkpoint.directory import Loaded, save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.chat_format import Message

@@ -14,8 +14,8 @@ import transformers
 from tests.pipelines.test_special_tokens import tokenizer_of
 
 import bertkit
-from bertkit.checkpoint.folder import save
-from bertkit.checkpoint.generation import Generation
+from bertkit.checkpoint.directory import save
+from bertkit.checkpoint.generation_config import Generation
 from bertkit.checkpoint.weights import LoadReport
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError

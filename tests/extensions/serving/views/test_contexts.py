@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 from tests.factories import tiny_folder
 
-from bertkit.checkpoint.folder import load
+from bertkit.checkpoint.directory import load
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.extensions.classic.frozen_words import FrozenEncoder, FrozenVectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.serving.views.contexts import ContextsPipeline, plane
-from bertkit.text.train import train as train_tokenizer
-from bertkit.text.vectors import Vectors
+from bertkit.text.vocabulary_training import train as train_tokenizer
+from bertkit.text.word_vectors import Vectors
 
 MONEY = ["The bank lent us money.", "A bank charges interest on a loan."]
 RIVER = ["We sat on the bank of the river.", "Reeds grow on the muddy bank of a stream."]

@@ -11,7 +11,7 @@ from tests.factories import tiny_tokenizer
 from tests.view.conftest import html_of
 
 from bertkit.data.corpus import Corpus
-from bertkit.data.corrupt import Corrupted, Damage
+from bertkit.data.corruption import Corrupted, Damage
 from bertkit.errors import DataError, TokenizerError
 from bertkit.extensions.serving.views.corruption import (
     LONGEST,
@@ -22,9 +22,9 @@ from bertkit.extensions.serving.views.corruption import (
 )
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.train import train
+from bertkit.text.vocabulary_training import train
 from bertkit.view.figures import Spans
-from bertkit.view.spelling import spelled
+from bertkit.view.token_text import spelled
 
 TEXT = "The cat sat on the mat. It slept all day! Two dogs ran over the hill, and it rained."
 DAMAGES: list[Damage] = ["spans", "infill", "mass", "prefix"]

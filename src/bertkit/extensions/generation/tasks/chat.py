@@ -15,7 +15,7 @@ from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.task import ErrorRecord, Feature, Reading
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 

@@ -28,7 +28,7 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 

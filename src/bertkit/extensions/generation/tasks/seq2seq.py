@@ -15,7 +15,7 @@ from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore
 from bertkit.tasks.summarize import SUMMARIES, SummaryExample, read_documents
 from bertkit.tasks.task import ErrorRecord, Feature, Reading
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long, encode
+from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
 TARGETS = ("target", "output", "translation", "correction", "answer", *SUMMARIES)

@@ -13,7 +13,7 @@ from bertkit.extensions.classic.frozen_words import FrozenEncoder, FrozenWords
 from bertkit.extensions.classic.word_pairs import Range, find
 from bertkit.pipelines import NUMBER, Work
 from bertkit.tasks.task import Feature
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 
 TEXTS, CHARACTERS = 32, 2_000
 """As many texts at most, and so long: all are compared with all, and words with each of theirs."""

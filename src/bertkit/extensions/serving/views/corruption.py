@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.data.corrupt import Corruption, Damage, Ids, damager, marks_of, permuted
-from bertkit.data.order import Purpose, generator
+from bertkit.data.corruption import Corruption, Damage, Ids, damager, marks_of, permuted
 from bertkit.data.sentences import Encoder, placed
+from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.figures import Figure, Spans
-from bertkit.view.spelling import spelled
+from bertkit.view.token_text import spelled
 
 LONGEST = 512
 """Tokens of a text at most."""
@@ -46,7 +46,7 @@ class Damaged(NamedTuple):
 
 
 def damaged(tokenizer: Tokenizer, text: str, damage: Damage, seed: int) -> Damaged:
-    """What `data/corrupt.py` makes of a text.
+    """What `data/corruption.py` makes of a text.
 
     Raises: TokenizerError for a vocabulary without what stands for a span; DataError for a text of
     fewer than two tokens, or more than `LONGEST`.

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.folder import Loaded
+from bertkit.checkpoint.directory import Loaded
 from bertkit.errors import DataError
 from bertkit.extensions.classic.word_pairs import find
 from bertkit.models.model import Encoder
 from bertkit.pipelines import Work
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.view.chart import curves
 from bertkit.view.explain import read
 from bertkit.view.figures import Figure, Marked, Share, Table
-from bertkit.view.spelling import spelled
+from bertkit.view.token_text import spelled
 
 LONGEST = 64
 """Tokens of a text at most: each reads a copy of it."""

@@ -15,7 +15,7 @@ from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.seq2seq import RecurrentEncoder
 from bertkit.pipelines import NUMBER, Embed, Work
 from bertkit.text.encoding import Encoding
-from bertkit.text.long import Long
+from bertkit.text.long_texts import Long
 from bertkit.view.chart import CELLS, strip
 from bertkit.view.figures import Cell, Figure, Table
 

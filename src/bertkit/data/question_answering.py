@@ -1,0 +1,207 @@
+"""Readers of extractive question answering files: SQuAD 1.1 and 2.0 (`.json`) and `.jsonl` rows.
+
+Both may be gzipped (`.gz`). Invalid input raises a DataError that names the file and the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from bertkit.data.paths import suffix
+from bertkit.data.readers import numbered, read_text
+from bertkit.data.row_errors import each_of
+from bertkit.errors import DataError
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a context, and its right answers; without one it has none there.
+
+    Units: each answer is (text, start), the place of its first character in the context. The
+    first is learned, and all count in the score.
+    """
+
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...] = ()
+    id: str = ""
+    where: str = "a question"
+    """File and line, or file and id, for messages."""
+
+    @property
+    def answerable(self) -> bool:
+        return bool(self.answers)
+
+
+class _SquadAnswer(msgspec.Struct):
+    text: str
+    start: Annotated[int, Meta(ge=0)] = msgspec.field(name="answer_start")
+
+
+class _SquadQuestion(msgspec.Struct):
+    id: str
+    question: str
+    answers: list[_SquadAnswer] | None = None
+    is_impossible: bool | None = None
+
+
+class _SquadParagraph(msgspec.Struct):
+    context: str
+    qas: list[msgspec.Raw]
+
+
+class _SquadArticle(msgspec.Struct):
+    paragraphs: list[msgspec.Raw]
+
+
+class _Squad(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+class _RowAnswers(msgspec.Struct):
+    """Answers of a row, in the form of the Hugging Face data set `squad`."""
+
+    text: list[str]
+    start: list[Annotated[int, Meta(ge=0)]] = msgspec.field(name="answer_start")
+
+
+class _Row(msgspec.Struct):
+    question: str
+    context: str
+    answers: _RowAnswers | None = None
+    id: str | int | None = None
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _decode(raw: str | msgspec.Raw, kind: type[S], file: str, path: str = "") -> S:
+    """A JSON value as `kind`. Raises: DataError with the place of what does not fit."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        text, _, inner = str(error).partition(" - at ")
+        place = (path + inner.strip("`$")).lstrip(".") or "the whole"
+        raise DataError(f"{file}: {place}: {text[0].lower()}{text[1:]}; mend it") from None
+    except msgspec.DecodeError as error:
+        raise DataError(f"{file}: not JSON ({error}); mend it or leave it out") from None
+
+
+def _squad(file: Path, labelled: bool) -> Iterator[Question]:
+    """SQuAD 1.1 and 2.0: data → paragraphs → qas, read piece by piece to name each place."""
+    text = read_text(file)
+    for i, article in enumerate(_decode(text, _Squad, str(file)).data):
+        path = f"data[{i}]"
+        paragraphs = _decode(article, _SquadArticle, str(file), path).paragraphs
+        for j, raw in enumerate(paragraphs):
+            inner = f"{path}.paragraphs[{j}]"
+            paragraph = _decode(raw, _SquadParagraph, str(file), inner)
+            for k, asked in enumerate(paragraph.qas):
+                question = _decode(asked, _SquadQuestion, str(file), f"{inner}.qas[{k}]")
+                where = f"{file}: {question.id}"
+                answers = question.answers
+                if answers is None and question.is_impossible:
+                    answers = []
+                if labelled and question.is_impossible == bool(answers):
+                    says = str(question.is_impossible).lower()
+                    raise DataError(
+                        f"{where}: is_impossible is {says}, and it has "
+                        f"{len(answers or ())} answers; mend one of the two"
+                    )
+                yield Question(
+                    question.question,
+                    paragraph.context,
+                    _checked(answers, paragraph.context, where) if labelled else (),
+                    question.id,
+                    where,
+                )
+
+
+def _json_rows(file: Path, labelled: bool) -> list[Question]:
+    """Read rows {"question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+
+    "id" is optional.
+    """
+
+    def question(numbered_line: tuple[int, str]) -> Question:
+        number, line = numbered_line
+        where = f"{file}:{number}"
+        row = _decode(line, _Row, where)
+        answers = None
+        if row.answers is not None:
+            texts, starts = row.answers.text, row.answers.start
+            if len(texts) != len(starts):
+                raise DataError(
+                    f"{where}: answers has {len(texts)} values in text and {len(starts)} in "
+                    "answer_start; write one answer_start for each text"
+                )
+            answers = list(map(_SquadAnswer, texts, starts))
+        return Question(
+            row.question,
+            row.context,
+            _checked(answers, row.context, where) if labelled else (),
+            f"line {number}" if row.id is None else str(row.id),
+            where,
+        )
+
+    return each_of(question, numbered(file))
+
+
+READERS = {".json": _squad, ".jsonl": _json_rows}
+
+
+def _checked(
+    answers: Sequence[_SquadAnswer] | None, context: str, where: str
+) -> tuple[tuple[str, int], ...]:
+    """The answers, each of which stands at its start. Raises: DataError for one that does not."""
+    if answers is None:
+        raise DataError(
+            f"{where}: has no answers; write empty lists if the context contains no answer"
+        )
+    spans = tuple((answer.text, answer.start) for answer in answers)
+    for text, start in spans:
+        there = context[start : start + len(text)]
+        if not text.strip():
+            raise DataError(
+                f"{where}: an answer is empty; write empty lists if the context contains no answer"
+            )
+        if there != text:
+            raise DataError(
+                f"{where}: the answer {text!r} does not stand at character {start} of the "
+                f"context, where {there!r} stands; mend its start"
+            )
+    return spans
+
+
+def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
+    """The questions of a file, and a sentence on what was read. Raises: DataError."""
+    if suffix(path) not in READERS:
+        raise DataError(
+            f"{path}: unknown file type; pass a .json (SQuAD) or .jsonl file, or one of these "
+            "with .gz"
+        )
+    questions = list(READERS[suffix(path)](path, labelled))
+    if not questions:
+        raise DataError(f"{path}: the file holds no question")
+    seen: dict[str, str] = {}
+    for question in questions:
+        if not (question.question.strip() and question.context.strip()):
+            empty = "context" if question.question.strip() else "question"
+            raise DataError(f"{question.where}: the {empty} is empty; leave it out")
+        if question.id in seen:
+            raise DataError(
+                f"{question.where}: the id {question.id!r} stands twice (first: "
+                f"{seen[question.id]}); each question has its own"
+            )
+        seen[question.id] = question.where
+    said = f"{path}: {len(questions):,} questions"
+    if labelled:
+        without = sum(not question.answerable for question in questions)
+        said += f", {without:,} of them without an answer"
+    return questions, said

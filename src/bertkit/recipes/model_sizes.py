@@ -1,0 +1,152 @@
+"""What the run files that come with bertkit make: the variants of BERT side by side."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bertkit.config import read_toml
+from bertkit.families import FAMILIES
+from bertkit.models.elmo import Elmo
+from bertkit.models.model import empty
+from bertkit.recipes.pretrain_elmo import FAMILY as ELMO
+from bertkit.recipes.pretrain_elmo import ElmoRun, read_elmo_run
+from bertkit.recipes.run_file import CONFIGS, PretrainConfig, complete, heads_of
+from bertkit.text.character_ids import CHARACTERS
+
+PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
+TERMS = {
+    "labels": "masked words",
+    "outputs": "a teacher's answers",
+    "states": "a teacher's states",
+    "attention": "a teacher's attention",
+    "relations": "a teacher's relations",
+}
+WRITTEN = {
+    "next": "next words",
+    "translate": "translations",
+    "spans": "what was taken from a text",
+    "infill": "texts that were damaged",
+    "mass": "a stretch that was taken from a text",
+    "prefix": "the end of a text",
+}
+"""What models that write learn to write, by their objective."""
+UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """One run file."""
+
+    name: str
+    family: str
+    parameters: int
+    """With a vocabulary of the published size, and the pooler of an encoder alone."""
+    layers: int
+    decoder: int
+    """Layers of the decoder beside an encoder, or 0."""
+    hidden: int
+    heads: int
+    embedding: int
+    """Width of the token embedding."""
+    weights: int
+    """Sets of weights that the layers use; fewer than `layers` where they share."""
+    method: str
+    """What it learns from."""
+    data: str
+    """How much it sees."""
+
+
+def families(*, json: bool = False) -> list[Variant] | None:
+    """The run files side by side: size, shape, method, data.
+
+    Args:
+        json: Print JSON.
+    """
+    rows = variants()
+    if json:
+        return rows
+    table = Table("run file", "family", "parameters", "layers/hidden/heads", "method", "data")
+    for v in rows:
+        layers = f"{v.layers} + {v.decoder}" if v.decoder else str(v.layers)
+        shape = f"{layers}/{v.hidden}/{v.heads}"
+        shape += f", {v.weights} set of weights" if v.weights < v.layers else ""
+        shape += f", embedding {v.embedding}" if v.embedding != v.hidden else ""
+        table.add_row(v.name, v.family, f"{v.parameters / 1e6:.1f} M", shape, v.method, v.data)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    return None
+
+
+def variants() -> list[Variant]:
+    """The run files in the order of their families and sizes."""
+    made = []
+    for path in CONFIGS.glob("*.toml"):
+        data = read_toml(path)
+        if data.get("family") == ELMO:
+            made.append(_elmo(path.stem, read_elmo_run(data)))
+            continue
+        family = FAMILIES[data.get("family", "bert")]
+        config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
+        model = config.model
+        heads = ("pooler",) if config.objective == "masked" else heads_of(config)
+        whole = empty(model, heads, decoder=config.decoder)
+        made.append(
+            Variant(
+                name=path.stem,
+                family=family.name,
+                parameters=sum(p.numel() for p in whole.parameters()),
+                layers=model.layers,
+                decoder=0 if config.decoder is None else config.decoder.layers,
+                hidden=model.hidden,
+                heads=model.heads,
+                embedding=model.width,
+                weights=max(model.depths) + 1,
+                method=_method(config),
+                data=_data(config),
+            )
+        )
+    order = [*FAMILIES, ELMO]
+    return sorted(made, key=lambda variant: (order.index(variant.family), variant.parameters))
+
+
+def _elmo(name: str, run: ElmoRun) -> Variant:
+    config, train = run.model, run.train
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in Elmo(config, CHARACTERS).parameters())
+    return Variant(
+        name=name,
+        family=ELMO,
+        parameters=parameters,
+        layers=config.layers,
+        decoder=0,
+        hidden=config.hidden,
+        heads=0,
+        embedding=config.lstm.projection_dim,
+        weights=config.layers,
+        method=f"next and previous words, of {run.softmax.words:,}",
+        data=f"{train.steps:,} × {train.batch_size:,} sentences",
+    )
+
+
+def _method(config: PretrainConfig) -> str:
+    masking, sampling = config.masking, config.sampling
+    if config.objective != "masked":
+        taken = config.objective in ("spans", "infill", "mass")
+        share = f"; {config.corruption.rate:.0%} of tokens" if taken else ""
+        return WRITTEN[config.objective] + share
+    drawn = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
+    learned = "masked words" if config.generator is None else "replaced pieces"
+    if config.teacher is not None:
+        learned = " + ".join(text for term, text in TERMS.items() if getattr(config.terms, term))
+    method = (
+        f"{learned}{PAIRS[sampling.pairs]}; {masking.mlm_probability:.0%} of {UNITS[masking.unit]}"
+    )
+    return f"{method}, {drawn}" + ("; across documents" if sampling.cross_documents else "")
+
+
+def _data(config: PretrainConfig) -> str:
+    train = config.train
+    return f"{train.steps:,} × {train.batch_size:,} samples of {config.sampling.length} tokens"

@@ -1,0 +1,306 @@
+"""The steps of a pretraining: what is logged, scored, saved and shown on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from bertkit.batch import Batch
+from bertkit.checkpoint.run_directory import RUN
+from bertkit.config import Settings, as_toml, flat
+from bertkit.console import say
+from bertkit.errors import ConfigError, TrainingError
+from bertkit.models.flops import peak_of
+from bertkit.models.model import Model
+from bertkit.objectives.loss import Objective
+from bertkit.recipes.run_file import Train
+from bertkit.storage import read_json, write_text
+from bertkit.training.data_loader import prefetched, processes_for
+from bertkit.training.distributed import Ranks
+from bertkit.training.loop import Step, evaluate, steps
+from bertkit.training.master_weights import Masters
+from bertkit.training.optimizer import OPTIMIZERS, Sharded
+from bertkit.training.run import Run
+from bertkit.training.schedule import Schedule, schedule
+from bertkit.training.state import State
+from bertkit.training.trackers import tracked
+from bertkit.training.weight_average import TailAverage
+from bertkit.view.runs import draw
+
+RUN_FILE = "run.toml"
+"""In the folder of a pretraining: what was asked, with every default."""
+
+DECAY = 0.4
+"""Share of the steps in which `wsd` decays, where none is given."""
+
+
+class RunFolder(Protocol):
+    """The model folder that a run makes."""
+
+    def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
+        """Make a checkpoint's weights those of the folder; `weights` are these, by our names."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Scores on text that the model does not learn from, written to the journal once a step.
+
+    `written` is what the model writes by itself then, or none.
+    """
+
+    run: Run
+    judged: Model
+    judge: Objective
+    batches: list[Batch]
+    every: int
+    written: Callable[[], str] | None = None
+
+    def scores(self, step: int) -> dict[str, float]:
+        """Losses and accuracies after `step`; none where it is not one that is scored, or another
+        process does.
+
+        Raises: TrainingError for a loss that is not finite.
+        """
+        if not (self.batches and self.run.ranks.first) or not (
+            step in (0, self.run.total) or step % self.every == 0
+        ):
+            return {}
+        journal = self.run.journal
+        records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
+        if not records:  # else a kill came after it
+            losses, accuracy = evaluate(self.judged, self.judge, self.batches)
+            for name, loss in losses.items():
+                if not math.isfinite(loss):
+                    raise TrainingError(
+                        f"step {step}: the held-out loss of {name} is {loss:g}; begin again with a "
+                        "lower learning rate or a longer warmup"
+                    )
+            records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
+            numbers = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+            say(f"step {step} held out  {numbers}")
+            if self.written is not None:
+                records[0]["written"] = text = self.written()
+                say(f"step {step} writes: {text!r}")
+            journal.write(records[0])
+            draw(self.run.out)
+        return {
+            f"{name}_{kind}": value
+            for key, kind in (("held_out", "loss"), ("held_out_accuracy", "accuracy"))
+            for name, value in records[0][key].items()
+        }
+
+
+def learn(
+    run: Run,
+    objective: Objective,
+    batches: Callable[[int], list[Batch]],
+    plan: Schedule,
+    train: Train,
+    *,
+    folder: RunFolder,
+    held_out: HeldOut,
+    start: int,
+    flops: Callable[[Batch], int] | None = None,
+) -> dict[str, float]:
+    """Take the steps behind `start`, and return the held-out scores at the end.
+
+    `batches` are those of a step that are this process's. With `flops` of a batch and a device
+    whose peak is known, journal and console have MFU.
+    Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
+    """
+    ranks = run.ranks
+    masters, optimizer, average = run.state.masters, run.state.optimizer, run.state.average
+    device = next(iter(masters.weights.values())).device
+    peak = train.peak_flops or peak_of(str(device), masters.dtype)
+    needed: list[int] = []
+    loaders = train.loader_processes
+    if loaders is None:
+        loaders = processes_for(device.type)
+    with (
+        run.learning("pretraining", start=start),
+        prefetched(batches, range(start, train.steps), processes=loaders) as coming,
+        tracked(train.track, run, start=start),  # a thread, and behind the forks
+    ):
+        scores = held_out.scores(start)
+        for step in steps(
+            masters,
+            objective,
+            coming if flops is None or peak is None else _counted(coming, flops, needed),
+            optimizer,
+            plan,
+            max_grad_norm=train.max_grad_norm or math.inf,
+            seed=train.seed,
+            start=start,
+            ranks=ranks,
+            stopping=lambda: run.stopping,
+        ):
+            number, last = step.number, step.number == train.steps
+            if average is not None:
+                average.add(number)
+                if last:
+                    average.put()
+                    masters.update_model()
+            log = last or number % train.log_every == 0
+            seconds = step.seconds + step.waited
+            mfu = {"mfu": needed[0] / seconds / peak} if needed and peak is not None else {}
+            run.show(number, _note(step, mfu), line=log)
+            stopping = step.stopping and not last
+            if ranks.first:
+                if log:
+                    run.journal.write({**step.record, **mfu})
+                if stopping:
+                    draw(run.out)
+            if not stopping:  # before weights that it finds ruined would be saved and shown
+                scores = held_out.scores(number) or scores
+            if last or number % train.save_every == 0 or stopping:
+                _check_finite(masters, number)
+                run.save(number, keep=train.keep, show=folder.show)
+            if stopping:
+                run.stop(number)
+    if ranks.first:
+        draw(run.out)
+    return scores
+
+
+def _check_finite(masters: Masters, step: int) -> None:
+    """Raises: TrainingError for weights that a step ruined; the loss of the next would say so, and
+    there may be none."""
+    if not all(weight.isfinite().all() for weight in masters.weights.values()):
+        raise TrainingError(
+            f"step {step}: weights are no longer finite; begin again with a lower learning rate or "
+            "a longer warmup"
+        )
+
+
+def begin(run: Run, state: State, config: Settings, steps: int) -> int:
+    """Begin a run, and leave the run file in its folder that repeats it; the last step taken."""
+    start = run.begin(state, steps)
+    if run.ranks.first:
+        write_text(run.out / RUN_FILE, as_toml(config))
+    return start
+
+
+def with_parts(settings: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
+    """Return the settings of a run, with `train.parts` set for several processes.
+
+    The default is the number of processes; a resumed run keeps its number of parts, on which its
+    samples depend.
+    """
+    train = settings.get("train", {})
+    if not isinstance(train, Mapping) or "parts" in train:
+        return settings
+    parts = run.ranks.of_first(_recorded_parts(run)) or run.ranks.world
+    return settings if parts == 1 else {**settings, "train": {**train, "parts": parts}}
+
+
+def _recorded_parts(run: Run) -> int:
+    """Return the number of parts of a run that is resumed; 0 if it is unknown."""
+    if not (run.resumed and run.ranks.first):
+        return 0
+    record = read_json(run.out / RUN, ConfigError, "start over in another --out")
+    parts = flat(record).get("config.train.parts") if isinstance(record, dict) else None
+    return parts if type(parts) is int else 0
+
+
+def batches_of_step(
+    train: Train, parts: range, step: int, batches: Callable[[int, int], list[Batch]]
+) -> list[Batch]:
+    """The batches of these parts of a step, the first step being 0.
+
+    `batches` are those of so many samples, from an index of the endless order on.
+    """
+    return [
+        replace(batch, part=part, window=train.window(step))
+        for part in parts
+        for batch in batches(*train.samples_of(step, part))
+    ]
+
+
+def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Schedule]:
+    """The optimizer of a run, and how its learning rate goes.
+
+    Raises: ConfigError where a setting has nothing to move.
+    """
+    settings: dict[str, Any] = {
+        "learning_rate": train.learning_rate,
+        "weight_decay": train.weight_decay,
+        "betas": train.betas,
+        "eps": train.eps,
+        "embedding_learning_rate": train.embedding_learning_rate,
+    }
+    if train.optimizer == "muon":
+        settings |= {
+            "momentum": train.momentum,
+            "adamw_learning_rate": train.adamw_learning_rate,
+            "adamw_weight_decay": train.adamw_weight_decay,
+        }
+    make: Any = OPTIMIZERS[train.optimizer]
+    optimizer = make(masters.weights, **settings)
+    if train.shard_optimizer and ranks.world > 1:
+        optimizer = Sharded(optimizer, masters.weights, ranks)
+    plan = schedule(
+        train.schedule,
+        steps=train.steps,
+        warmup_steps=train.warmup_steps,
+        decay_steps=_decay_steps(train),
+    )
+    return optimizer, plan
+
+
+def tail_average(train: Train, masters: Masters) -> TailAverage | None:
+    """What the run ends with, where it is not the last step's weights."""
+    if not train.average_steps:
+        return None
+    return TailAverage(masters.weights, after=train.steps - train.average_steps)
+
+
+def warn(train: Train, *, attention_dropout: float, device: str) -> None:
+    """Say what of a plan is allowed and hardly meant."""
+    if device.startswith("cuda") and attention_dropout:
+        say(
+            f"model.attention_dropout = {attention_dropout:g}: a GPU's fast kernel has none, and a "
+            "slow one runs; set it to 0"
+        )
+    if train.warmup_steps >= train.steps:
+        say(
+            f"train.warmup_steps = {train.warmup_steps} is not less than train.steps = "
+            f"{train.steps}: the learning rate never reaches its peak; set it to "
+            f"{max(1, train.steps // 20)}, for example"
+        )
+    decay, stable = _decay_steps(train), train.steps - max(1, train.warmup_steps)
+    if train.schedule == "wsd" and decay > stable and train.warmup_steps < train.steps:
+        say(
+            f"train.warmup_steps = {train.warmup_steps} and {decay} steps of decay are more than "
+            f"train.steps = {train.steps}: the learning rate never reaches its peak; set "
+            f"train.decay_steps to {min(stable, round(DECAY * train.steps))}, for example"
+        )
+    if train.batch_warmup_steps > train.steps:
+        say(
+            f"train.batch_warmup_steps = {train.batch_warmup_steps} is more than train.steps = "
+            f"{train.steps}: the batch never grows to {train.batch_size} samples; set it to "
+            f"{max(1, train.steps // 2)}, for example"
+        )
+
+
+def _decay_steps(train: Train) -> int:
+    return train.decay_steps or round(DECAY * train.steps)
+
+
+def _counted(
+    groups: Iterator[list[Batch]], flops: Callable[[Batch], int], needed: list[int]
+) -> Iterator[list[Batch]]:
+    """The same groups; what each needs becomes the one number of `needed` as it comes."""
+    for group in groups:
+        needed[:] = [sum(map(flops, group))]
+        yield group
+
+
+def _note(step: Step, mfu: Mapping[str, float]) -> str:
+    parts = "  ".join(f"{name} {value:.3f}" for name, value in step.parts.items())
+    share = "".join(f"  {name} {value:.1%}" for name, value in mfu.items())
+    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s{share}"

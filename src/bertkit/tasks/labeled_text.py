@@ -1,0 +1,118 @@
+"""Texts with labels: a row, what may be said of its labels, and the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from bertkit.config import Positive, Settings, Share
+from bertkit.data.columns import Roles
+from bertkit.data.row_errors import each_of
+from bertkit.data.tables import LabeledTable
+from bertkit.errors import DataError
+
+
+@dataclass(frozen=True)
+class LabelExample:
+    """One row: a text or a pair, and its label as written."""
+
+    text: str
+    pair: str | None = None
+    label: str | None = None
+    where: str = "a text"
+    """File and line, for messages."""
+
+
+def examples(table: LabeledTable, roles: Roles) -> list[LabelExample]:
+    """The rows of a table as examples. Raises: DataError at an empty text or label."""
+
+    def read(placed: tuple[dict[str, str], int]) -> LabelExample:
+        row, line = placed
+        where = f"{table.file}:{line}"
+        label = roles.label_of(row, where)
+        if label == "":
+            raise DataError(f"{where}: no label; give one or remove the row")
+        pair = row[roles.pair] if roles.pair is not None else None
+        for text in (row[roles.text], pair):
+            if text is not None and not text.strip():
+                raise DataError(f"{where}: the text is empty; remove the row")
+        return LabelExample(row[roles.text], pair, label, where)
+
+    return each_of(read, zip(table.rows, table.lines, strict=True))
+
+
+PROBLEMS = {
+    "regression": "regression",
+    "multi_label": "multi_label_classification",
+    "single": "single_label_classification",
+}
+"""Our kinds -> the `problem_type` of transformers."""
+
+
+def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
+    """Whether a folder's classifier was learned from pairs; None where config.json says nothing."""
+    match settings.get("bertkit"):
+        case {"task": {"options": {"pairs": bool(pairs)}}}:
+            return pairs
+    return None
+
+
+def label_of(example: LabelExample) -> str:
+    """Raises: DataError where there is none."""
+    if example.label is None:
+        raise DataError(f"{example.where}: no label; give one or remove the row")
+    return example.label
+
+
+class ClassifyOptions(Settings, frozen=True):
+    """What the rows and their labels are."""
+
+    pairs: bool | None = None
+    """Whether each text has a second one; as the training file has it otherwise."""
+    regression: bool | None = None
+    """Whether labels are quantities; guessed from fractions otherwise."""
+    multi_label: bool | None = None
+    """Whether a text may have several labels: a JSON list, or a | between them. Guessed from
+    JSON lists otherwise."""
+    threshold: Share | None = None
+    """Probability from which a label is predicted. With two labels: of the second label; default:
+    0.5. With several labels per text: of each label; default: optimized on dev for each label."""
+    tune_threshold: bool = False
+    """With two labels: whether to use the threshold with the highest F1 of the second label on
+    dev."""
+    thresholds: tuple[Share, ...] = ()
+    """Thresholds that were optimized on dev, in the order of the labels."""
+    calibrate: bool = False
+    """With one label a text: divide the head's outputs by a temperature that dev teaches, so that
+    scores are as high as answers are right (Guo et al. 2017)."""
+    temperature: Positive | None = None
+    """That temperature; what dev taught."""
+    both_orders: bool = False
+    """Read a pair in both orders and add what the head says of each: for pairs of which neither
+    text comes first, such as similarity. Radford et al. 2018, section 3.3."""
+    contrastive: bool = False
+    """Few-shot training (SetFit): learn vectors from pairs of texts, near each other if the labels
+    are equal, then a linear layer on them (Tunstall et al. 2022)."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Class weights for imbalanced data: balanced uses the inverse frequency of each class; with
+    several labels, texts with a label get as much weight as texts without it."""
+
+
+class LabelAnswer(msgspec.Struct, frozen=True):
+    """The likeliest label of a text (or the number of a regression), and all of them."""
+
+    label: str
+    score: float
+    scores: dict[str, float]
+    truncated: bool = False
+
+
+class LabelsAnswer(msgspec.Struct, frozen=True):
+    """The labels of a text whose probability reaches the threshold, likeliest first, and all."""
+
+    labels: list[str]
+    scores: dict[str, float]
+    truncated: bool = False

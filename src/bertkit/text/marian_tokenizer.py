@@ -1,0 +1,119 @@
+"""Marian's vocabularies: two SentencePiece models, of the language that is read and of the one that
+is written, and one numbering of the pieces of both. Junczys-Dowmunt et al. 2018 (Marian)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bertkit.errors import TokenizerError
+from bertkit.storage import VOCABULARY, read_bytes, read_json
+from bertkit.text.file_limits import check_added, check_charsmap, check_tokens
+
+Side = Literal["source", "target"]
+"""Which texts are tokenized: those that a translator reads, or those that it writes."""
+
+FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
+"""Of a folder; the last where each side has a numbering of its own."""
+
+UNIGRAM, NORMAL, UNKNOWN, USER = 1, 1, 2, 4
+"""Kinds of models and of pieces, as SentencePiece's files number them."""
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The ids of pieces, where they are not those of the `tokenizers` object.
+
+    A piece that is not among them is unknown.
+    """
+
+    ids: Mapping[str, int]
+    files: Mapping[str, bytes] = field(repr=False)
+    """What the folder holds, to be saved as it was."""
+
+    @cached_property
+    def pieces(self) -> dict[int, str]:
+        """The piece of each id."""
+        return {i: piece for piece, i in self.ids.items()}
+
+
+def open_marian(
+    folder: Path, settings: Mapping[str, Any], side: Side
+) -> tuple[tokenizers.Tokenizer, Numbering]:
+    """The pieces of one side's SentencePiece model, and the ids that the vocabulary gives them.
+
+    Raises: TokenizerError naming the file that is missing, damaged or of another kind.
+    """
+    present = [name for name in FILES if (folder / name).is_file()]
+    files = {name: read_bytes(folder / name, TokenizerError, most=VOCABULARY) for name in present}
+    for name in FILES[:3]:
+        if name not in files:
+            raise TokenizerError(f"{folder / name}: no such file; fetch the whole folder again")
+    own = side == "target" and settings.get("separate_vocabs") is True
+    vocabulary = folder / ("target_vocab.json" if own else "vocab.json")
+    ids = read_json(vocabulary, TokenizerError, "fetch the file again", most=VOCABULARY)
+    if not isinstance(ids, dict) or {*ids.values()} != {*range(len(ids))}:
+        raise TokenizerError(f"{vocabulary}: does not number its pieces from 0; fetch it again")
+    lacking = {"<unk>", "</s>", "<pad>"} - ids.keys()
+    if lacking:
+        raise TokenizerError(f"{vocabulary}: has no {min(lacking)}; fetch the file again")
+    check_tokens(ids, str(vocabulary))
+    core = _unigram(folder / f"{side}.spm", files[f"{side}.spm"])
+    core.add_special_tokens(["</s>", "<unk>", "<pad>"])
+    core.add_tokens([piece for piece in ids if piece.startswith(">>") and piece.endswith("<<")])
+    core.post_processor = processors.TemplateProcessing(
+        single="$A </s>",
+        pair="$A $B </s>",
+        special_tokens=[("</s>", core.token_to_id("</s>"))],
+    )
+    return core, Numbering(ids, files)
+
+
+def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
+    """A SentencePiece model as an object of the `tokenizers` library."""
+    try:
+        from google.protobuf.message import DecodeError
+        from sentencepiece import sentencepiece_model_pb2 as sentencepiece
+    except ImportError:
+        raise TokenizerError(
+            f"{path}: reading it needs SentencePiece; pip install 'bertkit[generation]'"
+        ) from None
+    model = sentencepiece.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
+    try:
+        model.ParseFromString(content)
+    except DecodeError as error:
+        raise TokenizerError(f"{path}: no SentencePiece model ({error}); fetch it again") from None
+    how, rules = model.trainer_spec, model.normalizer_spec
+    unknown = [place for place, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
+    if how.model_type != UNIGRAM or how.treat_whitespace_as_suffix or len(unknown) != 1:
+        raise TokenizerError(
+            f"{path}: not a Unigram model with spaces before words and one unknown piece, which "
+            "alone are read"
+        )
+    check_tokens((piece.piece for piece in model.pieces), str(path))
+    check_added((piece.piece for piece in model.pieces if piece.type == USER), str(path))
+    check_charsmap(rules.precompiled_charsmap, str(path))
+    # control pieces stand for no text: behind a space, which is gone by then, none finds them
+    pieces = [
+        (piece.piece if piece.type in (NORMAL, UNKNOWN, USER) else f" {piece.piece}", piece.score)
+        for piece in model.pieces
+    ]
+    core = tokenizers.Tokenizer(models.Unigram(pieces, unknown[0], how.byte_fallback))
+    steps: list[normalizers.Normalizer] = []
+    if rules.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
+    if rules.remove_extra_whitespaces:
+        steps.append(normalizers.Replace(tokenizers.Regex("^ +| +$"), ""))
+        steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
+    core.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if rules.add_dummy_prefix else "never"
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    core.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    core.add_tokens([piece.piece for piece in model.pieces if piece.type == USER])
+    return core

@@ -1,0 +1,196 @@
+"""Tokenizer classes of transformers, and the keys of tokenizer_config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import TokenizerError
+from bertkit.published_keys import KeyTable
+from bertkit.text.special_tokens import ROLES
+
+CONFIG = "tokenizer_config.json"
+
+SETTINGS = (
+    "tokenizer_class",
+    "do_lower_case",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "keep_accents",
+    "add_prefix_space",
+    "split_by_punct",
+    "trim_offsets",
+    "legacy",
+    "unk_id",
+    "model_max_length",
+    "model_input_names",
+    "truncation_side",
+    "clean_up_tokenization_spaces",
+    "source_lang",
+    "target_lang",
+    "separate_vocabs",
+    "chat_template",
+)
+"""The keys of tokenizer_config.json that `Tokenizer.save` writes again."""
+
+_METADATA = "metadata of the file"
+_PADDING = "bertkit packs sequences and has no padding"
+_CALL = "default of a call of transformers, which from_pretrained does not use"
+_FILES = "bertkit reads the files of the directory"
+_CHAT = "bertkit reads no answers with it"
+
+KEYS = KeyTable(
+    applied=(
+        *SETTINGS,
+        *(f"{role}_token" for role in ROLES),
+        "additional_special_tokens",
+        "extra_special_tokens",
+        "model_specific_special_tokens",
+        "added_tokens_decoder",
+        "extra_ids",
+        "add_bos_token",
+        "add_eos_token",
+        "max_len",
+    ),
+    irrelevant={
+        **dict.fromkeys(("name_or_path", "processor_class", "verbose", "backend"), _METADATA),
+        **dict.fromkeys(("files_loaded", "is_local", "local_files_only"), _METADATA),
+        **dict.fromkeys(("padding_side", "pad_to_multiple_of", "pad_token_type_id"), _PADDING),
+        **dict.fromkeys(("max_length", "stride", "truncation_strategy"), _CALL),
+        **dict.fromkeys(("vocab_file", "merges_file", "tokenizer_file", "gguf_file"), _FILES),
+        **dict.fromkeys(("source_spm", "target_spm", "target_vocab_file"), _FILES),
+        **dict.fromkeys(("response_template", "response_schema"), _CHAT),
+        "chat_control_tokens": "bertkit encodes special tokens in messages as ordinary text",
+        "auto_map": "bertkit runs no code of a directory",
+        "errors": "the tokenizers library always replaces invalid bytes",
+        "use_default_system_prompt": "transformers has no default system prompt",
+        "do_basic_tokenize": "only tokenizers without the tokenizers library read it",
+        "never_split": "only tokenizers without the tokenizers library read it",
+    },
+    neutral={
+        "split_special_tokens": (False, None),
+        "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output": (False, None),
+        "sp_model_kwargs": (None, {}),
+        "fix_mistral_regex": (None, False),
+        "init_inputs": ([], None),
+        "vocab": (None,),
+        "merges": (None,),
+        "tokenizer_object": (None,),
+        "post_processor": (None,),
+        "tokenizer_padding": (None,),
+        "tokenizer_truncation": (None,),
+        "_json_truncation": (None,),
+        "_json_padding": (None,),
+        "_spm_precompiled_charsmap": (None,),
+    },
+)
+"""Keys of tokenizer_config.json and of special_tokens_map.json. Other keys that end with `_token`
+name further special tokens."""
+
+
+@dataclass(frozen=True)
+class TokenizerClass:
+    """A tokenizer class of transformers.
+
+    Attributes:
+        reads: Settings from which the class builds its normalizer and pre-tokenizer.
+        adds: Roles of the first and the last token that the class adds to a text, unless it takes
+            them from tokenizer.json.
+        file: The vocabulary file from which bertkit can build it without tokenizer.json.
+        tokens: The special tokens of such a tokenizer, by role, if the directory names no others.
+        rebuilds: Whether it builds the tokenizer anew next to tokenizer.json.
+    """
+
+    reads: tuple[str, ...] = ()
+    adds: tuple[str | None, str | None] = (None, None)
+    file: str | None = None
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    rebuilds: bool = True
+
+
+_NORMALIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_SEPARATED = ("cls", "sep")
+_BERT = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
+_ROBERTA = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "pad": "<pad>"}
+_ROBERTA |= {"unk": "<unk>", "mask": "<mask>"}
+_END_OF_TEXT = dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>")
+
+CLASSES = {
+    "BertTokenizer": TokenizerClass(_NORMALIZER, _SEPARATED, "vocab.txt", _BERT),
+    "MPNetTokenizer": TokenizerClass(
+        _NORMALIZER, _SEPARATED, "vocab.txt", _ROBERTA | {"unk": "[UNK]"}
+    ),
+    "RobertaTokenizer": TokenizerClass(
+        ("add_prefix_space", "trim_offsets"), _SEPARATED, "merges.txt", _ROBERTA
+    ),
+    "GPT2Tokenizer": TokenizerClass(("add_prefix_space",), file="merges.txt", tokens=_END_OF_TEXT),
+    "OpenAIGPTTokenizer": TokenizerClass(file="merges.txt", tokens={"unk": "<unk>"}),
+    "MarianTokenizer": TokenizerClass(file="source.spm"),
+    "AlbertTokenizer": TokenizerClass(("do_lower_case", "keep_accents", "add_prefix_space")),
+    "CamembertTokenizer": TokenizerClass(("add_prefix_space",), ("bos", "eos")),
+    "DebertaV2Tokenizer": TokenizerClass(
+        ("do_lower_case", "split_by_punct", "add_prefix_space"), _SEPARATED
+    ),
+    "LlamaTokenizer": TokenizerClass(("add_prefix_space", "legacy")),
+    "T5Tokenizer": TokenizerClass(adds=(None, "eos")),
+    "XLMRobertaTokenizer": TokenizerClass(("add_prefix_space",), ("bos", "eos")),
+    "PreTrainedTokenizerFast": TokenizerClass(rebuilds=False),
+    "TokenizersBackend": TokenizerClass(rebuilds=False),
+}
+"""Classes by name, without "Fast". Any other class is taken to read all settings."""
+
+_ALIASES = {
+    "BartTokenizer": "RobertaTokenizer",
+    "DistilBertTokenizer": "BertTokenizer",
+    "ElectraTokenizer": "BertTokenizer",
+    "PreTrainedTokenizer": "PreTrainedTokenizerFast",
+}
+OTHER = TokenizerClass(tuple(dict.fromkeys(key for c in CLASSES.values() for key in c.reads)))
+
+_CLASS_OF_MODEL = {
+    "bart": "RobertaTokenizer",
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "mpnet": "MPNetTokenizer",
+    "nomic_bert": "BertTokenizer",
+    "openai-gpt": "OpenAIGPTTokenizer",
+    "roberta": "RobertaTokenizer",
+}
+"""Classes of models whose directory names no class."""
+
+
+def find_class(settings: Mapping[str, Any]) -> TokenizerClass:
+    """Return the class that the settings name; BERT's if they name none."""
+    name = settings.get("tokenizer_class")
+    return CLASSES["BertTokenizer"] if name is None else CLASSES.get(_plain_name(name), OTHER)
+
+
+def _plain_name(name: object) -> str:
+    """Return the name of a class without "Fast", or the class whose alias it is."""
+    plain = str(name).removesuffix("Fast")
+    return _ALIASES.get(plain, plain)
+
+
+def name_class(settings: Mapping[str, Any], model_type: str, folder: Path, file: str) -> str | None:
+    """Return the class of a directory without tokenizer.json; None if the directory names none.
+
+    Raises:
+        TokenizerError: If bertkit cannot build the class from `file`.
+    """
+    name = settings.get("tokenizer_class")
+    if name is None:
+        name = _CLASS_OF_MODEL.get(model_type)
+    if name is None:
+        return None
+    plain = _plain_name(name)
+    if plain not in CLASSES or CLASSES[plain].file != file:
+        supported = ", ".join(known for known, found in CLASSES.items() if found.file == file)
+        raise TokenizerError(
+            f"{folder}: tokenizer_class {name!r} is not supported with {file} (only {supported}); "
+            "save the tokenizer as tokenizer.json with transformers' save_pretrained"
+        )
+    return plain

@@ -1,0 +1,334 @@
+"""Settings of a tokenizer directory, applied to an object of the `tokenizers` library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from bertkit.errors import TokenizerError
+from bertkit.storage import SETTINGS as MOST
+from bertkit.storage import VOCABULARY, read_bytes, read_json
+from bertkit.text.file_limits import check_added
+from bertkit.text.special_tokens import ROLES, named_token
+from bertkit.text.tokenizer_classes import CLASSES, CONFIG, KEYS, TokenizerClass, find_class
+
+SPECIAL_TOKENS = (
+    *(f"{role}_token" for role in ROLES),
+    "additional_special_tokens",
+    "extra_special_tokens",
+    "model_specific_special_tokens",
+)
+"""Keys of special_tokens_map.json; other keys that end with `_token` name further tokens."""
+
+MAX_SENTINELS = 10_000
+"""Sentinel tokens of a T5."""
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Read tokenizer_config.json, special_tokens_map.json, and chat_template.jinja.
+
+    special_tokens_map.json wins, unless tokenizer_config.json has `added_tokens_decoder`, as in
+    transformers.
+
+    Raises:
+        TokenizerError: If a file is invalid, or a setting is not supported.
+    """
+    path, names = folder / CONFIG, folder / "special_tokens_map.json"
+    settings = read_dict(path) if path.is_file() else {}
+    if "added_tokens_decoder" not in settings and names.is_file():
+        settings |= _read_special_tokens(names)
+    if (folder / "chat_template.jinja").is_file():  # where transformers 5 writes it
+        settings["chat_template"] = read_text(folder / "chat_template.jinja")
+    if settings.get("tokenizer_class") is None and (folder / "config.json").is_file():
+        named = read_dict(folder / "config.json").get("tokenizer_class")
+        settings |= {} if named is None else {"tokenizer_class": named}
+    if "max_len" in settings:  # the name before transformers 2
+        settings.setdefault("model_max_length", settings["max_len"])
+    try:
+        KEYS.check(settings)
+    except ValueError as error:
+        raise TokenizerError(f"{path}: {error}; use a directory without this setting") from None
+    limit, side = settings.get("model_max_length"), settings.get("truncation_side")
+    sentinels = settings.get("extra_ids", 0)
+    if not isinstance(sentinels, int) or not 0 <= sentinels <= MAX_SENTINELS:
+        raise TokenizerError(
+            f"{path}: extra_ids is {sentinels!r}; it must be at most {MAX_SENTINELS:,}"
+        )
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
+        raise TokenizerError(f"{path}: model_max_length is {limit!r}, not a number")
+    if side not in ("left", "right", None):
+        raise TokenizerError(f"{path}: truncation_side is {side!r}; write 'left' or 'right'")
+    return settings
+
+
+def _read_special_tokens(path: Path) -> dict[str, Any]:
+    """Read special_tokens_map.json.
+
+    Raises:
+        TokenizerError: If it contains a setting of tokenizer_config.json, which would have an
+            effect in transformers.
+    """
+    content = read_dict(path)
+    known = {*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral} - {*SPECIAL_TOKENS}
+    if settings := known & {*content}:
+        raise TokenizerError(f"{path}: {min(settings)} is not a special token; move it to {CONFIG}")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Read a text file of limited size."""
+    try:
+        return read_bytes(path, TokenizerError, most=VOCABULARY).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"{path}: not UTF-8 text (byte {error.start}); fetch the file again"
+        ) from None
+
+
+def read_dict(path: Path, most: int = MOST) -> dict[str, Any]:
+    """Read a JSON object from a file of limited size."""
+    content = read_json(path, TokenizerError, "fetch the file again", most=most)
+    if not isinstance(content, dict):
+        raise TokenizerError(f"{path}: holds no JSON object; fetch the file again")
+    return content
+
+
+def read_flag(settings: Mapping[str, Any], key: str, default: Any, folder: Path) -> Any:
+    """Return a boolean setting."""
+    value = settings.get(key, default)
+    if not isinstance(value, bool | None):
+        raise TokenizerError(f"{folder / CONFIG}: {key} is {value!r}; write true or false")
+    return default if value is None and key != "strip_accents" else value
+
+
+# ---- applying settings
+
+
+def apply_settings(
+    settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path, *, built: bool = False
+) -> None:
+    """Apply the settings of a directory to the tokenizer of its tokenizer.json.
+
+    Settings of a WordPiece normalizer and of byte-level BPE replace the ones of the file, as the
+    class of transformers does. Any other setting must agree with the file. If a setting is missing,
+    tokenizer.json decides; `transformers` 5 would then lowercase, also for a cased model.
+
+    Args:
+        settings: The content of tokenizer_config.json.
+        core: The tokenizer, which is changed.
+        folder: The directory, for messages.
+        built: Whether bertkit built `core` from the settings, without tokenizer.json.
+
+    Raises:
+        TokenizerError: If a setting contradicts tokenizer.json.
+    """
+    named = find_class(settings)
+    if named.rebuilds:
+        _apply_normalizer(settings, core, named, folder)
+    if named.rebuilds:
+        _check_roles(settings, core, folder)
+    if named.rebuilds and not built:
+        _apply_byte_level(settings, core, named, folder)
+        _check_agreement(settings, core, named, folder)
+    _add_tokens(settings, core, named, folder, built=built)
+
+
+def _apply_normalizer(
+    settings: Mapping[str, Any], core: tokenizers.Tokenizer, named: TokenizerClass, folder: Path
+) -> None:
+    """Apply case, accents, and Chinese characters to a normalizer of BERT."""
+    was = core.normalizer
+    if not isinstance(was, normalizers.BertNormalizer) or "strip_accents" not in named.reads:
+        return
+    core.normalizer = normalizers.BertNormalizer(
+        clean_text=was.clean_text,
+        handle_chinese_chars=read_flag(
+            settings, "tokenize_chinese_chars", was.handle_chinese_chars, folder
+        ),
+        strip_accents=read_flag(settings, "strip_accents", was.strip_accents, folder),
+        lowercase=read_flag(settings, "do_lower_case", was.lowercase, folder),
+    )
+
+
+def _apply_byte_level(
+    settings: Mapping[str, Any], core: tokenizers.Tokenizer, named: TokenizerClass, folder: Path
+) -> None:
+    """Apply `add_prefix_space` and `trim_offsets` to byte-level BPE."""
+    before, after = core.pre_tokenizer, core.post_processor
+    if not isinstance(before, pre_tokenizers.ByteLevel) or "add_prefix_space" not in named.reads:
+        return
+    prefix = read_flag(settings, "add_prefix_space", before.add_prefix_space, folder)
+    before.add_prefix_space = prefix
+    if isinstance(after, processors.RobertaProcessing):
+        after.add_prefix_space = prefix
+        after.trim_offsets = read_flag(settings, "trim_offsets", after.trim_offsets, folder)
+
+
+def _check_agreement(
+    settings: Mapping[str, Any], core: tokenizers.Tokenizer, named: TokenizerClass, folder: Path
+) -> None:
+    """Check the settings that bertkit does not apply next to tokenizer.json.
+
+    Raises:
+        TokenizerError: If one of them contradicts the file.
+    """
+    for key, values in _behavior(core, settings).items():
+        value = settings.get(key, values[0])
+        # Only a null add_prefix_space differs from the default.
+        is_default = value is None and key != "add_prefix_space"
+        if key in named.reads and not is_default and value not in values:
+            raise _contradiction(folder, key, value, f"{values[0]!r}")
+    tokens = core.encode("").tokens
+    for role, place in zip(named.adds, (0, -1), strict=True):
+        token = None if role is None else named_token(settings, role)
+        missing = settings.get(f"{role}_token", "") is None
+        if missing or (token is not None and (not tokens or tokens[place] != token)):
+            raise _contradiction(folder, f"{role}_token", token, "another token")
+    if isinstance(core.model, models.Unigram) and settings.get("unk_token", "") is None:
+        raise _contradiction(folder, "unk_token", None, "an unknown token")
+    unknown = named_token(settings, "unk")
+    if unknown is not None and (actual := _unknown_token(core, named)) not in (None, unknown):
+        raise _contradiction(folder, "unk_token", unknown, repr(actual))
+
+
+def _unknown_token(core: tokenizers.Tokenizer, named: TokenizerClass) -> str | None:
+    """Return the unknown token that a setting has to agree with, or None."""
+    model = core.model
+    if isinstance(model, models.Unigram):
+        if named not in (CLASSES["DebertaV2Tokenizer"], CLASSES["CamembertTokenizer"]):
+            return None  # The other classes have a fixed unknown token.
+        token: str | None = core.id_to_token(model.tokenize("\U0010ffff")[0].id)
+        return token
+    return None if isinstance(model, models.WordLevel) else model.unk_token
+
+
+def _check_roles(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
+    """Check that BOS, EOS and mask tokens are added tokens of Unigram or of GPT's BPE.
+
+    The classes of transformers would add them, and split texts at them.
+    """
+    model = core.model
+    if isinstance(model, models.BPE) and not model.end_of_word_suffix:
+        return
+    if not isinstance(model, models.Unigram | models.BPE):
+        return
+    added = {token.content for token in core.get_added_tokens_decoder().values()}
+    for role in ("bos", "eos", "mask"):
+        token = named_token(settings, role)
+        if token is not None and token not in added:
+            raise _contradiction(folder, f"{role}_token", token, "no such added token")
+
+
+def _contradiction(folder: Path, key: str, value: object, actual: str) -> TokenizerError:
+    return TokenizerError(
+        f"{folder / CONFIG}: {key} = {value!r} contradicts tokenizer.json, which has {actual}; "
+        "save the tokenizer again with transformers' save_pretrained"
+    )
+
+
+def _behavior(
+    core: tokenizers.Tokenizer, settings: Mapping[str, Any]
+) -> dict[str, tuple[object, ...]]:
+    """Return the values of settings that agree with a normalizer and a pre-tokenizer."""
+    values: dict[str, tuple[object, ...]] = {}
+    normalizer, steps = core.normalizer, dict(_steps(core.pre_tokenizer))
+    if not isinstance(normalizer, normalizers.BertNormalizer):
+        lower, plain = ("A", "é") if normalizer is None else map(normalizer.normalize_str, "Aé")
+        values["do_lower_case"] = (lower != "A",)
+        values["keep_accents"] = (plain != "e",)
+    values["split_by_punct"] = ("Punctuation" in steps,)
+    if "ByteLevel" in steps:
+        values["add_prefix_space"] = (steps["ByteLevel"]["add_prefix_space"], None)
+    elif "Metaspace" in steps:
+        scheme = steps["Metaspace"]["prepend_scheme"]
+        deberta = "split_by_punct" in find_class(settings).reads
+        values["add_prefix_space"] = (scheme == "always" if deberta else scheme != "never",)
+        if scheme != "never":
+            values["legacy"] = (scheme == "always",)
+    return values
+
+
+def _steps(part: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings of each step of a pre-tokenizer, by type."""
+    state = {} if part is None else json.loads(part.__getstate__())
+    yield from ((step["type"], step) for step in state.get("pretokenizers", [state]) if step)
+
+
+def _add_tokens(
+    settings: Mapping[str, Any],
+    core: tokenizers.Tokenizer,
+    named: TokenizerClass,
+    folder: Path,
+    *,
+    built: bool,
+) -> None:
+    """Add the added tokens and further special tokens of a directory, as transformers does."""
+    known = core.get_added_tokens_decoder()
+    decoder = settings.get("added_tokens_decoder")
+    if decoder is not None:
+        listed = {int(i): tokenizers.AddedToken(**token) for i, token in decoder.items()}
+        check_added((token.content for token in listed.values()), str(folder / CONFIG))
+        missing = {token.content for token in known.values()}
+        missing -= {token.content for token in listed.values()}
+        if named.rebuilds and missing and not built:
+            raise _contradiction(folder, "added_tokens_decoder", "...", f"also {min(missing)!r}")
+        for i, token in sorted(listed.items()):
+            if repr(known.get(i)) != repr(token):
+                core.add_tokens([token])
+            if core.token_to_id(token.content) != i:
+                actual = core.token_to_id(token.content)
+                raise _misplaced(folder / CONFIG, token.content, i, actual)
+    elif (folder / "added_tokens.json").is_file():
+        _add_older_tokens(folder / "added_tokens.json", core)
+    known_texts = {token.content for token in core.get_added_tokens_decoder().values()}
+    further = list(_further_tokens(settings, named))
+    check_added((token.content for token in further), str(folder / CONFIG))
+    for token in further:
+        if token.content not in known_texts:
+            core.add_special_tokens([token])
+
+
+def _add_older_tokens(path: Path, core: tokenizers.Tokenizer) -> None:
+    """Add the tokens of added_tokens.json, by which older directories extend a vocabulary."""
+    tokens = read_dict(path)
+    check_added(tokens, str(path))
+    for token, i in sorted(tokens.items(), key=lambda item: int(item[1])):
+        if core.token_to_id(token) is None:
+            core.add_tokens([token])
+        if core.token_to_id(token) != i:
+            raise _misplaced(path, token, i, core.token_to_id(token))
+
+
+def _misplaced(path: Path, token: str, expected: object, actual: object) -> TokenizerError:
+    return TokenizerError(
+        f"{path}: {token!r} has id {expected}, but would get {actual}; "
+        "added tokens must follow the vocabulary without holes"
+    )
+
+
+def _further_tokens(
+    settings: Mapping[str, Any], named: TokenizerClass
+) -> Iterator[tokenizers.AddedToken]:
+    """Yield the special tokens of a directory that have no role."""
+    roles = {f"{role}_token" for role in ROLES}
+    further: list[Any] = [
+        value for key, value in settings.items() if key.endswith("_token") and key not in roles
+    ]
+    for key in ("model_specific_special_tokens", "extra_special_tokens"):
+        value = settings.get(key) or []
+        further += value.values() if isinstance(value, Mapping) else value
+    if not settings.get("extra_special_tokens"):
+        further += settings.get("additional_special_tokens") or []
+    if named is CLASSES["T5Tokenizer"]:
+        further += [f"<extra_id_{i}>" for i in range(settings.get("extra_ids") or 0)]
+    for token in further:
+        flags = {} if isinstance(token, str) else dict(token) if isinstance(token, dict) else None
+        if flags is not None:
+            content = token if isinstance(token, str) else flags.pop("content")
+            flags = {key: flags[key] for key in flags if key not in ("__type", "special")}
+            yield tokenizers.AddedToken(content, special=True, **flags)

@@ -1,0 +1,359 @@
+"""Tokenizer files as the ecosystem has them, as objects of the `tokenizers` library."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bertkit.errors import BertkitError, TokenizerError
+from bertkit.storage import VOCABULARY
+from bertkit.text.file_limits import check_json, check_tokens
+from bertkit.text.marian_tokenizer import Numbering, Side, open_marian
+from bertkit.text.special_tokens import ROLES, find_specials, lacks, named_token, required
+from bertkit.text.tokenizer_classes import CLASSES, name_class
+from bertkit.text.tokenizer_config import (
+    apply_settings,
+    read_dict,
+    read_flag,
+    read_settings,
+    read_text,
+)
+
+
+class Opened(NamedTuple):
+    """A tokenizer, the settings beside it, and what to name in messages about it."""
+
+    core: tokenizers.Tokenizer
+    settings: dict[str, Any]
+    source: Path
+    numbering: Numbering | None = None
+
+
+WORD_END = "</w>"
+"""What GPT's vocabulary marks the last piece of a word by."""
+
+MOST_PIECES = 1 << 22
+"""Of a vocabulary, and of its merges."""
+
+
+@contextlib.contextmanager
+def usable(source: str) -> Iterator[None]:
+    """Whatever the `tokenizers` library raises, panics of its Rust too, as a TokenizerError."""
+    try:
+        yield
+    except BertkitError:
+        raise
+    except BaseException as error:  # a panic is no Exception, and neither has a class to import
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(
+            f"{source}: not a tokenizer that can be read ({error}); fetch or save it again"
+        ) from None
+
+
+def open_tokenizer(path: Path, side: Side = "source") -> Opened:
+    if not path.exists():
+        raise TokenizerError(
+            f"{path}: no such file or folder; name a folder with tokenizer.json or vocab.txt"
+        )
+    if path.is_file():
+        return _open_file(path, {})
+    settings = read_settings(path)
+    if (path / "tokenizer.json").is_file():
+        return _open_file(path / "tokenizer.json", settings)
+    if (path / "vocab.txt").is_file():
+        named = _class_of(path, settings, "vocab.txt")
+        return _open_file(path / "vocab.txt", _with_tokens(settings, named), named)
+    if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
+        named = _class_of(path, settings, "merges.txt")
+        settings = _with_tokens(settings, named)
+        return Opened(_pair_merges(path, settings, named), settings, path)
+    if (path / "source.spm").is_file():
+        _class_of(path, settings, "source.spm")
+        core, numbering = open_marian(path, settings, side)
+        return Opened(core, settings, path, numbering)
+    for sentencepiece in sorted(path.glob("*.model")):
+        raise TokenizerError(_not_readable(sentencepiece))
+    raise TokenizerError(
+        f"{path}: no tokenizer here (neither tokenizer.json nor vocab.txt); copy the model's "
+        "tokenizer files into this folder, or name the folder that holds them"
+    )
+
+
+def _open_file(path: Path, settings: dict[str, Any], named: str | None = None) -> Opened:
+    if path.suffix == ".txt":
+        return Opened(_word_piece(path, settings, named), settings, path)
+    if path.suffix != ".json":
+        raise TokenizerError(_not_readable(path))
+    text = read_text(path)
+    with usable(str(path)):
+        check_json(text, str(path))
+        core = tokenizers.Tokenizer.from_str(text)
+        truncation = core.truncation
+        if truncation is not None and settings.get("truncation_side") is None:
+            settings = {**settings, "truncation_side": truncation["direction"]}
+        core.no_truncation()
+        core.no_padding()
+        apply_settings(settings, core, path.parent)
+    return Opened(core, settings, path)
+
+
+def _class_of(folder: Path, settings: Mapping[str, Any], file: str) -> str | None:
+    """Return the tokenizer class of a directory without tokenizer.json."""
+    config = folder / "config.json"
+    model_type = read_dict(config).get("model_type") if config.is_file() else None
+    return name_class(settings, str(model_type), folder, file)
+
+
+def _with_tokens(settings: dict[str, Any], named: str | None) -> dict[str, Any]:
+    """Return the settings with the special tokens of a class for roles that they do not name."""
+    if named is None:
+        return settings
+    tokens = {f"{role}_token": CLASSES[named].tokens.get(role) for role in ROLES}
+    return {**tokens, **settings}
+
+
+def _not_readable(path: Path) -> str:
+    return (
+        f"{path}: this kind of file is not read; open its folder once with transformers' "
+        "AutoTokenizer, save_pretrained() it, and load the tokenizer.json written there"
+    )
+
+
+def _word_piece(path: Path, settings: Mapping[str, Any], named: str | None) -> tokenizers.Tokenizer:
+    """Build BERT's or MPNet's tokenizer from a vocab.txt."""
+    pieces = _lines(path)
+    check_tokens(pieces, str(path))
+    vocab: dict[str, int] = {}
+    for i, piece in enumerate(pieces):
+        if piece in vocab:
+            raise TokenizerError(
+                f"{path}:{i + 1}: {piece!r} is already on line {vocab[piece] + 1}; rename one of "
+                f"them to an unused name such as [unused-{i}], which keeps all other ids"
+            )
+        vocab[piece] = i
+    words = (p for p in vocab if not (p.startswith("[") and p.endswith("]")))
+    cased = any(piece != piece.lower() for piece in words)
+    unk = named_token(settings, "unk") or "[UNK]"
+    if unk not in vocab:
+        raise TokenizerError(lacks("unk", str(path)))
+    core = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unk))
+    core.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.decoder = decoders.WordPiece(prefix="##")
+    apply_settings(settings, core, path.parent, built=True)
+    specials = find_specials(core, settings, str(path))
+    cls, sep = (required(specials, role, str(path)) for role in ("cls", "sep"))
+    if named == "MPNetTokenizer":
+        core.post_processor = _roberta_processor(core, cls, sep, trim=True, prefix=False)
+    else:
+        core.post_processor = template(core, cls, sep)
+    return core
+
+
+def _roberta_processor(
+    core: tokenizers.Tokenizer, cls: str, sep: str, *, trim: bool, prefix: bool
+) -> processors.RobertaProcessing:
+    """Return RoBERTa's special tokens: <s> text </s>, and <s> text </s></s> pair </s>."""
+    first, last = ((token, core.token_to_id(token)) for token in (cls, sep))
+    return processors.RobertaProcessing(last, first, trim, prefix)  # type: ignore[arg-type]
+
+
+def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
+    """BERT's frame: [CLS] text [SEP], and pair [SEP] with type 1."""
+    return processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(token, core.token_to_id(token)) for token in (cls, sep)],
+    )
+
+
+def _pair_merges(
+    folder: Path, settings: Mapping[str, Any], named: str | None
+) -> tokenizers.Tokenizer:
+    """Build a BPE tokenizer from the older layout, vocab.json and merges.txt.
+
+    Without a class in the directory, a vocabulary of bytes has a token for the space, and GPT's
+    vocabulary marks the ends of words.
+    """
+    merges = [
+        tuple(line.split(" "))
+        for line in _lines(folder / "merges.txt")
+        if line and not line.startswith("#version")
+    ]
+    vocab = read_dict(folder / "vocab.json", VOCABULARY)
+    check_tokens(chain(vocab, *merges), str(folder / "vocab.json"))
+    if named is None and "Ġ" not in vocab and any(piece.endswith(WORD_END) for piece in vocab):
+        named = "OpenAIGPTTokenizer"
+    with usable(f"{folder / 'vocab.json'} with merges.txt"):
+        if named == "OpenAIGPTTokenizer":
+            core = _word_level(folder, settings, vocab, merges)
+        else:
+            core = _byte_level(folder, settings, vocab, merges)
+            _add_ends(core, settings, folder, named)
+        apply_settings({**settings, "tokenizer_class": named}, core, folder, built=True)
+    return core
+
+
+def _word_level(
+    folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
+) -> tokenizers.Tokenizer:
+    """Build GPT's tokenizer: lowercased words, the last token of each marked.
+
+    Source: Radford et al. 2018, section 4.1.
+    """
+    unk = named_token(settings, "unk") or "<unk>"
+    if unk not in vocab:
+        raise TokenizerError(lacks("unk", str(folder)))
+    core = tokenizers.Tokenizer(
+        models.BPE(vocab, list(merges), unk_token=unk, end_of_word_suffix=WORD_END)
+    )
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.decoder = decoders.BPEDecoder(suffix=WORD_END)
+    return core
+
+
+def _byte_level(
+    folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
+) -> tokenizers.Tokenizer:
+    """Build the byte-level BPE of GPT-2 and RoBERTa."""
+    core = tokenizers.Tokenizer(models.BPE(vocab, list(merges)))
+    prefix = read_flag(settings, "add_prefix_space", False, folder)
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    core.decoder = decoders.ByteLevel()
+    return core
+
+
+def _add_ends(
+    core: tokenizers.Tokenizer, settings: Mapping[str, Any], folder: Path, named: str | None
+) -> None:
+    """Add RoBERTa's special tokens, or the BOS and EOS tokens that GPT-2's settings ask for.
+
+    Without a class, a vocabulary with [CLS] and [SEP] is RoBERTa's.
+    """
+    specials = find_specials(core, settings, str(folder))
+    if named == "RobertaTokenizer" or (named is None and {"cls", "sep"} <= specials.keys()):
+        cls, sep = (required(specials, role, str(folder)) for role in ("cls", "sep"))
+        trim = read_flag(settings, "trim_offsets", True, folder)
+        prefix = read_flag(settings, "add_prefix_space", False, folder)
+        core.post_processor = _roberta_processor(core, cls, sep, trim=trim, prefix=prefix)
+        return
+    bos, eos = (
+        required(specials, role, str(folder))
+        if read_flag(settings, f"add_{role}_token", False, folder)
+        else ""
+        for role in ("bos", "eos")
+    )
+    if not bos and not eos:
+        trim = read_flag(settings, "trim_offsets", False, folder)
+        core.post_processor = processors.ByteLevel(trim_offsets=trim)
+        return
+    single = " ".join(part for part in (bos, "$A", eos) if part)
+    core.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=f"{single} {single.replace('$A', '$B')}",
+        special_tokens=[(token, core.token_to_id(token)) for token in {bos, eos} - {""}],
+    )
+
+
+def _lines(path: Path) -> list[str]:
+    text = read_text(path).replace("\r\n", "\n").removesuffix("\n")
+    if text.count("\n") >= MOST_PIECES:
+        raise TokenizerError(f"{path}: more than {MOST_PIECES:,} lines; fetch the file again")
+    return text.split("\n")
+
+
+def normalizer_settings(core: tokenizers.Tokenizer) -> dict[str, Any]:
+    was = core.normalizer
+    if not isinstance(was, normalizers.BertNormalizer):
+        return {}
+    return {
+        "do_lower_case": was.lowercase,
+        "strip_accents": was.strip_accents,
+        "tokenize_chinese_chars": was.handle_chinese_chars,
+    }
+
+
+def lowercase(core: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Add lowercasing before the normalizer, and return the settings that this changes.
+
+    Accents stay unless the normalizer removes them already.
+    """
+    was = core.normalizer
+    if isinstance(was, normalizers.BertNormalizer):
+        strip = was.lowercase if was.strip_accents is None else was.strip_accents
+        was.strip_accents, was.lowercase = strip, True
+        return {"do_lower_case": True, "strip_accents": strip}
+    steps: list[Any] = [] if was is None else [was]
+    if isinstance(was, normalizers.Sequence):
+        steps = list(was)  # type: ignore[call-overload]
+    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
+        core.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    # The classes of transformers would build the normalizer anew.
+    return {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
+def usual_class(core: tokenizers.Tokenizer) -> str:
+    bert = isinstance(core.model, models.WordPiece) and isinstance(
+        core.normalizer, normalizers.BertNormalizer
+    )
+    return "BertTokenizer" if bert else "PreTrainedTokenizerFast"
+
+
+def word_starts(core: tokenizers.Tokenizer, pieces: Sequence[str], source: str) -> list[bool]:
+    """For each piece, whether it begins a word.
+
+    Raises: TokenizerError if the pieces do not show it.
+    """
+    model, spec = core.model, str(core.pre_tokenizer)
+    if isinstance(model, models.WordPiece):
+        prefix = model.continuing_subword_prefix
+        return [not piece.startswith(prefix) or piece == prefix for piece in pieces]
+    if "ByteLevel" in spec:
+        return [piece.startswith(("Ġ", "Ċ", "ĉ", "č")) for piece in pieces]
+    if "Metaspace" in spec:
+        return [piece.startswith("▁") for piece in pieces]
+    raise TokenizerError(
+        f"{source}: its pieces do not show where words begin; mask tokens, not words"
+    )
+
+
+def fingerprint(
+    core: tokenizers.Tokenizer, specials: Mapping[str, str], ids: Mapping[str, int] | None
+) -> str:
+    """SHA-256 over everything that decides ids; `ids` are those of pieces, if not those of core."""
+    spec = json.loads(core.to_str())
+    normalizer = spec["normalizer"] or {}
+    if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
+        normalizer["strip_accents"] = normalizer["lowercase"]
+    template = [core.encode("", pair) for pair in (None, "")]
+    canon = {
+        "model": spec["model"],
+        "normalizer": normalizer,
+        "pre_tokenizer": spec["pre_tokenizer"],
+        "added": sorted((t["id"], t["content"], t["special"]) for t in spec["added_tokens"]),
+        # bos and eos are left out: they decide no ids, and older fingerprints had none
+        "specials": {r: t for r, t in specials.items() if r not in ("bos", "eos")},
+        "template": [[e.ids, e.type_ids] for e in template],
+    }
+    if ids is not None:
+        canon["ids"] = dict(ids)
+    text = json.dumps(_without_defaults(canon), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_defaults(value: Any) -> Any:
+    """Drop what is null or false, so that a newer library's new options change no fingerprint."""
+    if isinstance(value, dict):
+        kept = {k: _without_defaults(v) for k, v in value.items()}
+        return {k: v for k, v in kept.items() if v is not None and v is not False}
+    return value

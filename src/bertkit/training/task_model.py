@@ -1,0 +1,76 @@
+"""A model, opened to be fine-tuned: with the task's head, and framed where it is causal."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bertkit.checkpoint.directory import Loaded, load, resave
+from bertkit.console import say
+from bertkit.errors import ConfigError
+from bertkit.models import model as models
+from bertkit.models.model import OF_SEQUENCES, HeadMaker, Model
+from bertkit.models.surgery import with_vocabulary
+from bertkit.tasks.task import Task
+from bertkit.text.causal_format import DELIMITER, EXTRACT, START, framed
+
+LM_WEIGHT = 0.5
+"""Of next words, where nothing else is said. Radford et al. 2018, section 4.1."""
+
+
+def opened(
+    model: str | Path | Loaded, task: Task[Any, Any], lm_weight: float | None
+) -> tuple[Loaded, float]:
+    """The model with the task's head, and the weight of next words, which it has a head for where
+    that is above 0; a model that is open already is copied.
+
+    A causal model that labels or scores texts reads them within `text.causal_format`; tokens of it
+    that the vocabulary lacks are added.
+    Raises: ConfigError for a weight where no next words are learned.
+    """
+    learns = task.head in OF_SEQUENCES and lm_weight != 0
+    makers: dict[str, HeadMaker] = {task.head: task.build_head}
+    if learns:
+        makers["lm"] = lambda encoder: models.head("lm", encoder)
+    if isinstance(model, Loaded):
+        loaded = _with_heads(model, makers, task)
+    else:
+        loaded = load(model, heads=makers, labels=task.labels)
+    network = loaded.model
+    if not (network.causal and task.head in OF_SEQUENCES):
+        if lm_weight:
+            raise ConfigError(
+                f"lm_weight: next words are learned beside labels or choices, by a causal model "
+                f"such as GPT-2, and {loaded.folder} learns {task.name} with a "
+                f"{loaded.family.name} model; leave it out"
+            )
+        heads = {n: head for n, head in network.heads.items() if n != "lm" or not learns}
+        return replace(loaded, model=Model(network.encoder, heads, network.decoder)), 0.0
+    knows = "lm" in network.heads and "heads.lm.output" not in loaded.report.fresh
+    if lm_weight and not knows:
+        raise ConfigError(
+            f"lm_weight: {loaded.folder} has no weights of next words (an lm head); leave it out"
+        )
+    weight = (LM_WEIGHT if lm_weight is None else lm_weight) if knows else 0.0
+    heads = {n: head for n, head in network.heads.items() if n != "lm" or weight}
+    network, tokenizer = Model(network.encoder, heads), framed(loaded.tokenizer)
+    size = max(network.config.vocab, tokenizer.vocab_size)
+    said = f"; next words weigh {weight:g}" if weight else ""
+    say(f"texts are read within {START} and {EXTRACT}, pairs with {DELIMITER} between{said}")
+    return replace(loaded, model=with_vocabulary(network, size, {}), tokenizer=tokenizer), weight
+
+
+def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any, Any]) -> Loaded:
+    """An open model's copy with the task's head, which is new where it has none, or one of other
+    labels: as if its folder were opened for the task."""
+    labels = tuple(task.labels)
+    if task.head in loaded.model.heads and (not labels or labels == tuple(loaded.labels)):
+        return replace(loaded, model=copy.deepcopy(loaded.model))
+    with TemporaryDirectory() as folder:
+        resave(loaded, loaded.model, Path(folder))
+        again = load(folder, heads=makers, labels=labels)
+    return replace(again, folder=loaded.folder, base=loaded.base, settings=loaded.settings)

@@ -1,0 +1,158 @@
+"""A corpus of several volumes: all of it is told equally often, and any place is found at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.data.test_corpus import Documents, finish, write
+
+from bertkit.data import corpus as corpora
+from bertkit.data.corpus import Corpus
+from bertkit.data.corpus_volumes import Volumes, draws_of, in_volumes
+from bertkit.data.samples import DRAWS, split_documents
+from bertkit.data.shuffling import Shuffled
+
+SIZES = {4: 7, 5: 3, 6: 11}
+"""Samples of a corpus with so many shards."""
+
+
+class Numbers(Shuffled[tuple[tuple[int, ...], int]]):
+    """Samples that are the shards they are from, and their number."""
+
+    def __init__(self, volume: Corpus) -> None:
+        self.shards, self.seed = volume.numbers, 3
+
+    def __len__(self) -> int:
+        return SIZES[len(self.shards)]
+
+    def sample(self, epoch: int, index: int) -> tuple[tuple[int, ...], int]:
+        return self.shards, index
+
+
+class Beginnings(Shuffled[int]):
+    """Samples that are the first tokens of the documents that are not held out."""
+
+    def __init__(self, volume: Corpus) -> None:
+        self.corpus, self.seed = volume, 0
+        self.documents, _ = split_documents(volume, 0.3)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def sample(self, epoch: int, index: int) -> int:
+        first = self.corpus.document_starts[self.documents[index]]
+        return int(self.corpus.slice(first, first + 1)[0])
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Fourteen shards, each of one document of four tokens."""
+    folder = tmp_path_factory.mktemp("corpora") / "large"
+    documents: Documents = [[[n, n + 20, n + 40], [n + 60]] for n in range(14)]
+    return finish(folder, write(folder, documents, limit=1, batch=1))
+
+
+@pytest.fixture(autouse=True)
+def small_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "VOLUME", 20)  # of which 14 shards make three
+
+
+def told(corpus: Corpus, seed: int = 0, more: int = 0) -> Volumes[tuple[tuple[int, ...], int]]:
+    """Volumes of which each claims to have `more` samples than it has."""
+    return Volumes(corpus, Numbers, lambda v: SIZES[len(v.numbers)] + more, seed)
+
+
+def volumes(large: Corpus) -> Corpus:
+    return Corpus.open(large.folder)  # its volumes are counted anew
+
+
+def test_every_shard_is_in_one_volume(large: Corpus) -> None:
+    corpus = volumes(large)
+    assert sorted(n for shards in corpus.volumes for n in shards) == list(range(14))
+    assert sorted(map(len, corpus.volumes)) == [4, 5, 5]
+    assert corpus.volumes != [tuple(range(5)), tuple(range(5, 10)), tuple(range(10, 14))]
+    part = corpus.part(corpus.volumes[1])
+    assert part.tokens == 4 * len(part.numbers)
+    bounds = part.starts[part.document_starts]
+    assert part.slice(0, 2).tolist()[0] == part.numbers[0]
+    assert len(bounds) == len(part.numbers) + 1
+
+
+def test_a_small_corpus_is_one_volume(large: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "VOLUME", 1000)
+    corpus = volumes(large)
+    assert corpus.volumes == [corpus.numbers]
+    assert corpus.first_volume is corpus
+    assert isinstance(in_volumes(corpus, Beginnings, size=len, seed=0), Beginnings)
+    assert draws_of(corpus) == DRAWS
+
+
+@given(seed=st.integers(0, 2**31 - 1), more=st.integers(-2, 5), rounds=st.integers(1, 6))
+def test_samples_of_a_volume_are_told_equally_often(
+    large: Corpus, seed: int, more: int, rounds: int
+) -> None:
+    samples = told(volumes(large), seed, more)
+    times = Counter(samples.batch(0, rounds * len(samples)))
+    for shards in samples.corpus.volumes:
+        size = SIZES[len(shards)]
+        each = [times[shards, index] for index in range(size)]
+        assert sum(each) == rounds * (size + more)
+        assert max(each) - min(each) <= 1
+
+
+@given(st.integers(0, 200), st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_any_place_is_found_alone(large: Corpus, first: int, counts: list[int]) -> None:
+    together = told(volumes(large)).batch(first, sum(counts))
+    begins = first + np.cumsum([0, *counts[:-1]])
+    apart = [told(volumes(large)).batch(int(b), c) for b, c in zip(begins, counts, strict=True)]
+    assert together == [sample for part in apart for sample in part]
+
+
+def test_one_volume_is_open_at_a_time(large: Corpus) -> None:
+    opened: list[tuple[int, ...]] = []
+
+    def noted(volume: Corpus) -> Numbers:
+        opened.append(volume.numbers)
+        return Numbers(volume)
+
+    corpus = volumes(large)
+    samples = Volumes(corpus, noted, lambda v: SIZES[len(v.numbers)], 0)
+    for place in range(0, len(samples), 3):
+        samples.batch(place, min(3, len(samples) - place))
+    assert sorted(opened) == sorted(corpus.volumes)
+
+
+def test_each_volume_masks_the_share_asked_for(large: Corpus) -> None:
+    asked: list[float] = []
+
+    class Masked(Numbers):
+        def masked(self, share: float) -> Numbers:
+            asked.append(share)
+            return self
+
+    samples = Volumes(volumes(large), Masked, lambda v: SIZES[len(v.numbers)], 0)
+    assert samples.batch(0, len(samples), 0.3) == samples.batch(0, len(samples))
+    assert asked == [0.3] * len(large.volumes)
+
+
+def test_rounds_and_seeds_have_other_orders(large: Corpus) -> None:
+    def shards(seed: int, turn: int) -> list[tuple[int, ...]]:
+        samples = told(volumes(large), seed)
+        return [s for s, _ in samples.batch(turn * len(samples), len(samples))]
+
+    assert len({tuple(shards(seed, turn)) for seed in range(4) for turn in range(4)}) > 4
+
+
+def test_held_out_documents_are_never_told(large: Corpus) -> None:
+    corpus = volumes(large)
+    seen = set(in_volumes(corpus, Beginnings, size=lambda v: len(v.numbers), seed=0).batch(0, 200))
+    held_out = [split_documents(corpus.part(shards), 0.3)[1] for shards in corpus.volumes]
+    for shards, documents in zip(corpus.volumes, held_out, strict=True):
+        assert len(documents)
+        assert not seen & {shards[document] for document in documents}
+    assert len(seen) == 14 - sum(map(len, held_out))
+    assert draws_of(corpus) != DRAWS

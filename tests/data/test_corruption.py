@@ -1,0 +1,250 @@
+"""Damaged texts: nothing is lost between source and target, and as much goes as was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertkit
+from bertkit.data.corpus import Corpus
+from bertkit.data.corruption import (
+    Corrupted,
+    Corruption,
+    Damage,
+    infill,
+    mass,
+    permuted,
+    prefix,
+    sentinels_of,
+    spans,
+)
+from bertkit.errors import ConfigError, TokenizerError
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.run_file import read_config
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vocabulary_training import train
+
+SENTINELS = np.arange(1000, 1100)
+MASK = 999
+LENGTHS = st.integers(2, 300)
+SEEDS = st.integers(0, 1000)
+RATES = st.sampled_from([0.05, 0.15, 0.3, 0.5, 0.9])
+
+
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@given(count=LENGTHS, seed=SEEDS, rate=RATES, mean=st.sampled_from([1.0, 3.0, 10.0]))
+def test_spans_and_sentinels_restore_the_text(
+    count: int, seed: int, rate: float, mean: float
+) -> None:
+    ids = np.arange(count)
+    source, target = spans(ids, SENTINELS, rng(seed), Corruption(rate=rate, mean=mean))
+    filled: dict[int, list[int]] = {}
+    for token in target.tolist():
+        if token >= 1000:
+            filled[token] = []
+        else:
+            filled[max(filled)].append(token)
+    restored = [t for token in source.tolist() for t in filled.get(token, [token])]
+    assert restored == ids.tolist()
+    taken = min(max(round(count * rate), 1), count - 1)
+    assert sum(map(len, filled.values())) == taken
+    assert sorted(filled) == list(range(1000, 1000 + len(filled)))
+    assert all(filled.values())
+    assert max(len(source), len(target)) <= count
+
+
+def test_as_many_spans_go_as_t5_takes() -> None:
+    """seqio's figures for 512 tokens: 77 tokens in 26 spans."""
+    source, target = spans(np.arange(512), SENTINELS, rng(0), Corruption())
+    assert (source >= 1000).sum() == 26
+    assert (target < 1000).sum() == 77
+
+
+@given(count=LENGTHS, seed=SEEDS, rate=RATES)
+def test_infilled_texts_keep_the_rest_in_order(count: int, seed: int, rate: float) -> None:
+    ids = np.arange(count)
+    source = infill(ids, MASK, rng(seed), Corruption(rate=rate))
+    kept = source[source != MASK]
+    assert (np.diff(kept) > 0).all()
+    assert count - len(kept) == int(np.ceil(count * rate))
+    assert (source == MASK).any()
+
+
+def test_some_masks_stand_for_nothing_and_lengths_are_poissons() -> None:
+    ids, settings, empty, masks, taken = np.arange(400), Corruption(rate=0.3), 0, 0, 0
+    for seed in range(50):
+        source = infill(ids, MASK, rng(seed), settings).tolist()
+        masks += source.count(MASK)
+        taken += len(ids) - len(source) + source.count(MASK)
+        around = [-1, *source, len(ids)]
+        empty += sum(
+            around[i] == MASK and around[i + 1] - around[i - 1] == 1 and around[i + 1] != MASK
+            for i in range(1, len(around) - 1)
+        )
+    assert taken / masks == pytest.approx(3.0, rel=0.08)
+    assert 0.01 < empty / masks < 0.1  # e^-3 is 0.05; spans side by side hide some
+
+
+@given(count=LENGTHS, seed=SEEDS, cuts=st.sets(st.integers(1, 299)))
+def test_sentences_move_whole(count: int, seed: int, cuts: set[int]) -> None:
+    ids, starts = np.arange(count), sorted(cut for cut in cuts if cut < count)
+    moved = permuted(ids, starts, rng(seed))
+    assert sorted(moved.tolist()) == ids.tolist()
+    breaks = {int(moved[i]) for i in range(1, count) if moved[i] != moved[i - 1] + 1}
+    assert breaks <= {0, *starts}
+
+
+@given(count=LENGTHS, seed=SEEDS, rate=RATES)
+def test_a_masked_stretch_is_the_target(count: int, seed: int, rate: float) -> None:
+    ids = np.arange(count)
+    source, target = mass(ids, MASK, rng(seed), Corruption(rate=rate))
+    assert len(source) == count
+    assert np.array_equal(ids[source == MASK], target)
+    assert (np.diff(target) == 1).all()
+    assert np.array_equal(ids, np.arange(count))  # what was given stays
+
+
+@given(count=LENGTHS, seed=SEEDS)
+def test_a_prefix_and_its_rest_are_the_text(count: int, seed: int) -> None:
+    source, target = prefix(np.arange(count), rng(seed))
+    assert np.array_equal(np.concatenate([source, target]), np.arange(count))
+    assert len(source)
+    assert len(target)
+
+
+@pytest.fixture(scope="module")
+def corpora(
+    tmp_path_factory: pytest.TempPathFactory, english: list[str]
+) -> dict[str, tuple[Corpus, Tokenizer]]:
+    place = tmp_path_factory.mktemp("corrupt")
+    files = []
+    for i, text in enumerate(["x", *english[:9]]):
+        files.append(place / f"{i:02}.txt")
+        files[-1].write_text(text, encoding="utf-8")
+    made: dict[str, tuple[Corpus, Tokenizer]] = {}
+    uses: dict[str, Any] = {"t5": "spans", "bart": "encode"}
+    for name, use in uses.items():
+        tokenizer = train(english[:9], kind="bpe", size=500, use=use)
+        folder = prepare(files, tokenizer=tokenizer, out=place / name, processes=1).folder
+        made[name] = Corpus.open(folder), tokenizer
+    return made
+
+
+DAMAGES: list[tuple[str, Damage]] = [
+    ("t5", "spans"), ("t5", "prefix"), ("bart", "infill"), ("bart", "mass"), ("bart", "prefix")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES)
+def test_samples_are_a_function_of_seed_epoch_and_index(
+    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: Damage
+) -> None:
+    corpus, tokenizer = corpora[name]
+    settings = Corruption(permute=damage == "infill")
+
+    def samples(seed: int) -> Corrupted:
+        return Corrupted(corpus, tokenizer, damage, settings, start=7, length=64, seed=seed)
+
+    one, other = samples(3), samples(3)
+    numbers = range(0, len(one), 7)
+    before = [other.sample(1, i) for i in reversed(numbers)][::-1]
+    differ = 0
+    for number, again in zip(numbers, before, strict=True):
+        pair = one.sample(1, number)
+        for part in ("source", "ids", "labels"):
+            assert np.array_equal(getattr(pair, part), getattr(again, part))
+        assert pair.ids[0] == 7
+        assert np.array_equal(pair.ids[1:], pair.labels[:-1])
+        assert pair.labels[-1] == pair.source[-1] == tokenizer.eos
+        assert max(len(pair.source), len(pair.ids)) <= 64
+        differ += not np.array_equal(pair.source, one.sample(2, number).source)
+        differ += not np.array_equal(pair.source, samples(4).sample(1, number).source)
+    assert differ > len(numbers)  # the control: other numbers draw otherwise
+
+
+def test_the_whole_corpus_is_read_once_an_epoch(
+    corpora: dict[str, tuple[Corpus, Tokenizer]],
+) -> None:
+    corpus, tokenizer = corpora["t5"]
+    samples = Corrupted(corpus, tokenizer, "prefix", Corruption(), start=0, length=50)
+    tokens = 0
+    for index in range(len(samples)):
+        pair = samples.sample(0, index)
+        tokens += len(pair.source) + len(pair.labels) - 2
+    assert corpus.tokens - corpus.documents <= tokens <= corpus.tokens
+
+
+def test_a_vocabulary_for_spans_is_t5s(corpora: dict[str, tuple[Corpus, Tokenizer]]) -> None:
+    _, tokenizer = corpora["t5"]
+    sentinels = sentinels_of(tokenizer)
+    assert len(sentinels) == 100
+    assert sentinels[0] == tokenizer.vocab_size - 1 <= 499
+    assert (np.diff(sentinels) == -1).all()
+    assert tokenizer.encode("").ids.tolist() == [tokenizer.eos]
+    with pytest.raises(TokenizerError, match='use="spans"'):
+        sentinels_of(corpora["bart"][1])
+    with pytest.raises(ConfigError, match="too small"):
+        train(["a b"], kind="bpe", size=300, use="spans")
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES)
+def test_models_learn_from_what_is_lacking(
+    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: Damage, tmp_path: Path
+) -> None:
+    corpus, _ = corpora[name]
+    settings: dict[str, Any] = {
+        "family": name,
+        "objective": damage,
+        "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},
+        "sampling": {"pairs": "none", "length": 48, "held_out": 0.2},
+        "train": {
+            "steps": 30, "batch_size": 16, "learning_rate": 5e-3, "warmup_steps": 3,
+            "evaluate_every": 30, "save_every": 30, "precision": "fp32",
+        },
+    }  # fmt: skip
+    if damage in ("spans", "infill", "mass"):
+        settings["corruption"] = {"rate": 0.3}
+    torch.set_num_threads(1)
+    scores = pretrain(settings, corpus=corpus.folder, out=tmp_path / "run")
+    assert scores["lm_loss"] < np.log(500) - 0.3
+    loaded = bertkit.load(tmp_path / "run")
+    ((text,),) = bertkit.pipeline("generate", loaded)(["The class"])
+    assert text.tokens
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+    assert type(theirs).__name__.lower().startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"family": "gpt2"}, "objective"),
+        ({"objective": "translate", "corruption": {"rate": 0.3}}, "corruption"),
+        ({"corruption": {"rate": 1.0}}, "rate"),
+        ({"corruption": {"mean": 0.0}}, "mean"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(
+    corpora: dict[str, tuple[Corpus, Tokenizer]], changed: dict[str, Any], said: str
+) -> None:
+    _, tokenizer = corpora["t5"]
+    settings: dict[str, Any] = {
+        "family": "t5",
+        "objective": "spans",
+        "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},
+        "sampling": {"pairs": "none", "length": 48},
+        "train": {"steps": 1, "batch_size": 1, "learning_rate": 1e-3, "warmup_steps": 1},
+    }
+    read_config(settings, tokenizer)
+    with pytest.raises(ConfigError, match=said):
+        read_config({**settings, **changed}, tokenizer)

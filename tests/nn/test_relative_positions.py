@@ -1,0 +1,55 @@
+"""Relative positions: their buckets, and that all layers share one bias."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bertkit.batch import Packed
+from bertkit.nn.attention import attend
+from bertkit.nn.attention_context import AttentionContext
+from bertkit.nn.relative_positions import FARTHEST, RelativeBias, bucketed
+
+
+@pytest.mark.parametrize("buckets", [8, 32])
+def test_buckets_are_those_of_t5_and_mpnet(buckets: int) -> None:
+    t5 = pytest.importorskip(
+        "transformers.models.t5.modeling_t5", reason="pip install 'bertkit[dev]'"
+    )
+    distance = torch.arange(-600, 601)
+    theirs = t5.T5Attention._relative_position_bucket(
+        distance, bidirectional=True, num_buckets=buckets, max_distance=FARTHEST
+    )
+    assert torch.equal(bucketed(distance, buckets), theirs)
+    assert bucketed(distance, buckets).unique().numel() == buckets - 1  # none is 0 ahead
+
+
+def test_a_sequence_has_its_own_bias_in_any_company() -> None:
+    layout = Packed.of([3, 40, 41, 200])
+    bias, q = RelativeBias(8, 2), torch.randn(layout.total, 2, 4)
+    kv = torch.randn(layout.total, 2, 2, 4)
+    together = attend(q, kv, AttentionContext(layout, bias=bias()))
+    for place, (start, size) in enumerate(zip(layout.first.tolist(), layout.lengths, strict=True)):
+        part = slice(start, start + size)
+        one = AttentionContext(Packed.of([size]), bias=bias())
+        torch.testing.assert_close(attend(q[part], kv[part], one), together[part])
+        scores = (
+            torch.einsum("qhk,mhk->hqm", q[part], kv[part, 0]) / 2 + bias.between(size, size)[0]
+        )
+        mixed = torch.einsum("hqm,mhk->qhk", torch.softmax(scores, -1), kv[part, 1])
+        torch.testing.assert_close(together[part], mixed, msg=f"sequence {place}")
+    without = attend(q, kv, AttentionContext(layout))
+    assert (without - together).abs().max() > 0.1
+
+
+def test_layers_of_one_pass_share_a_bias_and_its_gradient_adds_up() -> None:
+    bias, layout = RelativeBias(8, 2), Packed.of([5, 5])
+    q, kv = torch.randn(10, 2, 4), torch.randn(10, 2, 2, 4)
+    context = AttentionContext(layout, bias=bias())
+    queries, keys = context.buckets[0]
+    assert context.bias is not None
+    assert context.bias(q, kv, queries, keys) is context.bias(q, kv, queries, keys)
+    weight = bias.table.weight
+    once = torch.autograd.grad(attend(q, kv, context).square().sum(), weight, retain_graph=True)[0]
+    two = attend(q, kv, context).square().sum() + attend(q, kv, context).square().sum()
+    torch.testing.assert_close(torch.autograd.grad(two, weight)[0], 2 * once)

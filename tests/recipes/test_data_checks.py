@@ -1,0 +1,278 @@
+"""What commonly goes wrong is told in a sentence with the remedy; where all is well, nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertkit.data.multiple_choice import ChoiceQuestion
+from bertkit.data.question_answering import Question
+from bertkit.data.tagged_text import TaggedText
+from bertkit.extensions.generation.tasks.dpo import Dpo
+from bertkit.recipes.data_checks import (
+    check_answers,
+    check_rows,
+    show_calibration,
+    show_labels,
+    unlearned,
+)
+from bertkit.tasks.answer import Answer, QuestionAnswer
+from bertkit.tasks.choose import Choose
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.confusion import label_report
+from bertkit.tasks.examples import Examples, read_examples
+from bertkit.tasks.respond import Respond
+from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.similarity import SimilarityExample as Pair
+from bertkit.tasks.tag import Tag
+
+LABELS = ("doing", "thing")
+
+
+def examples(*rows: tuple[str, str], name: str = "train") -> Examples:
+    read = [
+        LabelExample(text, None, label, f"{name}.tsv:{line}")
+        for line, (text, label) in enumerate(rows, 1)
+    ]
+    return Examples(read, f"{name}.tsv", "")
+
+
+def labelled(*labels: str) -> list[Any]:
+    return [*examples(*((f"text {i}", label) for i, label in enumerate(labels))).examples]
+
+
+def tagged(*tags: str) -> list[Any]:
+    return [TaggedText("a", [(0, 1)], [tag]) for tag in tags]
+
+
+def pairs(*labels: float | None) -> list[Any]:
+    return [Pair((f"a {i}", f"b {i}"), label) for i, label in enumerate(labels)]
+
+
+def questions(*answers: str | None) -> list[Any]:
+    return [Question("who", "a b", ((text, 2),) if text else ()) for text in answers]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.split("\n") if line.startswith("warning: ")]
+
+
+def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    train = examples(("a", "doing"), ("b", "thing"), ("c", "doing"), ("d", "thing"))
+    dev = examples(("x", "doing"), ("b", "thing"), ("c", "thing"), name="dev")
+    test = examples(("x", "doing"), ("a", "doing"), ("new", "thing"), name="test")
+    check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": dev, "test": test})
+    assert said(capsys) == [
+        "warning: dev: rows that are also in train: 2 of 3 (the first is dev.tsv:2); its scores "
+        "are too high: remove them from one",
+        "warning: test: rows that are also in train: 1 of 3 (the first is test.tsv:2); its scores "
+        "are too high: remove them from one",
+        "warning: test: rows that are also in dev: 1 of 3 (the first is test.tsv:1); its scores "
+        "are too high: remove them from one",
+    ]
+    check_rows(
+        Classify(LABELS, ClassifyOptions()), {"train": train, "dev": examples(("y", "doing"))}
+    )
+    assert said(capsys) == []
+    check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": train})
+    assert said(capsys) == [
+        "warning: dev: all of its 4 rows are also in train: its scores say nothing of other texts; "
+        "give other rows, or hold some of train out (--dev 0.1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "told"),
+    [
+        ("1.5 2 3", ClassifyOptions(), "a number is learned (regression)"),
+        ("1.5 2 3", ClassifyOptions(regression=True), ""),
+        ("1.5 2 3", ClassifyOptions(regression=False), ""),
+        ("1 2 3", ClassifyOptions(), "learned as 3 classes without an order"),
+        ("1.0 2.0 3.0", ClassifyOptions(), "learned as 3 classes without an order"),
+        ("1 2 3", ClassifyOptions(regression=False), ""),
+        ("0 1 1", ClassifyOptions(), ""),
+        ("a 2 3", ClassifyOptions(), ""),
+        ("[1] [2] [3]", ClassifyOptions(), ""),
+    ],
+)
+def test_what_numbers_are_learned_as_is_told(
+    labels: str, options: ClassifyOptions, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = examples(*((f"text {label}", label) for label in labels.split()))
+    check_rows(Classify.from_examples(train.examples, options), {"train": train}, options)
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.startswith("labels: ") == bool(told)
+
+
+def test_words_that_are_learned_are_told_of_tags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("Ada B-PER\nsaw O\n\nBob B-PER\nran O\n", encoding="utf-8")
+    rows = Examples(read_examples(Tag, tmp_path / "a.txt"), "a.txt", "")
+    check_rows(Tag.from_examples(rows.examples, Tag.Options()), {"train": rows, "dev": rows})
+    assert len(said(capsys)) == 1
+
+
+def test_labels_that_differ_in_case_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    task = Classify(("Good", "bad", "good", "good "), ClassifyOptions())
+    check_rows(task, {"train": examples(("a", "Good"), ("b", "bad"))})
+    (line,) = said(capsys)
+    assert "the labels 'Good' and 'good' and 'good ' differ only in case" in line
+
+
+def test_a_header_that_was_read_as_a_row_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "train.tsv"
+    rows = "".join(f"eine Zeile {i}\t{('gut', 'matt')[i % 2]}\n" for i in range(6))
+    for first, told in (("ein Satz\tgut\n", False), ("der Satz\tWertung\n", True)):
+        file.write_text(first + rows, encoding="utf-8")
+        train = Examples(read_examples(Classify, file), str(file), "")
+        task = Classify.from_examples(train.examples, ClassifyOptions())
+        check_rows(task, {"train": train})
+        lines = said(capsys)
+        assert bool(lines) == told
+    assert "train.tsv:1: no other row has the label 'Wertung'" in lines[0]
+
+
+def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"learning_rate": 5e-5, "epochs": 3}
+    constant = label_report([("doing", "doing")] * 8 + [("thing", "doing")] * 2, LABELS)
+    check_answers(constant, "dev", settings=settings, steps=12)
+    (line,) = said(capsys)
+    assert "dev: every answer is 'doing', the label expected in 80% of cases" in line
+    for remedy in ("learning_rate (it was 5e-05", "epochs (there were 3)", "12 steps", "balanced"):
+        assert remedy in line
+    even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
+    check_answers(even, "dev", settings=settings, steps=1000)
+    (line,) = said(capsys)
+    assert "balanced" not in line
+    assert "steps" not in line
+    check_answers(even, "rows.tsv")
+    assert "unlike those it learned" in said(capsys)[0]
+    check_answers(label_report([("a", None), ("b", None)], ("a", "b")), "dev", settings=settings)
+    assert "no label is ever given" in said(capsys)[0]
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ((5e-5,), "Raise learning_rate (it was 5e-05; small models want 1e-4 to 3e-4) or take"),
+        ((1e-4,), "Raise learning_rate (it was 0.0001; small models want 1e-4 to 3e-4) or take"),
+        ((1e-4, 3e-4), "Take more epochs (there were 3): learning_rate is as high"),
+        ((1e-5, 5e-5), "Raise learning_rate (1e-05, 5e-05 were tried;"),
+        ((1e-5, 3e-2), "Try a learning_rate between (1e-05, 0.03 were tried; small models want"),
+        ((3e-3,), "Lower learning_rate (it was 0.003; 2e-5 to 3e-4 are usual) or take more epochs"),
+    ],
+)
+def test_a_rate_is_to_be_raised_where_none_that_was_tried_is_high(
+    rates: tuple[float, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
+    settings = {"learning_rate": rates[0], "epochs": 3}
+    check_answers(even, "dev", settings=settings, rates=rates[1:])
+    assert f"tell them apart. {told}" in said(capsys)[0]
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [
+        (5e-4, "Raise learning_rate (it was 0.0005; small models want 1e-3 to 3e-3) or take"),
+        (3e-3, "Take more epochs (there were 3): learning_rate is as high"),
+        (3e-2, "Lower learning_rate (it was 0.03; 2e-4 to 3e-3 are usual) or take"),
+    ],
+)
+def test_adapters_want_ten_times_the_rate(
+    rate: float, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
+    settings = {"learning_rate": rate, "epochs": 3}
+    check_answers(even, "dev", settings=settings, factor=10.0)
+    assert f"tell them apart. {told}" in said(capsys)[0]
+
+
+CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
+    (
+        Classify(("a", "b"), ClassifyOptions()),
+        labelled("a", "b"),
+        {"accuracy": 0.5, "matthews": -0.1},
+        0.1,
+    ),
+    (
+        Classify(("a", "b"), ClassifyOptions(multi_label=True)),
+        labelled('["a"]', '["b"]'),
+        {"best_f1_micro": 2 / 3},
+        0.7,
+    ),
+    (
+        Classify(("score",), ClassifyOptions(regression=True)),
+        labelled("1.5", "2"),
+        {"pearson": 0.0},
+        0.1,
+    ),
+    (Tag(("O", "B-A"), Tag.Options(scheme="iob2")), tagged("B-A", "O"), {"f1": 0.0}, 0.1),
+    (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N", "V"), {"accuracy": 2 / 3}, 0.9),
+    (Choose(), [ChoiceQuestion("a", ("b", "c"), 0)], {"accuracy": 0.5}, 1.0),
+    (Respond(), [ChoiceQuestion("a", ("b", "c"), 0)], {"mrr": 0.75}, 1.0),
+    (Similarity(), pairs(None, None), {"mrr": 0.75}, 1.0),
+    (Similarity((), Similarity.Options(loss="cosine")), pairs(1.0, 2.0), {"spearman": 0.0}, 0.1),
+    (Answer(), questions("b", None), {"best_f1": 0.5}, 0.6),
+    (Dpo(), [None], {"accuracy": 0.5}, 0.6),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "examples", "scores", "better"),
+    CHANCE,
+    ids=[f"{task.name}-{next(iter(scores))}" for task, _, scores, _ in CHANCE],
+)
+def test_unlearned_describes_scores_at_chance(
+    task: Any, examples: list[Any], scores: dict[str, float], better: float
+) -> None:
+    name = [*scores][-1]
+    assert name.removeprefix("best_") in str(unlearned(task, scores, examples))
+    assert unlearned(task, scores | {name: -0.5}, examples)
+    assert unlearned(task, scores | {name: better}, examples) is None
+
+
+def test_unlearned_ignores_rows_with_one_label() -> None:
+    rows: list[tuple[Any, list[Any], dict[str, float]]] = [
+        (
+            Classify(("a", "b"), ClassifyOptions()),
+            labelled("a", "a"),
+            {"accuracy": 1.0, "matthews": 0.0},
+        ),
+        (Tag(("N", "V"), Tag.Options(scheme="none")), tagged("N", "N"), {"accuracy": 1.0}),
+        (Answer(), questions(None, None), {"f1": 1.0}),
+    ]
+    for task, examples, scores in rows:
+        assert unlearned(task, scores, examples) is None
+
+
+def test_no_answer_for_all_questions_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = questions("b", None)
+    none = QuestionAnswer("", 0, 0, 0.9, [], 1.0)
+    what = unlearned(Answer(), {"f1": 0.5}, rows, [none, none])
+    assert what == "all 2 predictions are '(no answer)'"
+    check_answers(
+        None, "dev", unlearned=what, settings={"learning_rate": 5e-5, "epochs": 3}, steps=9
+    )
+    (line,) = said(capsys)
+    assert line.startswith(f"warning: dev: {what}: the model has not learned the task. Raise")
+    assert "9 steps" in line
+    found = QuestionAnswer("b", 0, 1, 0.9, [], 1.0)
+    assert "f1 0.5000" in str(unlearned(Answer(), {"f1": 0.5}, rows, [none, found]))
+    assert unlearned(Answer(), {"f1": 0.7}, rows, [none, found]) is None
+
+
+def test_a_model_that_tells_labels_apart_gets_no_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check_answers(label_report([("doing", "doing"), ("thing", "thing")], LABELS), "dev")
+    check_answers(None, "dev")
+    show_labels(None, "dev")
+    show_calibration({}, "dev")
+    assert capsys.readouterr().err == ""

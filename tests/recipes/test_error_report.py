@@ -1,0 +1,102 @@
+"""The list of errors: all that is wrong, the worst first, safe to open."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bertkit.recipes import error_report as mistakes
+from bertkit.recipes.error_report import MOST, OF_A_PAIR, write_mistakes
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelAnswer, LabelExample
+from bertkit.tasks.confusion import label_report
+
+TASK = Classify(("x", "y"), ClassifyOptions())
+
+
+def listed(folder: Path, *rows: tuple[str, str, float]) -> tuple[list[dict[str, object]], str]:
+    """The list of answers x to these texts, each with its label and the chance of x."""
+    examples = [
+        LabelExample(t, None, label, f"data/dev.tsv:{i}") for i, (t, label, _) in enumerate(rows)
+    ]
+    answers = [LabelAnswer("x", chance, {"x": chance, "y": 1 - chance}) for *_, chance in rows]
+    write_mistakes(folder, TASK, answers, examples)
+    lines = (folder / "errors.jsonl").read_text(encoding="utf-8").splitlines()
+    page = (folder / "errors.html").read_text(encoding="utf-8")
+    return [json.loads(line) for line in lines], page
+
+
+def test_the_worst_stand_first_and_nothing_right_is_listed(tmp_path: Path) -> None:
+    rows, page = listed(tmp_path / "new", ("a", "x", 0.6), ("b", "y", 0.6), ("c", "y", 0.9))
+    assert [row["where"] for row in rows] == ["data/dev.tsv:2", "data/dev.tsv:1"]
+    assert rows[0] == {
+        "where": "data/dev.tsv:2",
+        "shown": "c",
+        "expected": "y",
+        "answered": "x (0.90)",
+        "severity": 0.9,
+    }
+    assert "2 of 3 answers" in page
+    row = '<th scope="row">dev.tsv:{}</th><td class="full" data-name="text">{}</td>'
+    assert page.index(row.format(2, "c")) < page.index(row.format(1, "b"))
+
+
+def test_texts_are_text_on_the_page(tmp_path: Path) -> None:
+    _, page = listed(tmp_path, ("<script>alert(1)</script> & co", "y", 0.9))
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; co" in page
+
+
+def test_the_page_stays_short_and_the_rows_complete(tmp_path: Path) -> None:
+    rows, page = listed(tmp_path, *((str(i), "y", 0.9) for i in range(MOST + 50)))
+    assert page.count("<tr>") == MOST + 1
+    assert len(rows) == MOST + 50
+
+
+def labelled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]) -> str:
+    """The page of rows (expected, answered), each of which is the worse the later it stands."""
+    task = Classify(labels, ClassifyOptions())
+    examples = [
+        LabelExample(f"text {i}", None, e, f"dev.tsv:{i}") for i, (e, _) in enumerate(pairs)
+    ]
+    answers = [
+        LabelAnswer(given, 1.0, dict.fromkeys(labels, 0.5 - i / 10000))
+        for i, (_, given) in enumerate(pairs)
+    ]
+    report = label_report(pairs, labels)
+    write_mistakes(folder, task, answers, examples, report)
+    return (folder / "errors.html").read_text(encoding="utf-8")
+
+
+def test_a_cell_of_the_matrix_names_the_rows_it_lists(tmp_path: Path) -> None:
+    pairs = [("a", "a"), ("a", "b"), ("a", "b"), ("c", "a")]
+    page = labelled(tmp_path, pairs, ("a", "b", "c"))
+    buttons = dict(re.findall(r'data-pair="([^"]+)" aria-label="([^"]+)"', page))
+    assert buttons == {
+        "0-*": "2: a missed",
+        "*-0": "1: a wrongly given",
+        "*-1": "2: b wrongly given",
+        "2-*": "1: c missed",
+        "0-1": "2: a answered as b",
+        "2-0": "1: c answered as a",
+    }
+    assert re.findall(r'<tr data-pairs="([^"]+)"', page) == ["2-0", "0-1", "0-1"]
+
+
+def test_rare_pairs_are_on_the_page_though_not_among_the_worst(tmp_path: Path) -> None:
+    pairs = [("a", "b")] * (OF_A_PAIR + 5) + [("b", "a")] * (MOST + 40)
+    page = labelled(tmp_path, pairs, ("a", "b"))
+    assert page.count('data-pairs="1-0"') == MOST
+    assert page.count('data-pairs="0-1" data-more hidden') == OF_A_PAIR
+    assert f"the {MOST} worst" in page
+
+
+def test_many_labels_show_the_pairs_that_are_confused_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mistakes, "WIDEST", 3)
+    names = tuple("abcd")
+    page = labelled(tmp_path, [(n, n) for n in names] + [("a", "d")] * 2, names)
+    assert "Confusion matrix" not in page
+    assert "Confused most" in page
+    assert '<th scope="row">a</th><td>d</td><td class="number" data-name="rows"><button' in page

@@ -1,0 +1,46 @@
+"""What `bertkit inspect` prints says what was masked, replaced and kept."""
+
+import json
+
+import pytest
+
+from bertkit.data.masking import Masking
+from bertkit.data.samples import Sampling
+from bertkit.recipes.inspect_corpus import draw, rates, readable, statistics
+from bertkit.recipes.prepare import prepare
+from bertkit.text.vocabulary_training import train
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]):  # type: ignore[no-untyped-def]
+    folder = tmp_path_factory.mktemp("inspect")
+    rows = [json.dumps({"text": text}) + "\n" for text in english[:30]]
+    (folder / "text.jsonl").write_text("".join(rows), encoding="utf-8")
+    tokenizer = train(english[:30], kind="wordpiece", size=600)
+    return prepare([folder / "text.jsonl"], tokenizer=tokenizer, out=folder / "out", processes=1)
+
+
+def test_statistics_count_the_corpus(corpus) -> None:  # type: ignore[no-untyped-def]
+    found = statistics(corpus)
+    assert found["tokens"] == corpus.tokens
+    assert found["documents"] == corpus.documents == 30
+
+
+@pytest.mark.parametrize("pairs", ["nsp", "sop", "none"])
+def test_lines_tell_the_truth(corpus, pairs: str) -> None:  # type: ignore[no-untyped-def]
+    sampling = Sampling(pairs=pairs, length=64)  # type: ignore[arg-type]
+    samples, drawn = draw(corpus, corpus.tokenizer(), sampling, Masking(), seed=1, count=200)
+    says = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped")}
+    for sample in drawn[:20]:
+        lines = list(readable(samples, sample))
+        assert f"{len(sample)} tokens" in lines[0]
+        if sample.pair is not None:
+            assert lines[0].startswith(says[pairs][sample.pair])
+        assert sum(line.count("←") for line in lines) == len(sample.masked_positions)
+        kept = int((sample.ids[sample.masked_positions] == sample.labels).sum())
+        assert sum(line.count("←=") for line in lines) >= kept
+        assert len(lines) == 1 + (1 if pairs == "none" else 2)
+    found = rates(samples, drawn)
+    assert found["of these [MASK]"] == pytest.approx(0.8, abs=0.05)
+    assert sum(v for k, v in found.items() if k.startswith("of these")) == pytest.approx(1.0)
+    assert ("true pairs" in found) == (pairs != "none")

@@ -1,0 +1,61 @@
+"""The table of variants says what the run files say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit import cli
+from bertkit.recipes.model_sizes import variants
+from bertkit.recipes.run_file import CONFIGS
+
+
+def test_every_run_file_is_there_families_together() -> None:
+    found = variants()
+    assert {v.name for v in found} == {path.stem for path in CONFIGS.glob("*.toml")}
+    families = [v.family for v in found]
+    assert families == sorted(families, key=families.index)
+    sizes = [v.parameters for v in found if v.family == "bert"]
+    assert sizes == sorted(sizes)
+
+
+def test_what_sets_them_apart_is_told() -> None:
+    by_name = {v.name: v for v in variants()}
+    bert, roberta, albert = (by_name[f"{name}-base"] for name in ("bert", "roberta", "albert"))
+    assert bert.method == "masked words + next sentence; 15% of tokens, new every epoch"
+    assert roberta.method == "masked words; 15% of tokens, new every epoch; across documents"
+    assert albert.method.startswith("masked words + sentence order; 15% of n-grams")
+    assert (albert.embedding, albert.weights) == (128, 1)
+    assert (bert.embedding, bert.weights) == (768, 12)
+    assert bert.data == "1,000,000 × 256 samples of 512 tokens"
+    assert by_name["electra-small"].method.startswith("replaced pieces; 15% of tokens")
+    taught = "masked words + a teacher's answers + a teacher's states; 15% of tokens"
+    assert by_name["distilbert-base"].method.startswith(taught)
+    assert by_name["minilm-6"].method.startswith("a teacher's relations; 15%")
+
+
+def test_models_that_write_have_their_decoder_and_no_masks() -> None:
+    by_name = {v.name: v for v in variants()}
+    methods = {
+        "gpt-mini": "next words",
+        "lstm-lm": "next words",
+        "transformer-small": "translations",
+        "lstm-small": "translations",
+        "t5-mini": "what was taken from a text; 15% of tokens",
+        "bart-mini": "texts that were damaged; 30% of tokens",
+    }
+    assert {name: by_name[name].method for name in methods} == methods
+    layers = {name: (by_name[name].layers, by_name[name].decoder) for name in methods}
+    assert layers["transformer-small"] == (3, 3)
+    assert layers["gpt-mini"] == (4, 0)
+    # 4 + 4 layers of 256, and one table: the decoder's layers attend twice
+    assert by_name["bart-mini"].parameters > by_name["gpt-mini"].parameters + 4 * 16 * 256**2
+
+
+def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["families"]) == 0
+    assert "albert-base" in capsys.readouterr().out
+    assert cli.run(["families", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == [v.name for v in variants()]

@@ -1,0 +1,79 @@
+"""Columns that were named for training are found again in the files that have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.examples import read_examples
+from bertkit.tasks.task import Reading
+from bertkit.tasks.trained_columns import as_learned, columns_in, with_columns
+
+LEARNED = Reading(text="body", label="is_spam")
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    """A file whose columns nobody can tell: each but the label reads like a text."""
+    path = tmp_path / "letters.csv"
+    path.write_text(
+        "sender,body,is_spam,remark\n"
+        "one of us,win a prize now,yes,seen in the shop\n"
+        "one of them,see you at noon,no,seen in the street\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def test_config_json_holds_the_columns_that_were_named() -> None:
+    settings = Classify(("no", "yes")).settings()
+    assert with_columns(settings, Reading()) == settings
+    written = with_columns(settings, Reading(label="is_spam", header=True))
+    assert written["bertkit"]["task"]["columns"] == {"label_column": "is_spam"}
+    assert written["bertkit"]["task"]["name"] == "classify"
+    assert columns_in(written) == Reading(label="is_spam")
+    assert columns_in(settings) == columns_in({}) == Reading()
+    damaged = {"bertkit": {"task": {"columns": {"label_column": 7}}}}
+    assert columns_in(damaged) == Reading()
+
+
+def test_they_are_taken_where_the_file_has_them(letters: Path) -> None:
+    rows = read_examples(Classify, letters, learned=LEARNED)
+    assert [(row.text, row.label) for row in rows] == [
+        ("win a prize now", "yes"),
+        ("see you at noon", "no"),
+    ]
+    part, none = Reading(text="body", label="gone"), letters.with_name("none.csv")
+    assert as_learned(Reading(), part, letters, labelled=True) == Reading(text="body")
+    assert as_learned(Reading(), LEARNED, letters, labelled=False) == Reading(text="body")
+    assert as_learned(Reading(), LEARNED, none, labelled=True) == Reading()
+
+
+def test_they_go_before_usual_names(tmp_path: Path) -> None:
+    path = tmp_path / "answered.csv"  # predict --out adds a column label to those of the input
+    path.write_text("text,is_spam,label\nwin a prize,yes,no\n", encoding="utf-8")
+    (row,) = read_examples(Classify, path, learned=Reading(label="is_spam"))
+    assert row.label == "yes"
+
+
+def test_what_is_named_now_wins(letters: Path) -> None:
+    named = Reading(text="remark")
+    both = Reading(text="remark", label="is_spam")
+    assert as_learned(named, LEARNED, letters, labelled=True) == both
+    swapped = Reading(text="is_spam")
+    assert as_learned(swapped, LEARNED, letters, labelled=True) == swapped
+
+
+def test_places_are_no_names() -> None:
+    settings = Classify(("no", "yes")).settings()
+    assert with_columns(settings, Reading(text="2", label="1")) == settings
+
+
+def test_a_label_that_is_called_like_its_column_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "plain.csv"  # without a header: its first row is labelled spam
+    path.write_text("win a prize now,spam\nsee you at noon,ok\ncall now,spam\n", encoding="utf-8")
+    learned = Reading(text="body", label="spam")
+    assert as_learned(Reading(), learned, path, labelled=True) == Reading()
+    assert len(read_examples(Classify, path, learned=learned)) == 3

@@ -1,0 +1,226 @@
+"""Vocabularies are the same every time, complete, and learned in bounded memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import normalizers, pre_tokenizers
+
+from bertkit.errors import ConfigError, DataError, TokenizerError
+from bertkit.text import vocabulary_training as module
+from bertkit.text.vocabulary_training import SPECIALS, count_words, train
+
+KINDS = ["wordpiece", "bpe", "unigram"]
+BERT = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_come_first_and_the_size_is_met(kind: Any, english: list[str]) -> None:
+    tokenizer = train(english[:30], kind=kind, size=800)
+    assert tuple(tokenizer.pieces(range(5))) == SPECIALS[kind]
+    assert tokenizer.special_ids == set(range(5))
+    assert tokenizer.vocab_size == 800
+    assert tokenizer.max_length == 512
+
+
+def test_whole_words_stand_by_how_often_they_occur() -> None:
+    text = "b a b A c, a b 他们 <S>"
+    tokenizer = train([text], kind="words", size=7, min_frequency=1)
+    assert tokenizer.pieces(range(7)) == ["<S>", "</S>", "<UNK>", "b", "a", ",", "<"]
+    (ids,) = tokenizer.ids(["b, d A a"])
+    assert ids.tolist() == [3, 5, 2, 2, 4]
+    often = train([text], kind="words", size=50, min_frequency=2)
+    assert often.vocab_size == 5
+
+
+def test_a_vocabulary_to_write_with_has_an_end_and_no_frame(english: list[str]) -> None:
+    tokenizer = train(english[:30], kind="bpe", size=400, use="write")
+    assert (tokenizer.eos, tokenizer.pieces([0])) == (0, ["<|endoftext|>"])
+    text = "Each class has a name. \n\tÜber 🙂"
+    ids = tokenizer.encode(text).ids
+    assert tokenizer.eos not in ids
+    assert tokenizer.decode(ids) == text
+    with pytest.raises(TokenizerError, match="has no pad token"):
+        _ = tokenizer.pad
+    with pytest.raises(ConfigError, match="one to write with is bpe"):
+        train(english[:3], kind="unigram", size=400, use="write")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "wordpeice"}, "kind: no such value 'wordpeice'; did you mean 'wordpiece'"),
+        ({"kind": "bpe", "use": "wirte"}, "use: no such value 'wirte'; did you mean 'write'"),
+        ({"kind": "unigram", "use": "translate"}, "learned by `train_vocabulary`"),
+    ],
+)
+def test_what_is_no_kind_and_no_use_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(["a few words"], size=400, **wrong)
+
+
+def test_bert_pads_with_zero() -> None:
+    tokenizer = train(["a few words, a few words"], kind="wordpiece", size=60)
+    assert (tokenizer.pad, tokenizer.unk, tokenizer.cls, tokenizer.sep, tokenizer.mask) == (
+        0,
+        1,
+        2,
+        3,
+        4,
+    )
+
+
+PROGRAM = """
+import sys
+from pydoc_data import topics
+from bertkit.text.vocabulary_training import train
+texts = [text for _, text in sorted(topics.topics.items())][:40]
+print(train(texts, kind=sys.argv[1], size=1500).fingerprint)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind: str) -> None:
+    """In processes of their own, because the trainer's hash maps differ between them."""
+    run = [sys.executable, "-c", PROGRAM, kind]
+    found = {subprocess.run(run, check=True, capture_output=True).stdout for _ in range(3)}
+    assert len(found) == 1
+
+
+def test_frequent_words_become_pieces() -> None:
+    text = "gold silver gold copper gold silver " * 20 + "tin"
+    tokenizer = train([text], kind="wordpiece", size=100)
+    pieces = set(tokenizer.pieces(range(tokenizer.vocab_size)))
+    assert {"gold", "silver", "copper"} <= pieces
+    assert "tin" not in pieces  # seen once, below min_frequency
+
+
+@pytest.mark.parametrize(("kind", "known"), [("wordpiece", False), ("bpe", True)])
+def test_only_bytes_know_every_character(kind: Any, known: bool, english: list[str]) -> None:
+    tokenizer = train(english[:10], kind=kind, size=500)
+    assert (tokenizer.unk not in tokenizer.encode("東京 😀").ids) == known
+
+
+def test_case_and_accents_follow_the_settings(english: list[str]) -> None:
+    texts = [*english[:10], "Café Über naïve " * 50]
+
+    def tokens(**settings: Any) -> str:
+        tokenizer = train(texts, kind="wordpiece", size=600, **settings)
+        return tokenizer.decode(tokenizer.encode("Café").ids)
+
+    assert tokens() == "cafe"
+    assert tokens(lowercase=False) == "Café"
+    assert tokens(strip_accents=False) == "café"
+    assert tokens(lowercase=False, strip_accents=True) == "Cafe"
+
+
+def test_chinese_characters_stand_alone_unless_told() -> None:
+    texts = ["東京都東京都 東京都"] * 30
+    alone = train(texts, kind="wordpiece", size=60)
+    joined = train(texts, kind="wordpiece", size=60, chinese_chars=False)
+    assert len(alone.encode("東京都")) == 5
+    assert len(joined.encode("東京都")) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_size_below_the_alphabet_names_the_minimum(kind: Any, english: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"size 6 is too small.*need \d+") as error:
+        train(english[:10], kind=kind, size=6)
+    with pytest.raises(ConfigError, match=r"need \d+") as error:
+        train(english[:10], kind=kind, size=30)
+    minimum = int(str(error.value).split("need ")[1].split(";")[0])
+    with pytest.raises(ConfigError):
+        train(english[:10], kind=kind, size=minimum - 1)
+    assert train(english[:10], kind=kind, size=minimum).vocab_size >= minimum
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'wordpiece'"):
+        train(["a"], kind="word-piece", size=100)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="character_coverage is 0"):
+        train(["a"], kind="bpe", size=300, character_coverage=0)
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["  \n ", "\x00"]])
+def test_texts_without_words_are_refused(texts: list[str]) -> None:
+    with pytest.raises(DataError, match="no words to learn from"):
+        train(texts, kind="wordpiece", size=100)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_a_surrogate_pair_is_refused(kind: Any) -> None:
+    with pytest.raises(DataError, match="half of a surrogate pair in"):
+        train(["fine", "not \ud800 fine"], kind=kind, size=300)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_counts_are_those_of_the_whole_text(
+    whole: bool, english: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks, slices and flushes change nothing: counted against one pass over each document."""
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False) if whole else BERT[1]
+    normalizer = None if whole else BERT[0]
+    texts = [text + "\n\n   end " for text in english[:20]]
+    wanted: Counter[str] = Counter()
+    for text in texts:
+        plain = text if normalizer is None else normalizer.normalize_str(text)
+        wanted.update(word for word, _ in splitter.pre_tokenize_str(plain))
+    monkeypatch.setattr(module, "SLICE", 1000)
+    monkeypatch.setattr(module, "CHUNKS", 300)
+    found = count_words(texts, normalizer, splitter, whole=whole)
+    assert found == Counter({w: n for w, n in wanted.items() if len(w) <= module.LONGEST})
+
+
+def test_rare_words_are_pruned_and_frequent_ones_keep_their_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def texts() -> Iterator[str]:
+        for i in range(20_000):
+            yield f"gold gold silver x{i} y{i * 7919}"
+
+    monkeypatch.setattr(module, "WORDS", 1000)
+    monkeypatch.setattr(module, "CHUNKS", 500)
+    found = count_words(texts(), *BERT, whole=False)
+    assert len(found) <= 1000
+    assert found["gold"] == 40_000
+    assert found["silver"] == 20_000
+
+
+def test_counts_beyond_what_is_fed_are_divided_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Counter({"often": 9000, "some": 900, "rare": 9, "once": 1})
+    monkeypatch.setattr(module, "FED", 1000)
+    fed = Counter(" ".join(module._repeated(counts)).split())
+    assert fed == {"often": 900, "some": 90, "rare": 1}
+    monkeypatch.setattr(module, "FED", 10_000_000)
+    assert Counter(" ".join(module._repeated(counts)).split()) == counts
+
+
+LIMITED = """
+import random, re
+from pathlib import Path
+from bertkit.text.vocabulary_training import train
+
+def texts():
+    draw = random.Random(0)
+    for _ in range(500):
+        yield " ".join(f"{draw.getrandbits(48):x}" for _ in range(2000)) + " real words" * 100
+
+train(texts(), kind="wordpiece", size=2000)
+print(int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 2**10)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_different_words_stay_under_a_gigabyte() -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory is read from /proc: ru_maxrss counts what the parent had, too")
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITED], check=True, capture_output=True, text=True
+    )
+    assert float(run.stdout) < 1000

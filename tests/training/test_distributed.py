@@ -1,0 +1,120 @@
+"""How parts are dealt, and what processes say to each other; faults are in tests/faults."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.errors import ConfigError
+from bertkit.training import distributed
+from bertkit.training.distributed import ALONE, Ranks, joined
+
+
+@given(each=st.integers(1, 8), world=st.integers(1, 16))
+def test_every_part_is_dealt_once(each: int, world: int) -> None:
+    parts = each * world
+    dealt = [list(Ranks(rank, world).share(parts)) for rank in range(world)]
+    assert sorted(itertools.chain(*dealt)) == list(range(parts))
+    assert {len(own) for own in dealt} == {each}
+
+
+@given(parts=st.integers(1, 64), world=st.integers(2, 16))
+def test_a_world_that_does_not_divide_is_told_what_does(parts: int, world: int) -> None:
+    if parts % world == 0:
+        return
+    with pytest.raises(ConfigError, match=rf"train.parts = {parts}: .* {world} processes") as told:
+        Ranks(0, world).share(parts)
+    *_, fewer, more = map(int, re.findall(r"\d+", str(told.value)))
+    assert parts % fewer == 0
+    assert fewer < world
+    assert more % world == 0
+    assert more > parts
+
+
+def test_a_process_that_is_alone_changes_nothing() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.full((2,), 3.0)
+    ALONE.sum_gradients([weight])
+    ALONE.agree({"seed": 1})
+    assert weight.grad.tolist() == [3.0, 3.0]
+    assert ALONE.sum([1.5, 2]) == [1.5, 2]
+    assert ALONE.of_first(7) == 7
+    assert ALONE.tell(b"hash") == [b"hash"]
+    assert ALONE.first
+    with joined() as found:
+        assert found is ALONE
+
+
+@given(st.dictionaries(st.text(), st.integers(1, 100), max_size=30), st.integers(1, 8))
+def test_weights_are_dealt_evenly(sizes: dict[str, int], world: int) -> None:
+    owners = Ranks(0, world).owners(sizes)
+    assert owners == Ranks(world - 1, world).owners(dict(reversed(sizes.items())))
+    assert owners.keys() == sizes.keys()
+    held = [sum(sizes[n] for n in sizes if owners[n] == rank) for rank in range(world)]
+    assert max(held) - min(held) <= max(sizes.values(), default=0)
+
+
+@given(st.lists(st.integers(1, 9), max_size=8))
+def test_buckets_hold_every_weight_in_order(sizes: list[int]) -> None:
+    weights = [torch.zeros(size) for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "BUCKET", 10)
+        buckets = list(distributed._buckets(weights))
+    assert [len(w) for bucket in buckets for w in bucket] == sizes
+    assert all(sum(len(w) for w in bucket) <= 10 for bucket in buckets)
+
+
+SCRIPT = """
+import json, sys, torch
+from bertkit.errors import ConfigError
+from bertkit.training.distributed import joined
+
+with joined() as ranks:
+    big, small, missing = (torch.nn.Parameter(torch.zeros(n)) for n in (9 << 20, 3, 2))
+    big.grad = torch.full_like(big, float(ranks.rank + 1))
+    small.grad = torch.arange(3.0)
+    if ranks.first:
+        missing.grad = torch.ones(2)
+    ranks.sum_gradients([big, small, missing])
+    given = [torch.nn.Parameter(torch.full((n,), float(ranks.rank))) for n in (9 << 20, 3)]
+    ranks.give(given, 1)
+    told = {
+        "given": [sorted({*each.tolist()}) for each in given],
+        "words": [word.decode() for word in ranks.tell(b"a" * 64 * ranks.rank)],
+        "sum": ranks.sum([1.0, 2**40 + ranks.rank, float("nan") if ranks.first else 0.0]),
+        "first": ranks.of_first(5 + ranks.rank),
+        "grads": [float(big.grad.min()), float(big.grad.max()), small.grad.tolist(),
+                  missing.grad.tolist()],
+    }
+    ranks.agree({"a": 1})
+    try:
+        ranks.agree({"a": ranks.rank})
+    except ConfigError as error:
+        told["refused"] = str(error)
+    with open(f"{sys.argv[1]}/{ranks.rank}.json", "w") as file:
+        json.dump(told, file)
+"""
+
+
+def test_what_two_processes_tell_each_other(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*command, str(tmp_path / "script.py"), str(tmp_path)], check=True, timeout=120)
+    for rank in (0, 1):
+        told = json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8"))
+        assert told["sum"][:2] == [2.0, 2**41 + 1]
+        assert told["sum"][2] != told["sum"][2]
+        assert told["first"] == 5
+        assert told["given"] == [[1.0], [1.0]]
+        assert told["words"] == ["", "a" * 64]
+        assert told["grads"] == [3.0, 3.0, [0.0, 2.0, 4.0], [1.0, 1.0]]
+        assert told["refused"].startswith("rank 1: other settings or another corpus than rank 0")

@@ -1,0 +1,283 @@
+"""Trackers: the real ones where they are installed, none of which sends anything anywhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from bertkit.errors import ConfigError
+from bertkit.training import trackers
+from bertkit.training.distributed import ALONE
+from bertkit.training.journal import Journal
+from bertkit.training.trackers import TRACKERS, Begin, Track, check_tracker, numbers_of, tracked
+
+RECORD = {"config": {"train": {"steps": 4, "track": "x"}, "family": "bert"}, "corpus": "ab12"}
+
+
+def run_in(place: Path) -> Any:
+    """What a tracker is told of a run: its folder, record, journal and processes."""
+    return SimpleNamespace(out=place, record=RECORD, journal=Journal(place), ranks=ALONE)
+
+
+def learn(track: Track, run: Any, steps: range) -> None:
+    """As a run does: each step in the journal, with scores behind the last."""
+    with tracked(track, run, start=steps.start - 1):
+        for step in steps:
+            run.journal.write({"step": step, "loss": 1.0 / step, "tokens": 100})
+        run.journal.write({"step": step, "held_out": {"mlm": 0.5}, "written": "a text"})
+
+
+def installed(name: str) -> Any:
+    return pytest.mark.skipif(
+        importlib.util.find_spec(name) is None, reason=f"{name} is not installed"
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's folder, in one to which all that a tracker keeps goes; nothing is known of a user."""
+    for name in [n for n in os.environ if n.split("_")[0] in ("WANDB", "MLFLOW", "TRACKIO")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "lr-1e-4").mkdir()
+    return tmp_path / "lr-1e-4"
+
+
+# ---- real trackers
+
+
+@installed("tensorboard")
+def test_tensorboard_has_each_step_once(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = run_in(folder)
+    run.journal.write({"step": 0, "held_out": {"mlm": 9.0}})
+    learn("tensorboard", run, range(1, 5))
+    learn("tensorboard", run, range(3, 7))  # goes on behind step 2
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert [e.step for e in events.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
+    assert [(e.step, e.value) for e in events.Scalars("held_out/mlm")] == [(0, 9.0), (6, 0.5)]
+    [words] = [name for name in events.Tags()["tensors"] if "text_summary" in name]
+    text = events.Tensors(words)[0].tensor_proto.string_val[0].decode()
+    assert words.startswith("lr-1e-4")
+    assert "| config.train.steps | 4 |" in text
+
+
+@installed("wandb")
+def test_wandb_works_offline_and_goes_on_by_its_id(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = run_in(folder)
+    learn("wandb", run, range(1, 5))
+    learn("wandb", run, range(3, 7))
+    wandb.teardown()
+    files = sorted(Path("wandb").glob("offline-run-*/run-*.wandb"))
+    [tracked_id] = {file.stem.removeprefix("run-") for file in files}
+    assert [r["tracked"] for r in run.journal.records() if "tracked" in r] == [tracked_id]
+    first = b"".join(file.read_bytes() for file in files)
+    assert b"held_out/mlm" in first
+    assert b"lr-1e-4" in first
+
+
+@installed("wandb")
+def test_wandb_without_a_key_is_one_sentence(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r'track = "wandb": it cannot begin \(UsageError: .*mend'):
+        learn("wandb", run_in(folder), range(1, 3))
+
+
+@installed("mlflow")
+def test_mlflow_keeps_a_run_in_a_local_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlflow-skinny has no database: of its stores the one of files, which it wants to be asked
+    for twice. With the whole of mlflow the default is a file of SQLite."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "store")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    run = run_in(folder)
+    learn("mlflow", run, range(1, 5))
+    learn("mlflow", run, range(5, 7))
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("bertkit")
+    assert experiment is not None
+    [kept] = client.search_runs([experiment.experiment_id])
+    assert (kept.info.run_name, kept.info.status) == ("lr-1e-4", "FINISHED")
+    assert kept.data.params["config.train.steps"] == "4"
+    history = client.get_metric_history(kept.info.run_id, "loss")
+    assert [(m.step, m.value) for m in history] == [(n, 1.0 / n) for n in range(1, 7)]
+    assert kept.data.metrics["held_out/mlm"] == 0.5
+
+
+# ---- trackio, which asks for an older pillow than bertkit's tests: what it would be told
+
+
+@pytest.fixture
+def trackio(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Its calls; the real one was tried by hand, in an environment of its own."""
+    calls: list[Any] = []
+
+    def init(**settings: Any) -> None:
+        calls.append(settings)
+        print("* where to look")
+
+    def log(numbers: dict[str, float], step: int) -> None:
+        calls.append((step, numbers))
+
+    def finish() -> None:
+        calls.append("finish")
+        print("* done")
+
+    module = SimpleNamespace(init=init, log=log, finish=finish)
+    monkeypatch.setitem(sys.modules, "trackio", module)  # type: ignore[arg-type]
+    return calls
+
+
+def test_trackio_goes_on_by_its_name(
+    trackio: list[Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_in(folder)
+    learn("trackio", run, range(1, 3))
+    learn("trackio", run, range(3, 4))
+    first, *told, end, again, third, scores, _ = trackio
+    assert (first["project"], first["config"]) == ("bertkit", RECORD)
+    assert first["name"].startswith("lr-1e-4-")
+    assert first == again
+    assert told == [
+        (1, {"loss": 1.0, "tokens": 100.0}),
+        (2, {"loss": 0.5, "tokens": 100.0}),
+        (2, {"held_out/mlm": 0.5}),
+    ]
+    assert end == "finish"
+    assert (third[0], scores) == (3, (3, {"held_out/mlm": 0.5}))
+    assert capsys.readouterr().out == ""  # stdout is for data
+
+
+def test_another_folder_of_the_same_name_is_another_run(trackio: list[Any], folder: Path) -> None:
+    other = folder / "lr-1e-4"
+    other.mkdir()
+    learn("trackio", run_in(folder), range(1, 2))
+    learn("trackio", run_in(other), range(1, 2))
+    names = [call["name"] for call in trackio if isinstance(call, dict)]
+    assert len(set(names)) == 2
+
+
+# ---- what all have in common
+
+
+class Told:
+    """A tracker that fails at a step."""
+
+    FAILS = 0
+    STEPS: ClassVar[list[Any]] = []
+
+    def __init__(self, begin: Begin) -> None:
+        self.id, self.steps = "one", self.STEPS
+        if self.FAILS < 0:
+            raise OSError("http://me:secret@host/?token=hidden&a=1: refused\nand more")
+
+    def log(self, numbers: Mapping[str, float], step: int) -> None:
+        if step == self.FAILS:
+            raise ConnectionError("https://me:secret@host: gone")
+        self.steps.append(step)
+
+    def close(self, *, finished: bool) -> None:
+        self.steps.append("finished" if finished else "stopped")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.setattr(trackers, "TRACKERS", {**TRACKERS, "wandb": Told})
+    monkeypatch.setattr(Told, "STEPS", [])
+    return Told.STEPS
+
+
+def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
+    told: list[Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Told, "FAILS", 3)
+    run = run_in(folder)
+    learn("wandb", run, range(1, 10))
+    assert told == [1, 2]
+    error = capsys.readouterr().err
+    assert error.count("warning") == 1
+    assert "wandb is told nothing more (ConnectionError: https://…@host: gone)" in error
+    assert "secret" not in error
+    assert [r["step"] for r in run.journal.records() if "loss" in r] == list(range(1, 10))
+
+
+def test_a_tracker_that_cannot_begin_is_one_sentence_without_secrets(
+    told: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "FAILS", -1)
+    with pytest.raises(ConfigError) as error:
+        learn("wandb", run_in(folder), range(1, 3))
+    assert "OSError: http://…@host/?token=…&a=1: refused)" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_that_stops_is_not_finished(told: list[Any], folder: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), tracked("wandb", run_in(folder), start=0):
+        raise KeyboardInterrupt
+    assert told == ["stopped"]
+
+
+def test_a_server_that_never_answers_does_not_keep_a_run(
+    told: list[Any],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import threading
+
+    answers = threading.Event()
+    monkeypatch.setattr(trackers, "WAIT", 0.1)
+    monkeypatch.setattr(Told, "log", lambda self, numbers, step: answers.wait(10))
+    learn("wandb", run_in(folder), range(1, 5))
+    answers.set()
+    assert "wandb is not done after" in capsys.readouterr().err
+
+
+def test_a_run_that_is_tracked_late_is_told_from_its_beginning(
+    told: list[Any], folder: Path
+) -> None:
+    run = run_in(folder)
+    learn("none", run, range(1, 3))
+    assert told == []
+    learn("wandb", run, range(3, 4))
+    assert told == [1, 2, 2, 3, 3, "finished"]
+
+
+def test_of_several_processes_the_first_alone_tells(told: list[Any], folder: Path) -> None:
+    run = run_in(folder)
+    run.ranks = SimpleNamespace(first=False)
+    with tracked("wandb", run, start=0):
+        pass
+    assert told == []
+
+
+def test_what_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_tracker("none", "train.track")
+    with pytest.raises(ConfigError, match=r'^train.track = "mlflow": .* pip install mlflow$'):
+        check_tracker("mlflow", "train.track")
+
+
+def test_numbers_of_a_record() -> None:
+    record = json.loads('{"step": 3, "loss": NaN, "tokens": 5, "scores": {"f1": 0.5}, "sha": "a"}')
+    assert numbers_of(record) == {"tokens": 5.0, "scores/f1": 0.5}

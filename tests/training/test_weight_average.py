@@ -1,0 +1,28 @@
+"""The mean of the last weights."""
+
+from __future__ import annotations
+
+import torch
+
+from bertkit.training.weight_average import TailAverage
+
+
+def test_it_is_the_even_mean_of_the_steps_that_count() -> None:
+    weight = torch.zeros(3, requires_grad=True)
+    average = TailAverage({"w": weight}, after=2)
+    values = torch.randn(6, 3)
+    for step, value in enumerate(values, 1):
+        weight.data = value.clone()
+        average.add(step)
+        assert bool(average.means) == (step > 2)
+    average.put()
+    torch.testing.assert_close(weight.detach(), values[2:].mean(0))
+    assert not average.means
+
+
+def test_without_a_step_that_counts_weights_stay() -> None:
+    weight = torch.ones(3)
+    average = TailAverage({"w": weight}, after=2)
+    average.add(1)
+    average.put()
+    assert torch.equal(weight, torch.ones(3))
