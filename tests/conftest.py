@@ -22,7 +22,7 @@ import torch
 from hypothesis import settings
 
 from bertkit.nn.precision import has_bf16
-from bertkit.threads import BEGUN
+from bertkit.threads import WORKER_NAME
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
@@ -56,7 +56,7 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     torch.use_deterministic_algorithms(False)
     for thread in threading.enumerate():  # a graph that an error came before is being opened still
-        if thread.name == BEGUN:
+        if thread.name == WORKER_NAME:
             thread.join()
 
 

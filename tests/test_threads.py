@@ -47,7 +47,7 @@ def test_half_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threads.cores() == 1
     threads.settle(lasting=True)
     assert os.environ["OMP_NUM_THREADS"] == "1"
-    assert os.environ["GOMP_SPINCOUNT"] == threads.SPINS
+    assert os.environ["GOMP_SPINCOUNT"] == threads.SPIN_COUNT
 
 
 def test_a_group_with_time_for_all_cores_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_threads_sleep_soon_in_processes_that_run_for_hours(
 ) -> None:
     monkeypatch.setattr(os, "environ", {})
     threads.settle(lasting=lasting)
-    assert os.environ.get("GOMP_SPINCOUNT") == (threads.SPINS if lasting else None)
+    assert os.environ.get("GOMP_SPINCOUNT") == (threads.SPIN_COUNT if lasting else None)
 
 
 def test_the_command_line_says_it_before_torch_is_imported() -> None:

@@ -193,10 +193,10 @@ class Padded:
 
     def maxima(self, x: Tensor) -> Tensor:
         hidden = ~self.mask[:, :, None]
-        return (x.view(*self.mask.shape, -1).float() - hidden.float() * HIDDEN).amax(1)
+        return (x.view(*self.mask.shape, -1).float() - hidden.float() * MASKED_SCORE).amax(1)
 
 
-HIDDEN = 1e9
+MASKED_SCORE = 1e9
 """What is taken from numbers that nobody may see. Finite, since exported graphs are computed in
 many ways, and some make a nan of an infinity."""
 

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-LONGEST = 1000
+MAX_MESSAGE_CHARACTERS = 1000
 """Characters of a message; of a longer one, which quotes a file, the middle is left out."""
 
 
@@ -30,8 +30,10 @@ class BertkitError(Exception):
 
     def __init__(self, message: str = "") -> None:
         line = " ".join(message.splitlines())
-        half = LONGEST // 2
-        super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
+        half = MAX_MESSAGE_CHARACTERS // 2
+        super().__init__(
+            line if len(line) <= MAX_MESSAGE_CHARACTERS else f"{line[:half]} … {line[-half:]}"
+        )
 
     def __str__(self) -> str:
         return spoken(super().__str__())

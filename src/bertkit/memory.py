@@ -16,7 +16,7 @@ from pathlib import Path
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 """Of malloc.h."""
 
-SHAPES = "64"
+CACHED_SHAPES = "64"
 """How many prepared computations oneDNN, and torch above it, are asked to keep."""
 
 
@@ -69,7 +69,7 @@ def limit_onednn_cache() -> None:
     (notes/2026-11.md). The environment may say otherwise.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(name, SHAPES)
+        os.environ.setdefault(name, CACHED_SHAPES)
 
 
 def freeze_objects() -> None:

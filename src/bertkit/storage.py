@@ -41,7 +41,7 @@ NEW_FILE = 0o666 & ~_UMASK
 DEPTH, BRACKETS = 64, 1 << 17
 """Of JSON: the most lists and objects within each other, and in all."""
 
-DIGITS = 40
+MAX_DIGITS = 40
 """The most of a whole number; one of more is taken as a fraction, which has an end."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -300,7 +300,7 @@ def from_json(content: bytes) -> Any:
 
 
 def _whole(digits: str) -> int | float:
-    return int(digits) if len(digits) <= DIGITS else float(digits)
+    return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
 
 
 def _no_number(name: str) -> float:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-SPINS = "1000"
+SPIN_COUNT = "1000"
 """Iterations for which a thread of GNU OpenMP waits at full speed before it sleeps, in processes
 that run for hours. By default it waits for milliseconds, which slows other processes down; on an
 idle machine, threads that sleep make small training steps up to a third slower."""
@@ -19,7 +19,7 @@ idle machine, threads that sleep make small training steps up to a third slower.
 _workers = 1
 """Among how many processes the cores are shared."""
 
-BEGUN = "begun"
+WORKER_NAME = "begun"
 """The name of threads whose work somebody will ask for, or nobody, where an error comes first."""
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -90,7 +90,7 @@ def settle(*, lasting: bool) -> None:
         lasting: Whether the process runs for hours; its threads then sleep while they wait.
     """
     if lasting and "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
-        os.environ["GOMP_SPINCOUNT"] = SPINS
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
     if cores() < bound():
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
 
@@ -116,6 +116,6 @@ def begun(work: Callable[[], T]) -> Callable[[], T]:
         return results[0]
 
     # no daemon: one that is in a library as Python ends aborts it
-    thread = Thread(target=run, name=BEGUN)
+    thread = Thread(target=run, name=WORKER_NAME)
     thread.start()
     return result

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.blocks import Blocks
 from bertkit.data.corpus import Corpus
-from bertkit.data.shuffling import EVALUATION
+from bertkit.data.shuffling import EVALUATION_EPOCH
 from bertkit.errors import TokenizerError
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
@@ -60,7 +60,7 @@ def test_an_epoch_has_every_block_once_in_an_order_of_its_own(
     assert [tuple(b.ids) for b in first] != [tuple(b.ids) for b in second]
     part = blocks.batch(7, 5)
     assert [tuple(b.ids) for b in part] == [tuple(b.ids) for b in first[7:12]]
-    assert tuple(blocks.sample(EVALUATION, 4).ids) == tuple(blocks.sample(0, 4).ids)
+    assert tuple(blocks.sample(EVALUATION_EPOCH, 4).ids) == tuple(blocks.sample(0, 4).ids)
 
 
 def test_a_vocabulary_without_an_end_is_refused(corpus: Corpus, english: list[str]) -> None:

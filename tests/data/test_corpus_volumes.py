@@ -13,7 +13,7 @@ from tests.data.test_corpus import Documents, finish, write
 from bertkit.data import corpus as corpora
 from bertkit.data.corpus import Corpus
 from bertkit.data.corpus_volumes import Volumes, draws_of, in_volumes
-from bertkit.data.samples import DRAWS, split_documents
+from bertkit.data.samples import SAMPLING_VERSION, split_documents
 from bertkit.data.shuffling import Shuffled
 
 SIZES = {4: 7, 5: 3, 6: 11}
@@ -58,7 +58,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.fixture(autouse=True)
 def small_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "VOLUME", 20)  # of which 14 shards make three
+    monkeypatch.setattr(corpora, "VOLUME_TOKENS", 20)  # of which 14 shards make three
 
 
 def told(corpus: Corpus, seed: int = 0, more: int = 0) -> Volumes[tuple[tuple[int, ...], int]]:
@@ -83,12 +83,12 @@ def test_every_shard_is_in_one_volume(large: Corpus) -> None:
 
 
 def test_a_small_corpus_is_one_volume(large: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "VOLUME", 1000)
+    monkeypatch.setattr(corpora, "VOLUME_TOKENS", 1000)
     corpus = volumes(large)
     assert corpus.volumes == [corpus.numbers]
     assert corpus.first_volume is corpus
     assert isinstance(in_volumes(corpus, Beginnings, size=len, seed=0), Beginnings)
-    assert draws_of(corpus) == DRAWS
+    assert draws_of(corpus) == SAMPLING_VERSION
 
 
 @given(seed=st.integers(0, 2**31 - 1), more=st.integers(-2, 5), rounds=st.integers(1, 6))
@@ -155,4 +155,4 @@ def test_held_out_documents_are_never_told(large: Corpus) -> None:
         assert len(documents)
         assert not seen & {shards[document] for document in documents}
     assert len(seen) == 14 - sum(map(len, held_out))
-    assert draws_of(corpus) != DRAWS
+    assert draws_of(corpus) != SAMPLING_VERSION

@@ -172,7 +172,7 @@ def test_bad_text_is_told_as_by_one_process(
 def test_a_unit_whose_workers_die_again_and_again_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "TRIES", 2)  # for each takes seconds
+    monkeypatch.setattr(workers, "MAX_TRIES", 2)  # for each takes seconds
     (tmp_path / "a.txt").write_text("A text.", encoding="utf-8")
     units, told = {1: Unit([(str(tmp_path / "a.txt"), 0, 7)])}, []
     sentence = "a worker process died, 2 times at one piece"

@@ -23,7 +23,7 @@ TEXT = st.text(st.sampled_from("ab.?é”\n\n\n \r\t𝄞"), max_size=200)
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 16)
+    monkeypatch.setattr(readers, "READ_BYTES", 16)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -160,7 +160,7 @@ def test_spans_of_jsonl_hold_every_row_once(
 def test_long_text_is_cut_at_paragraphs_then_sentences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 200)
+    monkeypatch.setattr(readers, "READ_BYTES", 200)
     lines = [f"Sentence {i} goes\non. “So it does.”\n" for i in range(50)]
     ends = {t.rstrip()[-1] for t in texts(write(tmp_path / "a.txt", "".join(lines)))}
     assert ends == {"”"}
@@ -181,7 +181,7 @@ def test_memory_does_not_grow_with_a_document(
     finally:
         tracemalloc.stop()
     assert size == 43 * 500_000
-    assert peak < 8 * readers.BLOCK
+    assert peak < 8 * readers.READ_BYTES
 
 
 # ---- unusable text
@@ -251,7 +251,7 @@ def test_the_line_of_an_error_counts_from_the_beginning_of_the_file(tmp_path: Pa
 
 
 def test_a_row_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 1 << 10)
+    monkeypatch.setattr(readers, "READ_BYTES", 1 << 10)
     monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 14)
     path = write(tmp_path / "a.jsonl", '{"text": "A"}\n{"text": "' + "a" * (1 << 15))
     with pytest.raises(DataError, match=r"a\.jsonl:2: a row of more than"):
@@ -266,7 +266,7 @@ def test_rows_of_parquet_are_documents(tmp_path: Path, monkeypatch: pytest.Monke
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow as pa
 
-    monkeypatch.setattr(readers, "ROWS", 2)
+    monkeypatch.setattr(readers, "PARQUET_BATCH_ROWS", 2)
     path = tmp_path / "a.parquet"
     words = ["A", "B\n", "", "é", "E"]
     table = pa.table({"id": range(5), "text": words, "wide": pa.array(words, pa.large_string())})

@@ -115,7 +115,7 @@ def test_what_was_longest_unused_makes_room(
     there: Corpus, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(store.LIMIT, "0.0000001")  # a hundred bytes
-    monkeypatch.setattr(corpora, "VOLUME", 100)
+    monkeypatch.setattr(corpora, "VOLUME_TOKENS", 100)
     corpus = Corpus.open(f"flaky://{there.folder}")
     for number in (1, 0):
         corpus.part([number]).fetch()

@@ -76,7 +76,7 @@ def test_no_character_of_any_script_is_lost(text: str) -> None:
 def test_odd_text_is_split_in_pieces_of_bounded_size(odd: str) -> None:
     text = odd * (250_000 // len(odd))
     found = split(text)
-    assert max(map(len, found)) <= sentences.WINDOW
+    assert max(map(len, found)) <= sentences.SPLITTER_CHARACTERS
     assert "".join("".join(found).split()) == "".join(text.split())
 
 
@@ -85,7 +85,7 @@ def test_sentences_do_not_depend_on_where_a_window_ends(monkeypatch: pytest.Monk
     whole = split(text)
     assert len(whole) == 40 * 5
     for size in (90, 101, 133, 1000):
-        monkeypatch.setattr(sentences, "WINDOW", size)
+        monkeypatch.setattr(sentences, "SPLITTER_CHARACTERS", size)
         assert split(text) == whole
 
 

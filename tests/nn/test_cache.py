@@ -38,7 +38,7 @@ def naive(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None) ->
 def test_a_query_reads_its_row_as_far_as_itself(
     monkeypatch: pytest.MonkeyPatch, few: int, groups: int, width: int, biased: bool
 ) -> None:
-    monkeypatch.setattr(cache, "FEW", few)
+    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", few)
     torch.manual_seed(0)
     keys, values, layout = packed_keys(groups)
     of = Cache.of([keys], [values], layout)
@@ -80,7 +80,7 @@ def test_a_query_reads_its_row_as_far_as_itself(
 def test_a_query_reads_its_source_alone(
     monkeypatch: pytest.MonkeyPatch, few: int, beams: int
 ) -> None:
-    monkeypatch.setattr(cache, "FEW", few)
+    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", few)
     torch.manual_seed(0)
     keys, values, layout = packed_keys(HEADS)
     rows = len(LENGTHS)
@@ -109,8 +109,8 @@ def test_a_beam_reads_what_it_went_on_from_alone(
     monkeypatch: pytest.MonkeyPatch, few: int, groups: int, data: st.DataObject, beams: int
 ) -> None:
     """Beside a cache in which every beam has a copy of its own keys."""
-    monkeypatch.setattr(cache, "FEW", few)
-    monkeypatch.setattr(cache, "MORE", 2)  # what nobody sees is left behind often
+    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", few)
+    monkeypatch.setattr(cache, "BEAM_STEPS", 2)  # what nobody sees is left behind often
     torch.manual_seed(0)
     keys, values, layout = packed_keys(groups)
     copies = Cache.of([keys], [values], layout)

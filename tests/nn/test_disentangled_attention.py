@@ -9,7 +9,7 @@ from torch import nn
 from bertkit.batch import Packed
 from bertkit.nn.attention import Attention
 from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.disentangled_attention import TERMS, DistanceTable, bucketed
+from bertkit.nn.disentangled_attention import SCORE_TERMS, DistanceTable, bucketed
 
 BUCKETS, FARTHEST, WIDTH, HEADS = 8, 20, 16, 2
 LAYOUT = Packed.of([1, 3, 17, 20, 21, 40, 200])
@@ -22,7 +22,7 @@ def made() -> tuple[DistanceTable, Attention, torch.Tensor]:
 
 
 def context(table: DistanceTable, layout: Packed) -> AttentionContext:
-    return AttentionContext(layout, scale=(TERMS * WIDTH / HEADS) ** -0.5, distances=table())
+    return AttentionContext(layout, scale=(SCORE_TERMS * WIDTH / HEADS) ** -0.5, distances=table())
 
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(8, 20), (256, 512)])
@@ -52,7 +52,7 @@ def test_a_score_has_three_terms_whatever_the_company() -> None:
             scores = torch.einsum("ihk,jhk->hij", q, k)
             scores += torch.einsum("ihk,ijhk->hij", q, far_k[row])
             scores += torch.einsum("jhk,ijhk->hij", k, far_q[row])
-            weights = torch.softmax(scores / (TERMS * WIDTH / HEADS) ** 0.5, -1)
+            weights = torch.softmax(scores / (SCORE_TERMS * WIDTH / HEADS) ** 0.5, -1)
             mixed = torch.einsum("hij,jhk->ihk", weights, v).flatten(1)
             torch.testing.assert_close(together[start : start + size], attention.out(mixed))
         plain = AttentionContext(LAYOUT, scale=context(table, LAYOUT).scale)

@@ -15,7 +15,7 @@ from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
 from bertkit.nn.matmul_attention import Bmm, softmax, softmax_backward
 from bertkit.nn.padding import in_tiles, rectangle
-from bertkit.nn.precision import TILE
+from bertkit.nn.precision import BF16_TILE_ROWS
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
 LAYOUTS = {
@@ -132,12 +132,12 @@ def test_kernels_equal_the_formula(
 
 @torch.no_grad()
 @pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 0)])
-@pytest.mark.parametrize("scores", [1, 5_000, 100_000, products.SCORES])
+@pytest.mark.parametrize("scores", [1, 5_000, 100_000, products.MAX_SCORES])
 @pytest.mark.parametrize("case", CASES)
 def test_products_in_blocks_of_any_size_equal_the_formula(
     case: str, scores: int, kv_heads: int, behind: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "SCORES", scores)
+    monkeypatch.setattr(products, "MAX_SCORES", scores)
     for sizes in [*LAYOUTS.values(), [9], [150]]:
         q, kv, context = made(sizes, case, behind=behind, kv_heads=kv_heads)
         ours = attend(q, kv, context, kernel=Bmm())
@@ -147,7 +147,7 @@ def test_products_in_blocks_of_any_size_equal_the_formula(
 @torch.no_grad()
 @pytest.mark.parametrize("case", sorted(CASES.keys() - {"bias of the content"}))
 def test_products_in_blocks_are_near_in_bf16(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "SCORES", 100_000)
+    monkeypatch.setattr(products, "MAX_SCORES", 100_000)
     for sizes in [*LAYOUTS.values(), [150]]:
         q, kv, context = made(sizes, case)
         q, kv = q.bfloat16(), kv.bfloat16()
@@ -181,12 +181,12 @@ def test_so_many_scores_are_made_at_a_time_and_few_that_nobody_sees(
 
     product_of = torch.baddbmm
     monkeypatch.setattr(torch, "baddbmm", baddbmm)
-    monkeypatch.setattr(products, "SCORES", 100_000)
+    monkeypatch.setattr(products, "MAX_SCORES", 100_000)
     q, kv, context = made(sizes, case)
     with torch.no_grad():
         attend(q, kv, context, kernel=Bmm())
     assert len(made_at_once) > 1
-    assert max(made_at_once) <= max(110_000, TILE * HEADS * max(sizes))
+    assert max(made_at_once) <= max(110_000, BF16_TILE_ROWS * HEADS * max(sizes))
     assert 0.9 * HEADS * scores <= sum(made_at_once) <= 1.05 * HEADS * scores
 
 
@@ -381,7 +381,7 @@ def test_rows_of_bf16_are_filled_up_with_zeros(rows: int) -> None:
     x = torch.randn(rows, 3)
     assert in_tiles(x) is x
     tiled = in_tiles(x.bfloat16())
-    assert len(tiled) % TILE == 0
-    assert len(tiled) < rows + TILE
+    assert len(tiled) % BF16_TILE_ROWS == 0
+    assert len(tiled) < rows + BF16_TILE_ROWS
     assert torch.equal(tiled[:rows], x.bfloat16())
     assert not tiled[rows:].any()

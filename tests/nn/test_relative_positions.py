@@ -8,7 +8,7 @@ import torch
 from bertkit.batch import Packed
 from bertkit.nn.attention import attend
 from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.relative_positions import FARTHEST, RelativeBias, bucketed
+from bertkit.nn.relative_positions import MAX_DISTANCE, RelativeBias, bucketed
 
 
 @pytest.mark.parametrize("buckets", [8, 32])
@@ -18,7 +18,7 @@ def test_buckets_are_those_of_t5_and_mpnet(buckets: int) -> None:
     )
     distance = torch.arange(-600, 601)
     theirs = t5.T5Attention._relative_position_bucket(
-        distance, bidirectional=True, num_buckets=buckets, max_distance=FARTHEST
+        distance, bidirectional=True, num_buckets=buckets, max_distance=MAX_DISTANCE
     )
     assert torch.equal(bucketed(distance, buckets), theirs)
     assert bucketed(distance, buckets).unique().numel() == buckets - 1  # none is 0 ahead

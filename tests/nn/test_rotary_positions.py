@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertkit.batch import Packed
-from bertkit.nn.rotary_positions import FEW, Rotary, rotate
+from bertkit.nn.rotary_positions import FEW_TOKENS, Rotary, rotate
 
 BASE, WIDTH = 100.0, 8
 
@@ -43,7 +43,7 @@ def test_a_factor_divides_positions() -> None:
     assert not torch.allclose(rotate(qkv, halved, 1)[1:], rotate(qkv, whole, 1)[1:])
 
 
-@pytest.mark.parametrize("rows", [5, FEW, FEW + 1])
+@pytest.mark.parametrize("rows", [5, FEW_TOKENS, FEW_TOKENS + 1])
 def test_few_rows_are_turned_as_many_are(rows: int) -> None:
     layout = Packed.of([rows])
     qkv = torch.randn(rows, 7, WIDTH, dtype=torch.double)  # three heads of queries, two of keys

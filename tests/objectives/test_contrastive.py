@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bertkit.objectives.contrastive import STRENGTH, contrastive_loss, fit_logistic
+from bertkit.objectives.contrastive import INVERSE_PENALTY, contrastive_loss, fit_logistic
 
 
 def test_the_loss_is_that_of_all_pairs_of_a_step() -> None:
@@ -47,7 +47,7 @@ def test_the_head_is_scikit_learns(labels: int) -> None:
         weight, bias = fit_logistic(vectors, targets, labels=labels, weights=given_)
         ours = torch.softmax(F.linear(vectors.double(), weight, bias), -1)
         # of two labels scikit-learn has one row of weights, which pays half of our penalty
-        strength = STRENGTH * (2 if labels == 2 else 1)
+        strength = INVERSE_PENALTY * (2 if labels == 2 else 1)
         fitted = peer.LogisticRegression(C=strength, tol=1e-9, max_iter=5000, class_weight=named)
         theirs = fitted.fit(unit.numpy(), targets.numpy()).predict_proba(unit.numpy())
         np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-5)

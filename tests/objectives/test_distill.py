@@ -15,7 +15,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.nn.attention import Trace, relations
-from bertkit.objectives.distill import MAPS, TEACHER_OUTPUTS, Distillation, Terms, usual_layers
+from bertkit.objectives.distill import MAPS_HEAD, TEACHER_OUTPUTS, Distillation, Terms, usual_layers
 from bertkit.objectives.loss import Loss, Totals, totals
 
 NONE = {"labels": 0.0, "outputs": 0.0, "states": 0.0, "attention": 0.0, "relations": 0.0}
@@ -167,8 +167,8 @@ def test_relations_of_values_are_symmetric() -> None:
 def test_a_narrow_student_learns_maps() -> None:
     teacher, student, data = model(), model(hidden=8, layers=2), batch()
     asked = objective(teacher, student, states=1.0)
-    assert MAPS not in student.heads
-    maps = asked.learner.heads[MAPS]  # TinyBERT's W_e and W_h
+    assert MAPS_HEAD not in student.heads
+    maps = asked.learner.heads[MAPS_HEAD]  # TinyBERT's W_e and W_h
     assert [tuple(m.weight.shape) for m in maps] == [(16, 8)] * 2  # type: ignore[union-attr]
     own, theirs = Trace(weights=False), Trace(weights=False)
     with torch.no_grad():
@@ -187,7 +187,7 @@ def test_a_narrow_student_learns_maps() -> None:
 def test_directions_of_the_last_states_want_one_map() -> None:
     teacher, student, data = model(), model(hidden=8, layers=2), batch()
     asked = objective(teacher, student, states=1.0, compare="cosine")  # type: ignore[arg-type]
-    maps = asked.learner.heads[MAPS]
+    maps = asked.learner.heads[MAPS_HEAD]
     assert len(maps) == 1  # type: ignore[arg-type]
     asked(asked.learner, data, totals([data])).total.backward()
     assert all(w.grad is not None and w.grad.any() for w in maps.parameters())

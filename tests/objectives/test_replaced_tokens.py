@@ -10,7 +10,12 @@ from torch.nn import functional as F
 from bertkit.batch import Batch, Packed
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
-from bertkit.objectives.replaced_tokens import GENERATOR, Generator, replaced_tokens, with_generator
+from bertkit.objectives.replaced_tokens import (
+    GENERATOR_HEAD,
+    Generator,
+    replaced_tokens,
+    with_generator,
+)
 
 SHAPE = Generator(hidden=4, heads=1, intermediate=8)
 
@@ -34,7 +39,7 @@ def batch_of(sizes: list[int]) -> Batch:
 
 def test_the_generator_shares_the_embedding_and_nothing_else() -> None:
     model, generator = pair()
-    assert model.heads[GENERATOR] is generator
+    assert model.heads[GENERATOR_HEAD] is generator
     assert generator.config.layers == 2
     own = dict(generator.named_parameters())
     shared = {n for n, p in own.items() if any(p is q for q in model.encoder.parameters())}

@@ -21,7 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe, "VOCAB", 600)
     monkeypatch.setattr(recipe, "SEEDS", (0, 1))
     monkeypatch.setattr(recipe, "PER_LABEL", {"train": 8, "dev": 8})
-    monkeypatch.setattr(recipe, "PASSAGE", 1)
+    monkeypatch.setattr(recipe, "PASSAGE_SENTENCES", 1)
     config = {**recipe.CONFIG, "train.batch_size": "8", "model.hidden": "32"}
     monkeypatch.setattr(recipe, "CONFIG", {**config, "train.evaluate_samples": "16"})
 

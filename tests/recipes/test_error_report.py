@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.recipes import error_report as mistakes
-from bertkit.recipes.error_report import MOST, OF_A_PAIR, write_mistakes
+from bertkit.recipes.error_report import OF_A_PAIR, SHOWN_ERRORS, write_mistakes
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelAnswer, LabelExample
 from bertkit.tasks.confusion import label_report
 
@@ -48,9 +48,9 @@ def test_texts_are_text_on_the_page(tmp_path: Path) -> None:
 
 
 def test_the_page_stays_short_and_the_rows_complete(tmp_path: Path) -> None:
-    rows, page = listed(tmp_path, *((str(i), "y", 0.9) for i in range(MOST + 50)))
-    assert page.count("<tr>") == MOST + 1
-    assert len(rows) == MOST + 50
+    rows, page = listed(tmp_path, *((str(i), "y", 0.9) for i in range(SHOWN_ERRORS + 50)))
+    assert page.count("<tr>") == SHOWN_ERRORS + 1
+    assert len(rows) == SHOWN_ERRORS + 50
 
 
 def labelled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]) -> str:
@@ -84,17 +84,17 @@ def test_a_cell_of_the_matrix_names_the_rows_it_lists(tmp_path: Path) -> None:
 
 
 def test_rare_pairs_are_on_the_page_though_not_among_the_worst(tmp_path: Path) -> None:
-    pairs = [("a", "b")] * (OF_A_PAIR + 5) + [("b", "a")] * (MOST + 40)
+    pairs = [("a", "b")] * (OF_A_PAIR + 5) + [("b", "a")] * (SHOWN_ERRORS + 40)
     page = labelled(tmp_path, pairs, ("a", "b"))
-    assert page.count('data-pairs="1-0"') == MOST
+    assert page.count('data-pairs="1-0"') == SHOWN_ERRORS
     assert page.count('data-pairs="0-1" data-more hidden') == OF_A_PAIR
-    assert f"the {MOST} worst" in page
+    assert f"the {SHOWN_ERRORS} worst" in page
 
 
 def test_many_labels_show_the_pairs_that_are_confused_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mistakes, "WIDEST", 3)
+    monkeypatch.setattr(mistakes, "MAX_MATRIX_LABELS", 3)
     names = tuple("abcd")
     page = labelled(tmp_path, [(n, n) for n in names] + [("a", "d")] * 2, names)
     assert "Confusion matrix" not in page

@@ -219,7 +219,7 @@ class Terminal(StringIO):
 def test_a_person_is_asked(
     answer: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertkit.recipes.grid.MOST", 1)
+    monkeypatch.setattr("bertkit.recipes.grid.MAX_RUNS", 1)
     monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
     if answer == "yes":
         assert tried(base, tmp_path / "out", ["epochs=1,2"])["best"]

@@ -693,7 +693,7 @@ def test_a_corpus_of_many_volumes_is_the_same_however_it_is_read(
         [tmp_path / "text.txt"], tokenizer=corpus / "tokenizer", out=tmp_path / "large",
         blank_lines="documents", shard_tokens=500, processes=1,
     )  # fmt: skip
-    monkeypatch.setattr(corpora, "VOLUME", large.tokens // 4)
+    monkeypatch.setattr(corpora, "VOLUME_TOKENS", large.tokens // 4)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     assert len(Corpus.open(large.folder).volumes) > 3
     settings = override(SETTINGS, [("train.steps", "8"), ("train.save_every", "4")])

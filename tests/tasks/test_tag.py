@@ -27,7 +27,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import BERT
 from bertkit.models.model import Model, build
-from bertkit.nn.crf import PIECE
+from bertkit.nn.crf import CHUNK_WORDS
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.tasks import find
@@ -448,7 +448,7 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     task, model = ready(True, IOB2)
     model.heads["crf"].crf.start.data.zero_()  # type: ignore[union-attr]
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
-    example = Tag.example("a bc j d " * PIECE, ())
+    example = Tag.example("a bc j d " * CHUNK_WORDS, ())
     features = task.features([example], tokenizer, 16, long="window", labelled=False)
     outputs = task.run(Engine(model, precision=None, max_batch_tokens=4096), features)
     [answer] = task.answers(by_example([example], group(features), outputs), model.heads["crf"])

@@ -171,10 +171,12 @@ def test_counts_are_those_of_the_whole_text(
     for text in texts:
         plain = text if normalizer is None else normalizer.normalize_str(text)
         wanted.update(word for word, _ in splitter.pre_tokenize_str(plain))
-    monkeypatch.setattr(module, "SLICE", 1000)
-    monkeypatch.setattr(module, "CHUNKS", 300)
+    monkeypatch.setattr(module, "SLICE_CHARACTERS", 1000)
+    monkeypatch.setattr(module, "MAX_CHUNKS", 300)
     found = count_words(texts, normalizer, splitter, whole=whole)
-    assert found == Counter({w: n for w, n in wanted.items() if len(w) <= module.LONGEST})
+    assert found == Counter(
+        {w: n for w, n in wanted.items() if len(w) <= module.MAX_WORD_CHARACTERS}
+    )
 
 
 def test_rare_words_are_pruned_and_frequent_ones_keep_their_counts(
@@ -184,8 +186,8 @@ def test_rare_words_are_pruned_and_frequent_ones_keep_their_counts(
         for i in range(20_000):
             yield f"gold gold silver x{i} y{i * 7919}"
 
-    monkeypatch.setattr(module, "WORDS", 1000)
-    monkeypatch.setattr(module, "CHUNKS", 500)
+    monkeypatch.setattr(module, "MAX_WORDS", 1000)
+    monkeypatch.setattr(module, "MAX_CHUNKS", 500)
     found = count_words(texts(), *BERT, whole=False)
     assert len(found) <= 1000
     assert found["gold"] == 40_000
@@ -194,10 +196,10 @@ def test_rare_words_are_pruned_and_frequent_ones_keep_their_counts(
 
 def test_counts_beyond_what_is_fed_are_divided_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = Counter({"often": 9000, "some": 900, "rare": 9, "once": 1})
-    monkeypatch.setattr(module, "FED", 1000)
+    monkeypatch.setattr(module, "MAX_TRAINED_WORDS", 1000)
     fed = Counter(" ".join(module._repeated(counts)).split())
     assert fed == {"often": 900, "some": 90, "rare": 1}
-    monkeypatch.setattr(module, "FED", 10_000_000)
+    monkeypatch.setattr(module, "MAX_TRAINED_WORDS", 10_000_000)
     assert Counter(" ".join(module._repeated(counts)).split()) == counts
 
 

@@ -67,7 +67,7 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = write(tmp_path / "v.txt", rows)
     whole = Vectors.load(path)
     for size in (1, 7, 64, 1000):
-        monkeypatch.setattr(vectors, "BLOCK", size)
+        monkeypatch.setattr(vectors, "READ_BYTES", size)
         found = Vectors.load(path)
         assert found.words == whole.words
         np.testing.assert_array_equal(found.table, whole.table)
@@ -102,7 +102,7 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_bad_files_are_refused(
     content: str | bytes, message: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors, "BLOCK", block)
+    monkeypatch.setattr(vectors, "READ_BYTES", block)
     with pytest.raises(DataError, match=message):
         Vectors.load(write(tmp_path / "v.txt", content))
 
@@ -122,7 +122,7 @@ def test_missing_and_damaged_files_are_refused(tmp_path: Path) -> None:
 def test_a_file_without_lines_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors, "BLOCK", 10)
+    monkeypatch.setattr(vectors, "READ_BYTES", 10)
     monkeypatch.setattr(vectors, "LONGEST_LINE", 100)
     with pytest.raises(DataError, match=r"v\.txt:2: a line without end"):
         Vectors.load(write(tmp_path / "v.txt", "a 1\n" + "x" * 200))
@@ -218,7 +218,7 @@ def test_memory_is_the_table_and_little_more(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.table.tobytes() == table.tobytes()
-    assert peak < 1.25 * table.nbytes + 6 * vectors.BLOCK  # the file is 12 MB, the table 4
+    assert peak < 1.25 * table.nbytes + 6 * vectors.READ_BYTES  # the file is 12 MB, the table 4
 
 
 def test_a_real_sample(data_folder: Path) -> None:

@@ -67,7 +67,7 @@ def test_weights_are_dealt_evenly(sizes: dict[str, int], world: int) -> None:
 def test_buckets_hold_every_weight_in_order(sizes: list[int]) -> None:
     weights = [torch.zeros(size) for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distributed, "BUCKET", 10)
+        patch.setattr(distributed, "BUCKET_NUMBERS", 10)
         buckets = list(distributed._buckets(weights))
     assert [len(w) for bucket in buckets for w in bucket] == sizes
     assert all(sum(len(w) for w in bucket) <= 10 for bucket in buckets)

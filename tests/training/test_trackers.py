@@ -246,7 +246,7 @@ def test_a_server_that_never_answers_does_not_keep_a_run(
     import threading
 
     answers = threading.Event()
-    monkeypatch.setattr(trackers, "WAIT", 0.1)
+    monkeypatch.setattr(trackers, "TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(Told, "log", lambda self, numbers, step: answers.wait(10))
     learn("wandb", run_in(folder), range(1, 5))
     answers.set()

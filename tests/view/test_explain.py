@@ -227,7 +227,7 @@ def test_a_long_text_is_refused_or_cut(loaded: Loaded) -> None:
 def test_large_parts_are_left_out_or_rounded(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explaining, "FINE", 8)
+    monkeypatch.setattr(explaining, "MAX_FINE_TOKENS", 8)
     monkeypatch.setattr(explaining, "STEPS_BYTES", 1000)
     monkeypatch.setattr(masking, "MASKED_TOKENS", 30)
     found = explain(loaded, TEXT)
@@ -237,7 +237,7 @@ def test_large_parts_are_left_out_or_rounded(
     assert found.steps is None
     assert found.masked is not None
     assert len(found.masked) == 2
-    monkeypatch.setattr(explaining, "LONGEST", 10)
+    monkeypatch.setattr(explaining, "MAX_TOKENS", 10)
     with pytest.raises(DataError, match="a page shows 10"):
         explain(loaded, TEXT)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertkit.view.head_patterns import BROAD, HALF, begin, patterns
+from bertkit.view.head_patterns import BROAD_ENTROPY, MIN_PATTERN_WEIGHT, begin, patterns
 from bertkit.view.page_data import Place, Token, Word
 
 TEXT = ["[CLS]", "the", "dog", "saw", "the", "cat", ".", "[SEP]"]
@@ -78,7 +78,7 @@ def test_breadth_counts_what_a_token_can_see() -> None:
     ((found,),) = patterns(causal[None, None], *read(TEXT), causal=True)
     assert found.shares["broad"] == pytest.approx(1.0)
     ((blind,),) = patterns(causal[None, None], *read(TEXT))
-    assert blind.shares["broad"] < BROAD  # the control: as if it saw all
+    assert blind.shares["broad"] < BROAD_ENTROPY  # the control: as if it saw all
     near = torch.ones(8, 8).triu(-1).tril(1)
     near /= near.sum(-1, keepdim=True)
     ((found,),) = patterns(near[None, None], *read(TEXT), windows=[1])
@@ -92,7 +92,7 @@ def test_in_a_causal_model_the_first_token_is_a_place_to_rest() -> None:
         patterns(rests[None, None], *read(pieces), causal=causal) for causal in (True, False)
     )
     assert first.kind == "delimiter"
-    assert other.shares["delimiter"] < HALF
+    assert other.shares["delimiter"] < MIN_PATTERN_WEIGHT
 
 
 def test_a_text_without_words_has_patterns_too() -> None:

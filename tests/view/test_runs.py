@@ -17,8 +17,8 @@ from tests.view.conftest import html_of
 from bertkit.errors import CheckpointError
 from bertkit.training.journal import Journal
 from bertkit.view.runs import (
-    MOST,
-    QUIET,
+    MAX_POINTS,
+    STOPPED_SECONDS,
     RunView,
     different_settings,
     draw,
@@ -87,13 +87,13 @@ def test_a_run_that_is_quiet_has_stopped(tmp_path: Path) -> None:
     place = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
     run = read_run(place)
     assert (run.step, run.steps, run.learns) == (3, None, True)
-    then = time.time() - QUIET - 5
+    then = time.time() - STOPPED_SECONDS - 5
     os.utime(place / "journal.jsonl", (then, then))
     assert not read_run(place).learns
     assert "stopped, or done" in shown([read_run(place)])
 
 
-@pytest.mark.parametrize("seconds", [0, 3 * QUIET])
+@pytest.mark.parametrize("seconds", [0, 3 * STOPPED_SECONDS])
 def test_a_finished_fine_tuning_is_done(seconds: int, tmp_path: Path) -> None:
     place = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
     assert ">done</td>" not in shown([read_run(place)])  # the control
@@ -297,7 +297,7 @@ def test_lines_as_good_as_level_are_drawn(tmp_path: Path) -> None:
 def test_long_curves_keep_their_ends(count: int) -> None:
     line = [(float(n), 0.0) for n in range(count)]
     kept = thin(line)
-    assert len(kept) <= MOST + 1
+    assert len(kept) <= MAX_POINTS + 1
     assert kept[0] == line[0]
     assert kept[-1] == line[-1]
     assert kept == sorted(set(kept))

@@ -23,7 +23,7 @@ from bertkit.published_keys import KeyTable
 from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
-BEFORE = "base_model.model."
+TENSOR_PREFIX = "base_model.model."
 """Begins the names of their tensors."""
 A, B = ".lora_A.weight", ".lora_B.weight"
 
@@ -216,7 +216,7 @@ def read_adapter(folder: Path) -> Adapter | None:
     for name, tensor in read_file(folder / FILE, "fetch or write it again")[0].items():
         if ".original_module." in name:  # peft stores them with bias = "all"
             continue
-        own = name.removeprefix(BEFORE).replace(".base_layer.", ".")
+        own = name.removeprefix(TENSOR_PREFIX).replace(".base_layer.", ".")
         own = own.replace(".modules_to_save.", ".")
         if "lora_" in own and not own.endswith((A, B)):
             raise CheckpointError(f"{folder / FILE}: {own}: no adapter of a linear layer")
@@ -307,7 +307,7 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
     )
     with writing(folder / FILE) as partial:
         write_tensors(
-            partial, {BEFORE + name: tensor for name, tensor in {**tensors, **own}.items()}
+            partial, {TENSOR_PREFIX + name: tensor for name, tensor in {**tensors, **own}.items()}
         )
 
 

@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 from bertkit.checkpoint import gguf
-from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST, TUNED
+from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST, TUNING_FILE
 from bertkit.errors import CheckpointError
 
 WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 """What is fetched: weights and plain data. No pickle, no code."""
 
 
-RECORDS = (RUN, SCORES, SEEDS, GRID, TEST, TUNED)
+RECORDS = (RUN, SCORES, SEEDS, GRID, TEST, TUNING_FILE)
 """Of a run or a machine, and not of the model."""
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -56,7 +56,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
                 name,
                 revision=revision,
                 allow_patterns=list(WANTED),
-                ignore_patterns=[TUNED],  # what was fastest on a stranger's machine
+                ignore_patterns=[TUNING_FILE],  # what was fastest on a stranger's machine
             )
         )
     except GatedRepoError:

@@ -17,10 +17,10 @@ RUN, JOURNAL = "run.json", "journal.jsonl"
 SCORES, SEEDS, GRID, TEST = "scores.json", "seeds.json", "grid.json", "test.json"
 """Of a fine-tuning; the first is written when all epochs are done."""
 
-TUNED = "tuned.json"
+TUNING_FILE = "tuned.json"
 """What `bertkit tune` found."""
 
-MOST = 512 << 20
+MAX_JOURNAL_BYTES = 512 << 20
 """Largest size in bytes of a journal; a step takes about 150 bytes."""
 
 CHECKPOINTS = "checkpoints"
@@ -66,7 +66,7 @@ def _records(path: Path, having: bytes = b"") -> Iterator[dict[str, Any]]:
     """
     if not path.exists():  # also if the model is a file, as in .gguf
         return
-    content = read_bytes(path, CheckpointError, most=MOST)
+    content = read_bytes(path, CheckpointError, most=MAX_JOURNAL_BYTES)
     for line in content.splitlines() if having else [content]:
         if having in line:
             try:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from bertkit.checkpoint.run_directory import TUNED
+from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.config import Count, Settings
 from bertkit.console import say
 from bertkit.engine.exported import Graph, Numbers, Runtime
@@ -24,11 +24,11 @@ from bertkit.nn.precision import Inference, cpuinfo
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.threads import thread_limit
 
-FILE = TUNED
+FILE = TUNING_FILE
 
 ADAPTER = "adapter_config.json"
 
-GRAPH = "tuned"
+GRAPH_DIRECTORY = "tuned"
 """The folder of the graph beside it, which both runtimes read."""
 
 EngineName = Literal["packed", "onnxruntime", "openvino"]
@@ -39,7 +39,7 @@ NAMES: dict[str, str] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 COUNTS = (1, 4, 64)
 """Texts that are timed together: one, few and many."""
 
-SHORT = 48
+SHORT_TEXT_TOKENS = 48
 """Tokens of a text up to which it is short, on average."""
 
 MOST_TOKENS = 1 << 17
@@ -106,7 +106,7 @@ class Tuned(Settings, frozen=True):
         def opened(runtime: Runtime) -> Graph:
             bf16 = runtime == "openvino" and self.precision == "bf16"
             precision: Numbers = "bf16" if bf16 else "fp32"
-            return Graph(folder / GRAPH, precision, runtime=runtime, maker="tune")
+            return Graph(folder / GRAPH_DIRECTORY, precision, runtime=runtime, maker="tune")
 
         return cache(opened)
 
@@ -128,7 +128,7 @@ def cell(lengths: Sequence[int]) -> str:
     """How many texts these are and how long, in words; of the counts the nearest."""
     count = len(lengths)
     many = min(COUNTS, key=lambda timed: abs(math.log(timed / max(count, 1))))
-    long = sum(lengths) > SHORT * count
+    long = sum(lengths) > SHORT_TEXT_TOKENS * count
     return f"{many} {'long' if long else 'short'}"
 
 
@@ -156,7 +156,7 @@ def weights_of(folder: Path) -> str:
             digest.update(f"{weights_of(base)}\n".encode())
     for path in sorted({path for kind in HASHED for path in folder.rglob(kind)}):
         name = path.relative_to(folder)
-        if name.parts[0] != GRAPH:
+        if name.parts[0] != GRAPH_DIRECTORY:
             digest.update(f"{name} {sha256(path)}\n".encode())
     return digest.hexdigest()
 

@@ -9,7 +9,8 @@ from bertkit.config import Count
 from bertkit.console import lines
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.pipelines.base import STREAM, batched
+from bertkit.pipelines.base import batched
+from bertkit.tasks.inference import STREAM_ITEMS
 
 
 def fill_mask(
@@ -58,7 +59,7 @@ def token_embeddings(
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     embed = pipeline("token-embeddings", model, precision=precision, device=device)
-    for part in batched(text or lines(), STREAM):
+    for part in batched(text or lines(), STREAM_ITEMS):
         for answer in embed(part, layer=layer, long=long):
             yield {
                 "tokens": answer.tokens,

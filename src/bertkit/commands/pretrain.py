@@ -19,7 +19,7 @@ from bertkit.recipes.run_file import read_run_file
 from bertkit.storage import read_json
 from bertkit.training.run import Resume
 
-USUAL = "bertkit-mini"
+DEFAULT_RUN_FILE = "bertkit-mini"
 """The run file where none is named."""
 
 Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
@@ -52,8 +52,8 @@ def pretrain(
     if config is not None:
         data = read_run_file(config)
     elif not data:
-        say(f"no run file is named: {USUAL} it is; `bertkit families` lists the others")
-        data = read_run_file(USUAL)
+        say(f"no run file is named: {DEFAULT_RUN_FILE} it is; `bertkit families` lists the others")
+        data = read_run_file(DEFAULT_RUN_FILE)
     if (corpus := corpus or before) is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
     data = override(data, pairs)

@@ -32,7 +32,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 FORMAT = 1
 
-VOLUME = 1 << 28
+VOLUME_TOKENS = 1 << 28
 """Tokens of a corpus that are read together: some 200 MB of memory where samples have 128."""
 
 SENTENCE_LIMIT = 128
@@ -122,12 +122,12 @@ class Corpus:
 
     @cached_property
     def volumes(self) -> list[tuple[int, ...]]:
-        """The shards in sets that are read together, of about `VOLUME` tokens each.
+        """The shards in sets that are read together, of about `VOLUME_TOKENS` tokens each.
 
         A corpus that has no more is one volume. The shards of one are drawn from everywhere, always
         the same, and there are as many in each as can be.
         """
-        count = -(-self.tokens // VOLUME)
+        count = -(-self.tokens // VOLUME_TOKENS)
         if count <= 1:
             return [self.numbers]
         order = Permutation(len(self.numbers), 0, 0)(np.arange(len(self.numbers)))

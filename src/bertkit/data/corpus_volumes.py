@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.corpus import Corpus
-from bertkit.data.samples import DRAWS
+from bertkit.data.samples import SAMPLING_VERSION
 from bertkit.data.shuffling import Permutation, Shuffled
 from bertkit.errors import BertkitError
 
@@ -40,7 +40,7 @@ def in_volumes(
 
 def draws_of(corpus: Corpus) -> int:
     """The version of the order and the draws of its samples; a run resumes only with its own."""
-    return DRAWS if len(corpus.volumes) == 1 else DRAWS + 1
+    return SAMPLING_VERSION if len(corpus.volumes) == 1 else SAMPLING_VERSION + 1
 
 
 class Volumes(Shuffled[T]):

@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGES = ("torch", "sympy", "networkx", "numpy", "huggingface_hub")
 """Packages with docstrings of prose that every installation has: torch requires sympy, networkx."""
 
-LIMIT = 5_000_000
+MAX_SOURCE_CHARACTERS = 5_000_000
 """Characters taken from one source at most, so that none drowns the others."""
 
 
@@ -33,7 +33,7 @@ def documents() -> Iterator[tuple[str, str]]:
 
 
 def _limited(source: str, folder: Path, skip: str = "tests") -> Iterator[tuple[str, str]]:
-    left = LIMIT
+    left = MAX_SOURCE_CHARACTERS
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).parts
         if skip in parts or "test" in parts or "tests" in parts:

@@ -75,7 +75,7 @@ SPANS = np.power(0.8, np.arange(10.0))
 """How likely a span is of 1, 2 … 10 words, up to a factor: geometric with p = 0.2 and no longer
 ones, 3.8 words on average."""
 
-NGRAMS = 1.0 / np.arange(1, 4)
+NGRAM_WEIGHTS = 1.0 / np.arange(1, 4)
 """How likely an n-gram is of 1, 2 or 3 words, up to a factor."""
 
 
@@ -119,7 +119,7 @@ class Masker:
             case "span":  # Joshi et al. 2020 (SpanBERT), section 3.1
                 positions = self._spans(ids, candidates, wanted, rng, SPANS)
             case "ngram":  # Lan et al. 2020 (ALBERT), section 4.1
-                positions = self._spans(ids, candidates, wanted, rng, NGRAMS)
+                positions = self._spans(ids, candidates, wanted, rng, NGRAM_WEIGHTS)
         positions = np.sort(positions)
         masked = ids.copy()
         draw = rng.random(len(positions))

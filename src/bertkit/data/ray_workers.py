@@ -18,10 +18,10 @@ from bertkit.data.workers import Message, Step, Tries, Unit, WorkerTask, message
 from bertkit.errors import ConfigError, DataError, DeviceError
 from bertkit.threads import cores
 
-OBJECTS = 128 << 20
+OBJECT_STORE_BYTES = 128 << 20
 """Bytes of the object store of our own cluster: messages are small."""
 
-LONGEST = 28
+MAX_TEMPORARY_PATH_BYTES = 28
 """Bytes of a temporary folder's path: Ray makes sockets in it, whose paths have at most 107."""
 
 ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -139,7 +139,7 @@ def connected(processes: int | None) -> Iterator[Any]:
                 "num_cpus": processes or cores(),
                 "num_gpus": 0,
                 "include_dashboard": False,
-                "object_store_memory": OBJECTS,
+                "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": f"{folder}/r",  # within it, for Ray opens its own to everyone
             }
         try:
@@ -153,7 +153,7 @@ def connected(processes: int | None) -> Iterator[Any]:
 
 def _folder() -> TemporaryDirectory[str]:
     place = gettempdir()
-    if len(os.fsencode(place)) > LONGEST:
+    if len(os.fsencode(place)) > MAX_TEMPORARY_PATH_BYTES:
         place = "/tmp"
     return TemporaryDirectory(prefix="ray-", dir=place, ignore_cleanup_errors=True)
 

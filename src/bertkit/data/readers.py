@@ -34,16 +34,16 @@ BlankLines = Literal["paragraphs", "documents"]
 STDIN = Path(console.STDIN)
 """What is read once, and kept."""
 
-BLOCK = 1 << 20
+READ_BYTES = 1 << 20
 """Bytes read at a time."""
 
-ROWS = 1 << 10
+PARQUET_BATCH_ROWS = 1 << 10
 """Rows of `.parquet` decoded at a time."""
 
 LONGEST_LINE = 64 << 20
 """Bytes one row of `.jsonl` may have; it must fit in memory, once for each process."""
 
-UNPACKED = 2 << 30
+MAX_UNPACKED_BYTES = 2 << 30
 """Largest unpacked size in bytes of a .gz file that is read at once."""
 
 
@@ -95,10 +95,10 @@ def spans(file: Path, size: int) -> list[Span]:
             while cuts[-1] + 1.5 * size < end:
                 start = cuts[-1] + size
                 stream.seek(start)
-                block = stream.read(min(BLOCK, size))
+                block = stream.read(min(READ_BYTES, size))
                 find = _first_row_end if suffix(file) == ".jsonl" else _text_end
                 while not (at := find(block)) and len(block) < min(end - start, LONGEST_LINE):
-                    block += stream.read(BLOCK)
+                    block += stream.read(READ_BYTES)
                 if at == 0 or start + at >= end:
                     break
                 cuts.append(start + at)
@@ -140,7 +140,7 @@ def read_text(path: Path) -> str:
 
     Raises:
         DataError: If the file is missing, empty, damaged, or not UTF-8, or if it unpacks to more
-            than `UNPACKED` bytes.
+            than `MAX_UNPACKED_BYTES` bytes.
     """
     if path == STDIN:
         size = sys.maxsize
@@ -157,10 +157,10 @@ def read_text(path: Path) -> str:
     for block in blocks(Span(path, 0, size)):
         texts.append(block.text)
         unpacked += len(block.data)
-        if path.suffix == ".gz" and unpacked > UNPACKED:
+        if path.suffix == ".gz" and unpacked > MAX_UNPACKED_BYTES:
             raise DataError(
-                f"{path}: unpacks to more than {UNPACKED >> 30} GiB, all of which must fit in "
-                "memory; unpack or split it"
+                f"{path}: unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB, all of which must "
+                "fit in memory; unpack or split it"
             )
     text = "".join(texts)
     if not text.strip():
@@ -194,7 +194,7 @@ def blocks(span: Span) -> Iterator[_Block]:
             stream.seek(span.start)
         while True:
             try:
-                data = stream.read(min(BLOCK, left))
+                data = stream.read(min(READ_BYTES, left))
             except (EOFError, OSError, zlib.error) as error:
                 if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                     raise
@@ -202,7 +202,7 @@ def blocks(span: Span) -> Iterator[_Block]:
                     f"{span.file}: damaged or cut short ({error}); get the file again"
                 ) from None
             left -= len(data)
-            last = left == 0 or len(data) < BLOCK
+            last = left == 0 or len(data) < READ_BYTES
             data = rest + data
             at = len(data) if last else _row_end(data) if rows else _text_end(data)
             data, rest = data[:at], data[at:]
@@ -264,7 +264,7 @@ def _line(span: Span, line: int) -> int:
     with span.file.open("rb") as stream:
         left = span.start
         while left > 0:
-            block = stream.read(min(BLOCK, left))
+            block = stream.read(min(READ_BYTES, left))
             line += block.count(b"\n")
             left -= len(block)
     return line
@@ -377,7 +377,7 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 def _batches(path: Path, table: Any, **options: Any) -> Iterator[Any]:
     """Yield the rows of a `.parquet` file, and check their total size."""
     packed, unpacked = path.stat().st_size, 0
-    for rows in table.iter_batches(ROWS, **options):
+    for rows in table.iter_batches(PARQUET_BATCH_ROWS, **options):
         unpacked += rows.nbytes
         check_unpacked(path, packed, unpacked, DataError)
         yield rows

@@ -12,7 +12,7 @@ from bertkit.errors import DataError
 NAMED, FEW = 100, 5
 """How many that cannot be used are named each in a line, and how many names a sentence holds."""
 
-MOST = 1000
+MAX_ROW_ERRORS = 1000
 """After so many nothing more is read: perhaps all rows are like that."""
 
 R = TypeVar("R")
@@ -33,7 +33,7 @@ def each_of(read: Callable[[T], R], rows: Iterable[T]) -> list[R]:
             made.append(read(row))
         except DataError as error:
             bad.append(error)
-            if len(bad) == MOST:
+            if len(bad) == MAX_ROW_ERRORS:
                 break
     refuse(bad)
     return made
@@ -46,7 +46,7 @@ def refuse(bad: Sequence[DataError]) -> None:
     if len(bad) == 1:
         raise bad[0]
     each = [error.args[0] for error in bad]
-    count = f"{len(bad):,}" + " or more" * (len(bad) == MOST)
+    count = f"{len(bad):,}" + " or more" * (len(bad) == MAX_ROW_ERRORS)
     error = BadRows(f"{each[0]} ({count} rows cannot be used: {some(map(place, each))})")
     error.each = each
     raise error

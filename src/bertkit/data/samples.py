@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from bertkit.config import Settings
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masker, Masking
-from bertkit.data.shuffling import EVALUATION, Purpose, Shuffled, generator
+from bertkit.data.shuffling import EVALUATION_EPOCH, Purpose, Shuffled, generator
 from bertkit.data.windows import windows
 from bertkit.errors import DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
-DRAWS = 3
+SAMPLING_VERSION = 3
 """Version of the sampling code; a run resumes only with its own."""
-CANDIDATES = 64
+NEXT_CANDIDATES = 64
 """Windows of other documents among which a false B is chosen."""
 SENTENCE_MARKS = tuple(".!?…。！？")
 FIRST_SHARE = 0.9
@@ -144,7 +144,7 @@ class Samples(Shuffled[Sample]):
 
     def sample(self, epoch: int, index: int) -> Sample:
         """The sample of one window in one epoch."""
-        if self.masking.dupe_factor and epoch != EVALUATION:
+        if self.masking.dupe_factor and epoch != EVALUATION_EPOCH:
             epoch %= self.masking.dupe_factor
         rng = generator(self.seed, epoch, index, Purpose.SAMPLE)
         parts, pair = self._parts(index, rng)
@@ -222,13 +222,13 @@ class Samples(Shuffled[Sample]):
             low, high = pool[:, 0].searchsorted(documents[own - 1 : own + 1])
             if len(pool) > high - low:
                 break
-        drawn = rng.integers(len(pool) - (high - low), size=CANDIDATES)
+        drawn = rng.integers(len(pool) - (high - low), size=NEXT_CANDIDATES)
         drawn += (drawn >= low) * (high - low)
         firsts, lasts = pool[drawn].T
         if wanted < self.room:
             lasts = np.minimum(lasts, starts.searchsorted(starts[firsts] + wanted))
         ends = starts[lasts]
-        unlike = np.zeros(CANDIDATES, dtype=bool)
+        unlike = np.zeros(NEXT_CANDIDATES, dtype=bool)
         if last - first == 1:
             sentences = lasts - 1
             begins = np.maximum(ends - len(b), starts[sentences] + 1)

@@ -14,7 +14,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from bertkit.text.encoding import words_lose_their_space
 from bertkit.text.tokenizer import Tokenizer
 
-WINDOW = 4_000
+SPLITTER_CHARACTERS = 4_000
 """Characters shown to the splitter at once; in text without spaces, such as Chinese, its time
 grows with the square of them. A sentence longer than this is cut."""
 
@@ -43,10 +43,10 @@ def placed(text: str, language: str = "en") -> Iterator[tuple[str, bool]]:
         flat = " ".join(paragraph.split())
         start = 0
         while start < len(flat):
-            window = flat[start : start + WINDOW]
+            window = flat[start : start + SPLITTER_CHARACTERS]
             ends = _ends(window, language)
-            if start + WINDOW < len(flat):  # the last one may go on behind the window
-                ends = ends[:-1] or [window.rfind(" ") + 1 or WINDOW]
+            if start + SPLITTER_CHARACTERS < len(flat):  # the last one may go on behind the window
+                ends = ends[:-1] or [window.rfind(" ") + 1 or SPLITTER_CHARACTERS]
             for first, last in zip([0, *ends], ends, strict=False):
                 sentence = window[first:last].strip()
                 if sentence:

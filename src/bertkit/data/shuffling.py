@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-EVALUATION = 2**32
+EVALUATION_EPOCH = 2**32
 """The epoch number of held-out samples; training never reaches it."""
 
 T = TypeVar("T")
@@ -112,4 +112,4 @@ class Shuffled(Generic[T]):
     def evaluation(self, limit: int) -> list[T]:
         """At most `limit` samples, evenly spaced, with draws and masks that are always the same."""
         indices = np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).astype(int))
-        return [self.sample(EVALUATION, int(index)) for index in indices]
+        return [self.sample(EVALUATION_EPOCH, int(index)) for index in indices]

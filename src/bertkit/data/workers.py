@@ -30,7 +30,7 @@ from bertkit.text.tokenizer import Tokenizer
 Step = Literal["check", "make", "filter", "write"]
 """Of preparing, and of cleaning."""
 
-BATCH = 1 << 18
+BATCH_CHARACTERS = 1 << 18
 """Characters tokenized at a time."""
 
 
@@ -108,7 +108,7 @@ class Worker:
                 documents.append(len(pieces))
             sentences += pieces
             characters += len(document.text)
-            if characters >= BATCH:
+            if characters >= BATCH_CHARACTERS:
                 shards.add(*encode(sentences), documents, continues)
                 yield characters
                 sentences, documents, characters = [], [], 0
@@ -126,7 +126,7 @@ def _encoder(folder: Path, fingerprint: str) -> Encoder:
     return Encoder(Tokenizer.load(folder))
 
 
-TRIES = 3
+MAX_TRIES = 3
 """How often a unit is begun whose workers die."""
 
 
@@ -146,9 +146,9 @@ class Tries:
         Raises: StorageError where it was begun often enough.
         """
         self._deaths[number] += 1
-        if self._deaths[number] == TRIES:
+        if self._deaths[number] == MAX_TRIES:
             raise StorageError(
-                f"a worker process died, {TRIES} times at one piece of text (out of "
+                f"a worker process died, {MAX_TRIES} times at one piece of text (out of "
                 'memory? or a script without the usual if __name__ == "__main__":); '
                 "run it again, perhaps with fewer processes"
             ) from None

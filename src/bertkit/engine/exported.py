@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bertkit import memory
 from bertkit.errors import CheckpointError, ConfigError, refuse_unknown
-from bertkit.nn.precision import TILE, has_amx
+from bertkit.nn.precision import BF16_TILE_ROWS, has_amx
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
@@ -40,13 +40,13 @@ of a graph of ONNX may lie in itself."""
 MAX_BATCH_TOKENS = 4096
 """Tokens of a batch, padding included."""
 
-WIDEST = 1 << 16
+MAX_DIMENSION = 1 << 16
 """Numbers of a vector, at most."""
 
 Numbers = Literal["auto", "fp32", "bf16"]
 Runtime = Literal["onnxruntime", "openvino"]
 
-PART = 4096
+TEXTS_AT_ONCE = 4096
 """Texts tokenized at a time."""
 
 
@@ -61,7 +61,7 @@ class ExportRecord(msgspec.Struct, frozen=True):
 
     kind: Literal["onnx", "openvino"]
     sha256: dict[str, str]
-    dimension: Annotated[int, Meta(ge=1, le=WIDEST)]
+    dimension: Annotated[int, Meta(ge=1, le=MAX_DIMENSION)]
     length: Annotated[int, Meta(ge=3)]
     prompts: Prompts = msgspec.field(default_factory=Prompts)
     fingerprint: str = ""
@@ -121,7 +121,7 @@ class Graph:
                 f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
             )
         self.output = output
-        self.tile = TILE if not by_onnx and precision != "fp32" and has_amx() else 1
+        self.tile = BF16_TILE_ROWS if not by_onnx and precision != "fp32" and has_amx() else 1
         self.width = len(self.record.labels) if output == LOGITS else self.record.dimension
         self._path, weights = (folder / name for name in GRAPHS[self.record.kind])
         self._check(self._path)  # before a runtime reads it; weights are numbers, whatever they are
@@ -252,7 +252,7 @@ class Exported:
                 "that it was made of"
             )
         rest = iter(texts)
-        while part := list(itertools.islice(rest, PART)):
+        while part := list(itertools.islice(rest, TEXTS_AT_ONCE)):
             prompts = [self.prompt(prompt)] * len(part)
             encodings, owner = encode(
                 self.tokenizer,

@@ -23,16 +23,16 @@ from bertkit.nn.attention import Attention
 from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.precision import has_amx
 
-ALPHA = 0.5
+SMOOTHING = 0.5
 """How much of a large input number's difficulty moves into its weights."""
 
-TAIL = 1e-5
+CLIPPED_FRACTION = 1e-5
 """Share of the values behind an activation that may be cut at either end."""
 
-MIDDLE = 128
+ZERO_POINT = 128
 """Of the integers from 0 to 255."""
 
-SAMPLED = 512
+SAMPLED_ROWS = 512
 """Rows of a batch that are kept to find the ends by."""
 
 
@@ -108,7 +108,7 @@ class Int8Linear(nn.Module):
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach().float()
         self.factor = inputs.factor.to(dtype)
-        self.zero = torch.tensor(float(inputs.zero - MIDDLE), dtype=dtype)
+        self.zero = torch.tensor(float(inputs.zero - ZERO_POINT), dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.uint8:
@@ -174,13 +174,15 @@ def _zeros(count: int) -> Tensor:
 
 
 def rounded(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
-    """The input as integers, all of one dtype; `zero` is what stands for zero, less `MIDDLE`.
+    """The input as integers, all of one dtype; `zero` is what stands for zero, less `ZERO_POINT`.
     Shapes: (N, D) -> (N, D) of uint8.
 
     By way of int8: torch converts to it four times as fast, and bf16 is finest around 0.
     """
-    signed = torch.addcmul(zero, x, factor).round_().clamp_(-MIDDLE, MIDDLE - 1).to(torch.int8)
-    return signed.view(torch.uint8).bitwise_xor_(MIDDLE)  # its first bit: as many more as MIDDLE
+    signed = (
+        torch.addcmul(zero, x, factor).round_().clamp_(-ZERO_POINT, ZERO_POINT - 1).to(torch.int8)
+    )
+    return signed.view(torch.uint8).bitwise_xor_(ZERO_POINT)  # its first bit: `ZERO_POINT` more
 
 
 def trial() -> tuple[nn.Linear, Tensor]:
@@ -236,7 +238,7 @@ def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
     def see(name: str, x: Tensor) -> None:
         most = x.abs().amax(0)
         largest[name] = torch.maximum(largest[name], most) if name in largest else most
-        rows = torch.linspace(0, len(x) - 1, min(SAMPLED, len(x))).long()
+        rows = torch.linspace(0, len(x) - 1, min(SAMPLED_ROWS, len(x))).long()
         samples[name].append(x[rows].clone())
 
     with watched(layers, see):
@@ -248,7 +250,7 @@ def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
             smoothing = torch.ones_like(largest[name])
         else:
             weights = linear.weight.detach().abs().amax(0).clamp(min=1e-5)
-            smoothing = largest[name].clamp(min=1e-5) ** ALPHA / weights ** (1 - ALPHA)
+            smoothing = largest[name].clamp(min=1e-5) ** SMOOTHING / weights ** (1 - SMOOTHING)
             smoothing = smoothing.clamp(min=1e-3)
         low, high = _ends(torch.cat(samples[name]) / smoothing, cut=name.endswith(".down"))
         scale = max(high - low, 1e-8) / 255
@@ -260,7 +262,7 @@ def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
 def _ends(x: Tensor, *, cut: bool) -> tuple[float, float]:
     """The range that 8 bits are to cover; 0 is always in it."""
     values = x.flatten().sort().values
-    tail = int(TAIL * len(values)) if cut else 0
+    tail = int(CLIPPED_FRACTION * len(values)) if cut else 0
     return min(float(values[tail]), 0.0), max(float(values[-1 - tail]), 0.0)
 
 

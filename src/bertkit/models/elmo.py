@@ -20,7 +20,7 @@ from bertkit.nn.embedding import EmbeddingTable
 
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 
-WORDS = 256
+WORDS_AT_ONCE = 256
 """Different words that go through the convolutions together: each takes as much memory as its
 characters times all filters."""
 
@@ -119,7 +119,7 @@ class CharacterCNN(nn.Module):
 
     def forward(self, characters: Tensor) -> Tensor:
         distinct, which = characters.unique(dim=0, return_inverse=True)
-        vectors = torch.cat([self._words(part) for part in distinct.split(WORDS)])
+        vectors = torch.cat([self._words(part) for part in distinct.split(WORDS_AT_ONCE)])
         return vectors[which]
 
     def _words(self, characters: Tensor) -> Tensor:

@@ -21,9 +21,9 @@ from bertkit.nn.attention import Trace
 from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.cache import CacheStep
 from bertkit.nn.convolution import Convolution
-from bertkit.nn.disentangled_attention import TERMS, DistanceTable
+from bertkit.nn.disentangled_attention import SCORE_TERMS, DistanceTable
 from bertkit.nn.padding import lengthened
-from bertkit.nn.precision import TILE
+from bertkit.nn.precision import BF16_TILE_ROWS
 from bertkit.nn.relative_positions import RelativeBias
 from bertkit.nn.rotary_positions import Rotary
 
@@ -79,7 +79,7 @@ class Transformer(nn.Module):
         tokens = x.shape[0]
         if x.device.type == "cpu" and isinstance(batch.layout, Packed):
             learning = torch.is_grad_enabled() and x.dtype == torch.bfloat16
-            x = lengthened(x, rounded(tokens, at_a_time=TILE if learning else 1))
+            x = lengthened(x, rounded(tokens, at_a_time=BF16_TILE_ROWS if learning else 1))
         if trace is not None:
             trace.states.append(x[:tokens])
         everywhere, nearby = self._contexts(batch, x)
@@ -112,7 +112,7 @@ class Transformer(nn.Module):
         turned = config.positions if isinstance(config.positions, RotaryPositions) else None
         scale = None if config.attention.scaled else 1.0
         if distances is not None and scale is None:
-            scale = (TERMS * config.head_width) ** -0.5
+            scale = (SCORE_TERMS * config.head_width) ** -0.5
 
         def context(window: int | None, base: float | None = None) -> AttentionContext:
             rotary = None

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 from bertkit.batch import Packed
 
-ROOM = 8
+GROWTH_TOKENS = 8
 """Caches grow by so many tokens at a time, or by an eighth."""
 
-MORE = 8
+BEAM_STEPS = 8
 """Steps of beam search for which there is room, behind which keys that nobody sees are left."""
 
-FEW = 256
+FUSED_MAX_ROWS = 256
 """Rows of keys up to which torch's fused attention is the faster in fp32 on CPUs, where beams of
 many texts have a few short rows each (notes/2026-11.md)."""
 
@@ -96,7 +96,7 @@ class KeyValues:
         elif mask is not None and mask.shape[2] > 1:
             mask = mask.repeat_interleave(shared, 2)
         k, v = self.both[..., :length, :]
-        if q.dtype == torch.float32 and q.device.type == "cpu" and rows * groups > FEW:
+        if q.dtype == torch.float32 and q.device.type == "cpu" and rows * groups > FUSED_MAX_ROWS:
             mixed = _products(q, k, v, mask, scale)
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
@@ -123,7 +123,7 @@ class Cache:
     @staticmethod
     def of(keys: Sequence[Tensor], values: Sequence[Tensor], layout: Packed) -> Cache:
         """Of packed sequences, a layer each. Shapes: (N, Hkv, K) both."""
-        room = layout.longest + -layout.longest % ROOM
+        room = layout.longest + -layout.longest % GROWTH_TOKENS
         ids, places, tokens = layout.sequence_ids, layout.positions, layout.total
 
         def layer(*both: Tensor) -> KeyValues:
@@ -140,7 +140,7 @@ class Cache:
         """Room for so many more tokens of each row: a step, in which layers write and read."""
         longest = self.longest + width
         if longest > self.layers[0].room:
-            room = longest + max(ROOM, longest // ROOM)
+            room = longest + max(GROWTH_TOKENS, longest // GROWTH_TOKENS)
             self.layers = [one.padded(room) for one in self.layers]
         layout = Appended(self.lengths, width, longest)
         keys, places = torch.arange(longest, device=self.lengths.device)[None], layout.places
@@ -236,7 +236,7 @@ class BeamCache(Cache):
         slots = alive.argsort(dim=1, descending=True, stable=True)[:, : int(self.used.max())]
         self.keys = self.keys[requests].gather(1, slots)
         self.seen = self.seen.gather(2, slots[:, None].expand(-1, self.beams, -1))
-        slots = F.pad(slots, (0, MORE * self.beams))  # unseen until it is written
+        slots = F.pad(slots, (0, BEAM_STEPS * self.beams))  # unseen until it is written
         both = self.layers[0].both
         lines = torch.arange(2 * both.shape[1] * both.shape[2], device=both.device)
         lines = lines.view(2, both.shape[1], -1)[:, requests]

@@ -13,7 +13,7 @@ FORBIDDEN = -1e30
 """The score of what a mask forbids, where gradients are taken. Finite, so that they are too; so
 low that no sum of real scores makes up for it; and 10⁸ of them still add up within fp32."""
 
-PIECE = 512
+CHUNK_WORDS = 512
 """Words from which on a sequence is cut into pieces (`CRF.pieces`)."""
 
 
@@ -103,7 +103,7 @@ class CRF(nn.Module):
         starts, ends = self.starts.tolist(), self.ends.tolist()
         begin = 0
         for word in range(len(tags)):
-            if word - begin >= PIECE and starts[tags[word]] and ends[tags[word - 1]]:
+            if word - begin >= CHUNK_WORDS and starts[tags[word]] and ends[tags[word - 1]]:
                 yield word - begin
                 begin = word
         yield len(tags) - begin

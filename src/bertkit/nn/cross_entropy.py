@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from bertkit.nn.padding import in_tiles
-from bertkit.nn.precision import TILE, add_up
+from bertkit.nn.precision import BF16_TILE_ROWS, add_up
 
 LOGITS, LOGITS_OF_GPU = 80 << 20, 512 << 20
 """Bytes of logits that exist at one time, so that memory does not grow with a batch; few of them
@@ -139,4 +139,4 @@ def _rows(x: Tensor, weight: Tensor) -> int:
     most = (LOGITS_OF_GPU if x.is_cuda else LOGITS) // (weight.shape[0] * weight.element_size())
     parts = max(1, -(-len(x) // max(1, most)))
     each = -(-len(x) // parts)
-    return max(1, each + -each % TILE)
+    return max(1, each + -each % BF16_TILE_ROWS)

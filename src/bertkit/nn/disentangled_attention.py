@@ -14,7 +14,7 @@ from bertkit.nn.dropout import Dropout
 from bertkit.nn.embedding import EmbeddingTable
 from bertkit.nn.padding import rectangle
 
-TERMS = 3
+SCORE_TERMS = 3
 """Products that a score is the sum of: content to content, content to position, position to
 content. Each is divided by √(3 K)."""
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bertkit.batch import HIDDEN, Bucket, Padded
+from bertkit.batch import MASKED_SCORE, Bucket, Padded
 from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.padding import picked, rectangle
 
-BLOCK = 64
+MIN_BLOCK_QUERIES = 64
 """Queries of a block of `Local` at least; a wider window takes as many."""
 
 
@@ -166,7 +166,7 @@ class DenseAttention:
         hidden = cast(Tensor, keys.padding)
         if context.causal or context.window is not None:
             hidden = hidden | context.out_of_reach(queries.length, q.device)
-        mixed: Tensor = torch.softmax(scores - hidden.to(q.dtype) * HIDDEN, -1) @ v
+        mixed: Tensor = torch.softmax(scores - hidden.to(q.dtype) * MASKED_SCORE, -1) @ v
         return mixed.transpose(1, 2).flatten(0, 1)
 
 
@@ -209,7 +209,7 @@ def _blocks(
     grouped = q.shape[1] != kv.shape[2]
     q = rectangle(q, bucket).transpose(1, 2)
     k, v = rectangle(kv, bucket).permute(2, 0, 3, 1, 4)
-    size = max(BLOCK, window)
+    size = max(MIN_BLOCK_QUERIES, window)
     count = -(-bucket.length // size)
     short = count * size - bucket.length
     q = F.pad(q, (0, 0, 0, short)).unflatten(2, (count, size))

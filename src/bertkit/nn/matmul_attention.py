@@ -12,13 +12,13 @@ from bertkit.batch import Bucket
 from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.dropout import dropout_mask
 from bertkit.nn.padding import by_head, put
-from bertkit.nn.precision import TILE
+from bertkit.nn.precision import BF16_TILE_ROWS
 
-SCORES = 1 << 21
+MAX_SCORES = 1 << 21
 """Scores that are computed at a time where no gradient needs them: so many stay in a processor's
 cache (notes/2026-11.md)."""
 
-VECTOR = 32
+BF16_LANES = 32
 """How many bf16 numbers a processor's vector holds."""
 
 
@@ -116,13 +116,13 @@ class _Products(torch.autograd.Function):
 
 
 def _in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
-    """The same without a gradient, some `SCORES` at a time, and of them those in reach."""
+    """The same without a gradient, some `MAX_SCORES` at a time, and of them those in reach."""
     _, heads, width = q.shape
     scale = context.scaling(width)
     mixed = torch.zeros_like(q, memory_format=torch.contiguous_format)
     for queries, keys in context.buckets:
         # of one short sequence heads are read where they lie: copies take longer than they save
-        alone = queries.sequences == 1 and heads * queries.length * keys.length <= SCORES
+        alone = queries.sequences == 1 and heads * queries.length * keys.length <= MAX_SCORES
         by = _where_they_lie if alone else by_head
         (x,), (k, v) = by(q[:, None], queries), by(kv, keys)
         padding = context.padding(keys)
@@ -159,10 +159,10 @@ def _where_they_lie(x: Tensor, bucket: Bucket) -> Tensor:
 def _blocks_of(queries: Bucket, each: int) -> Iterator[tuple[slice, slice]]:
     """Which sequences, and which of their queries, are computed at a time; a query has `each`
     scores."""
-    together = max(1, SCORES // (queries.length * each))
-    parts = -(-queries.length * each // SCORES)
+    together = max(1, MAX_SCORES // (queries.length * each))
+    parts = -(-queries.length * each // MAX_SCORES)
     rows = -(-queries.length // parts)
-    rows += -rows % TILE
+    rows += -rows % BF16_TILE_ROWS
     for first in range(0, queries.sequences, together):
         for start in range(0, queries.length, rows):
             yield slice(first, first + together), slice(start, start + rows)
@@ -177,7 +177,7 @@ def _restrict(scores: Tensor, blocked: Tensor) -> None:
 def _hide(scores: Tensor, padding: Tensor) -> None:
     """Let nobody see these columns. Torch fills by a mask one number at a time, and adds a vector
     of them (notes/2026-11.md)."""
-    if scores.shape[-1] < VECTOR:
+    if scores.shape[-1] < BF16_LANES:
         scores.masked_fill_(padding, -torch.inf)
     else:
         scores += torch.zeros_like(padding, dtype=scores.dtype).masked_fill_(padding, -torch.inf)
@@ -187,14 +187,14 @@ def softmax(scores: Tensor) -> Tensor:
     """Over the last axis; in fp32 where torch would take bf16 numbers beside a few vectors one by
     one, up to four times as long (notes/2026-11.md)."""
     width = scores.shape[-1]
-    if scores.dtype == torch.bfloat16 and width % VECTOR and width < 4 * VECTOR:
+    if scores.dtype == torch.bfloat16 and width % BF16_LANES and width < 4 * BF16_LANES:
         return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
     return torch.softmax(scores, -1)
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
     """The gradient of `softmax`, of whose result these are the `weights`."""
-    if weights.dtype == torch.bfloat16 and weights.shape[-1] < VECTOR:
+    if weights.dtype == torch.bfloat16 and weights.shape[-1] < BF16_LANES:
         wide = torch._softmax_backward_data(grad.float(), weights.float(), -1, torch.float32)
         return wide.to(weights.dtype)
     return torch._softmax_backward_data(grad, weights, -1, weights.dtype)

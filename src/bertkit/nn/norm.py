@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.nn.precision import CACHED
+from bertkit.nn.precision import CONVERTED_AT_ONCE
 
 
 class LayerNorm(nn.LayerNorm):
@@ -56,7 +56,7 @@ class _LayerNorm(torch.autograd.Function):
         x, mean, scale, weight, bias = ctx.saved_tensors
         grad_x = torch.empty(x.shape, dtype=x.dtype)
         sums = torch.zeros(2, len(weight))
-        rows = max(1, CACHED // len(weight))
+        rows = max(1, CONVERTED_AT_ONCE // len(weight))
         parts = (t.flatten(0, -2).split(rows) for t in (grad_x, grad, x, mean, scale))
         for into, *(of, part, m, s) in zip(*parts, strict=True):
             wanted = [True, True, bias is not None]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bertkit.batch import Bucket
-from bertkit.nn.precision import TILE
+from bertkit.nn.precision import BF16_TILE_ROWS
 
 
 def lengthened(x: Tensor, rows: int) -> Tensor:
@@ -22,7 +22,7 @@ def lengthened(x: Tensor, rows: int) -> Tensor:
 def in_tiles(x: Tensor) -> Tensor:
     """The same, in bf16 on a CPU with as many rows as fill its tiles."""
     tiled = x.dtype == torch.bfloat16 and x.device.type == "cpu"
-    return lengthened(x, len(x) + -len(x) % TILE) if tiled else x
+    return lengthened(x, len(x) + -len(x) % BF16_TILE_ROWS) if tiled else x
 
 
 def rectangle(x: Tensor, bucket: Bucket) -> Tensor:

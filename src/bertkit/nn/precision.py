@@ -18,11 +18,11 @@ Precision = Literal["auto", "fp32", "bf16"]
 Inference = Literal["auto", "fp32", "bf16", "int8"]
 """What a finished model can compute in; int8 where its folder says how."""
 
-TILE = 32
+BF16_TILE_ROWS = 32
 """Rows of bf16 that a processor's matrix unit sums up at once: other numbers of rows cost up to a
 third more, and oneDNN new code for each (notes/2026-11.md)."""
 
-CACHED = 1 << 17
+CONVERTED_AT_ONCE = 1 << 17
 """How many bf16 numbers become fp32 at a time: so many stay in a processor's cache."""
 
 
@@ -125,7 +125,11 @@ def add_up(total: Tensor | None, more: Tensor) -> Tensor:
     if total.dtype == more.dtype or total.device.type != "cpu":
         return total.add_(more)
     # torch casts the whole of what it adds first, which goes through memory where that is large
-    parts = zip(total.view(-1).split(CACHED), more.reshape(-1).split(CACHED), strict=True)
+    parts = zip(
+        total.view(-1).split(CONVERTED_AT_ONCE),
+        more.reshape(-1).split(CONVERTED_AT_ONCE),
+        strict=True,
+    )
     for into, part in parts:
         into.add_(part)
     return total

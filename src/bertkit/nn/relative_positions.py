@@ -11,7 +11,7 @@ from bertkit.batch import Bucket
 from bertkit.nn.attention_context import Bias
 from bertkit.nn.embedding import EmbeddingTable
 
-FARTHEST = 128
+MAX_DISTANCE = 128
 """Distances from here on share a bucket."""
 
 
@@ -51,13 +51,16 @@ class RelativeBias(nn.Module):
 
 
 def bucketed(distance: Tensor, buckets: int, *, causal: bool = False) -> Tensor:
-    """The bucket of each distance: half of them for keys ahead, if there are any. The nearer half
-    of each have one distance; the others, up to `FARTHEST`, are equally wide in its logarithm."""
+    """Return the bucket of each distance: half of the buckets are for keys ahead, if there are any.
+
+    The nearer half of them have one distance each; the others, up to `MAX_DISTANCE`, are equally
+    wide in its logarithm.
+    """
     half = buckets if causal else buckets // 2
     exact = half // 2
     far = (-distance).clamp(min=0) if causal else distance.abs()
     # in this order of operations: at a bucket's edge another rounds to its neighbor
-    share = (far.clamp(min=1).float() / exact).log() / math.log(FARTHEST / exact)
+    share = (far.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact)
     wide = exact + (share * (half - exact)).long()
     near: Tensor = torch.where(far < exact, far, wide.clamp(max=half - 1))
     return near if causal else near.add(distance > 0, alpha=half)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertkit.batch import Packed
 
-FEW = 64
+FEW_TOKENS = 64
 """Tokens up to which three operations on all numbers are sooner done than eight on halves."""
 
 
@@ -65,7 +65,7 @@ def rotate(x: Tensor, rotary: Rotary, heads: int) -> Tensor:
     Shapes: x (R, H, K) -> the same.
     """
     if not torch.is_grad_enabled():
-        few = x.shape[0] <= FEW and not torch.compiler.is_exporting()
+        few = x.shape[0] <= FEW_TOKENS and not torch.compiler.is_exporting()
         return _turned_whole(x, rotary, heads) if few else _turned(x, rotary.cos, rotary.sin, heads)
     turned: Tensor = _Rotate.apply(x, rotary.cos, rotary.sin, heads)  # type: ignore[no-untyped-call]
     return turned

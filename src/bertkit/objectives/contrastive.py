@@ -16,7 +16,7 @@ from bertkit.models.model import Model
 MAX_BATCH_TOKENS = 8192
 """Tokens whose states are in memory while a step learns; the rest is computed twice."""
 
-STRENGTH = 10.0
+INVERSE_PENALTY = 10.0
 """The inverse of the weight of the head's L2 penalty, on vectors of length 1."""
 
 
@@ -51,7 +51,7 @@ def fit_logistic(
     def loss() -> Tensor:
         optimizer.zero_grad()
         wrong = F.cross_entropy(F.linear(unit, weight, bias), targets, each, reduction="sum")
-        total = wrong + weight.square().sum() / (2 * STRENGTH)
+        total = wrong + weight.square().sum() / (2 * INVERSE_PENALTY)
         total.backward()
         return total
 

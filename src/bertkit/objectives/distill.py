@@ -20,7 +20,7 @@ from bertkit.models.model import Model
 from bertkit.nn.attention import Trace, relations
 from bertkit.objectives.loss import Loss, Totals
 
-MAPS = "maps"
+MAPS_HEAD = "maps"
 """The name of the head that holds what turns a student's states into the teacher's width: a map
 of the embedding and one of all layers (TinyBERT's W_e and W_h), or that of the last layer alone."""
 
@@ -107,7 +107,7 @@ class Distillation:
                 nn.Linear(mine.hidden, theirs.hidden, bias=False)
                 for _ in range(1 if terms.compare == "cosine" else 2)
             )
-            self.learner = student.with_heads({MAPS: maps})
+            self.learner = student.with_heads({MAPS_HEAD: maps})
 
     def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss:
         terms = self.terms
@@ -157,8 +157,8 @@ class Distillation:
         gaps = []
         for mine, other in layers:
             own, wanted = trace.states[mine], theirs.states[other].float()
-            if MAPS in model.heads:
-                maps = [*model.heads[MAPS].children()]
+            if MAPS_HEAD in model.heads:
+                maps = [*model.heads[MAPS_HEAD].children()]
                 own = maps[-1 if mine else 0](own)
             if self.terms.compare == "cosine":
                 gaps.append((1.0 - F.cosine_similarity(own.float(), wanted, dim=-1)).sum())

@@ -19,10 +19,10 @@ from bertkit.models.model import Model, build
 from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Objective, Totals
 
-GENERATOR = "generator"
+GENERATOR_HEAD = "generator"
 """The name of the head that holds the generator while a model learns."""
 
-ROWS = 1024
+POSITIONS_AT_ONCE = 1024
 """Places for which the chances of all pieces are in memory at a time."""
 
 
@@ -62,7 +62,7 @@ def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
     head = generator.heads["mlm"]
     assert isinstance(head, MaskedLM)
     head.tied = (shared.tokens,)
-    return model.with_heads({GENERATOR: generator}), generator
+    return model.with_heads({GENERATOR_HEAD: generator}), generator
 
 
 def replaced_tokens(weight: float) -> Objective:
@@ -72,7 +72,7 @@ def replaced_tokens(weight: float) -> Objective:
     """
 
     def objective(model: Model, batch: Batch, totals: Totals) -> Loss:
-        generator = model.heads[GENERATOR]
+        generator = model.heads[GENERATOR_HEAD]
         assert isinstance(generator, Model)
         head = generator.heads["mlm"]
         assert isinstance(head, MaskedLM)
@@ -105,7 +105,7 @@ def replaced_tokens(weight: float) -> Objective:
 def _drawn(features: Tensor, head: MaskedLM, chance: torch.Generator | None) -> Tensor:
     """A piece for each masked place, drawn from the generator's chances. Shapes: (M, E) -> (M,)."""
     sampled = []
-    for rows in features.split(ROWS):
+    for rows in features.split(POSITIONS_AT_ONCE):
         chances = torch.softmax(F.linear(rows, head.weight, head.bias).float(), -1)
         sums = chances.cumsum(-1)
         # one random number a row; torch.multinomial takes one a piece

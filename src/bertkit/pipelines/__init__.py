@@ -13,7 +13,7 @@ from bertkit.errors import ConfigError, did_you_mean
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
 from bertkit.pipelines.base import (
-    NUMBER,
+    BYTES_PER_NUMBER,
     Pipeline,
     Work,
     inference_device,
@@ -161,7 +161,7 @@ def pipeline(
 
 
 __all__ = [
-    "NUMBER",
+    "BYTES_PER_NUMBER",
     "PIPELINES",
     "Candidate",
     "Embed",

@@ -22,19 +22,17 @@ from bertkit.engine.exported import Graph, Runtime
 from bertkit.engine.quantize import Int8, faster
 from bertkit.errors import CheckpointError, refuse_unknown
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve, resolve_device
-from bertkit.tasks.inference import PART, STREAM, Work, batched
+from bertkit.tasks.inference import Work, batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.threads import own_cores
 
-NUMBER = 64
+BYTES_PER_NUMBER = 64
 """Bytes of a number of an answer: as Python has it, and as text."""
 
 __all__ = [
-    "NUMBER",
-    "PART",
-    "STREAM",
+    "BYTES_PER_NUMBER",
     "ModelPipeline",
     "Pipeline",
     "Work",

@@ -18,8 +18,7 @@ from bertkit.errors import ConfigError
 from bertkit.nn.pooling import POOLINGS, Pooling
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import (
-    NUMBER,
-    PART,
+    BYTES_PER_NUMBER,
     ModelPipeline,
     Work,
     batched,
@@ -29,6 +28,7 @@ from bertkit.pipelines.base import (
     works_of,
 )
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import TEXTS_AT_ONCE
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter
@@ -106,7 +106,7 @@ class Embed(ModelPipeline):
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
         """The same for any number of texts, some thousands at a time as they come, with which of
         them were cut."""
-        for part in batched(texts, PART):
+        for part in batched(texts, TEXTS_AT_ONCE):
             encodings, owner = self._read(part, long, prompt)
             yield self.vectors(encodings, owner), cut(encodings, owner)
 
@@ -115,7 +115,7 @@ class Embed(ModelPipeline):
     ) -> list[Work]:
         """Raises: DataError as `long` says, ConfigError for a prompt that the folder has not."""
         works = works_of(*self._read(texts, long, prompt), len(texts))
-        return [replace(work, answer_bytes=NUMBER * self.dimension) for work in works]
+        return [replace(work, answer_bytes=BYTES_PER_NUMBER * self.dimension) for work in works]
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A vector for each, one at least. Shapes: (S, D)."""

@@ -19,11 +19,12 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import STREAM, ModelPipeline, Work, batched
+from bertkit.pipelines.base import ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import STREAM_ITEMS
 from bertkit.text.long_texts import Long
 
-MASKS = 256
+MASKS_AT_ONCE = 256
 """Masks whose pieces are looked for at a time: each has a number for every piece there is."""
 
 
@@ -58,7 +59,7 @@ class FillMask(ModelPipeline):
         """
         return [
             answers
-            for part in batched(several(texts), STREAM)
+            for part in batched(several(texts), STREAM_ITEMS)
             for answers in self.run(self.prepare(part, top=top, long=long))
         ]
 
@@ -97,7 +98,7 @@ class FillMask(ModelPipeline):
             """Ids and probabilities. Shapes: (P, 2, top)."""
             assert batch.token_indices is not None
             states, parts = model.encoded(batch), []
-            for indices in batch.token_indices.split(MASKS):
+            for indices in batch.token_indices.split(MASKS_AT_ONCE):
                 logits = model.heads["mlm"](states, replace(batch, token_indices=indices)).float()
                 # a padded vocabulary has more rows than tokens
                 likely = torch.softmax(logits[:, :size], -1).topk(min(top, size))

@@ -12,8 +12,9 @@ from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
+from bertkit.pipelines.base import ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import TEXTS_AT_ONCE
 from bertkit.text.long_texts import Long
 
 
@@ -41,7 +42,7 @@ class NextSentence(ModelPipeline):
             raise DataError(f"{len(a):,} first and {len(b):,} second sentences; give as many")
         return [
             answer
-            for part in batched(zip(a, b, strict=True), PART)
+            for part in batched(zip(a, b, strict=True), TEXTS_AT_ONCE)
             for answer in self.run(self.prepare(part, long=long))
         ]
 

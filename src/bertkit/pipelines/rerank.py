@@ -12,8 +12,9 @@ from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import PART, ModelPipeline, Work, batched
+from bertkit.pipelines.base import ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import TEXTS_AT_ONCE
 from bertkit.tasks.labeled_text import PROBLEMS, reads_pairs
 from bertkit.text.long_texts import Long
 
@@ -37,7 +38,7 @@ class Rerank(ModelPipeline):
         """A score for each text, in their order, larger for a better one; what is too long for the
         model is cut. With two labels these are log-odds. Shapes: (S,)."""
         pairs = ((query, text) for text in several(texts))
-        scores = [self.run(self.prepare(part)) for part in batched(pairs, PART)]
+        scores = [self.run(self.prepare(part)) for part in batched(pairs, TEXTS_AT_ONCE)]
         return np.concatenate([np.empty(0, np.float32), *scores])
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "truncate") -> list[Work]:

@@ -14,8 +14,9 @@ from bertkit.engine.engine import Engine, Forward
 from bertkit.engine.word_states import layer_states
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import NUMBER, STREAM, ModelPipeline, Work, batched
+from bertkit.pipelines.base import BYTES_PER_NUMBER, ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import STREAM_ITEMS
 from bertkit.text.long_texts import Long
 
 Layer = int | Sequence[int]
@@ -66,7 +67,7 @@ class EmbedTokens(ModelPipeline):
         """
         return [
             answer
-            for part in batched(several(texts), STREAM)
+            for part in batched(several(texts), STREAM_ITEMS)
             for answer in self.run(self.prepare(part, layer=layer, long=long))
         ]
 
@@ -76,7 +77,7 @@ class EmbedTokens(ModelPipeline):
         """Tokenize texts. Raises: ConfigError, DataError as a call does."""
         if long == "window":
             raise ConfigError("long: window is not supported for token embeddings; use truncate")
-        size = NUMBER * self.loaded.model.config.hidden * len(self._indices(layer))
+        size = BYTES_PER_NUMBER * self.loaded.model.config.hidden * len(self._indices(layer))
         return [
             replace(work, item=layer, answer_bytes=size * work.tokens)
             for work in self._encoded(texts, None, long)

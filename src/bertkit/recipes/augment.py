@@ -28,13 +28,13 @@ from bertkit.text.word_vectors import Vectors
 WORD = re.compile(r"[^\W\d_]+")
 """What may be replaced: a run of letters."""
 
-SPACES = "Ġ▁"
+SPACE_MARKERS = "Ġ▁"
 """What pieces spell a space before them with."""
 
 LONGEST_WORD = 100
 """Characters; WordPiece knows no longer one."""
 
-MORE = 4
+CANDIDATE_FACTOR = 4
 """So many times the candidates are asked of the model, since pieces inside words are none."""
 
 Candidates = Mapping[tuple[int, int], Sequence[str]]
@@ -138,7 +138,9 @@ class Guesser:
         pieces = self.tokenizer.pieces(range(self.tokenizer.vocab_size))
         starts = self.tokenizer.starts_word
         self.words = [
-            piece.lstrip(SPACES) if starts[i] and WORD.fullmatch(piece.lstrip(SPACES)) else ""
+            piece.lstrip(SPACE_MARKERS)
+            if starts[i] and WORD.fullmatch(piece.lstrip(SPACE_MARKERS))
+            else ""
             for i, piece in enumerate(pieces)
         ]
 
@@ -175,5 +177,7 @@ class Guesser:
         logits = self.head(states, replace(batch, token_indices=places))[
             :, : self.tokenizer.vocab_size
         ]
-        best: Tensor = logits.topk(min(MORE * self.count, self.tokenizer.vocab_size)).indices
+        best: Tensor = logits.topk(
+            min(CANDIDATE_FACTOR * self.count, self.tokenizer.vocab_size)
+        ).indices
         return best

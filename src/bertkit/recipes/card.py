@@ -11,7 +11,7 @@ from bertkit.recipes.final_test import read_test
 from bertkit.recipes.metadata import data_name, front_matter, model_name
 from bertkit.storage import read_bytes, write_text
 from bertkit.tasks.confusion import MOST_LABELS, NO_LABEL
-from bertkit.training.epochs import ADAPTER
+from bertkit.training.epochs import ADAPTER_DIRECTORY
 
 FILE = "README.md"
 
@@ -167,7 +167,9 @@ def _test(scores: Mapping[str, float], seeds: Mapping[str, Mapping[str, Any]] | 
 def _adapters(folder: Path, lora: Mapping[str, Any]) -> list[str]:
     if not lora.get("rank"):
         return []
-    alone = "; `adapter/` holds them alone, as peft reads them" * (folder / ADAPTER).exists()
+    alone = (
+        "; `adapter/` holds them alone, as peft reads them" * (folder / ADAPTER_DIRECTORY).exists()
+    )
     return ["", f"Its adapters (LoRA) are merged{alone}."]
 
 

@@ -13,7 +13,7 @@ from bertkit.data.labels import WHOLE
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
 from bertkit.tasks.task import Task
-from bertkit.training.epochs import BEST
+from bertkit.training.epochs import BEST_PREFIX
 
 FEW_STEPS = 100
 """Number of steps below which a smaller batch size may help a model that has not learned."""
@@ -21,7 +21,7 @@ FEW_STEPS = 100
 SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
 """The learning rates that are usual of small models; the second is the highest of all."""
 
-COMMON = 0.7
+COMMON_LABEL_FRACTION = 0.7
 """The share of rows from which a label is so common that to answer it alone is tempting."""
 
 
@@ -167,7 +167,7 @@ def check_answers(
         remedy = f"the model has not learned {lesson}. {change}"
         if steps is not None and steps < FEW_STEPS:
             remedy += f"; or lower batch_size: the run had only {steps} steps"
-        if share > COMMON:
+        if share > COMMON_LABEL_FRACTION:
             remedy += "; as the label is so common, class_weights balanced may help, too"
     say(f"warning: {name}: {what}: {remedy}")
 
@@ -180,7 +180,7 @@ def unlearned(
 ) -> str | None:
     """Describe a score that is not above chance, or return None."""
     for score, chance in task.chance(examples).items():
-        value = scores.get(score, scores.get(BEST + score))
+        value = scores.get(score, scores.get(BEST_PREFIX + score))
         if value is not None and not value > chance:
             constant = task.constant_prediction(answers) if answers else None
             if constant is not None:

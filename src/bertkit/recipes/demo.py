@@ -41,15 +41,15 @@ from bertkit.view.runs import loss_curve
 VOCAB = 8192
 SEEDS = (0, 1, 2)
 PER_LABEL = {"train": 100, "dev": 100}
-PASSAGE = 3
+PASSAGE_SENTENCES = 3
 """Sentences of a labelled passage."""
 
-LABELS = 6
+MAX_LABELS = 6
 """The sources with most passages; telling them apart is the labelled task."""
 
 FINETUNE: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3}
 
-STEPS = 900
+PRETRAINING_STEPS = 900
 """The same on every machine, busy or not: a demo that pretrains too little shows the contrary."""
 
 CONFIG = {
@@ -63,7 +63,7 @@ CONFIG = {
 
 
 def demo(
-    out: Path = Path("demo"), *, text: Sequence[Path] | None = None, steps: int = STEPS
+    out: Path = Path("demo"), *, text: Sequence[Path] | None = None, steps: int = PRETRAINING_STEPS
 ) -> Path:
     """The whole life of a BERT on this machine, with a report, in minutes.
 
@@ -79,7 +79,9 @@ def demo(
     """
     refuse_used(out)
     if steps < 1:
-        raise ConfigError(f"steps: {steps}; pretraining takes one at least, {STEPS} to learn much")
+        raise ConfigError(
+            f"steps: {steps}; pretraining takes one at least, {PRETRAINING_STEPS} to learn much"
+        )
     began = time.perf_counter()
 
     say("1/6 text")
@@ -247,16 +249,19 @@ def _labelled(
     for sentence, source in unique.items():
         sentences.setdefault(source, []).append(sentence)
     by_source = {
-        source: [" ".join(own[i : i + PASSAGE]) for i in range(0, len(own) - PASSAGE + 1, PASSAGE)]
+        source: [
+            " ".join(own[i : i + PASSAGE_SENTENCES])
+            for i in range(0, len(own) - PASSAGE_SENTENCES + 1, PASSAGE_SENTENCES)
+        ]
         for source, own in sentences.items()
     }
     wanted = sum(PER_LABEL.values())
     enough = {s: examples for s, examples in by_source.items() if len(examples) >= wanted}
-    labels = sorted(enough, key=lambda s: -len(enough[s]))[:LABELS]
+    labels = sorted(enough, key=lambda s: -len(enough[s]))[:MAX_LABELS]
     if len(labels) < 2:
         raise DataError(
             f"the text has only {len(labels)} sources (files or folders) with {wanted} passages of "
-            f"{PASSAGE} plain sentences; the labelled task needs two"
+            f"{PASSAGE_SENTENCES} plain sentences; the labelled task needs two"
         )
     train, dev = [], []
     for label in labels:

@@ -13,7 +13,7 @@ from bertkit.pipelines import Candidate
 from bertkit.view.figures import Share, Table
 from bertkit.view.page import write_report
 
-LITTLE = 0.9
+UNTRAINED_FRACTION = 0.9
 """A loss above this share of the one from counting pieces: the model knows little beyond them."""
 
 
@@ -54,7 +54,7 @@ class DemoReport:
         said += "; this run does not show what pretraining is for: its loss of masked words is "
         loss, steps = self.pretraining["mlm_loss"], self.pretraining["steps"]
         said += f"{loss:.2f}, where counting pieces alone gives {self.frequency_loss:.2f}; "
-        if loss > LITTLE * self.frequency_loss:
+        if loss > UNTRAINED_FRACTION * self.frequency_loss:
             return (
                 f"{said}that is little yet, so give it more than {steps:,} --steps, or more --text"
             )
@@ -63,7 +63,7 @@ class DemoReport:
         )
 
 
-LITTLE = 0.9
+UNTRAINED_FRACTION = 0.9
 """A loss above this share of the one from counting pieces: the model knows little beyond them."""
 
 

@@ -111,13 +111,13 @@ def embed(
         given = texts_of(given, text_column, "texts")
     vectors = np.empty((len(given), pipeline.dimension), np.float32)
     parts, count = pipeline.stream(given, long=long), 0
-    for part, _ in parts if len(given) <= WATCHED else _watched(parts, len(given)):
+    for part, _ in parts if len(given) <= MIN_TEXTS_FOR_PROGRESS else _watched(parts, len(given)):
         vectors[count : count + len(part)] = part
         count += len(part)
     return vectors
 
 
-WATCHED = 1000
+MIN_TEXTS_FOR_PROGRESS = 1000
 """With more texts than these progress is shown."""
 
 
@@ -222,12 +222,12 @@ class TunedEmbed(Exported):
     windows = True  # its graphs normalize nothing
 
     def __init__(self, folder: Path, tuned: Tuned) -> None:
-        from bertkit.checkpoint.tuned import GRAPH
+        from bertkit.checkpoint.tuned import GRAPH_DIRECTORY
 
         self.folder, self.tuned = folder, tuned
         self.graphs = tuned.graphs(folder)
         usual = tuned.runtime([1]) or tuned.runtimes[0]
-        super().__init__(folder / GRAPH, graph=self.graphs(usual))
+        super().__init__(folder / GRAPH_DIRECTORY, graph=self.graphs(usual))
         say(f"precision: {tuned.precision}, {tuned.said}, as tuned on this machine")
 
     @cached_property

@@ -15,13 +15,13 @@ from bertkit.tasks.task import A, E, ErrorRecord, Task
 from bertkit.view.page import ERRORS, render
 
 JSONL, HTML = "errors.jsonl", "errors.html"
-MOST = 100
+SHOWN_ERRORS = 100
 """Errors listed on the page at first; the file of rows has all."""
 OF_A_PAIR = 20
 """Errors of each pair of labels that the page has beside these, for those who choose the pair."""
-ROWS = 1000
+MAX_ERRORS = 1000
 """Errors on the page in all."""
-WIDEST = 40
+MAX_MATRIX_LABELS = 40
 """Labels of a confusion matrix that is shown whole; of more, the pairs that are confused."""
 
 
@@ -86,7 +86,7 @@ def write_mistakes(
         wrong=len(wrong),
         of=len(examples),
         errors=list(_rows(wrong, numbers)),
-        listed=min(len(wrong), MOST),
+        listed=min(len(wrong), SHOWN_ERRORS),
         labels=_labels(report, numbers),
         matrix=_matrix(report, numbers),
         confused=[] if report is None else _confused(report, numbers),
@@ -99,8 +99,8 @@ def _rows(wrong: Sequence[Mistake], numbers: dict[str, str]) -> Iterator[Mistake
     seen: Counter[LabelPair] = Counter()
     count = 0
     for place, mistake in enumerate(wrong):
-        listed = place < MOST
-        if count < ROWS and (listed or any(seen[pair] < OF_A_PAIR for pair in mistake.pairs)):
+        listed = place < SHOWN_ERRORS
+        if count < MAX_ERRORS and (listed or any(seen[pair] < OF_A_PAIR for pair in mistake.pairs)):
             pairs = " ".join(dict.fromkeys(_named(pair, numbers) for pair in mistake.pairs))
             yield MistakeRow(Path(mistake.where).name, mistake.record, pairs, listed)
             count += 1
@@ -132,7 +132,11 @@ def _matrix(
     report: LabelReport | None, numbers: dict[str, str]
 ) -> tuple[list[str], list[tuple[str, list[PairCell]]]] | None:
     """The names of the columns, and a row for each expected label; None where it is too wide."""
-    if report is None or report.confusion is None or len(report.confusion.labels) > WIDEST:
+    if (
+        report is None
+        or report.confusion is None
+        or len(report.confusion.labels) > MAX_MATRIX_LABELS
+    ):
         return None
     names = report.confusion.labels
     shown = [NO_LABEL if name is None else name for name in names]
@@ -152,9 +156,9 @@ def _matrix(
 
 def _confused(report: LabelReport, numbers: dict[str, str]) -> list[tuple[str, str, PairCell]]:
     """The pairs that are confused most, where the matrix is too wide to be shown."""
-    if report.confusion is None or len(report.confusion.labels) <= WIDEST:
+    if report.confusion is None or len(report.confusion.labels) <= MAX_MATRIX_LABELS:
         return []
     return [
         (expected, answered, PairCell(times, _named((expected, answered), numbers), "rows"))
-        for expected, answered, times in report.confused()[:WIDEST]
+        for expected, answered, times in report.confused()[:MAX_MATRIX_LABELS]
     ]

@@ -15,7 +15,7 @@ from bertkit.storage import read_json, write_json
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
 
-PREFIX = "test_"
+TEST_PREFIX = "test_"
 """Begins the names of their scores beside those of dev."""
 
 
@@ -40,7 +40,7 @@ def read_test(out: Path) -> dict[str, float]:
     match record:
         case {"scores": {}}:
             scores: dict[str, float] = record["scores"]
-            return {PREFIX + name: score for name, score in scores.items()}
+            return {TEST_PREFIX + name: score for name, score in scores.items()}
     raise CheckpointError(
         f"{out / TEST}: damaged; remove it, and score the rows again with bertkit evaluate"
     )

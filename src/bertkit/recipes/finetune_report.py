@@ -22,7 +22,13 @@ from bertkit.storage import link_or_copy, sha256, writing
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
 from bertkit.training.dev_loss import dev_loss
-from bertkit.training.epochs import ADAPTER, Epochs, check_published, read_scores, read_seeds
+from bertkit.training.epochs import (
+    ADAPTER_DIRECTORY,
+    Epochs,
+    check_published,
+    read_scores,
+    read_seeds,
+)
 from bertkit.training.run import Run
 
 
@@ -84,7 +90,7 @@ def publish(best: Path, out: Path, *, of: int = 1) -> None:
     """
     if (out / SCORES).exists() and sha256(out / SCORES) != sha256(best / SCORES):
         (out / TEST).unlink(missing_ok=True)
-        shutil.rmtree(out / ADAPTER, ignore_errors=True)
+        shutil.rmtree(out / ADAPTER_DIRECTORY, ignore_errors=True)
     for file in best.rglob("*"):
         place = file.relative_to(best)
         if file.is_file() and not place.parts[0].startswith("seed-"):

@@ -30,7 +30,7 @@ from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import drop_weights, read_scores, read_seeds
 
-MOST = 100
+MAX_RUNS = 100
 """Runs that are begun without asking."""
 
 NAME = re.compile(r"[^\w.+]")
@@ -238,9 +238,9 @@ def _scores(folder: Path) -> dict[str, float]:
 
 def _ask(count: int) -> None:
     """Raises: ConfigError for more runs than anybody may have meant, unless they say so."""
-    if count <= MOST:
+    if count <= MAX_RUNS:
         return
-    sentence = f"grid: {count:,} runs, and {MOST} are begun without asking"
+    sentence = f"grid: {count:,} runs, and {MAX_RUNS} are begun without asking"
     if not sys.stdin.isatty():
         raise ConfigError(f"{sentence}; name fewer values, or start it at a terminal")
     print(f"{sentence}. Begin? [y/N] ", end="", file=sys.stderr, flush=True)

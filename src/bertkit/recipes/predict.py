@@ -15,7 +15,7 @@ from bertkit.nn.precision import Inference, check_cpu
 from bertkit.recipes.predict_file import answered
 from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
-from bertkit.tasks.inference import STREAM, Answering
+from bertkit.tasks.inference import STREAM_ITEMS, Answering
 from bertkit.tasks.task import Reading
 from bertkit.text.long_texts import Long
 
@@ -75,4 +75,4 @@ def predict(
     elif not (hasattr(rows, "__iter__") or is_rows(rows)):
         raise DataError(f"rows: {type(rows).__name__} holds none; give {KINDS}")
     examples = answer.examples(rows, named)
-    return list(answered(answer, examples, long=long, watched=len(examples) > STREAM))
+    return list(answered(answer, examples, long=long, watched=len(examples) > STREAM_ITEMS))

@@ -19,7 +19,7 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.progress import progress
 from bertkit.storage import csv_line, refuse_used, writing
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.inference import PART, STREAM, Answering, batched, free
+from bertkit.tasks.inference import STREAM_ITEMS, TEXTS_AT_ONCE, Answering, batched, free
 from bertkit.tasks.task import Reading
 from bertkit.tasks.trained_columns import as_learned
 from bertkit.text.long_texts import Long
@@ -69,7 +69,7 @@ def answered(
     """An answer for each example as it comes; long ones are cut, and counted, as those of files."""
     long = long or answer.task.long_of_files()
     # texts that are compared with each other are answered together
-    size = PART if answer.task.batching == "step" else STREAM
+    size = TEXTS_AT_ONCE if answer.task.batching == "step" else STREAM_ITEMS
     cut = 0
     with progress(watched=watched) as bar:
         task = bar.add_task("answering", total=len(examples), note="")
@@ -87,7 +87,7 @@ def answered_texts(
 ) -> Iterator[tuple[Row, Any]]:
     """Each text as a row, with its answer."""
     beside = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}
-    for part in batched(texts, STREAM):
+    for part in batched(texts, STREAM_ITEMS):
         answers = answer([(text, pair) if pair else text for text in part], long=long)
         for text, one in zip(part, answers, strict=True):
             yield {"text": text, **beside}, one

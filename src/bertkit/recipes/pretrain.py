@@ -19,7 +19,7 @@ from bertkit.console import say
 from bertkit.data.corpus import Corpus
 from bertkit.data.corpus_volumes import draws_of
 from bertkit.data.pairs import Pairs
-from bertkit.data.samples import DRAWS
+from bertkit.data.samples import SAMPLING_VERSION
 from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
@@ -32,7 +32,7 @@ from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
 from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
-from bertkit.objectives.replaced_tokens import GENERATOR, replaced_tokens, with_generator
+from bertkit.objectives.replaced_tokens import GENERATOR_HEAD, replaced_tokens, with_generator
 from bertkit.pipelines import PIPELINES
 from bertkit.recipes.pretrain_card import write_pretraining_card
 from bertkit.recipes.pretrain_samples import RunSamples
@@ -179,7 +179,7 @@ def _check_record(
             "corpus": sha256(text.folder / "manifest.json"),
             "corpus_folder": corpus,
             "tokenizer": tokenizer.fingerprint,
-            "draws": DRAWS if isinstance(text, Pairs) else draws_of(text),
+            "draws": SAMPLING_VERSION if isinstance(text, Pairs) else draws_of(text),
         },
         free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
         refusals={
@@ -336,7 +336,9 @@ class _Folder:
             generation=generation,
         )
         if generator is not None:
-            save(out / GENERATOR, generator, self.tokenizer, family, weights=weights(generator))
+            save(
+                out / GENERATOR_HEAD, generator, self.tokenizer, family, weights=weights(generator)
+            )
 
     def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
         """Make a checkpoint's weights those of the folder."""

@@ -35,7 +35,7 @@ from bertkit.view.runs import draw
 RUN_FILE = "run.toml"
 """In the folder of a pretraining: what was asked, with every default."""
 
-DECAY = 0.4
+DECAY_FRACTION = 0.4
 """Share of the steps in which `wsd` decays, where none is given."""
 
 
@@ -277,7 +277,7 @@ def warn(train: Train, *, attention_dropout: float, device: str) -> None:
         say(
             f"train.warmup_steps = {train.warmup_steps} and {decay} steps of decay are more than "
             f"train.steps = {train.steps}: the learning rate never reaches its peak; set "
-            f"train.decay_steps to {min(stable, round(DECAY * train.steps))}, for example"
+            f"train.decay_steps to {min(stable, round(DECAY_FRACTION * train.steps))}, for example"
         )
     if train.batch_warmup_steps > train.steps:
         say(
@@ -288,7 +288,7 @@ def warn(train: Train, *, attention_dropout: float, device: str) -> None:
 
 
 def _decay_steps(train: Train) -> int:
-    return train.decay_steps or round(DECAY * train.steps)
+    return train.decay_steps or round(DECAY_FRACTION * train.steps)
 
 
 def _counted(

@@ -24,7 +24,7 @@ from bertkit.pipelines.base import batched, load_on
 from bertkit.progress import progress
 from bertkit.training.loop import evaluate
 
-SAMPLES = 256
+SAMPLES_AT_ONCE = 256
 """Masked sequences made at a time."""
 
 
@@ -92,7 +92,7 @@ def evaluate_masked(
     nats, right = 0.0, 0.0
     with progress() as bar:
         task = bar.add_task("masked tokens", total=count, note="")
-        for part in batched(_samples(blocks, chosen, frame), SAMPLES):
+        for part in batched(_samples(blocks, chosen, frame), SAMPLES_AT_ONCE):
             batches = collate(part, head=None, max_batch_tokens=MAX_BATCH_TOKENS)
             losses, accuracy = evaluate(alone, pretrain, batches)
             nats += losses["mlm"] * len(part)

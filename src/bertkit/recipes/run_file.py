@@ -30,7 +30,7 @@ from bertkit.nn.precision import Precision
 from bertkit.objectives.distill import Terms
 from bertkit.objectives.replaced_tokens import Generator
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.training.optimizer import MOMENTUM
+from bertkit.training.optimizer import MUON_MOMENTUM
 from bertkit.training.trackers import Track
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -78,7 +78,7 @@ class Train(Settings, frozen=True):
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
     adamw_weight_decay: Annotated[float, Meta(ge=0.0)] | None = None
     """Weight decay of the weights that AdamW updates next to Muon; by default `weight_decay`."""
-    momentum: Beta = MOMENTUM
+    momentum: Beta = MUON_MOMENTUM
     """How much Muon keeps at each step of the mean gradient."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """How much AdamW keeps at each step of the mean gradient and of its square."""
@@ -155,7 +155,7 @@ class Train(Settings, frozen=True):
         given = {
             "adamw_learning_rate": self.adamw_learning_rate is not None,
             "adamw_weight_decay": self.adamw_weight_decay is not None,
-            "momentum": self.momentum != MOMENTUM,
+            "momentum": self.momentum != MUON_MOMENTUM,
         }
         for name in (name for name, value in given.items() if value and self.optimizer != "muon"):
             raise ValueError(f'{name}: is for optimizer = "muon", and it is adamw; leave it out')

@@ -18,7 +18,7 @@ from bertkit.training.journal import drawable
 from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import RunView, different_settings, find_runs, read_run, thin
 
-SEED = "seed"
+SEED_SETTING = "seed"
 """The last part of the name of the setting by which repetitions differ."""
 
 
@@ -109,7 +109,7 @@ def _rows(opened: Sequence[RunView], scores: Sequence[Mapping[str, float]]) -> l
     rows: dict[str, _Row] = {}
     for run, its in zip(opened, scores, strict=True):
         asked = flat(run.record)
-        same = {path: v for path, v in asked.items() if path.rpartition(".")[2] != SEED}
+        same = {path: v for path, v in asked.items() if path.rpartition(".")[2] != SEED_SETTING}
         row = rows.setdefault(repr(sorted(same.items())) if asked else run.name, _Row([], []))
         row.runs.append(run)
         row.scores.append(its)
@@ -138,7 +138,9 @@ def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[s
     records = [row.runs[0].record for row in rows]
     kinds = {"config" in record for record in records if record}
     different = different_settings(records) if len(kinds) == 1 else {}  # else nearly all differ
-    columns |= {path: cells for path, cells in different.items() if path.rpartition(".")[2] != SEED}
+    columns |= {
+        path: cells for path, cells in different.items() if path.rpartition(".")[2] != SEED_SETTING
+    }
     count = "{:.0f}".format if exact else "{:,.0f}".format
     minutes = "{:.4f}".format if exact else "{:.1f}".format
     columns["steps"] = [row.mean(lambda run: run.step, count) for row in rows]

@@ -32,12 +32,12 @@ from bertkit.recipes.run_file import Train
 from bertkit.storage import read_json
 from bertkit.training.journal import Journal
 
-FIRST = 3
+SKIPPED_LINES = 3
 """Lines of a journal that are not counted: the first steps take longer."""
 
 FEWEST = 5
 
-PAYS = 1.5
+WORTHWHILE_SPEEDUP = 1.5
 """Twice as many GPUs that are so many times as fast are said to pay."""
 
 
@@ -150,13 +150,13 @@ def measured_of(run: Path) -> Measured:
     lines: list[dict[str, Any]] = [r for r in Journal(run).records() if "tokens_per_second" in r]
     lines = [
         r
-        for r in lines[FIRST:]
+        for r in lines[SKIPPED_LINES:]
         if train.samples(r["step"] - 1)[1] == train.batch_size and "slowest_rank" not in r
     ]
     if len(lines) < FEWEST:
         raise TrainingError(
             f"{run}: the journal has {len(lines)} steps of one process to measure by, and {FEWEST} "
-            f"are needed behind the first {FIRST}; let it run on, or log more often "
+            f"are needed behind the first {SKIPPED_LINES}; let it run on, or log more often "
             "(train.log_every)"
         )
     tokens = [r["tokens"] for r in lines]
@@ -212,8 +212,11 @@ def _verdict(run: Measured, machines: Machines) -> str:
     gpus = 1
     while 2 * gpus <= run.samples:
         now, twice = (estimate(run, machines, n, 1.0).seconds for n in (gpus, 2 * gpus))
-        if now / twice < PAYS:
-            return f"Beyond {gpus:,} GPUs twice as many are less than {PAYS} times as fast."
+        if now / twice < WORTHWHILE_SPEEDUP:
+            return (
+                f"Beyond {gpus:,} GPUs twice as many are less than "
+                f"{WORTHWHILE_SPEEDUP} times as fast."
+            )
         gpus *= 2
     return f"Twice as many GPUs pay up to {gpus:,}: a step has no more samples."
 

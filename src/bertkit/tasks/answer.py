@@ -28,7 +28,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
-PART = 1024
+QUESTIONS_AT_ONCE = 1024
 """Questions tokenized at a time, so that many need little memory."""
 
 NO_ANSWER = "(no answer)"
@@ -145,8 +145,8 @@ class Answer(Task[Question, QuestionAnswer]):
         windows of a question without an answer do.
         """
         built = []
-        for begin in range(0, len(examples), PART):
-            part = examples[begin : begin + PART]
+        for begin in range(0, len(examples), QUESTIONS_AT_ONCE):
+            part = examples[begin : begin + QUESTIONS_AT_ONCE]
             encodings = tokenizer.encode_batch(
                 [example.question for example in part],
                 [example.context for example in part],

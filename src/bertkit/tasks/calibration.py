@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 F = TypeVar("F", bound=np.floating)
 
-BINS = 15
+CONFIDENCE_BINS = 15
 """Of confidence, as in Guo et al. 2017."""
 
-WIDEST = 6.0
+MAX_LOG_TEMPERATURE = 6.0
 """The natural logarithm of the highest temperature, and of the inverse of the lowest."""
 
 
@@ -47,7 +47,10 @@ def fit_temperature(probabilities: NDArray[np.float64], targets: NDArray[np.int6
     wanted = np.full((count, labels), 1.0 / (count + labels))
     wanted[np.arange(count), targets] += count / (count + labels)
     told = (wanted * logits).sum()
-    low, high = -WIDEST, WIDEST  # the logarithm of the inverse temperature
+    low, high = (
+        -MAX_LOG_TEMPERATURE,
+        MAX_LOG_TEMPERATURE,
+    )  # the logarithm of the inverse temperature
     for _ in range(60):
         middle = (low + high) / 2
         # the slope of the negative log-likelihood, which is convex in the inverse temperature
@@ -67,8 +70,8 @@ def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_])
     The mean difference in 15 bins of equal width, each as heavy as it has rows. Shapes: (N,) both.
     Source: Guo et al. 2017, equation 3.
     """
-    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    off = np.bincount(bins, confidence - right, minlength=BINS)
+    bins = np.minimum((confidence * CONFIDENCE_BINS).astype(np.int64), CONFIDENCE_BINS - 1)
+    off = np.bincount(bins, confidence - right, minlength=CONFIDENCE_BINS)
     return float(np.abs(off).sum() / len(confidence))
 
 

@@ -14,7 +14,7 @@ from bertkit.console import say
 from bertkit.data.given import KINDS, are_examples, as_file, is_rows, name_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN
-from bertkit.data.row_errors import MOST, refuse, shown
+from bertkit.data.row_errors import MAX_ROW_ERRORS, refuse, shown
 from bertkit.errors import DataError
 from bertkit.storage import sha256
 from bertkit.tasks.task import E, Reading, Task
@@ -72,7 +72,7 @@ def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
     except DataError as error:
         faults = (fault for example in examples if (fault := _fault(task, example)))
         with shown():
-            refuse(list(islice(faults, MOST)))
+            refuse(list(islice(faults, MAX_ROW_ERRORS)))
         raise error  # each is sound by itself
 
 

@@ -18,20 +18,20 @@ from bertkit.tasks.task import Feature, Item, Outputs, Reading, Task, by_example
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
-PART = 4096
+TEXTS_AT_ONCE = 4096
 """Texts tokenized at a time, so that many need little memory."""
 
-STREAM = 256
+STREAM_ITEMS = 256
 """Items of a stream read before the first of them is answered."""
 
-PREDICTED = "predicted_"
+PREDICTED_PREFIX = "predicted_"
 """Begins the name of a column of answers where the rows have one that is called so."""
 
 
 def free(name: str, taken: Container[str]) -> str:
     """What a column of answers is called beside those of the rows."""
     while name in taken:
-        name = PREDICTED + name
+        name = PREDICTED_PREFIX + name
     return name
 
 
@@ -133,8 +133,8 @@ class Answering(ABC, Generic[A]):
         """Answers to the task's own examples, in their order."""
         long = self._policy(long)
         answers: list[A] = []
-        for start in range(0, len(examples), PART):
-            answers += self.run(self._works(examples[start : start + PART], long))
+        for start in range(0, len(examples), TEXTS_AT_ONCE):
+            answers += self.run(self._works(examples[start : start + TEXTS_AT_ONCE], long))
         return answers
 
     def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
@@ -193,5 +193,5 @@ class Answering(ABC, Generic[A]):
         )
 
     def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:
-        for part in batched(items, STREAM):
+        for part in batched(items, STREAM_ITEMS):
             yield from self.answers([self._example(item) for item in part], long=long)

@@ -25,7 +25,7 @@ from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
-WRONG = 9
+WRONG_RESPONSES = 9
 """Wrong responses drawn for each right one, where the file names no candidates."""
 
 
@@ -34,7 +34,7 @@ class RespondOptions(Settings, frozen=True):
 
     turns: Count = 4
     """The last turns before the response, which are read."""
-    negatives: Annotated[int, Meta(ge=1, le=WRONG)] = 3
+    negatives: Annotated[int, Meta(ge=1, le=WRONG_RESPONSES)] = 3
     """Wrong responses that a right one is learned against."""
 
 
@@ -271,7 +271,7 @@ def _draw(
         text, dialogue = pool[place]
         if dialogue != pair.dialogue and text != pair.response:
             wrong[text] = None
-            if len(wrong) == WRONG:
+            if len(wrong) == WRONG_RESPONSES:
                 break
     if not wrong:
         raise DataError(
@@ -283,5 +283,5 @@ def _draw(
 
 def _places(random: np.random.Generator, size: int) -> Iterator[int]:
     """Random places, then every place once: so few draws are usual, and none is missed."""
-    yield from random.integers(size, size=8 * WRONG).tolist()
+    yield from random.integers(size, size=8 * WRONG_RESPONSES).tolist()
     yield from random.permutation(size).tolist()

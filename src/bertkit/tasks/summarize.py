@@ -36,7 +36,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 TEXTS = ("document", "article", "body", "email_body", "dialogue", "source", "input", "text")
 SUMMARIES = ("summary", "highlights", "abstract", "subject", "subject_line")
-MORE = "annotated_subjects"
+REFERENCES_COLUMN = "annotated_subjects"
 """Beside a guessed summary: further references, as the mails of AESLC have them."""
 
 
@@ -345,8 +345,8 @@ def read_documents(
     targets = []
     if labelled:
         targets = [reading.label or columns.only("label", columns.usual(usual)[:1], what)]
-        if reading.label is None and MORE in table.columns:
-            targets.append(MORE)
+        if reading.label is None and REFERENCES_COLUMN in table.columns:
+            targets.append(REFERENCES_COLUMN)
 
     def example(placed: tuple[dict[str, str], int]) -> SummaryExample:
         row, line = placed

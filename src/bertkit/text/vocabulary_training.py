@@ -5,12 +5,12 @@ and Unigram, depend on that map's random order. So words are counted here:
 
 1. White-space chunks are counted first (few are distinct), then each distinct chunk is
    normalized and split into words once. The words are those the trainer itself would see.
-2. Word counts are pruned: whenever there are more than `WORDS` distinct ones, the more frequent
+2. Word counts are pruned: whenever there are more than `MAX_WORDS` distinct ones, the more frequent
    half stays. A word's count falls short by at most the largest count dropped at each pruning,
    so URLs, hashes and typing errors go, and no word that matters for a vocabulary is lost. Text
    with fewer distinct words than that is counted exactly.
-3. The trainer is fed each word as often as it was counted; beyond `FED` words in all, counts are
-   divided by a common number. Memory thus depends on `WORDS`, not on the text.
+3. The trainer is fed each word as often as it was counted; beyond `MAX_TRAINED_WORDS` words in all,
+   counts are divided by a common number. Memory thus depends on `MAX_WORDS`, not on the text.
 4. The pieces of one character come first and in order, which fixes every tie in the trainer.
    (Unigram: scores are rounded, pieces with equal scores are sorted.)
 """
@@ -43,7 +43,7 @@ SPECIALS: dict[str, tuple[str, ...]] = {
 }
 """Special tokens of each kind by id: BERT's, RoBERTa's, ALBERT's, and those of ELMo's softmax."""
 
-END = "<|endoftext|>"
+END_OF_TEXT = "<|endoftext|>"
 """GPT-2's only special token, before and behind every text."""
 
 SPANS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
@@ -58,22 +58,22 @@ ROLES = {
     "words": ("bos", "eos", "unk"),
 }
 
-WORDS = 500_000
-"""Largest number of distinct words kept. It and `CHARACTERS` bound memory (notes/2026-11.md)."""
+MAX_WORDS = 500_000
+"""Largest number of distinct words kept. It and `MAX_CHARACTERS` limit the memory."""
 
-CHARACTERS = 8_000_000
+MAX_CHARACTERS = 8_000_000
 """All characters of the distinct words kept."""
 
-CHUNKS = 400_000
+MAX_CHUNKS = 400_000
 """Distinct white-space chunks counted before they are split into words."""
 
-SLICE = 1_000_000
+SLICE_CHARACTERS = 1_000_000
 """Characters of one text handled at a time."""
 
-LONGEST = 256
+MAX_WORD_CHARACTERS = 256
 """Longer words (hashes, base64) are left out, as WordPiece gives up on those beyond 100."""
 
-FED = 100_000_000
+MAX_TRAINED_WORDS = 100_000_000
 """Words given to the trainer at most."""
 
 CHUNK = re.compile(r"\s*\S+|\s+")
@@ -120,7 +120,7 @@ def train(
         raise ConfigError(f"use: a {kind} vocabulary is for reading; one to write with is bpe")
     specials = dict(zip(ROLES[kind], SPECIALS[kind], strict=True))
     if use == "write":
-        specials = {"eos": END}
+        specials = {"eos": END_OF_TEXT}
     elif use == "spans":
         specials, size = SPANS, size - len(SENTINELS)
     if not 0 < character_coverage <= 1:
@@ -180,9 +180,9 @@ def count_words(
     for part in _slices(texts):
         chunks.update(split(part))
         unchecked += len(part)
-        full = len(chunks) > CHUNKS
-        if not full and unchecked > CHARACTERS // 4:
-            full = sum(map(len, chunks)) > CHARACTERS
+        full = len(chunks) > MAX_CHUNKS
+        if not full and unchecked > MAX_CHARACTERS // 4:
+            full = sum(map(len, chunks)) > MAX_CHARACTERS
             unchecked = 0
         if full:
             words = _absorb(words, chunks, normalizer, splitter)
@@ -196,9 +196,9 @@ def count_words(
 def _slices(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         start = 0
-        while len(text) - start > SLICE:
-            near = SPACE.search(text, start + SLICE // 2, start + SLICE)
-            end = near.start() if near else start + SLICE
+        while len(text) - start > SLICE_CHARACTERS:
+            near = SPACE.search(text, start + SLICE_CHARACTERS // 2, start + SLICE_CHARACTERS)
+            end = near.start() if near else start + SLICE_CHARACTERS
             yield text[start:end]
             start = end
         yield text[start:]
@@ -216,9 +216,9 @@ def _absorb(
     try:
         for chunk, count in chunks.items():
             for word, _ in split(normalize(chunk)):
-                if len(word) <= LONGEST:
+                if len(word) <= MAX_WORD_CHARACTERS:
                     words[word] += count
-            if len(words) > WORDS:
+            if len(words) > MAX_WORDS:
                 words = _pruned(words)
     except (UnicodeEncodeError, TypeError):
         raise DataError(
@@ -230,13 +230,13 @@ def _absorb(
 
 def _pruned(words: Counter[str]) -> Counter[str]:
     """The same counts, or the more frequent half (of equals, those seen first)."""
-    if len(words) <= WORDS and sum(map(len, words)) <= CHARACTERS:
+    if len(words) <= MAX_WORDS and sum(map(len, words)) <= MAX_CHARACTERS:
         return words
     keep: dict[str, int] = {}
     characters = 0
     for word, count in sorted(words.items(), key=lambda item: -item[1]):
         characters += len(word)
-        if len(keep) == WORDS // 2 or characters > CHARACTERS // 2:
+        if len(keep) == MAX_WORDS // 2 or characters > MAX_CHARACTERS // 2:
             break
         keep[word] = count
     return Counter(keep)
@@ -420,7 +420,7 @@ def _run(
 
 def _repeated(counts: Counter[str], at_once: int = 4096) -> Iterator[str]:
     """Each word as often as it was counted, in lines of a few thousand."""
-    divisor = -(-counts.total() // FED)
+    divisor = -(-counts.total() // MAX_TRAINED_WORDS)
     line: list[str] = []
     pending = 0
     for word, count in counts.items():

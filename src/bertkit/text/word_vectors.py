@@ -19,7 +19,7 @@ from tokenizers import normalizers, pre_tokenizers
 from bertkit.errors import DataError
 from bertkit.storage import check_file, open_gzip, writing
 
-BLOCK = 1 << 22
+READ_BYTES = 1 << 22
 """Bytes read at a time."""
 
 LONGEST_LINE = 1 << 26
@@ -199,7 +199,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     try:
         check_file(path, DataError, most=sys.maxsize)
         with open_gzip(path, DataError) if path.suffix == ".gz" else path.open("rb") as file:
-            while data := file.read(BLOCK):
+            while data := file.read(READ_BYTES):
                 if line == 1 and not rest:
                     data = data.removeprefix(BOM_UTF8)
                 *rows, rest = (rest + data).split(b"\n")

@@ -20,7 +20,7 @@ from bertkit.threads import cores
 Step = list[Batch]
 """The batches of one."""
 
-MOST = 4
+MAX_LOADER_PROCESSES = 4
 """Processes that a GPU is given by itself: a sample takes about 0.2 ms, and a GPU reads some
 10,000 in a second."""
 
@@ -28,7 +28,7 @@ MOST = 4
 def processes_for(device: str) -> int:
     """How many suit a device: none for a CPU, whose cores all learn."""
     share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(MOST, max(share - 1, 0)) if device == "cuda" else 0
+    return min(MAX_LOADER_PROCESSES, max(share - 1, 0)) if device == "cuda" else 0
 
 
 @contextmanager

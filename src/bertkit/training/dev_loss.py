@@ -13,7 +13,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks.task import Feature, Task, group
 
-PART = 32
+EXAMPLES_PER_BATCH = 32
 """Number of examples that are compared with each other, in tasks that compare texts."""
 
 
@@ -36,7 +36,7 @@ def dev_loss(
         return math.inf
     units = [[f] for f in features] if task.batching == "sequence" else group(features)
     units = sorted(filter(None, units), key=lambda unit: sum(f.tokens for f in unit))
-    parts = [slice(i, i + PART) for i in range(0, len(units), PART)]
+    parts = [slice(i, i + EXAMPLES_PER_BATCH) for i in range(0, len(units), EXAMPLES_PER_BATCH)]
     if task.batching != "step":
         parts = cut_by_tokens([sum(f.tokens for f in unit) for unit in units], max_batch_tokens)
     device = next(model.parameters()).device

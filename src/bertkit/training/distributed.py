@@ -21,10 +21,10 @@ from torch.distributed.rendezvous import rendezvous
 from bertkit.console import console, say
 from bertkit.errors import BertkitError, ConfigError, TrainingError
 
-BUCKET = 1 << 23
+BUCKET_NUMBERS = 1 << 23
 """Numbers that are sent in one message: 32 MB."""
 
-WORD = 64
+MESSAGE_BYTES = 64
 """Bytes that `tell` sends at most."""
 
 
@@ -101,10 +101,10 @@ class Ranks:
                     _copy_from(flat, bucket)
 
     def tell(self, word: bytes) -> list[bytes]:
-        """What each process says, in at most `WORD` bytes; for threads that write."""
+        """What each process says, in at most `MESSAGE_BYTES` bytes; for threads that write."""
         if self.world == 1:
             return [word]
-        own = torch.frombuffer(bytearray(word.ljust(WORD, b"\0")), dtype=torch.uint8)
+        own = torch.frombuffer(bytearray(word.ljust(MESSAGE_BYTES, b"\0")), dtype=torch.uint8)
         told = [torch.empty_like(own) for _ in range(self.world)]
         with _others():
             dist.all_gather(told, own, group=self.writers)
@@ -195,7 +195,7 @@ def _copy_from(flat: Tensor, tensors: Sequence[Tensor]) -> None:
 def _buckets(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for weight in weights:
-        if bucket and sum(w.numel() for w in bucket) + weight.numel() > BUCKET:
+        if bucket and sum(w.numel() for w in bucket) + weight.numel() > BUCKET_NUMBERS:
             yield bucket
             bucket = []
         bucket.append(weight)

@@ -28,10 +28,10 @@ from bertkit.training.dev_loss import dev_loss
 from bertkit.training.run import Run
 
 WEIGHTS = ".safetensors"
-ADAPTER = "adapter"
+ADAPTER_DIRECTORY = "adapter"
 """The folder in which a run's adapters are, beside the model that has them merged."""
 
-BEST = "best_"
+BEST_PREFIX = "best_"
 """Begins the names of scores on rows to which the task was tuned: the best that it can have there.
 So does SQuAD's script (`best_f1`)."""
 
@@ -85,7 +85,7 @@ class Epochs:
         task, answers = self._answer(self.task, whole)
         scores = task.score(answers, self.examples)
         if task.chosen_on(self.task):
-            scores = {BEST + name: score for name, score in scores.items()}
+            scores = {BEST_PREFIX + name: score for name, score in scores.items()}
         record: Record = {"step": step, "epoch": number, "scores": scores}
         self.records.append(record)
         listed = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
@@ -238,14 +238,16 @@ class Epochs:
             generation=loaded.generation_settings if task.head == "lm" else None,
         )
         if adapters(model) and not grown(loaded):
-            write_adapter(out / ADAPTER, model, loaded.family, base=self.run.record["model"])
+            write_adapter(
+                out / ADAPTER_DIRECTORY, model, loaded.family, base=self.run.record["model"]
+            )
 
     def _score(self, record: Record) -> float:
         return worth(record["scores"][self._named(record["scores"])])
 
     def _named(self, scores: Mapping[str, float]) -> str:
         """The name of the score by which epochs are chosen."""
-        return self.metric if self.metric in scores else BEST + self.metric
+        return self.metric if self.metric in scores else BEST_PREFIX + self.metric
 
     def _say_best(self) -> None:
         if self.best is not None:
@@ -301,7 +303,7 @@ def drop_weights(out: Path) -> None:
         record["sha256"] = kept
         record["digest"] = _digest(record)
         write_json(out / SCORES, record)
-    for path in (*out.glob(f"*{WEIGHTS}"), *(out / ADAPTER).glob(f"*{WEIGHTS}")):
+    for path in (*out.glob(f"*{WEIGHTS}"), *(out / ADAPTER_DIRECTORY).glob(f"*{WEIGHTS}")):
         path.unlink()
 
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bertkit.checkpoint.run_directory import JOURNAL, MOST
+from bertkit.checkpoint.run_directory import JOURNAL, MAX_JOURNAL_BYTES
 from bertkit.errors import TrainingError
 from bertkit.storage import append_text, read_bytes, write_text
 
-LARGEST = 1e12
+MAX_VALUE = 1e12
 """A number beyond it is no loss, rate or score, and is not drawn."""
 
 Step = Annotated[int, Meta(ge=0, le=2**53)]
@@ -59,7 +59,7 @@ class Journal:
         Raises: TrainingError for a file that cannot be read.
         """
         try:
-            lines = read_bytes(self.path, TrainingError, most=MOST).split(b"\n")
+            lines = read_bytes(self.path, TrainingError, most=MAX_JOURNAL_BYTES).split(b"\n")
         except FileNotFoundError:
             return [], 0
         records, damaged = [], 0
@@ -89,4 +89,4 @@ def left_out(path: Path, damaged: int) -> str:
 
 def drawable(value: object) -> bool:
     """Whether it is a number that a picture can hold."""
-    return isinstance(value, int | float) and abs(value) <= LARGEST  # nan is not
+    return isinstance(value, int | float) and abs(value) <= MAX_VALUE  # nan is not

@@ -24,7 +24,7 @@ CRF_RATE = 100.0
 """How many times faster a CRF's scores learn: they are logits that begin at zero, and steps as
 small as those of pretrained weights would leave them there."""
 
-STACKED = "qkv.weight"
+STACKED_SUFFIX = "qkv.weight"
 """The end of the name of a stack of three matrices."""
 
 STACKED_CROSS = "cross.kv.weight"
@@ -36,7 +36,7 @@ LAYERS = re.compile(r"(^|\.)(encoder|decoder)\.blocks\.")
 TABLE = re.compile(r"(encoder|decoder)\.embedding\.(tokens|positions|types)\.weight$")
 """The names of embedding tables."""
 
-MOMENTUM = 0.95
+MUON_MOMENTUM = 0.95
 """Muon's, by default."""
 
 
@@ -106,7 +106,7 @@ def muon(
     *,
     learning_rate: float,
     weight_decay: float,
-    momentum: float = MOMENTUM,
+    momentum: float = MUON_MOMENTUM,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-6,
     adamw_learning_rate: float | None = None,
@@ -217,8 +217,8 @@ class _Muon(_Groups):
         self.stacked: dict[int, list[int]] = {}
         """Rows of queries, if there are, of keys and of values."""
         for name, w in matrices.items():
-            if name.endswith(STACKED):
-                queries = matrices[name.removesuffix(STACKED) + "out.weight"].shape[1]
+            if name.endswith(STACKED_SUFFIX):
+                queries = matrices[name.removesuffix(STACKED_SUFFIX) + "out.weight"].shape[1]
                 self.stacked[id(w)] = [queries, *[(len(w) - queries) // 2] * 2]
             elif name.endswith(STACKED_CROSS):
                 self.stacked[id(w)] = [len(w) // 2] * 2

@@ -31,10 +31,10 @@ from bertkit.training.run import Run
 Track = Literal["none", "tensorboard", "trackio", "wandb", "mlflow"]
 """Which tracker is told."""
 
-PROJECT = "bertkit"
+DEFAULT_PROJECT = "bertkit"
 """Under which runs stand where the environment names nothing else."""
 
-WAIT = 25.0
+TIMEOUT_SECONDS = 25.0
 """Seconds that a run waits at its end for its tracker to be done: torchrun kills after 30."""
 
 SECRET = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=token=)[^&\s]+")
@@ -105,7 +105,7 @@ class Trackio:
         self.id = begin.id or f"{begin.name}-{secrets.token_hex(4)}"
         self.trackio = trackio
         trackio.init(
-            project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+            project=os.environ.get("TRACKIO_PROJECT", DEFAULT_PROJECT),
             name=self.id,
             config=begin.settings,
             resume="allow",
@@ -130,7 +130,7 @@ class WandB:
 
         self.id = begin.id or secrets.token_hex(4)
         self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            project=os.environ.get("WANDB_PROJECT", DEFAULT_PROJECT),
             name=begin.name,
             id=self.id,
             config=begin.settings,
@@ -157,7 +157,7 @@ class MLflow:
             self.id = begin.id
             self.client.update_run(self.id, status="RUNNING")
             return
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
         experiment = self.client.get_experiment_by_name(name)
         place = experiment.experiment_id if experiment else self.client.create_experiment(name)
         self.id = self.client.create_run(place, run_name=begin.name).info.run_id
@@ -240,9 +240,9 @@ class _Thread:
     def end(self, *, finished: bool) -> None:
         self.waiting.put(lambda tracker: tracker.close(finished=finished))
         self.waiting.put(None)
-        self.thread.join(WAIT)
+        self.thread.join(TIMEOUT_SECONDS)
         if self.thread.is_alive():
-            say(f"warning: {self.track} is not done after {WAIT:.0f} seconds; {JOURNAL}")
+            say(f"warning: {self.track} is not done after {TIMEOUT_SECONDS:.0f} seconds; {JOURNAL}")
 
     def _live(self, begin: Begin) -> None:
         try:

@@ -19,10 +19,10 @@ WIDTH, HEIGHT = 480, 300
 LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 32
 """Room for axes, in pixels, as all here."""
 
-LETTER = 6.7
+LETTER_WIDTH = 6.7
 """The mean width of a letter."""
 
-CELL = 24
+CELL_SIZE = 24
 """A side of a square of a heat map."""
 
 COLORS, DASHES = 6, 3
@@ -156,7 +156,7 @@ def squares(panels: Sequence[Square], title: str) -> Markup:
     cell, left, top, gap = 38, 26, 64, 24
     side = cell * len(panels[0].cosines)
     names = max(len(text) for panel in panels for text in (panel.name, panel.below))
-    wide, high = max(left + side, math.ceil(LETTER * names)) + gap, top + side + gap
+    wide, high = max(left + side, math.ceil(LETTER_WIDTH * names)) + gap, top + side + gap
     across = max(1, min(len(panels), WIDTH // wide))
     parts = []
     for number, panel in enumerate(panels):
@@ -181,8 +181,8 @@ def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
     rows = list(scores.values())
     notes = [plus_minus(row) for row in rows]
     high = 32
-    left = 16 + LETTER * max(map(len, scores))
-    width = max(160.0, WIDTH - left - (room := 16 + LETTER * max(map(len, notes))))
+    left = 16 + LETTER_WIDTH * max(map(len, scores))
+    width = max(160.0, WIDTH - left - (room := 16 + LETTER_WIDTH * max(map(len, notes))))
     ends = [max(0.0, row["mean"] + row["sd"], *row.get("each", ())) for row in rows]
     starts = [min(0.0, row["mean"] - row["sd"], *row.get("each", ())) for row in rows]
     across = _Axis([0.0, *starts, *ends], left, left + width)
@@ -210,24 +210,25 @@ def heat_map(
     rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[float]], *, x: str, y: str
 ) -> Markup:
     """A square for each number of 0 to 1, darker the higher it is; columns are named from below."""
-    left = 16 + LETTER * max(map(len, [*rows, y]))
-    top = 24 + LETTER * max(map(len, columns))
+    left = 16 + LETTER_WIDTH * max(map(len, [*rows, y]))
+    top = 24 + LETTER_WIDTH * max(map(len, columns))
     parts = [_text(left - 8, top - 12, y, "end"), _text(left, 10, x)]
     for across, name in enumerate(columns):
-        parts.append(_upright(left + CELL * (across + 0.5), top - 6, name))
+        parts.append(_upright(left + CELL_SIZE * (across + 0.5), top - 6, name))
     for down, (name, row) in enumerate(zip(rows, cells, strict=True)):
-        middle = top + CELL * (down + 0.5)
+        middle = top + CELL_SIZE * (down + 0.5)
         parts.append(_text(left - 8, middle, name, "end"))
         for across, cell in enumerate(row):
-            square = f"M{left + CELL * across:.1f} {middle - CELL / 2:.1f}h{CELL}v{CELL}h-{CELL}Z"
+            start = f"M{left + CELL_SIZE * across:.1f} {middle - CELL_SIZE / 2:.1f}"
+            square = f"{start}h{CELL_SIZE}v{CELL_SIZE}h-{CELL_SIZE}Z"
             parts += [
                 Markup('<path class="cell" fill-opacity="{:.3f}" d="{}"><title>{}</title></path>')
                 .format(cell, square, f"{name} {columns[across]} {cell:.3f}"),
                 _path("grid", square),
             ]  # fmt: skip
-    width, height = left + CELL * len(columns) + 8, top + CELL * len(rows) + 8
-    return _svg(math.ceil(max(width, left + LETTER * len(x))), math.ceil(height), f"{y} by {x}",
-                parts)  # fmt: skip
+    width, height = left + CELL_SIZE * len(columns) + 8, top + CELL_SIZE * len(rows) + 8
+    width = max(width, left + LETTER_WIDTH * len(x))
+    return _svg(math.ceil(width), math.ceil(height), f"{y} by {x}", parts)
 
 
 def write_svg(path: Path, chart: Markup) -> None:

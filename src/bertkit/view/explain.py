@@ -45,13 +45,13 @@ from bertkit.view.page_data import (
 )
 from bertkit.view.token_text import spelled
 
-LONGEST = 512
+MAX_TOKENS = 512
 """Tokens of a text at most, whatever the model reads: attention grows with their square."""
 
-FINE = 128
+MAX_FINE_TOKENS = 128
 """Up to this many tokens weights and cosines travel in 16 bits each, above in 8."""
 
-STRIP = 64
+STRIP_VALUES = 64
 """Numbers of each vector that are shown."""
 
 WALK_STEPS = 9
@@ -60,7 +60,7 @@ WALK_STEPS = 9
 STEPS_BYTES = 8 << 20
 """Queries, keys and values of all layers are left out where they would be more."""
 
-OCCURRENCES = 6
+MAX_OCCURRENCES = 6
 """The first so many places of a word that recurs are compared."""
 
 
@@ -210,11 +210,11 @@ def read(
     for name, given in (("text", text), ("pair", pair)):
         if given is not None and not given.strip():
             raise DataError(f"{name}: is empty; give it a word at least")
-    limit = min(loaded.length, LONGEST)
+    limit = min(loaded.length, MAX_TOKENS)
     encoding = loaded.tokenizer.encode(text, pair, max_length=NO_LIMIT)
     if len(encoding) > limit:
         if long == "error":
-            who = "the model reads" if loaded.length <= LONGEST else "a page shows"
+            who = "the model reads" if loaded.length <= MAX_TOKENS else "a page shows"
             raise DataError(
                 f"{text[:40]!r}…: {len(encoding):,} tokens, and {who} {limit}; shorten it, or cut "
                 "it (--long truncate)"
@@ -276,7 +276,9 @@ def _embeddings(embedding: Embedding, batch: Batch) -> Embeddings:
 
 def _light(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
     """The layers (T, T) or (H, T, T), in fewer bytes the longer the text."""
-    kind: Literal["float16", "uint8"] = "float16" if layers.shape[-1] <= FINE else "uint8"
+    kind: Literal["float16", "uint8"] = (
+        "float16" if layers.shape[-1] <= MAX_FINE_TOKENS else "uint8"
+    )
     return [coded(layer, kind, low=low, power=power) for layer in layers]
 
 
@@ -297,7 +299,7 @@ def _walk(encoder: Transformer, trace: Trace) -> list[Walk] | None:
     """Each layer step by step; None where the strips of all would be too many, or something else
     than layers stands between states."""
     layers, tokens = len(trace.heads), len(trace.states[0])
-    values = layers * tokens * (WALK_STEPS * STRIP + trace.heads[0][0].numel())
+    values = layers * tokens * (WALK_STEPS * STRIP_VALUES + trace.heads[0][0].numel())
     if 4 * values > STEPS_BYTES or encoder.convolution is not None:
         return None
     walk = []
@@ -313,7 +315,9 @@ def _walk(encoder: Transformer, trace: Trace) -> list[Walk] | None:
 
 def _parts(vectors: Mapping[str, Tensor]) -> list[EmbeddingPart]:
     return [
-        EmbeddingPart(name, rows.float().norm(dim=-1).tolist(), coded(rows[:, :STRIP], "float32"))
+        EmbeddingPart(
+            name, rows.float().norm(dim=-1).tolist(), coded(rows[:, :STRIP_VALUES], "float32")
+        )
         for name, rows in vectors.items()
     ]
 
@@ -327,7 +331,7 @@ def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
     repeats = []
     for text, every in sorted(places.items(), key=lambda item: (-len(item[0]), item[1])):
         if len(every) > 1:
-            first = every[:OCCURRENCES]
+            first = every[:MAX_OCCURRENCES]
             spans = [(words[place].first, words[place].end) for place in first]
             vectors = torch.stack([states[:, a:b].mean(1) for a, b in spans], 1)
             cosines = similarity(vectors).tolist()

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from bertkit.view.chart import share_bar
 from bertkit.view.token_text import SPACE
 
-COLUMNS = 5
+WIDE_COLUMNS = 5
 """Columns from which on a table is wide, as in `dom.js`."""
 
 
@@ -60,7 +60,7 @@ class Table(NamedTuple):
     @property
     def wide(self) -> bool:
         """Whether a phone shows a row as a block of named cells."""
-        return len(self.names) >= COLUMNS
+        return len(self.names) >= WIDE_COLUMNS
 
     def is_number(self, column: int) -> bool:
         return any(column < len(row) and isinstance(row[column], int | float) for row in self.rows)

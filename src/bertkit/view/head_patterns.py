@@ -12,14 +12,14 @@ from torch import Tensor
 
 from bertkit.view.page_data import Pattern, Place, Token, Word
 
-HALF = 0.5
+MIN_PATTERN_WEIGHT = 0.5
 """A head is named by what takes more than this share of its weight (Clark et al. 2019, section 3.1,
 count heads that put more than half on the token before or behind)."""
 
-BROAD = 0.85
+BROAD_ENTROPY = 0.85
 """Of the entropy that equal weights would have: above it a head looks at everything a little."""
 
-FAR = 2
+MIN_DISTANCE = 2
 """Words from one to another that does not stand beside it, at least."""
 
 
@@ -64,7 +64,7 @@ def begin(attention: Tensor, tokens: Sequence[Token], words: Sequence[Word]) -> 
     """
     rest, spelled = _delimiters(tokens, words, causal=False), _spelled(tokens, words)
     word = torch.tensor([-1 if token.word is None else token.word for token in tokens])
-    far = (word[:, None] - word).abs() >= FAR
+    far = (word[:, None] - word).abs() >= MIN_DISTANCE
     pairs = far & (spelled[:, None] != spelled) & ~rest[:, None] & ~rest
     if not pairs.any():
         pairs = _gap(len(tokens)) != 0
@@ -126,6 +126,6 @@ def _breadth(weights: Tensor, seen: Tensor, rows: Tensor) -> Tensor:
 
 def _named(shares: dict[str, float]) -> Pattern:
     most = max((name for name in shares if name != "broad"), key=shares.__getitem__)
-    if shares[most] > HALF:
+    if shares[most] > MIN_PATTERN_WEIGHT:
         return Pattern(most, shares)
-    return Pattern("broad" if shares["broad"] > BROAD else "mixed", shares)
+    return Pattern("broad" if shares["broad"] > BROAD_ENTROPY else "mixed", shares)

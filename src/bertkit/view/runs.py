@@ -18,17 +18,17 @@ from bertkit.checkpoint.run_directory import JOURNAL, RUN, SCORES
 from bertkit.config import flat
 from bertkit.errors import CheckpointError
 from bertkit.storage import read_bytes
-from bertkit.training.journal import LARGEST, Journal, drawable, left_out
+from bertkit.training.journal import MAX_VALUE, Journal, drawable, left_out
 from bertkit.view.chart import Point, curves, line_key, write_svg
 from bertkit.view.figures import Beside, Figure, Lines, Table
 
-PICTURE = "loss.svg"
+LOSS_CURVE_FILE = "loss.svg"
 """The loss curve in a run's folder."""
 
-MOST = 400
+MAX_POINTS = 400
 """Points of a curve; of more every so many are drawn."""
 
-QUIET = 600
+STOPPED_SECONDS = 600
 """Seconds without a new line after which a run counts as stopped."""
 
 
@@ -38,7 +38,7 @@ NAMED = ("held_out", "scores")
 LARGE, SMALL = (520, 300), (520, 200)
 """Pixels of a chart, across and down."""
 
-NAMES = 4
+MAX_NAMES = 4
 """Runs that charts name; of more the table above has the colors."""
 
 CHARTS = (
@@ -102,7 +102,7 @@ class RunView:
     def steps(self) -> int | None:
         """Of the whole run, where that is known: of pretraining."""
         steps = self.record.get("config", {}).get("train", {}).get("steps")
-        return steps if type(steps) is int and 0 < steps <= LARGEST else None
+        return steps if type(steps) is int and 0 < steps <= MAX_VALUE else None
 
     @property
     def step(self) -> int:
@@ -116,7 +116,7 @@ class RunView:
     @property
     def learns(self) -> bool:
         """Whether more records are expected."""
-        return self.age < QUIET and not self.finished
+        return self.age < STOPPED_SECONDS and not self.finished
 
 
 def read_run(folder: Path, name: str | None = None) -> RunView:
@@ -160,7 +160,7 @@ def run_figures(runs: Sequence[RunView]) -> list[Figure]:
         caption = "What these runs were asked to do differently."
         figures.append(Figure("Settings", caption, [Table("Settings", rows, names)]))
     for name, caption, numbers, size in CHARTS:
-        named = size == LARGE and len(runs) <= NAMES
+        named = size == LARGE and len(runs) <= MAX_NAMES
         charts = [
             curves(lines, x="step", y=f"{y}: {of}" if of else y, size=size, legend=named)
             for key, y in numbers
@@ -280,13 +280,13 @@ def loss_curve(folder: Path) -> Markup:
 
 def draw(folder: Path) -> Path:
     """Write the loss curve of a run as `loss.svg`."""
-    write_svg(folder / PICTURE, loss_curve(folder))
-    return folder / PICTURE
+    write_svg(folder / LOSS_CURVE_FILE, loss_curve(folder))
+    return folder / LOSS_CURVE_FILE
 
 
 def thin(line: Sequence[Point]) -> list[Point]:
-    """At most `MOST` points of it, the last among them."""
-    every = max(1, -(-len(line) // MOST))
+    """At most `MAX_POINTS` points of it, the last among them."""
+    every = max(1, -(-len(line) // MAX_POINTS))
     return [*line[:-1][::every], *line[-1:]]
 
 

@@ -87,7 +87,7 @@ def test_large_steps_do_not_diverge(
     settings = Skipgram(width=16, min_count=1, subsample=1.0, epochs=60, batch=4096)
     learned = train_vectors([toy], out=tmp_path / "v.txt", settings=settings)
     assert np.linalg.norm(learned.table, axis=1).max() < 10
-    monkeypatch.setattr(skipgram, "PAIRS", 1e9)  # the control: plain sums
+    monkeypatch.setattr(skipgram, "MAX_PAIRS_PER_WORD", 1e9)  # the control: plain sums
     with pytest.raises(TrainingError, match="grew without bound; lower either"):
         train_vectors([toy], out=tmp_path / "c.txt", settings=settings)
 
@@ -95,7 +95,7 @@ def test_large_steps_do_not_diverge(
 def test_pairs_are_near_and_of_one_document() -> None:
     draw = np.random.default_rng(0)
     window = 4
-    document = torch.full((200, skipgram.ROW + 2 * window), -1)
+    document = torch.full((200, skipgram.WORDS_PER_ROW + 2 * window), -1)
     document[:, window:20] = 0
     document[:, 20:40] = 1
     pairs = skipgram._pairs(document, window, draw)
@@ -114,8 +114,8 @@ def test_a_step_is_the_gradient_of_the_objective() -> None:
     window, width, count, negatives, rate = 2, 3, 500, 5, 0.01
     inputs = torch.randn(count, width, requires_grad=True)
     outputs = torch.randn(count, width, requires_grad=True)
-    words = torch.randint(count, (2, skipgram.ROW + 2 * window))
-    noise = torch.randint(count, (2, skipgram.NOISE))
+    words = torch.randint(count, (2, skipgram.WORDS_PER_ROW + 2 * window))
+    noise = torch.randint(count, (2, skipgram.NOISE_WORDS))
     document = torch.zeros(words.shape, dtype=torch.int32)
     pairs = skipgram._pairs(document, window, np.random.default_rng(0))
     total = torch.zeros(())
@@ -143,7 +143,11 @@ def test_frequent_words_are_thinned_by_the_papers_formula() -> None:
     inner = words[:, 5:-5][document[:, 5:-5] >= 0]
     assert (inner == 1).sum() == 10_000
     assert (inner == 0).sum().item() == pytest.approx(18_000, rel=0.03)
-    assert words.shape == document.shape == (-(-len(inner) // skipgram.ROW), skipgram.ROW + 10)
+    assert (
+        words.shape
+        == document.shape
+        == (-(-len(inner) // skipgram.WORDS_PER_ROW), skipgram.WORDS_PER_ROW + 10)
+    )
 
 
 def test_documents_are_read_whole_and_rare_words_left_out(tmp_path: Path) -> None:

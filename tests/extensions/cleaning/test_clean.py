@@ -141,7 +141,7 @@ def test_nothing_depends_on_the_number_of_processes(
 ) -> None:
     (texts / "2.jsonl").write_text("\n" * 9_000 + '{"text": "The last."}\n', encoding="utf-8")
     for name, processes, unit in (("one", 1, 1_000), ("three", 3, 1_000), ("whole", 1, 1 << 20)):
-        monkeypatch.setattr(recipe, "UNIT", unit)
+        monkeypatch.setattr(recipe, "MAX_FILE_BYTES", unit)
         out, removed = tmp_path / name, tmp_path / f"{name}-removed"
         clean([texts], out=out, filters=["c4"], removed=removed, processes=processes)
     assert len(content(tmp_path / "one")) > 10

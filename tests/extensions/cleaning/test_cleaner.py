@@ -86,7 +86,7 @@ def texts(path: Path, **given: Any) -> list[str]:
 def test_parts_of_a_document_are_put_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 16)
+    monkeypatch.setattr(readers, "READ_BYTES", 16)
     text = "A line of text.\n\nAnother line, which goes on and on.\n\nThe third.\n"
     plain, packed = tmp_path / "a.txt", tmp_path / "b.txt.gz"
     plain.write_text(text, encoding="utf-8")

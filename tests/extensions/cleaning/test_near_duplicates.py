@@ -109,7 +109,7 @@ def test_a_signature_depends_on_nothing_but_the_text() -> None:
 def test_the_words_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from bertkit.extensions.cleaning import near_duplicates
 
-    monkeypatch.setattr(near_duplicates, "WORDS", 100)
+    monkeypatch.setattr(near_duplicates, "MAX_CACHED_WORDS", 100)
     signer = Signer()
     for seed in range(5):
         text = " ".join(words(random.Random(seed), 90))

@@ -239,7 +239,7 @@ def test_a_graph_that_was_changed_is_refused(
 def test_weights_that_change_meanwhile_are_not_those_of_the_record(
     model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tuning, "ROUNDS", 1)
+    monkeypatch.setattr(tuning, "TIMED_ROUNDS", 1)
     before, precisions = (model / "config.json").read_text(), tuning._precisions
 
     def changed(*given: Any) -> Any:
@@ -259,7 +259,7 @@ def test_weights_that_change_meanwhile_are_not_those_of_the_record(
 def test_without_a_runtime_ours_is_the_engine(
     model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tuning, "ROUNDS", 1)
+    monkeypatch.setattr(tuning, "TIMED_ROUNDS", 1)
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -276,7 +276,7 @@ def test_without_a_runtime_ours_is_the_engine(
 def test_a_precision_that_costs_too_much_is_left_out(
     model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "ROUNDS", 1)
+    monkeypatch.setattr(tuning, "TIMED_ROUNDS", 1)
     assert set(tune(model, [texts])["tried"]["precision"]) == {"fp32", "bf16"}
     assert set(tune(model, [texts], lowest=1.5)["tried"]["precision"]) == {"fp32"}
 

@@ -14,7 +14,7 @@ from tests.text.test_marian_tokenizer import sentences
 
 import bertkit
 from bertkit.errors import DataError
-from bertkit.extensions.generation.decode_view import LONGEST, decoder_steps
+from bertkit.extensions.generation.decode_view import MAX_TOKENS, decoder_steps
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.nn.attention import Trace
@@ -114,7 +114,7 @@ def test_the_tree_leads_to_the_text(shown: DecoderSteps) -> None:
 def test_too_long_or_empty_texts_are_refused(writer: Generate) -> None:
     with pytest.raises(DataError, match="text: is empty"):
         decoder_steps(writer, " \n ")
-    with pytest.raises(DataError, match=rf"longer than the model|and a page shows {LONGEST}"):
+    with pytest.raises(DataError, match=rf"longer than the model|and a page shows {MAX_TOKENS}"):
         decoder_steps(writer, "the cat sat on a mat. " * 60)
 
 

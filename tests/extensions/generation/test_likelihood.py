@@ -28,7 +28,7 @@ from bertkit.extensions.generation.likelihood import (
 )
 from bertkit.extensions.generation.prompts import evaluate_prompts
 from bertkit.tasks.classify import LabelExample
-from bertkit.text.vocabulary_training import END, train
+from bertkit.text.vocabulary_training import END_OF_TEXT, train
 
 
 @pytest.fixture(scope="module", params=["gpt2", "no end token"])
@@ -39,7 +39,7 @@ def folder(
     spec = json.loads(train(english[:40], kind="bpe", size=500, use="write").core.to_str())
     if request.param != "gpt2":
         spec["added_tokens"] = []
-        del spec["model"]["vocab"][END]
+        del spec["model"]["vocab"][END_OF_TEXT]
     (place / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     family = GPT2 if request.param == "gpt2" else OPENAI_GPT
     tokenizer = bertkit.Tokenizer.load(place)

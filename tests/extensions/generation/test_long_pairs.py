@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.errors import ConfigError
-from bertkit.extensions.generation.long_pairs import PIECES, joined, reversals
+from bertkit.extensions.generation.long_pairs import VOCABULARY_SIZE, joined, reversals
 
 WORDS = st.lists(st.sampled_from(["a", "b b", "c"]), min_size=1, max_size=20)
 
@@ -41,6 +41,6 @@ def test_letters_backwards_of_each_length_as_often() -> None:
     assert parts == reversals(7)
     assert not set(parts["dev"][0]) & set(parts["train"][0])
     letters = {letter for text in parts["train"][0] for letter in text.split()}
-    assert len({*letters, *(f" {letter}" for letter in letters)} | {" "}) + 3 == PIECES
+    assert len({*letters, *(f" {letter}" for letter in letters)} | {" "}) + 3 == VOCABULARY_SIZE
     with pytest.raises(ConfigError, match="5 letters at least"):
         reversals(4)

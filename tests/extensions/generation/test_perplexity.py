@@ -19,7 +19,7 @@ from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.extensions.generation.perplexity import evaluate_text
 from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.families import Family
-from bertkit.text.vocabulary_training import END, train
+from bertkit.text.vocabulary_training import END_OF_TEXT, train
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_loss_of_a_text_is_that_of_its_tokens(
     spec = json.loads(train(english[:30], kind="bpe", size=400, use="write").core.to_str())
     if family is OPENAI_GPT:
         spec["added_tokens"] = []
-        del spec["model"]["vocab"][END]
+        del spec["model"]["vocab"][END_OF_TEXT]
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     tokenizer = bertkit.Tokenizer.load(tmp_path)
     shape = {"length": 20, "intermediate": 64, "spread": 0.3}

@@ -14,7 +14,7 @@ from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.decoding import Decoding
-from bertkit.text.vocabulary_training import END, train
+from bertkit.text.vocabulary_training import END_OF_TEXT, train
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_without_an_end_token_a_text_ends_by_its_length_or_a_stop_string(
 ) -> None:
     spec = json.loads(train(english[:50], kind="bpe", size=600, use="write").core.to_str())
     spec["added_tokens"] = []
-    del spec["model"]["vocab"][END]
+    del spec["model"]["vocab"][END_OF_TEXT]
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     tokenizer = bertkit.Tokenizer.load(tmp_path)
     assert not tokenizer.ends

@@ -60,7 +60,7 @@ def test_it_is_the_score_of_the_whole_text(
 def test_pairs_are_scored_some_at_a_time(
     stepper: CausalStepper, monkeypatch: pytest.MonkeyPatch, logits: int
 ) -> None:
-    monkeypatch.setattr("bertkit.extensions.generation.score.LOGITS", logits)
+    monkeypatch.setattr("bertkit.extensions.generation.score.MAX_LOGITS", logits)
     pairs = [([5], [1, 2, 3]), ([6, 7], [4]), ([5], [9]), ([5], [8, 8]), ([6, 7], [1] * 9)]
     expected = [
         float(whole(stepper, [*first, *second])[len(first) - 1 :].sum()) for first, second in pairs

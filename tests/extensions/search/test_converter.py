@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_read_is_named_as_it_was(
 
 
 def test_time_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(converter, "SECONDS", 0.5)
+    monkeypatch.setattr(converter, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(converter, "CHILD", "import time; time.sleep(60)")
     with Converter() as convert:
         with pytest.raises(DataError, match=r"a.html: not read in 0.5 seconds; it may be damaged"):
@@ -59,7 +59,7 @@ def test_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("resource")
     small = (
         "from bertkit.extensions.search import converter\n"
-        "converter.MEMORY = 200 << 20\nconverter.main()"
+        "converter.MAX_MEMORY_BYTES = 200 << 20\nconverter.main()"
     )
     monkeypatch.setattr(converter, "CHILD", small)
     with Converter() as convert:
@@ -70,4 +70,4 @@ def test_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_text_that_is_too_long(tmp_path: Path) -> None:
     with Converter() as convert, pytest.raises(DataError, match="a document of 16,777,217 char"):
-        convert(page(tmp_path / "a.html", "x" * (converter.LONGEST + 1)))
+        convert(page(tmp_path / "a.html", "x" * (converter.MAX_DOCUMENT_CHARACTERS + 1)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.search.converter import LONGEST
+from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS
 from bertkit.extensions.search.documents import Document, DocumentColumns, documents, listed
 
 
@@ -108,7 +108,10 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
         ({"id": "a", "texts": "b"}, r"docs.jsonl:2: no field 'text'; did you mean 'texts'\?"),
         ({"id": " ", "text": "b"}, r"docs.jsonl:2: the id is empty"),
         ({"id": "a", "text": "b\ud800"}, r"docs.jsonl:2: half of a surrogate pair"),
-        ({"id": "a", "text": "x" * (LONGEST + 1)}, r"docs.jsonl:2: a document of 16,777,217 char"),
+        (
+            {"id": "a", "text": "x" * (MAX_DOCUMENT_CHARACTERS + 1)},
+            r"docs.jsonl:2: a document of 16,777,217 char",
+        ),
     ],
 )
 def test_unusable_documents_are_named(row: dict[str, str], said: str, tmp_path: Path) -> None:

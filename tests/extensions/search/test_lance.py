@@ -58,7 +58,7 @@ def test_memory_and_disk_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     asked = [unit(*rng.standard_normal(4)) for _ in range(5)]
     in_memory = lance.LanceStore.open(str(tmp_path / "store"), None)
     assert in_memory._kept is not None
-    monkeypatch.setattr(lance, "MEMORY", 0)
+    monkeypatch.setattr(lance, "MAX_CACHED_BYTES", 0)
     on_disk = lance.LanceStore.open(str(tmp_path / "store"), None)
     assert on_disk._kept is None
     for vector in asked:

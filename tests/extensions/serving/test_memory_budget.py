@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from bertkit import memory
 from bertkit.extensions.serving.errors import Refused
 from bertkit.extensions.serving.limits import Limits
-from bertkit.extensions.serving.memory_budget import TRIM, Budget, pieces
+from bertkit.extensions.serving.memory_budget import TRIM_BYTES, Budget, pieces
 from bertkit.extensions.serving.metrics import Metrics
 
 
@@ -78,10 +78,10 @@ def test_malloc_is_asked_for_what_threads_read_with(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(memory, "give_back", lambda: asked.append(1))
 
     async def reads() -> None:
-        budget = Budget(TRIM, Metrics())
+        budget = Budget(TRIM_BYTES, Metrics())
         for _ in range(4):
-            budget.take(TRIM // 2)
-            budget.read(TRIM // 2)
+            budget.take(TRIM_BYTES // 2)
+            budget.read(TRIM_BYTES // 2)
 
     asyncio.run(reads())
     assert len(asked) == 2

@@ -18,7 +18,7 @@ from bertkit.checkpoint.directory import Loaded
 from bertkit.data.paths import suffix
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.frozen_words import FrozenWords, open_words
-from bertkit.extensions.classic.word_pairs import WIC, read_in_context, read_word_pairs
+from bertkit.extensions.classic.word_pairs import WIC_SUFFIX, read_in_context, read_word_pairs
 from bertkit.nn.precision import Precision
 
 
@@ -50,7 +50,7 @@ def evaluate_words(
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     frozen = open_words(model, precision, device)
-    if suffix(file) == ".jsonl" or file.name.endswith(WIC):
+    if suffix(file) == ".jsonl" or file.name.endswith(WIC_SUFFIX):
         return word_in_context(frozen, file, train)
     if train is not None:
         raise ConfigError("train: cosines of words are ranked, and nothing is chosen; leave it out")

@@ -24,13 +24,13 @@ from bertkit.errors import DataError, TrainingError
 from bertkit.progress import progress
 from bertkit.text.word_vectors import tokens
 
-ROW = 64
+WORDS_PER_ROW = 64
 """Words of running text whose pairs are scored by one matrix product."""
 
-NOISE = 64
+NOISE_WORDS = 64
 """Noise words that all pairs of a row share; each weighs as a part of a pair's negatives."""
 
-PAIRS = 100
+MAX_PAIRS_PER_WORD = 100
 """A word met in more pairs of one step than this moves as far as by this many: the gradients of
 a step are summed at the same vectors, and sums for "the" or "." would overshoot and diverge."""
 
@@ -111,7 +111,7 @@ def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
     keep = np.minimum(1.0, np.sqrt(settings.subsample / share)).astype(np.float32)
     noise = np.cumsum(text.counts**0.75)
     noise /= noise[-1]
-    size = -(-settings.batch // ROW)
+    size = -(-settings.batch // WORDS_PER_ROW)
     with progress() as bar:
         for epoch in range(settings.epochs):
             words, document = _rows(text, keep, settings.window, random)
@@ -123,7 +123,7 @@ def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
                 done = (epoch + start / len(words)) / settings.epochs
                 rows = order[start : start + size]
                 pairs = _pairs(document[rows], settings.window, random)
-                drawn = np.searchsorted(noise, random.random((len(rows), NOISE)))
+                drawn = np.searchsorted(noise, random.random((len(rows), NOISE_WORDS)))
                 _step(
                     inputs,
                     outputs,
@@ -151,11 +151,13 @@ def _rows(
     """
     kept = random.random(len(text.ids), np.float32) < keep[text.ids]
     ids, document = text.ids[kept], text.document[kept]
-    length = max(-(-len(ids) // ROW), 1) * ROW + 2 * window
+    length = max(-(-len(ids) // WORDS_PER_ROW), 1) * WORDS_PER_ROW + 2 * window
     padding = (window, length - window - len(ids))
     words = torch.from_numpy(np.pad(ids, padding))
     owner = torch.from_numpy(np.pad(document, padding, constant_values=-1))
-    return words.unfold(0, ROW + 2 * window, ROW), owner.unfold(0, ROW + 2 * window, ROW)
+    return words.unfold(0, WORDS_PER_ROW + 2 * window, WORDS_PER_ROW), owner.unfold(
+        0, WORDS_PER_ROW + 2 * window, WORDS_PER_ROW
+    )
 
 
 def _pairs(document: Tensor, window: int, random: np.random.Generator) -> Tensor:
@@ -163,8 +165,10 @@ def _pairs(document: Tensor, window: int, random: np.random.Generator) -> Tensor
 
     Shapes: document (R, window + ROW + window) -> (R, ROW, window + ROW + window).
     """
-    reach = torch.from_numpy(random.integers(1, window + 1, (len(document), ROW, 1)))
-    distance = (torch.arange(document.shape[1]) - window - torch.arange(ROW)[:, None]).abs()
+    reach = torch.from_numpy(random.integers(1, window + 1, (len(document), WORDS_PER_ROW, 1)))
+    distance = (
+        torch.arange(document.shape[1]) - window - torch.arange(WORDS_PER_ROW)[:, None]
+    ).abs()
     owner = document[:, window:-window, None]
     near = (distance > 0) & (distance <= reach)
     return (near & (owner == document[:, None]) & (owner >= 0)).float()
@@ -185,13 +189,13 @@ def _step(
     Shapes: inputs and outputs (V, D); words (R, C) rows with their neighbours; noise (R, NOISE);
     pairs (R, ROW, C).
     """
-    window = (words.shape[1] - ROW) // 2
+    window = (words.shape[1] - WORDS_PER_ROW) // 2
     centres = words[:, window:-window].reshape(-1)
     others = torch.cat([words, noise], 1)
-    x = inputs[centres].view(len(words), ROW, -1)
+    x = inputs[centres].view(len(words), WORDS_PER_ROW, -1)
     y = outputs[others]
-    each = pairs.sum(2, keepdim=True) * (negatives / NOISE)
-    weight = torch.cat([pairs, each.expand(-1, -1, NOISE)], 2)
+    each = pairs.sum(2, keepdim=True) * (negatives / NOISE_WORDS)
+    weight = torch.cat([pairs, each.expand(-1, -1, NOISE_WORDS)], 2)
     gradient = torch.bmm(x, y.transpose(1, 2)).sigmoid_().neg_()
     gradient[:, :, : words.shape[1]] += 1.0
     gradient *= weight * rate
@@ -200,7 +204,9 @@ def _step(
 
 
 def _add(table: Tensor, rows: Tensor, change: Tensor, weight: Tensor) -> None:
-    """Add changes to the rows of a table; no row moves further than PAIRS pairs would move it."""
+    """Add changes to rows of a table; none moves further than `MAX_PAIRS_PER_WORD` pairs would."""
     total = torch.zeros(len(table)).index_add_(0, rows, weight.view(-1))
-    change *= (PAIRS / total[rows].clamp_(min=PAIRS)).view(*weight.shape, 1)
+    change *= (MAX_PAIRS_PER_WORD / total[rows].clamp_(min=MAX_PAIRS_PER_WORD)).view(
+        *weight.shape, 1
+    )
     table.index_add_(0, rows, change.view(len(rows), -1))

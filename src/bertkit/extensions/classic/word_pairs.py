@@ -16,10 +16,10 @@ from bertkit.errors import DataError
 Range = tuple[int, int]
 """[start, end) of a word in its text, in characters."""
 
-ALIKE = 0.5
+MIN_SIMILARITY = 0.5
 """Least difflib ratio at which one word counts as a form of the other."""
 
-LONGEST = 64
+MAX_WORD_CHARACTERS = 64
 """Most characters of a word."""
 
 
@@ -53,7 +53,7 @@ def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
     return pairs
 
 
-WIC = ".data.txt"
+WIC_SUFFIX = ".data.txt"
 """Suffix of WiC's files; their labels stand beside, in .gold.txt."""
 
 
@@ -64,7 +64,7 @@ def read_in_context(path: Path) -> tuple[list[InContext], int]:
     Returns: the rows, and how many were left out because their word was not found.
     Raises: DataError naming file and line.
     """
-    if path.name.endswith(WIC):
+    if path.name.endswith(WIC_SUFFIX):
         return list(_wic(path)), 0
     rows, missing = [], 0
     for number, line in numbered(path):
@@ -78,7 +78,7 @@ def read_in_context(path: Path) -> tuple[list[InContext], int]:
 def _wic(path: Path) -> Iterator[InContext]:
     """WiC as it is published: word, part of speech, the word's places (2-5), and two sentences."""
     rows = numbered(path)
-    golds = numbered(path.with_name(path.name.removesuffix(WIC) + ".gold.txt"))
+    golds = numbered(path.with_name(path.name.removesuffix(WIC_SUFFIX) + ".gold.txt"))
     if len(rows) != len(golds):
         raise DataError(
             f"{path}: {len(rows)} lines, and {len(golds)} labels beside it; get both files again"
@@ -135,9 +135,9 @@ def _in_context(row: dict[str, Any], where: str) -> InContext | None:
 def find(word: str, text: str) -> Range | None:
     """Find a word or one of its forms in a text: carry in "carried", come in "came".
 
-    It is the first of those most similar (difflib's ratio, at least ALIKE) with the same first
-    letter; `went` is not found for `go`. Longer ones than LONGEST are skipped, since comparing
-    takes cubic time.
+    It is the first of those most similar (ratio of difflib, at least `MIN_SIMILARITY`) with the
+    same first letter; `went` is not found for `go`. Words longer than `MAX_WORD_CHARACTERS` are
+    skipped, since comparing takes cubic time.
     """
     wanted = word.casefold()
     best, place, start = 0.0, None, 0
@@ -145,9 +145,9 @@ def find(word: str, text: str) -> Range | None:
         start = text.index(part, start)
         bare = part.strip(".,;:!?\"'()[]`")
         own = bare.casefold()
-        if own[:1] == wanted[:1] and max(len(own), len(wanted)) <= LONGEST:
+        if own[:1] == wanted[:1] and max(len(own), len(wanted)) <= MAX_WORD_CHARACTERS:
             alike = SequenceMatcher(None, wanted, own, autojunk=False).ratio()
-            if alike > best and alike >= ALIKE:
+            if alike > best and alike >= MIN_SIMILARITY:
                 begin = start + part.index(bare)
                 best, place = alike, (begin, begin + len(bare))
         start += len(part)

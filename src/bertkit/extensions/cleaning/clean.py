@@ -45,7 +45,7 @@ from bertkit.recipes.prepare import divide, refuse_within
 from bertkit.synonyms import check_keywords
 from bertkit.threads import cores
 
-UNIT = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 """Bytes of text that become a file at most."""
 
 
@@ -106,7 +106,7 @@ def clean(
         for source in sources:  # a field of another name is seen before work begins
             whole = Span(source, 0, source.stat().st_size)
             next(read(whole, field=text_column, blank_lines=blank_lines), None)
-    units = dict(enumerate(divide(sources, UNIT, whole=(".txt",))))
+    units = dict(enumerate(divide(sources, MAX_FILE_BYTES, whole=(".txt",))))
     with ExitStack() as stack:
         places = _places(stack, out, removed)
         cleaner = Cleaner(places, rules, field=text_column, blank_lines=blank_lines)

@@ -46,7 +46,7 @@ STARTS, FIRST, IS_EXACT = "starts.npy", "first.npy", "exact.npy"
 """Of each unit its first document; of each document the first of its cluster, and whether an
 earlier one is the same."""
 
-BATCH = 1 << 10
+BATCH_DOCUMENTS = 1 << 10
 """Documents whose signatures are held at a time."""
 
 
@@ -150,7 +150,9 @@ class Cleaner:
         tally, texts = Tally(), self._texts(unit)
         keys = [self._keys([])]
         with self._places.of_unit(number, "lines").open("wb") as lines:
-            while signed := [self._clean(text, tally, lines) for text in islice(texts, BATCH)]:
+            while signed := [
+                self._clean(text, tally, lines) for text in islice(texts, BATCH_DOCUMENTS)
+            ]:
                 keys.append(self._keys(signed))
         np.save(self._places.of_unit(number, "npy"), np.concatenate(keys, axis=1))
         return tally

@@ -13,7 +13,7 @@ import msgspec
 
 from bertkit.errors import ConfigError
 
-SCORE = 0.65
+MIN_PROBABILITY = 0.65
 """The least probability, where none is given: FineWeb's."""
 
 
@@ -21,7 +21,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """A language, and how sure the model must be of it."""
 
     code: str
-    score: float = SCORE
+    score: float = MIN_PROBABILITY
 
     def matches(self, text: str) -> bool:
         code, score = detect(text)
@@ -36,7 +36,7 @@ def wanted(given: str) -> Wanted:
             f"language: {code!r} is no code of fastText's; write one such as en or de"
         )
     try:
-        least = float(score) if colon else SCORE
+        least = float(score) if colon else MIN_PROBABILITY
     except ValueError:
         least = -1.0
     if not 0 <= least <= 1:

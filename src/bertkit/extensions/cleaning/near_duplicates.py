@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 NGRAM, BUCKETS, HASHES = 5, 14, 8
 
-BLOCK = 512
+SHINGLES_AT_ONCE = 512
 """Shingles permuted at a time, so that they stay in the cache."""
 
-WORDS = 1 << 20
+MAX_CACHED_WORDS = 1 << 20
 """Most words whose hashes are remembered."""
 
 # Chinese and Japanese put no spaces between words: each character is one
@@ -56,8 +56,8 @@ class Signer:
         if not len(shingles):
             return None
         least = np.full(BUCKETS * HASHES, 0xFFFFFFFF, np.uint32)
-        for start in range(0, len(shingles), BLOCK):
-            permuted = self._factors * shingles[start : start + BLOCK]
+        for start in range(0, len(shingles), SHINGLES_AT_ONCE):
+            permuted = self._factors * shingles[start : start + SHINGLES_AT_ONCE]
             permuted += self._terms
             np.minimum(least, permuted.min(axis=1), out=least)
         return least
@@ -69,7 +69,7 @@ class Signer:
         else:  # an accent by itself would end its word
             words = _WORD.findall(unicodedata.normalize("NFC", text.lower()))
         hashes = np.fromiter(map(self._words.__getitem__, words), np.uint64, len(words))
-        if len(self._words) > WORDS:
+        if len(self._words) > MAX_CACHED_WORDS:
             self._words.clear()
         runs = max(len(hashes) - NGRAM + 1, 0)
         joined = np.zeros(runs, np.uint64)

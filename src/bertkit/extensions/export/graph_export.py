@@ -39,7 +39,7 @@ from bertkit.storage import write_json
 TOLERANCE = 1e-4
 """How far a graph's outputs may be from the model's, in any of their numbers."""
 
-LARGEST = 2_000_000_000
+MAX_WEIGHT_BYTES = 2_000_000_000
 """Bytes of weights of the largest model that graphs are made of."""
 
 Operators = Literal["fused", "standard"]
@@ -52,11 +52,11 @@ SHAPES = ((1, 5), (3, 17), (8, 40))
 def too_large(model: Model) -> str | None:
     """None, or why no graph is made of a model, whose weights are in fp32 there."""
     size = sum(weight.numel() * 4 for weight in model.encoder.parameters())
-    if size <= LARGEST:
+    if size <= MAX_WEIGHT_BYTES:
         return None
     return (
         f"the model has {size / 1e9:.1f} GB of weights, and graphs are made of at most "
-        f"{LARGEST / 1e9:.0f}"
+        f"{MAX_WEIGHT_BYTES / 1e9:.0f}"
     )
 
 

@@ -22,14 +22,14 @@ from bertkit.nn.pooling import Pooling
 from bertkit.storage import refuse_used
 from bertkit.text.encoding import Encoding
 
-SMALLEST = 64
+MIN_TEXTS = 64
 """Texts that are needed at least: half to calibrate, a quarter to choose layers by, and a quarter
 to measure on."""
 
-MOST = 1024
+MAX_TEXTS = 1024
 """Texts that are looked at; more change nothing."""
 
-LOWEST = 0.99
+MIN_COSINE = 0.99
 """The lowest cosine that is accepted; until it is reached, layers are left as they are."""
 
 Layers = Mapping[str, Inputs]
@@ -37,7 +37,7 @@ Layers = Mapping[str, Inputs]
 
 
 def quantize(
-    model: str | Path, texts: Sequence[Path], /, *, out: Path, lowest: float = LOWEST
+    model: str | Path, texts: Sequence[Path], /, *, out: Path, lowest: float = MIN_COSINE
 ) -> dict[str, Any]:
     """Make a model compute in 8-bit integers, and measure what that costs.
 
@@ -111,12 +111,12 @@ def quantize(
 
 def _parts(loaded: Loaded, texts: Sequence[str]) -> tuple[list[Encoding], ...]:
     """A quarter of the texts to measure on, one to choose layers by, and half to calibrate."""
-    if len(texts) < SMALLEST:
+    if len(texts) < MIN_TEXTS:
         raise DataError(
-            f"{len(texts)} texts to calibrate with, and {SMALLEST} are needed; give more, like "
+            f"{len(texts)} texts to calibrate with, and {MIN_TEXTS} are needed; give more, like "
             "those the model will see"
         )
-    texts = texts[:: -(-len(texts) // MOST)]
+    texts = texts[:: -(-len(texts) // MAX_TEXTS)]
     encodings = loaded.tokenizer.encode_batch(texts, max_length=loaded.length, truncate="longest")
     return encodings[::4], encodings[2::4], encodings[1::2]
 

@@ -23,7 +23,7 @@ from bertkit.checkpoint.int8 import FILE as INT8
 from bertkit.checkpoint.int8 import read_int8
 from bertkit.checkpoint.tuned import (
     COUNTS,
-    GRAPH,
+    GRAPH_DIRECTORY,
     NAMES,
     EngineName,
     Tuned,
@@ -40,7 +40,7 @@ from bertkit.engine.beside import GraphLayers
 from bertkit.engine.exported import Runtime
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.extensions.export.quantize import LOWEST, read_texts
+from bertkit.extensions.export.quantize import MIN_COSINE, read_texts
 from bertkit.extensions.search.searcher import fingerprint
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
@@ -48,13 +48,13 @@ from bertkit.pipelines import Embed, Work, open_engine
 from bertkit.storage import new_folder
 from bertkit.threads import thread_limit
 
-TEXTS = 512
+TIMED_TEXTS = 512
 """As many are embedded, over and over."""
 
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
 """Tokens of a batch that are tried."""
 
-ROUNDS = 3
+TIMED_ROUNDS = 3
 """Each choice is timed so often, in turn with the others; the median counts."""
 
 C = TypeVar("C")
@@ -65,7 +65,7 @@ def tune(
     texts: Sequence[Path] | None = None,
     /,
     *,
-    lowest: float = LOWEST,
+    lowest: float = MIN_COSINE,
     precision: Inference = "auto",
 ) -> dict[str, Any]:
     """What a model is fastest with on this machine, for --precision auto.
@@ -93,7 +93,7 @@ def tune(
         raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
     weights = weights_of(loaded.folder)
     records(loaded.folder)  # a damaged file is told before anything is timed
-    samples = (read_texts(texts) if texts else _local_texts())[:TEXTS]
+    samples = (read_texts(texts) if texts else _local_texts())[:TIMED_TEXTS]
     if not samples:
         raise DataError("texts: there is none in these files; give some like those to come")
     works = Embed(loaded, "fp32").prepare(samples, long="truncate")
@@ -162,7 +162,7 @@ def _engines(
 ) -> dict[str, EngineName]:
     """The fastest engine for one text, for few and for many, short and long; the graph is kept in
     the folder where it is one of them."""
-    out = loaded.folder / GRAPH
+    out = loaded.folder / GRAPH_DIRECTORY
     if out.exists():
         shutil.rmtree(out)
     if reason := _no_graph(loaded, choice.precision):
@@ -283,7 +283,7 @@ def _precisions(
 def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
     """The median time of each."""
     times: dict[C, list[float]] = {choice: [] for choice in choices}
-    for round_ in range(ROUNDS + 1):
+    for round_ in range(TIMED_ROUNDS + 1):
         for choice, call in choices.items():
             start = time.perf_counter()
             call()
@@ -306,6 +306,6 @@ def _local_texts() -> list[str]:
     paragraphs: list[str] = []
     for _, text in documents():
         paragraphs += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())
-        if len(paragraphs) >= TEXTS:
+        if len(paragraphs) >= TIMED_TEXTS:
             break
     return paragraphs

@@ -16,7 +16,7 @@ from bertkit.models.decoding import Decoding, Ended, Rules, Written, constrain
 LEAST = -1e9
 """The score of what is no candidate."""
 
-DEPTH = 8
+COLUMN_ROWS = 8
 """Numbers of a column, where the likeliest of many are sought."""
 
 
@@ -276,14 +276,14 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     They are in the `count` columns whose maxima are the highest, of columns of a few numbers each:
     torch's `topk` over all takes twice as long on CPUs (notes/2026-11.md).
     """
-    width = scores.shape[1] // DEPTH
-    if width < DEPTH * count:
+    width = scores.shape[1] // COLUMN_ROWS
+    if width < COLUMN_ROWS * count:
         highest, places = scores.topk(count)
         return highest, places
-    columns = scores[:, : width * DEPTH].view(-1, DEPTH, width)
+    columns = scores[:, : width * COLUMN_ROWS].view(-1, COLUMN_ROWS, width)
     best = columns.amax(1).topk(count).indices[:, None]
-    first = torch.arange(DEPTH, device=scores.device)[:, None] * width
-    rest = torch.arange(width * DEPTH, scores.shape[1], device=scores.device)
+    first = torch.arange(COLUMN_ROWS, device=scores.device)[:, None] * width
+    rest = torch.arange(width * COLUMN_ROWS, scores.shape[1], device=scores.device)
     places = torch.cat([(best + first).flatten(1), rest.expand(len(scores), -1)], 1)
     highest, chosen = scores.gather(1, places).topk(count)
     return highest, places.gather(1, chosen)

@@ -93,10 +93,10 @@ def translate(
             "encoder, such as Marian, or ask this one with bertkit generate"
         )
     source = iter(lines(blank=True) if file is None else read_lines(file))
-    for first, part in enumerate(batched(source, TRANSLATED)):
+    for first, part in enumerate(batched(source, LINES_AT_ONCE)):
         asked = [line for line in part if line.strip()]
         answers = iter(writer(asked, decoding))
-        for number, line in enumerate(part, first * TRANSLATED + 1):
+        for number, line in enumerate(part, first * LINES_AT_ONCE + 1):
             texts = next(answers) if line.strip() else []
             if texts and texts[0].ended == "length":
                 say(f"line {number}: cut, as it has no end after {texts[0].tokens:,} tokens")
@@ -106,7 +106,7 @@ def translate(
                 print(texts[0].text if texts else "")
 
 
-TRANSLATED = 1024
+LINES_AT_ONCE = 1024
 """Lines read before the first of them is translated."""
 
 
@@ -141,7 +141,7 @@ def summarize(
     else:
         rows = read_examples(Seq2seq, file, Reading(text=text_column), labelled=False)
         texts = ((row.where, row.document) for row in rows)
-    for part in batched(texts, SUMMARIZED):
+    for part in batched(texts, DOCUMENTS_AT_ONCE):
         answers = summaries(writer, [text for _, text in part], decoding)
         for (where, _), answer in zip(part, answers, strict=True):
             if answer.truncated:
@@ -149,7 +149,7 @@ def summarize(
             print(" ".join(answer.text.split()))
 
 
-SUMMARIZED = 256
+DOCUMENTS_AT_ONCE = 256
 """Documents read before the first of them is summarized."""
 
 
@@ -182,7 +182,7 @@ def chat(
     for line in asked("> "):
         messages.append(Message("user", line))
         while (
-            len(told.encode(messages)[0]) > max(length - ANSWER, length // 2)
+            len(told.encode(messages)[0]) > max(length - MIN_ANSWER_TOKENS, length // 2)
             and len(messages) > first + 1
         ):
             del messages[first : first + 2]
@@ -195,7 +195,7 @@ def chat(
         messages.append(Message("assistant", "".join(pieces).strip() or "…"))
 
 
-ANSWER = 256
+MIN_ANSWER_TOKENS = 256
 """Tokens that an answer in a conversation has room for at least, where the model has."""
 
 

@@ -25,7 +25,7 @@ from bertkit.data.pairs import SIDES
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation.bleu import bleu
 from bertkit.extensions.generation.length_groups import LengthGroup, groups_by_length
-from bertkit.extensions.generation.long_pairs import PIECES, Texts, joined, reversals
+from bertkit.extensions.generation.long_pairs import VOCABULARY_SIZE, Texts, joined, reversals
 from bertkit.extensions.generation.prepare_pairs import Side, prepare_pairs, read_pairs
 from bertkit.extensions.generation.translation_report import sequential_steps, write_columns
 from bertkit.metrics import plus_minus, words_in_place
@@ -40,7 +40,7 @@ from bertkit.storage import read_json, refuse_used, write_json, write_text
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.journal import Journal
 
-RECORD = "record.json"
+RECORD_FILE = "record.json"
 """What a comparison was asked to do."""
 
 
@@ -170,7 +170,7 @@ def compare_translation(
         given = (source, target, file, dev_source, dev_target, dev_file, *columns)
         if any(one is not None for one in given) or settings.join > 1:
             raise ConfigError("--reverse: draws letters; leave out files, columns and --join")
-        texts, settings = reversals(reverse), structs.replace(settings, vocab_size=PIECES)
+        texts, settings = reversals(reverse), structs.replace(settings, vocab_size=VOCABULARY_SIZE)
         origin = {"train": f"at most {reverse} letters", "dev": f"at most {2 * reverse} letters"}
     trial = _Trial(texts, origin, out, settings, letters=reverse is not None)
     trial.begin(resume=resume)
@@ -283,7 +283,7 @@ class _Trial:
                 for path, content in contents.items()
             },
         }
-        place = self.out / RECORD
+        place = self.out / RECORD_FILE
         if not resume:
             refuse_used(self.out, resumable=True)
         elif not place.exists():

@@ -25,22 +25,22 @@ from bertkit.view.page import source
 from bertkit.view.page_data import Beam, DecoderSteps, Shape
 from bertkit.view.token_text import likeliest, spelled
 
-LONGEST = 128
+MAX_TOKENS = 128
 """Tokens of a text that is read, and of one that is written, at most: a step is a column."""
 
 State = Literal["kept", "ended", "dropped"]
 
-NUMBER = 4
+WEIGHT_BYTES = 4
 """Bytes of a weight of attention: 16 bits in base64, and as much again for what is around it."""
 
 
 def decoder_steps(
-    writer: Generate, text: str, *, beams: int | None = None, max_tokens: int = LONGEST
+    writer: Generate, text: str, *, beams: int | None = None, max_tokens: int = MAX_TOKENS
 ) -> DecoderSteps:
     """How a model with an encoder writes another text from this one.
 
     It is written with so many `beams`, by default those of the model's folder. Raises: DataError
-    for a text without words, or one that is longer than the model reads or `LONGEST` tokens.
+    for a text without words, or one that is longer than the model reads or `MAX_TOKENS` tokens.
     """
     pipeline = DecodePipeline(writer)
     works = pipeline.prepare([text], long="error", beams=beams, max_tokens=max_tokens)
@@ -61,7 +61,7 @@ class DecodePipeline:
         *,
         long: Long,
         beams: int | None = None,
-        max_tokens: int = LONGEST,
+        max_tokens: int = MAX_TOKENS,
     ) -> list[Work]:
         """Raises: DataError as `decoder_steps` does."""
         need_attention(self.loaded)
@@ -78,13 +78,13 @@ class DecodePipeline:
     def _bounded(self, work: Work) -> Work:
         text, request, decoding = work.item
         tokens = len(request.source)
-        if tokens > LONGEST:
+        if tokens > MAX_TOKENS:
             raise DataError(
-                f"{text[:40]!r}…: {tokens:,} tokens, and a page shows {LONGEST}; shorten it"
+                f"{text[:40]!r}…: {tokens:,} tokens, and a page shows {MAX_TOKENS}; shorten it"
             )
         shape = self._config
         room = self.writer.stepper.room(request, decoding.max_tokens)
-        size = NUMBER * shape.layers * (shape.heads + 1) * room * tokens
+        size = WEIGHT_BYTES * shape.layers * (shape.heads + 1) * room * tokens
         return Work([], work.item, work.more + tokens + room, size)
 
     @torch.inference_mode()

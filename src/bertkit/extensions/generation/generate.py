@@ -185,7 +185,7 @@ def guess(row: GeneratedRow) -> list[int]:
         return []
     read = row.request.prompt if row.request.source is None else row.request.source
     text = np.concatenate([read, np.array(row.ids, dtype=np.int64)])
-    for size in range(min(GRAM, len(text) - 1), 0, -1):
+    for size in range(min(MAX_NGRAM, len(text) - 1), 0, -1):
         windows = np.lib.stride_tricks.sliding_window_view(text[:-1], size)
         places = np.flatnonzero((windows == text[-size:]).all(1))
         if len(places):
@@ -194,7 +194,7 @@ def guess(row: GeneratedRow) -> list[int]:
     return []
 
 
-GRAM = 3
+MAX_NGRAM = 3
 """A guess follows as many of the last tokens as came before, so many at most."""
 
 

@@ -15,7 +15,7 @@ Texts = tuple[list[str], list[str]]
 SHORTEST, LEARNED, SCORED = 5, 50_000, 20
 """Letters of the shortest sequence; how many are learned from; how many of each length scored."""
 
-PIECES = 2 * len(LETTERS) + 4
+VOCABULARY_SIZE = 2 * len(LETTERS) + 4
 """Of a vocabulary in which each letter, with the space before it, is one piece: beside these the
 letters alone and the space; the end, the unknown and the pad."""
 

@@ -18,7 +18,7 @@ from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import batched, load_on
 from bertkit.training.loop import evaluate
 
-BLOCKS = 256
+BLOCKS_AT_ONCE = 256
 """Blocks read at a time."""
 
 
@@ -66,7 +66,7 @@ def evaluate_text(
     if not blocks:
         raise DataError(f"{texts[0]}: no text")
     nats, tokens = 0.0, sum(map(len, blocks))
-    for part in batched(blocks, BLOCKS):
+    for part in batched(blocks, BLOCKS_AT_ONCE):
         batches = collate(part, head="lm", max_batch_tokens=MAX_BATCH_TOKENS)
         losses, _ = evaluate(loaded.model, pretrain, batches)
         nats += losses["lm"] * sum(map(len, part))

@@ -31,13 +31,13 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
-PLACES = 32_768
+CACHE_TOKENS = 32_768
 """Tokens, with those to come, for which there is room in the cache at a time."""
 
 ANY_LENGTH = 1 << 30
 """Of a text: whether it is too long is for the stepper to say."""
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+PARTIAL_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """What a decoder writes for the first bytes of a character whose others have not come."""
 
 
@@ -158,7 +158,7 @@ class Generate(ModelPipeline):
         copies = max(decoding.beams, decoding.best)
         lengths = [copies * self.cost(one, decoding) for one in requests]
         answers: list[list[GeneratedText]] = [[] for _ in requests]
-        for places in by_length(lengths, PLACES):
+        for places in by_length(lengths, CACHE_TOKENS):
             some = [requests[place] for place in places]
             texts = generate(self.stepper, some, decoding, rules)
             for place, written in zip(places, texts, strict=True):
@@ -200,7 +200,7 @@ class Generate(ModelPipeline):
             return self.answer(row.written, row.request, stop).text
         text, longest = self._text(row.ids, row.request.prompt), max(map(len, stop), default=1)
         # the end may turn into a stop string, or another character
-        return text.rstrip(UNFINISHED)[: len(text) - longest + 1]
+        return text.rstrip(PARTIAL_CHARACTER)[: len(text) - longest + 1]
 
     # ---- in company, behind a server: a Pipeline
 

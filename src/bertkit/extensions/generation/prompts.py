@@ -24,7 +24,7 @@ from bertkit.tasks.examples import Rows, take_examples
 from bertkit.view.chart import curves, write_svg
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
-NOTHING = "N/A"
+EMPTY_TEXT = "N/A"
 """A text that says nothing, by which answers are calibrated."""
 
 
@@ -112,7 +112,7 @@ def evaluate_prompts(
             shown = _drawn(learned.examples, labels, count, seed, draw)
             prompt = "".join(example(one.text, one.label or "") for one in shown)
             texts = [before.replace("{text}", one.text) for one in asked]
-            empty = before.replace("{text}", NOTHING)
+            empty = before.replace("{text}", EMPTY_TEXT)
             chances = _chances(writer, prompt, [*texts, empty], tokens)
             plain.append(float((chances[:-1].argmax(1) == gold).mean()))
             calibrated.append(float(((chances[:-1] - chances[-1]).argmax(1) == gold).mean()))

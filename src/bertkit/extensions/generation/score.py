@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit.batch import by_length
 from bertkit.extensions.generation.stepper import CausalStepper, Request, StepperState
 
-LOGITS = 1 << 26
+MAX_LOGITS = 1 << 26
 """Logits that exist at a time, about."""
 
 
@@ -49,7 +49,7 @@ def score(
         stepper.room(Request(np.concatenate([prompt, text, longest[:-1]]).astype(np.int64)))
     state, logits = stepper.start([Request(prompt)])
     scores = np.zeros((len(texts), len(endings)))
-    most = max(LOGITS // logits.shape[1], 1)
+    most = max(MAX_LOGITS // logits.shape[1], 1)
     for places in by_length([len(text) for text in texts], most):
         rows = copy.copy(state)  # `keep` makes new tensors: the prompt's stay as they are
         rows.keep(torch.zeros(len(places), dtype=torch.long, device=logits.device))

@@ -11,13 +11,14 @@ from bertkit.checkpoint.directory import Loaded, load
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.generation.beam import finish
-from bertkit.extensions.generation.pipeline import PLACES, Generate, merge_decoding
+from bertkit.extensions.generation.pipeline import CACHE_TOKENS, Generate, merge_decoding
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.base import PART, Work, inference_device, open_engine
+from bertkit.pipelines.base import Work, inference_device, open_engine
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import TEXTS_AT_ONCE
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long, encode
@@ -74,11 +75,11 @@ class WriteSummaries:
     ) -> list[SummaryAnswer]:
         """A summary of each. Raises: DataError for an empty document, or as `long` says."""
         answers: list[SummaryAnswer] = []
-        for start in range(0, len(documents), PART):
-            part = documents[start : start + PART]
+        for start in range(0, len(documents), TEXTS_AT_ONCE):
+            part = documents[start : start + TEXTS_AT_ONCE]
             works = self.prepare(part, long=long, decoding=decoding)
             made: dict[int, SummaryAnswer] = {}
-            for places in by_length([work.tokens for work in works], PLACES):
+            for places in by_length([work.tokens for work in works], CACHE_TOKENS):
                 some = self.run([works[place] for place in places])
                 made.update(zip(places, some, strict=True))
             answers += [made[place] for place in range(len(works))]

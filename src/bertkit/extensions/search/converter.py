@@ -19,13 +19,13 @@ import msgspec
 from bertkit.errors import DataError
 from bertkit.extensions.search.document_formats import Extracted, convert
 
-MEMORY = 2 << 30
+MAX_MEMORY_BYTES = 2 << 30
 """Bytes of memory that reading a file may take, where the system can bound it (Linux)."""
 
-SECONDS = 300
+TIMEOUT_SECONDS = 300
 """In which a file must be read."""
 
-LONGEST = 16 << 20
+MAX_DOCUMENT_CHARACTERS = 16 << 20
 """Characters of one document; a larger one answers nothing, and its parts would."""
 
 CHILD = "from bertkit.extensions.search.converter import main; main()"
@@ -63,7 +63,7 @@ class Converter:
         process = self._process = self._process or _begin()
         assert process.stdin is not None
         assert process.stdout is not None
-        late = threading.Timer(SECONDS, process.kill)
+        late = threading.Timer(TIMEOUT_SECONDS, process.kill)
         late.start()
         try:
             process.stdin.write(msgspec.json.encode([str(file.absolute()), str(file), str(kept)]))
@@ -78,7 +78,9 @@ class Converter:
         if answer:
             return msgspec.json.decode(answer, type=str)
         self._end()
-        why = "reading it ended the process" if in_time else f"not read in {SECONDS} seconds"
+        why = (
+            "reading it ended the process" if in_time else f"not read in {TIMEOUT_SECONDS} seconds"
+        )
         return f"{file}: {why}; it may be damaged or made to do harm, so leave it out"
 
     def _end(self) -> None:
@@ -113,21 +115,22 @@ def main() -> None:
 def _read(path: Path, name: str, kept: Path) -> str:
     try:
         extracted = convert(path)
-        if len(extracted.text) > LONGEST:
+        if len(extracted.text) > MAX_DOCUMENT_CHARACTERS:
             return too_long(name, len(extracted.text))
         kept.write_bytes(msgspec.json.encode(extracted))
     except DataError as error:
         return str(error).replace(str(path), name)
     except MemoryError:
-        return f"{name}: reading it takes more than {MEMORY >> 30} GiB of memory; leave it out"
+        limit = MAX_MEMORY_BYTES >> 30
+        return f"{name}: reading it takes more than {limit} GiB of memory; leave it out"
     return ""
 
 
 def too_long(name: str, characters: int) -> str:
     """What is said of a document that is too long."""
     return (
-        f"{name}: a document of {characters:,} characters, and {LONGEST:,} is the most; cut it "
-        "where it has parts, such as its chapters"
+        f"{name}: a document of {characters:,} characters, and {MAX_DOCUMENT_CHARACTERS:,} is the "
+        "most; cut it where it has parts, such as its chapters"
     )
 
 
@@ -135,5 +138,5 @@ def _bound() -> None:
     with contextlib.suppress(ImportError, ValueError, OSError):  # not on every system
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

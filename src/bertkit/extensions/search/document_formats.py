@@ -29,10 +29,10 @@ UNPACKED, UNPACKED_XML = 512 << 20, 64 << 20
 PARAGRAPHS_OF_DOCX = 200_000
 """Largest number of paragraphs and table rows of a .docx file."""
 
-OUTLINE = 10_000
+MAX_OUTLINE_ENTRIES = 10_000
 """Entries that are read of a PDF's outline."""
 
-CELL = " | "
+CELL_SEPARATOR = " | "
 """What stands between the cells of a row."""
 
 
@@ -189,7 +189,7 @@ def _is_navigation(tag: Any) -> bool:
 
 def _cells(line: str) -> str:
     cells = [" ".join(cell.split()) for cell in line.split(_CELL)]
-    return CELL.join(cells if cells[0] else cells[1:])
+    return CELL_SEPARATOR.join(cells if cells[0] else cells[1:])
 
 
 # ---- PDF
@@ -230,7 +230,7 @@ def _outlined(reader: Any, text: str, pages: list[int]) -> list[Heading]:
     headings: list[Heading] = []
     try:
         left = [(1, iter(reader.outline))]
-        for _ in range(OUTLINE):
+        for _ in range(MAX_OUTLINE_ENTRIES):
             if not left:
                 break
             level, entries = left[-1]
@@ -277,7 +277,7 @@ def docx(stream: BinaryIO) -> Extracted:
     for block in document.iter_inner_content():
         if isinstance(block, Table):
             rows = ({cell._tc: cell.text for cell in row.cells}.values() for row in block.rows)
-            cells = (CELL.join(" ".join(cell.split()) for cell in row) for row in rows)
+            cells = (CELL_SEPARATOR.join(" ".join(cell.split()) for cell in row) for row in rows)
             writer.add("\n".join(cells))
         else:
             name = names.get(block._p.style or "", "")
@@ -324,7 +324,7 @@ def rst(text: str) -> Extracted:
                 writer.add(child.astext(), level)
             elif isinstance(child, nodes.row):
                 cells = (" ".join(entry.astext().split()) for entry in child.children)
-                writer.add(CELL.join(cells))
+                writer.add(CELL_SEPARATOR.join(cells))
             elif isinstance(child, nodes.system_message):
                 for block in child.findall(nodes.literal_block):  # an unknown directive
                     writer.add(block.astext())

@@ -17,7 +17,7 @@ from bertkit.data.paths import counted, files_inside, paths_of, suffix
 from bertkit.data.readers import Span, blocks, json_object, read_text, refuse_halves
 from bertkit.data.tables import TABLES, rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.extensions.search.converter import LONGEST, Converter, too_long
+from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS, Converter, too_long
 from bertkit.extensions.search.document_formats import (
     CONVERTED,
     Extracted,
@@ -289,6 +289,6 @@ def _check(document: Document, seen: Set[str]) -> None:
         )
     if not document.text.strip():
         raise DataError(f"{where}: no text in this document; leave it out")
-    if len(document.text) > LONGEST:
+    if len(document.text) > MAX_DOCUMENT_CHARACTERS:
         raise DataError(too_long(where, len(document.text)))
     refuse_halves(where, document.id, document.text, *map(str, document.fields.values()))

@@ -11,20 +11,20 @@ from bertkit import metrics
 from bertkit.config import Count
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.search.judgments import judged, read_judgments, read_queries
-from bertkit.extensions.search.searcher import CANDIDATES, Searcher
-from bertkit.extensions.search.store import ID, Condition, Hit
+from bertkit.extensions.search.searcher import CANDIDATE_PASSAGES, Searcher
+from bertkit.extensions.search.store import ID_FIELD, Condition, Hit
 from bertkit.nn.precision import Inference
 from bertkit.progress import progress
 from bertkit.storage import refuse_used, writing
 
-SCORED = 1000
+SCORED_DOCUMENTS = 1000
 """Documents of a query that are scored, as trec_eval does by default: `map` is over so many, and
 with a re-ranker over those that it reads."""
 
-MINED = 100
+MINED_DOCUMENTS = 100
 """Documents of a query that negatives are drawn from."""
 
-PART = 64
+QUERIES_AT_ONCE = 64
 """Queries asked together."""
 
 
@@ -57,7 +57,7 @@ def evaluate_retrieval(
     """
     searcher = _searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     texts, graded = _judged(searcher, queries, judgments)
-    top = SCORED if searcher.rerank is None else CANDIDATES
+    top = SCORED_DOCUMENTS if searcher.rerank is None else CANDIDATE_PASSAGES
     hits = dict(_asked(searcher, texts, hybrid, top))
     scores = metrics.retrieval([[h.id for h in hits[q]] for q in graded], list(graded.values()))
     return {**scores, "queries": len(graded)}
@@ -111,7 +111,7 @@ def mine(
     asked, graded = _judged(searcher, queries, judgments)
     rows = 0
     with writing(out) as partial, partial.open("w", encoding="utf-8") as file:
-        for query, hits in _asked(searcher, asked, False, MINED):
+        for query, hits in _asked(searcher, asked, False, MINED_DOCUMENTS):
             answers = list(_answers(searcher, asked[query], graded[query]))
             texts = {answer.text for answer in answers}  # a copy of an answer is no negative
             wrong = [h for h in hits if graded[query].get(h.id, 0) <= 0 and h.text not in texts]
@@ -160,8 +160,8 @@ def _asked(
     names = list(queries)
     with progress() as bar:
         task = bar.add_task("searching", total=len(names), note="")
-        for start in range(0, len(names), PART):
-            part = names[start : start + PART]
+        for start in range(0, len(names), QUERIES_AT_ONCE):
+            part = names[start : start + QUERIES_AT_ONCE]
             texts = [queries[name] for name in part]
             hits = searcher.many(texts, top=top, hybrid=hybrid, long="truncate", distinct=False)
             yield from zip(part, hits, strict=True)
@@ -173,7 +173,7 @@ def _answers(searcher: Searcher, query: str, grades: Mapping[str, int]) -> Itera
     vector = searcher.embed([query], long="truncate")[0]
     for name, grade in grades.items():
         if grade > 0:
-            yield from searcher.store.by_vector(vector, 1, [Condition(ID, "=", name)])
+            yield from searcher.store.by_vector(vector, 1, [Condition(ID_FIELD, "=", name)])
 
 
 def _rows(

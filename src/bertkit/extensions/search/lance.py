@@ -41,7 +41,7 @@ SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
 Each write makes a version of the table; the tag moves when a run has ended well, so that one which
 was killed changes nothing that is found, and the next goes on from what it wrote."""
 
-WORDS = "words"
+KEYWORDS_COLUMN = "words"
 """Column of a passage's keywords, separated by spaces."""
 
 PLAIN = FTS(
@@ -56,13 +56,13 @@ PLAIN = FTS(
 COLUMNS = {"passage": "number"}
 """Columns of fields that have another name."""
 
-LOCK = ".writing"
+LOCK_FILE = ".writing"
 """A file that a run holds while it writes."""
 
 WEEK, KEEP = timedelta(days=7), timedelta(days=365_000)
 """For how long versions stay that searches no longer see, and all of them."""
 
-MEMORY = 1 << 29
+MAX_CACHED_BYTES = 1 << 29
 """Bytes of vectors that are kept to be searched in memory; more stay on disk, and are read for
 each query."""
 
@@ -120,7 +120,7 @@ class LanceStore(Store):
             columns[column] = pa.array([p.fields[name] for p in passages], kind)
         flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).ravel())
         words = (" ".join(passage_keywords(p.text)) for p in passages)
-        columns[WORDS] = pa.array(list(words), pa.string())
+        columns[KEYWORDS_COLUMN] = pa.array(list(words), pa.string())
         columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.spec.dimension)
         ids = list(dict.fromkeys(p.id for p in passages))
         with readable(self.place):  # in one version: what is new, and without what is old
@@ -155,7 +155,7 @@ class LanceStore(Store):
     def finish(self) -> None:
         with readable(self.place):
             if not self.table.list_indices():
-                self.table.create_index(WORDS, config=PLAIN)
+                self.table.create_index(KEYWORDS_COLUMN, config=PLAIN)
             # The words' index, too. Only then versions of a week ago go: none of them has the tag,
             # which LanceDB would not take out.
             self.table.optimize(cleanup_older_than=KEEP)
@@ -188,7 +188,7 @@ class LanceStore(Store):
         """Row ids and vectors (P, D) of all passages, where they stay the same and memory holds
         them."""
         passages, dimension = len(self), self.spec.dimension
-        if self.lock is not None or not 0 < passages * dimension * 4 <= MEMORY:
+        if self.lock is not None or not 0 < passages * dimension * 4 <= MAX_CACHED_BYTES:
             return None
         with readable(self.place):
             rows = self.table.search().with_row_id(True).select(["vector"]).limit(passages)
@@ -215,7 +215,7 @@ class LanceStore(Store):
         words = " ".join(query_keywords(query))
         if not words:
             return []
-        match = MatchQuery(words, WORDS)  # type: ignore[call-arg]  # its defaults are pydantic's
+        match = MatchQuery(words, KEYWORDS_COLUMN)  # type: ignore[call-arg]  # its defaults are pydantic's
 
         def found() -> list[Hit]:
             search = self.table.search(match, query_type="fts")
@@ -306,9 +306,9 @@ def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
 def _locked(folder: Path) -> IO[bytes]:
     """Raises: SearchError where another run writes here: each would miss what the other adds."""
     with readable(str(folder)):
-        if (folder / LOCK).is_fifo():
-            raise OSError(f"{LOCK} is a pipe")
-        file = (folder / LOCK).open("wb")
+        if (folder / LOCK_FILE).is_fifo():
+            raise OSError(f"{LOCK_FILE} is a pipe")
+        file = (folder / LOCK_FILE).open("wb")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -339,7 +339,7 @@ def _schema(spec: Spec) -> pa.Schema:
     kinds = {"number": pa.float64(), "text": pa.string()}
     fields = [(f"field{i}", kinds[kind]) for i, kind in enumerate(spec.fields.values())]
     vector = ("vector", pa.list_(pa.float32(), spec.dimension))
-    return pa.schema([*_COLUMNS.items(), *fields, (WORDS, pa.string()), vector])
+    return pa.schema([*_COLUMNS.items(), *fields, (KEYWORDS_COLUMN, pa.string()), vector])
 
 
 def _products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -15,7 +15,7 @@ from bertkit.extensions.search.document_formats import Heading
 from bertkit.extensions.search.documents import Document
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
-BETWEEN = " > "
+HEADING_SEPARATOR = " > "
 """What stands between a heading and the one above it."""
 
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
@@ -102,7 +102,7 @@ def _context(above: Sequence[Heading], tokens: Tokens, room: int) -> tuple[str, 
 
 def _joined(titles: Sequence[str]) -> str:
     """Titles in a line; a page's title is often its first heading, too."""
-    return BETWEEN.join(title for title, _ in itertools.groupby(titles))
+    return HEADING_SEPARATOR.join(title for title, _ in itertools.groupby(titles))
 
 
 def _sections(document: Document) -> Iterator[tuple[int, int, list[Heading]]]:

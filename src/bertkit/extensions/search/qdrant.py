@@ -22,7 +22,7 @@ from bertkit.config import api_key
 from bertkit.errors import SearchError
 from bertkit.extensions.search.keywords import passage_keywords, query_keywords
 from bertkit.extensions.search.store import (
-    ID,
+    ID_FIELD,
     SHOWN,
     Condition,
     Hit,
@@ -40,7 +40,7 @@ searched, for which others wait."""
 
 DENSE, WORDS = "vector", "words"
 
-SATURATION = 1.2
+BM25_K1 = 1.2
 """BM25's k1. Passages are about equally long, so that its part for length is left out."""
 
 
@@ -200,7 +200,7 @@ def _create(client: QdrantClient, name: str, spec: Spec) -> None:
         metadata={"bertkit": msgspec.json.encode(spec).decode()},
     )
     keyword, number = models.PayloadSchemaType.KEYWORD, models.PayloadSchemaType.FLOAT
-    kinds = {ID: keyword, "source": keyword, "suffix": keyword, "modified": number}
+    kinds = {ID_FIELD: keyword, "source": keyword, "suffix": keyword, "modified": number}
     kinds["number"] = models.PayloadSchemaType.INTEGER
     for field, kind in spec.fields.items():
         kinds[_key(field, spec.fields)] = number if kind == "number" else keyword
@@ -213,7 +213,7 @@ def _key(field: str, kept: Collection[str]) -> str:
 
 
 def _among(ids: Sequence[str]) -> models.FieldCondition:
-    return models.FieldCondition(key=ID, match=models.MatchAny(any=list(ids)))
+    return models.FieldCondition(key=ID_FIELD, match=models.MatchAny(any=list(ids)))
 
 
 def _filter(where: Sequence[Condition], kept: Collection[str]) -> models.Filter:
@@ -247,7 +247,7 @@ def _counts(keywords: Sequence[str]) -> Counter[int]:
 def _weights(text: str) -> models.SparseVector:
     """Return the part of BM25 that depends on the passage; the server has the rest."""
     counts = _counts(passage_keywords(text))
-    values = [n * (SATURATION + 1) / (n + SATURATION) for n in counts.values()]
+    values = [n * (BM25_K1 + 1) / (n + BM25_K1) for n in counts.values()]
     return models.SparseVector(indices=list(counts), values=values)
 
 

@@ -17,7 +17,7 @@ from bertkit.extensions.search.store import Hit
 from bertkit.nn.precision import Inference
 from bertkit.text.long_texts import Long
 
-SHOWN = 240
+SHOWN_CHARACTERS = 240
 """Characters of a hit that are printed for people."""
 
 
@@ -92,7 +92,7 @@ def _show(rank: int, hit: Hit) -> None:
     heading = f"  {hit.heading}" if hit.heading else ""
     text = " ".join((hit.sentence or hit.text).split())
     print(f"{rank:3}  {hit.score:.3f}  {hit.id}  [{hit.start}:{hit.end}]{fields}{heading}")
-    print(f"     {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}")
+    print(f"     {text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + '…'}")
     file = Path(hit.source)
     row = Path(re.sub(r":\d+$", "", hit.source))
     if file.is_absolute() and file.parent.is_dir() and not (file.exists() or row.exists()):

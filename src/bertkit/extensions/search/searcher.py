@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bertkit.data.sentences import split
 from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
-from bertkit.extensions.search.passages import BETWEEN
+from bertkit.extensions.search.passages import HEADING_SEPARATOR
 from bertkit.extensions.search.store import Hit, Similarity, Store, conditions
 from bertkit.extensions.search.stores import open_store
 from bertkit.nn.precision import Inference, check_cpu
@@ -25,13 +25,13 @@ if TYPE_CHECKING:  # an exported model needs no torch
     from bertkit.checkpoint.directory import Loaded
     from bertkit.pipelines import Embed
 
-CANDIDATES = 100
+CANDIDATE_PASSAGES = 100
 """Passages of each list where two are joined, and documents whose best passage is read again."""
 
-SENTENCES = 64
+MAX_SENTENCES = 64
 """Of a passage that are compared with a query."""
 
-FUSION = 60
+RANK_FUSION_K = 60
 """Of reciprocal rank fusion: how little first places count more than later ones."""
 
 
@@ -214,8 +214,8 @@ class Searcher:
                     return hits
                 return fused([hits, self.store.by_words(query, count, met)])
 
-            wanted = max(CANDIDATES, top) if self.rerank else top
-            least = CANDIDATES if hybrid else 0
+            wanted = max(CANDIDATE_PASSAGES, top) if self.rerank else top
+            least = CANDIDATE_PASSAGES if hybrid else 0
             documents = best_documents(passages, wanted, least, distinct=distinct)
             if self.rerank and documents:
                 scores = self.rerank(query, [hit.text for hit in documents])
@@ -253,9 +253,9 @@ _OWN_LINE = re.compile(r"^(?=[^\S\n]*(?:[-*+#>]|\d+[.)])\s|.*\|)", re.MULTILINE)
 def _sentences(hit: Hit) -> list[str]:
     """The sentences of a passage, one at least; without its headings, which are shown beside."""
     sentences = split(_OWN_LINE.sub("\n\n", hit.text)) or [hit.text]
-    titles = hit.heading.split(BETWEEN)
+    titles = hit.heading.split(HEADING_SEPARATOR)
     body = [sentence for sentence in sentences if sentence.strip("#=- ") not in titles]
-    return (body or sentences)[:SENTENCES]
+    return (body or sentences)[:MAX_SENTENCES]
 
 
 def _with_sentence(hit: Hit, sentence: str) -> Hit:
@@ -311,6 +311,6 @@ def fused(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
         for rank, hit in enumerate(ranked, 1):
             key = hit.id, hit.passage
             hits.setdefault(key, hit)
-            scores[key] = scores.get(key, 0.0) + 1.0 / (FUSION + rank)
+            scores[key] = scores.get(key, 0.0) + 1.0 / (RANK_FUSION_K + rank)
     order = sorted(scores, key=lambda key: -scores[key])
     return [msgspec.structs.replace(hits[key], score=scores[key]) for key in order]

@@ -21,16 +21,16 @@ from bertkit.extensions.search.documents import Kind, Value
 from bertkit.storage import from_json
 from bertkit.text.long_texts import Long
 
-VERSION = 4
+FORMAT_VERSION = 4
 """Version of the format of stores."""
 
 Similarity = Literal["cosine", "dot"]
 
-ID = "id"
+ID_FIELD = "id"
 """Name of the field of a document's id."""
 
 STORED: Mapping[str, Kind] = {
-    ID: "text",
+    ID_FIELD: "text",
     "source": "text",
     "suffix": "text",
     "modified": "number",
@@ -70,7 +70,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str = ""
     query_prompt: str = ""
     similarity: Similarity = "cosine"
-    version: int = VERSION
+    version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,10 @@ def read_spec(place: str, text: str | bytes, wanted: Spec | None = None) -> Spec
         spec = msgspec.convert(from_json(data), type=Spec)
     except (msgspec.ValidationError, ValueError) as error:
         raise SearchError(f"{place}: what it was made with cannot be read ({error})") from None
-    if spec.version != VERSION:
+    if spec.version != FORMAT_VERSION:
         raise SearchError(
             f"{place}: the store has version {spec.version}, and this bertkit reads version "
-            f"{VERSION}; use the bertkit that made it, or index again into a new store"
+            f"{FORMAT_VERSION}; use the bertkit that made it, or index again into a new store"
         )
     if wanted is not None:
         _check_same(place, spec, wanted)

@@ -20,11 +20,11 @@ from starlette.responses import Response
 from bertkit.console import write_line
 from bertkit.extensions.serving.errors import DEFECT, Refused, busy, too_much
 from bertkit.extensions.serving.limits import ApiKeys, ApiKeyState, Limits
-from bertkit.extensions.serving.memory_budget import BODY, Budget
+from bertkit.extensions.serving.memory_budget import BYTES_PER_BODY_BYTE, Budget
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.responses import Reply
 
-LIVE = "/health/live"
+LIVENESS_ROUTE = "/health/live"
 """The one route that is open to everyone."""
 
 STOPPED = Refused(503, "the server stopped before the answer was complete", kind="unavailable")
@@ -53,7 +53,9 @@ class AdmissionMiddleware:
 
     def open_to(self, app: Starlette) -> None:
         """Let requests through to an application."""
-        self.routes = frozenset(getattr(route, "path", "") for route in app.routes) | {LIVE}
+        self.routes = frozenset(getattr(route, "path", "") for route in app.routes) | {
+            LIVENESS_ROUTE
+        }
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -111,7 +113,7 @@ class AdmissionMiddleware:
         self, scope: Any, headers: dict[bytes, bytes], receive: Any, reply: Reply
     ) -> None:
         path = scope["path"]
-        if path == LIVE:
+        if path == LIVENESS_ROUTE:
             live = Response(b'{"status":"live"}', media_type="application/json")
             await self._send_short(live, scope, receive, reply)
             return
@@ -170,8 +172,8 @@ class AdmissionMiddleware:
                     part = message.get("body", b"")
                     if len(body) + len(part) > most:
                         raise long
-                    self.budget.take(BODY * len(part))
-                    state["held"] += BODY * len(part)
+                    self.budget.take(BYTES_PER_BODY_BYTE * len(part))
+                    state["held"] += BYTES_PER_BODY_BYTE * len(part)
                     body += part
                     if not message.get("more_body"):
                         return bytes(body)

@@ -17,21 +17,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.errors import BertkitError
-from bertkit.extensions.generation.pipeline import PLACES, Generate
+from bertkit.extensions.generation.pipeline import CACHE_TOKENS, Generate
 from bertkit.extensions.serving.continuous_batching import LiveText, LiveWriting
 from bertkit.extensions.serving.fair_queue import ANYONE, Client, Shares
 from bertkit.extensions.serving.jobs import DecodingRun, Job, Steps, Taken
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.pipelines import Pipeline, Work
 
-TURN = 16
+CLIENTS_PER_BATCH = 16
 """Clients that share a batch evenly: a turn has at most the batch's tokens divided by it."""
 
-BULK = 4
+BULK_FRACTION = 4
 """Works of requests that take more than a turn get at most the batch's tokens divided by it, so
 that the next request does not wait long."""
 
-STEP = 64
+STEP_TOKENS = 64
 """Tokens that a model reads in about the time of a decoding step of one sequence."""
 
 
@@ -198,7 +198,7 @@ class Batcher:
             return True
         places = sum(run.places for run in self._runs) + job.works[job.next].tokens
         others = all(one.client != job.client for run in self._runs for one, _ in run.taken)
-        return places <= PLACES if others else places <= PLACES * 3 // 4
+        return places <= CACHE_TOKENS if others else places <= CACHE_TOKENS * 3 // 4
 
     def _take(self) -> tuple[Pipeline, Taken] | None:
         """The next batch: works of one pipeline, in turns of the clients that wait for it."""
@@ -217,8 +217,8 @@ class Batcher:
         tokens = 0
         while heap:
             job = heapq.heappop(heap)[-1]
-            bulk = job.next > 0 or job.waiting > self.batch_tokens // TURN
-            room = self.batch_tokens // BULK if bulk else self.batch_tokens
+            bulk = job.next > 0 or job.waiting > self.batch_tokens // CLIENTS_PER_BATCH
+            room = self.batch_tokens // BULK_FRACTION if bulk else self.batch_tokens
             more = self._turn(job, room - tokens, bool(taken))
             if not more:
                 break
@@ -237,7 +237,7 @@ class Batcher:
     def _turn(self, job: Job, room: int, some: bool) -> Taken:
         """The next works of a job for a batch with so much room, which may have some."""
         begin, tokens = job.next, 0
-        while job.next < len(job.works) and tokens < self.batch_tokens // TURN + 1:
+        while job.next < len(job.works) and tokens < self.batch_tokens // CLIENTS_PER_BATCH + 1:
             cost = job.works[job.next].tokens
             if (some or job.next > begin) and tokens + cost > room:
                 break
@@ -306,7 +306,7 @@ class Batcher:
     def _step(self, one: LiveWriting | DecodingRun, new: list[LiveText]) -> None:
         """Do one step, and charge its cost."""
         rows = one.step(new) if isinstance(one, LiveWriting) else self._step_run(one)
-        one.cost += STEP + rows
+        one.cost += STEP_TOKENS + rows
 
     def _step_run(self, run: DecodingRun) -> int:
         """One step of a run, which ends if all its clients have left."""
@@ -342,7 +342,7 @@ class Batcher:
         if hasattr(pipeline, "steps"):
             return pipeline.steps(works)  # type: ignore[no-any-return]
         if tokens > self.batch_tokens and hasattr(pipeline, "parts"):
-            return pipeline.parts(works, self.batch_tokens // BULK)  # type: ignore[no-any-return]
+            return pipeline.parts(works, self.batch_tokens // BULK_FRACTION)  # type: ignore[no-any-return]
         return None
 
     def _run(self, pipeline: Pipeline, taken: Taken) -> None:

@@ -15,16 +15,16 @@ from bertkit.console import say
 HEAD_BYTES = 64 << 10
 """Limit of a request's line and headers; the last read may exceed it."""
 
-HEADERS = 100
+MAX_HEADERS = 100
 """Limit of the number of headers."""
 
 HEAD_SECONDS = 10.0
 """That they may take to arrive."""
 
-PIPELINED = 16
+MAX_PIPELINED_REQUESTS = 16
 """Limit of the requests that a connection sends before the first one is answered."""
 
-FILES = 4096
+FILE_DESCRIPTORS = 4096
 """File descriptors that a server asks for; three quarters of them are for connections."""
 
 LOG_SECONDS = 60.0
@@ -42,7 +42,7 @@ TOO_LARGE = (
 def raise_file_limit() -> int:
     """Raise the limit of open files of this process, and return the limit of its connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    files = FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(FILE_DESCRIPTORS, hard)
     raised = ""
     if soft != resource.RLIM_INFINITY and soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):
 
     logged: ClassVar[float] = -LOG_SECONDS
 
-    def __init__(self, *given: Any, limit: int = FILES, **named: Any) -> None:
+    def __init__(self, *given: Any, limit: int = FILE_DESCRIPTORS, **named: Any) -> None:
         super().__init__(*given, **named)
         self.limit = limit
         self._read = 0.0  # bytes of a head
@@ -96,7 +96,7 @@ class Connection(HttpToolsProtocol):
             say(f"connections: {self.limit:,} are open; idle connections are closed for new ones")
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= PIPELINED:
+        if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
             self.transport.abort()
             raise ValueError("too many requests at once")  # ends the parser
         super().on_message_begin()
@@ -111,7 +111,7 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        if len(self.headers) > HEADERS:
+        if len(self.headers) > MAX_HEADERS:
             self._refuse_head()
             raise ValueError("too many headers")  # ends the parser
 

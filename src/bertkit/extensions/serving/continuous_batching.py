@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from bertkit.extensions.generation.generate import GeneratedRow, Writing
-from bertkit.extensions.generation.pipeline import PLACES, Generate
+from bertkit.extensions.generation.pipeline import CACHE_TOKENS, Generate
 from bertkit.extensions.generation.stepper import Request
 from bertkit.extensions.serving.fair_queue import ANYONE, Client
 from bertkit.models.decoding import Decoding, Ended, Rules
@@ -73,7 +73,7 @@ class LiveText:
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
 
 
-ROWS = 64
+MAX_SEQUENCES = 64
 """Texts that are generated together; a client that has none at work may add one more."""
 
 
@@ -111,7 +111,11 @@ class LiveWriting:
             text = min(self.waiting, key=lambda one: working[one.client])  # the first of equals
             places, read = places + text.cost, read + text.tokens
             bulk = working[text.client] > 0
-            full = places > PLACES * 3 // 4 or working.total() >= ROWS if bulk else places > PLACES
+            full = (
+                places > CACHE_TOKENS * 3 // 4 or working.total() >= MAX_SEQUENCES
+                if bulk
+                else places > CACHE_TOKENS
+            )
             if (self._texts or taken) and (full or read > self.most):
                 break
             self.waiting.remove(text)

@@ -19,13 +19,13 @@ from bertkit.extensions.serving.request_bodies import A, refused_by
 from bertkit.extensions.serving.request_context import refusal
 from bertkit.extensions.serving.schema import Ask, Text
 
-BEAMS = 8
+MAX_BEAMS = 8
 """Beams at most that a page shows."""
 
 
 class StepsForm(Ask, frozen=True, kw_only=True):
     text: Text
-    beams: Annotated[int, Meta(ge=1, le=BEAMS)] | None = None
+    beams: Annotated[int, Meta(ge=1, le=MAX_BEAMS)] | None = None
     """By default those of the model's folder."""
 
 

@@ -16,7 +16,7 @@ from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.gap_view import EXAMPLE, Sides, gap_figure
 from bertkit.extensions.generation.stepper import CausalStepper
 from bertkit.extensions.serving.forms import (
-    BEAMS,
+    MAX_BEAMS,
     DamageForm,
     GapForm,
     StepsForm,
@@ -35,7 +35,7 @@ from bertkit.view.page import decoder_page
 USUAL = "as the model’s folder says"
 """Of beams."""
 
-ADDRESS = 4_000
+MAX_ADDRESS_CHARACTERS = 4_000
 """Characters of an address at most, as in `ask.js`."""
 
 DAMAGED = (
@@ -64,7 +64,7 @@ class WriterPages:
         beams = "" if beams == USUAL else beams
         fields = (
             Field("text", "Text", text, rows=2, required=True),
-            Field("beams", "Beams", beams, options=[USUAL, *map(str, range(1, BEAMS + 1))]),
+            Field("beams", "Beams", beams, options=[USUAL, *map(str, range(1, MAX_BEAMS + 1))]),
             Field("model", "Model", model, options=list(self.registry.supporting("decode"))),
         )
         form = Form("/steps", fields, "Write")
@@ -193,7 +193,11 @@ class WriterPages:
             context.charge(len(made.text), 1)
             asked = {"text": text, "damage": ask.damage, "seed": ask.seed + 1, "model": model}
             address = f"/damage?{urlencode(asked)}"
-            link = (address, f"Seed {ask.seed + 1}") if len(address) <= ADDRESS else None
+            link = (
+                (address, f"Seed {ask.seed + 1}")
+                if len(address) <= MAX_ADDRESS_CHARACTERS
+                else None
+            )
             return shown(damage_figures(made), link=link)
 
         return await answered(shown, figures() if text.strip() else None)

@@ -17,7 +17,7 @@ from msgspec import Meta
 from bertkit.config import Count, Positive, Settings, decode, read_toml
 from bertkit.errors import ConfigError
 
-KEY = "BERTKIT_KEY"
+KEY_VARIABLE = "BERTKIT_KEY"
 """The environment variable of a key to all routes."""
 
 
@@ -146,10 +146,10 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
         except ConfigError as error:
             where = "" if str(error).startswith(str(path)) else f"{path}: "
             raise ConfigError(f"{where}{error}") from None
-    secret = environment.get(KEY, "").strip()
+    secret = environment.get(KEY_VARIABLE, "").strip()
     if secret:
         digest = hashlib.sha256(secret.encode()).hexdigest()
-        keys.append(Key(name=KEY, sha256=digest))
+        keys.append(Key(name=KEY_VARIABLE, sha256=digest))
     for what in ("name", "sha256"):
         seen = [getattr(key, what) for key in keys]
         twice = next((key.name for key in keys if seen.count(getattr(key, what)) > 1), None)

@@ -15,16 +15,16 @@ from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.errors import busy, too_much
 from bertkit.extensions.serving.metrics import Metrics
 
-BODY = 8
+BYTES_PER_BODY_BYTE = 8
 """Bytes held for each byte of a body: as it came, as JSON, as what is asked."""
 
-READ = 1024
+BYTES_PER_READ_TOKEN = 1024
 """Bytes held for each piece while texts are read: the library's, and offsets and words of it."""
 
-KEPT = 2048
+BYTES_PER_TOKEN = 2048
 """Bytes held for each token until its request is answered, the answer included."""
 
-TRIM = 64 << 20
+TRIM_BYTES = 64 << 20
 """Freed bytes after which malloc is told to return memory to the kernel."""
 
 
@@ -54,7 +54,7 @@ class Budget:
         """Return what a thread read with, and now and then malloc's free memory to the kernel."""
         self.give(count)
         self._loose += count
-        if self._loose >= TRIM:
+        if self._loose >= TRIM_BYTES:
             self._loose = 0
             asyncio.get_running_loop().run_in_executor(None, memory.give_back)
 

@@ -12,7 +12,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from bertkit.storage import running
 
-TOGETHER = "PROMETHEUS_MULTIPROC_DIR"
+WORKERS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable of the folder that workers share; set before any starts."""
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -48,8 +48,8 @@ class Metrics:
     def text(self) -> bytes:
         """In Prometheus's text format."""
         registry = self.registry
-        if TOGETHER in os.environ:
-            _forget_dead(Path(os.environ[TOGETHER]))
+        if WORKERS_VARIABLE in os.environ:
+            _forget_dead(Path(os.environ[WORKERS_VARIABLE]))
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)

@@ -56,13 +56,13 @@ from bertkit.storage import distinct_names
 from bertkit.tasks import TASKS, Task, find, name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
-from bertkit.view.explain import STEPS_BYTES, STRIP, WALK_STEPS, explain, read, words_of
+from bertkit.view.explain import STEPS_BYTES, STRIP_VALUES, WALK_STEPS, explain, read, words_of
 from bertkit.view.masked_predictions import MASKED_TOKENS, check_hidden, read_place
 from bertkit.view.page_data import Explanation
 
 TaskClass = type[Task[Any, Any]]
 
-PAGE = 6
+WEIGHT_BYTES = 6
 """Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
 
 
@@ -283,10 +283,10 @@ class ExplainPipeline:
             copies = min(tokens, MASKED_TOKENS // tokens) if self.fill else 0
             copies += bool(heads) + bool(hidden)
             shape = self.loaded.model.config
-            size = PAGE * shape.layers * (shape.heads + 3) * tokens**2
+            size = WEIGHT_BYTES * shape.layers * (shape.heads + 3) * tokens**2
             # states and steps of layers have twice a weight's bytes; none above a bound
-            numbers = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP)
-            size += 2 * PAGE * min(numbers, STEPS_BYTES // 2)
+            numbers = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP_VALUES)
+            size += 2 * WEIGHT_BYTES * min(numbers, STEPS_BYTES // 2)
             works.append(
                 Work([Feature(encoding, 0)], (text, pair, heads, hidden), tokens * copies, size)
             )

@@ -9,7 +9,7 @@ import msgspec
 
 from bertkit import __version__
 from bertkit.config import explained
-from bertkit.extensions.serving.admission import LIVE
+from bertkit.extensions.serving.admission import LIVENESS_ROUTE
 from bertkit.extensions.serving.errors import OpenAIRefusal, Refusal, refusal_type
 from bertkit.extensions.serving.routes import Route
 
@@ -60,7 +60,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
             "description": "Models behind HTTP. An error is one sentence, with the field it is "
             "about.",
         },
-        "paths": {**paths, LIVE: {"get": LIVE_OPERATION}},
+        "paths": {**paths, LIVENESS_ROUTE: {"get": LIVE_OPERATION}},
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},

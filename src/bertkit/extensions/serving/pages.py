@@ -26,10 +26,10 @@ from bertkit.view import runs
 from bertkit.view.figures import Field, Figure, Form, Marked
 from bertkit.view.page import FIGURES, page, render, source
 
-LIVE = 5
+REFRESH_SECONDS = 5
 """Seconds after which a page asks again how a run goes."""
 
-ALL = "all of them"
+ALL_MODELS = "all of them"
 """Of models, where several may answer side by side."""
 
 LAYERS = {"the last layer": -1, "the last layer but one": -2, "the embedding": 0}
@@ -130,7 +130,7 @@ class Window:
             Field("what", value=name, hidden=True),
             Field("text", panel.text, text, rows=2, required=True),
             *([Field("other", panel.other, other, rows=4)] if panel.other else []),
-            Field("model", "Model", model, options=[*([ALL] if several else []), *able]),
+            Field("model", "Model", model, options=[*([ALL_MODELS] if several else []), *able]),
         ]
 
         def shown(figures: Sequence[Figure] = (), alert: str = "") -> str:
@@ -148,7 +148,9 @@ class Window:
 
         async def figures() -> str:
             context = RequestContext(request)
-            chosen = list(able) if several and model in ("", ALL) else [model or next(iter(able))]
+            chosen = (
+                list(able) if several and model in ("", ALL_MODELS) else [model or next(iter(able))]
+            )
             by_model = {}
             for one in chosen:
                 _, pipeline = context.pipeline(name, one)
@@ -174,7 +176,7 @@ class Window:
         fields = [
             Field("word", "A word", word, required=True),
             Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
-            Field("model", "Model", model, options=[*([ALL] if several else []), *able]),
+            Field("model", "Model", model, options=[*([ALL_MODELS] if several else []), *able]),
             *(
                 [Field("layer", "Layer, where all are asked", layer, options=[*LAYERS])]
                 if several
@@ -202,7 +204,7 @@ class Window:
                 raise invalid(f"layer: expected {', '.join(LAYERS)}", "layer")
             context, by_model = RequestContext(request), {}
             items = [(word.strip(), tuple(lines_of(texts)))]
-            for one in able if several and model in ("", ALL) else [model or None]:
+            for one in able if several and model in ("", ALL_MODELS) else [model or None]:
                 name, pipeline = context.pipeline("contexts", one)
                 (by_model[name],), _ = await context.answers(pipeline, items, field="texts")
             answer = next(iter(by_model.values()))
@@ -238,7 +240,7 @@ class Window:
                 computed_by=[runs.read_run, readable],
                 alerts=[alert] if alert else alerts,
                 link=(again if live == "no" else stop) if learns else None,
-                refresh=LIVE if learns and live == "yes" else None,
+                refresh=REFRESH_SECONDS if learns and live == "yes" else None,
             )
 
         async def drawn() -> str:

@@ -20,7 +20,7 @@ from bertkit.view.figures import Figure
 PIECES, DOCUMENTS = 10, 10
 """How many are shown of each."""
 
-WRITTEN = 100
+MAX_TOKENS = 100
 """Tokens that a model writes at most."""
 
 
@@ -137,7 +137,7 @@ PANELS: Mapping[str, Panel] = {
         lambda text, other: [text],
         lambda answered, text, other: answers.written(answered[0]),
         Generate.run,
-        {"max_tokens": WRITTEN},
+        {"max_tokens": MAX_TOKENS},
     ),
     "chat": Panel(
         "Chat",
@@ -146,7 +146,7 @@ PANELS: Mapping[str, Panel] = {
         lambda text, other: [conversation(text, other)],
         lambda answered, text, other: answers.written(answered[0]),
         Generate.run,
-        {"max_tokens": WRITTEN},
+        {"max_tokens": MAX_TOKENS},
     ),
     "rerank": Panel(
         "Passages in order",

@@ -27,17 +27,17 @@ from bertkit.extensions.serving.admission import AdmissionMiddleware
 from bertkit.extensions.serving.app import install_app
 from bertkit.extensions.serving.batcher import Batcher
 from bertkit.extensions.serving.connection import Connection, raise_file_limit
-from bertkit.extensions.serving.limits import KEY, Limits, read_keys
-from bertkit.extensions.serving.metrics import TOGETHER, Metrics
+from bertkit.extensions.serving.limits import KEY_VARIABLE, Limits, read_keys
+from bertkit.extensions.serving.metrics import WORKERS_VARIABLE, Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.nn.precision import Inference
 from bertkit.threads import own_cores, share_cores
 from bertkit.view.runs import find_runs, read_run
 
-LOADING = 120
+LOADING_SECONDS = 120
 """Seconds that a worker may take to open its models."""
 
-SWITCH = 0.0002
+SWITCH_SECONDS = 0.0002
 """Seconds after which a thread releases the GIL if others wait for it. PyTorch releases the GIL in
 each operation; with Python's default of 5 ms, a model waits that long after each of them."""
 
@@ -77,7 +77,7 @@ def serve(plan: ServerSettings) -> None:
     if not keys and plan.host not in LOOPBACK:
         say(
             f"warning: whoever reaches {address} may use this server, for it has no keys; give "
-            f"some (--keys FILE, or the environment variable {KEY})"
+            f"some (--keys FILE, or the environment variable {KEY_VARIABLE})"
         )
     connections = raise_file_limit()
     settings: dict[str, Any] = {
@@ -93,16 +93,16 @@ def serve(plan: ServerSettings) -> None:
         "ws": "none",
         "timeout_keep_alive": 75,  # balancers keep connections for a minute
         "timeout_graceful_shutdown": int(plan.limits.timeout) + 5,
-        "timeout_worker_healthcheck": LOADING,
+        "timeout_worker_healthcheck": LOADING_SECONDS,
     }
     if plan.workers > 1:
         make = partial(loaded_app, plan, address)
         opened.listen()  # a worker says where it serves just before it accepts
         workers = Workers(uvicorn.Config(make, factory=True, **settings), [opened])
         with TemporaryDirectory(prefix="bertkit-") as counts:
-            os.environ[TOGETHER] = counts
+            os.environ[WORKERS_VARIABLE] = counts
             workers.run()
-            del os.environ[TOGETHER]
+            del os.environ[WORKERS_VARIABLE]
         if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
             raise ServeError("a worker could not open its models; it says above why")
         return
@@ -182,7 +182,7 @@ def _open(
 ) -> None:
     for folder in find_runs(plan.runs):
         read_run(folder)
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(SWITCH_SECONDS)
     share_cores(plan.workers)  # before models are opened, which take no more than it
     if plan.workers > 1:
         torch.set_num_threads(own_cores())

@@ -14,7 +14,7 @@ from bertkit.errors import did_you_mean
 from bertkit.extensions.serving import schema
 from bertkit.extensions.serving.errors import Refused, invalid
 
-MESSAGE = 200
+MAX_MESSAGE_CHARACTERS = 200
 """Characters of a message that may repeat what was sent."""
 
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -193,7 +193,7 @@ def refused_by(error: str, kind: type[schema.Body]) -> Refused:
         return invalid(f"no such field; {hint}", name)
     if missing := re.match(r"Object missing required field `(.*)`", text):
         text, path = "This field is required", f"{path}.{missing[1]}"
-    return invalid(f"{text[0].lower()}{text[1:MESSAGE]}", path.strip(".") or None)
+    return invalid(f"{text[0].lower()}{text[1:MAX_MESSAGE_CHARACTERS]}", path.strip(".") or None)
 
 
 def _fields(kind: type[schema.Body]) -> set[str]:

@@ -20,7 +20,12 @@ from bertkit.extensions.serving.batcher import Batcher, Full
 from bertkit.extensions.serving.errors import Refused, busy, invalid, too_much
 from bertkit.extensions.serving.fair_queue import Client
 from bertkit.extensions.serving.limits import ApiKeyState, Limits
-from bertkit.extensions.serving.memory_budget import KEPT, READ, Budget, pieces
+from bertkit.extensions.serving.memory_budget import (
+    BYTES_PER_READ_TOKEN,
+    BYTES_PER_TOKEN,
+    Budget,
+    pieces,
+)
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.schema import Ask
 from bertkit.pipelines import Pipeline
@@ -29,10 +34,10 @@ READERS = ThreadPoolExecutor(1, "reading")
 """Thread that encodes long texts. With more threads, the event loop and the models wait longer for
 the GIL, and fewer requests are served."""
 
-INLINE = 1_000
+INLINE_TOKENS = 1_000
 """Tokens that are encoded on the event loop; more go to a thread, so that others are served."""
 
-PART = 1 << 17
+TOKENS_AT_ONCE = 1 << 17
 """Tokens that a thread encodes at a time, or those of one item: this bounds its memory."""
 
 T = TypeVar("T")
@@ -138,7 +143,9 @@ class RequestContext:
         Raises: Refused for more tokens than the queue or the memory takes; what `prepare` raises.
         """
         most, total = self.limits.queue_tokens, sum(sizes)
-        taken = READ * min(total, max(PART, *sizes)) + KEPT * min(total, most)
+        taken = BYTES_PER_READ_TOKEN * min(
+            total, max(TOKENS_AT_ONCE, *sizes)
+        ) + BYTES_PER_TOKEN * min(total, most)
         gone = threading.Event()
 
         def parts() -> list[T]:
@@ -146,7 +153,7 @@ class RequestContext:
             read = begin = 0
             while begin < len(items) and not gone.is_set():
                 end, size = begin + 1, sizes[begin]
-                while end < len(items) and size + sizes[end] <= PART:
+                while end < len(items) and size + sizes[end] <= TOKENS_AT_ONCE:
                     size += sizes[end]
                     end += 1
                 more = prepare(items[begin:end])
@@ -161,7 +168,7 @@ class RequestContext:
             return results
 
         self.budget.take(taken)
-        if total <= INLINE:
+        if total <= INLINE_TOKENS:
             try:
                 results = parts()
             finally:
@@ -174,7 +181,7 @@ class RequestContext:
                 results = await asyncio.shield(reading)
             finally:
                 gone.set()
-        self.hold(KEPT * sum(map(tokens, results)))
+        self.hold(BYTES_PER_TOKEN * sum(map(tokens, results)))
         return results
 
     def hold(self, count: int) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from bertkit.extensions.serving.errors import Refused
 
-PART = 64 << 10
+PART_BYTES = 64 << 10
 """Bytes of a body that are sent at a time."""
 
-PARTS = 16
+PARTS_PER_TIMEOUT = 16
 """Number of parts that a client must read within the timeout of the server."""
 
 
@@ -48,10 +48,10 @@ class Reply:
             await self._measured(message)
             return
         body = memoryview(message.get("body", b""))
-        for start in range(0, max(1, len(body)), PART):
-            more = message.get("more_body", False) or start + PART < len(body)
+        for start in range(0, max(1, len(body)), PART_BYTES):
+            more = message.get("more_body", False) or start + PART_BYTES < len(body)
             self.complete = not more
-            part = bytes(body[start : start + PART])
+            part = bytes(body[start : start + PART_BYTES])
             await self._measured({"type": "http.response.body", "body": part, "more_body": more})
 
     async def _measured(self, message: Any) -> None:
@@ -62,7 +62,7 @@ class Reply:
         self._waited += self._progress - self._waiting
         self._waiting = None
         self._parts += 1
-        if self._parts % PARTS == 0:
+        if self._parts % PARTS_PER_TIMEOUT == 0:
             self._waited = 0.0
 
     @property

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from bertkit.extensions.serving.examples import SENTENCES
 from bertkit.extensions.serving.forms import answered, values
-from bertkit.extensions.serving.pages import ALL, Window, elsewhere
+from bertkit.extensions.serving.pages import ALL_MODELS, Window, elsewhere
 from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.extensions.serving.views.distance import DistancePipeline, distance_figures, gradients
 from bertkit.extensions.serving.views.growing_sentence import (
@@ -70,7 +70,9 @@ class StatePages:
         fields = (
             Field("text", "Text", text or RIVER, rows=2, required=True),
             Field("word", "A word of it", word or "bank", required=True),
-            Field("model", "Model", model, options=[*([ALL] if len(able) > 1 else []), *able]),
+            Field(
+                "model", "Model", model, options=[*([ALL_MODELS] if len(able) > 1 else []), *able]
+            ),
         )
 
         def shown(figures: Sequence[Figure] = (), alert: str = "") -> str:
@@ -86,7 +88,7 @@ class StatePages:
 
         async def measured() -> str:
             context, measures = RequestContext(request), []
-            for name in able if len(able) > 1 and model in ("", ALL) else [model or able[0]]:
+            for name in able if len(able) > 1 and model in ("", ALL_MODELS) else [model or able[0]]:
                 name, pipeline = context.pipeline("distance", name)
                 item = (word.strip(), text)
                 (answer,), _ = await context.answers(pipeline, [item], field="text")

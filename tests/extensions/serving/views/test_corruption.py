@@ -14,7 +14,7 @@ from bertkit.data.corpus import Corpus
 from bertkit.data.corruption import Corrupted, Damage
 from bertkit.errors import DataError, TokenizerError
 from bertkit.extensions.serving.views.corruption import (
-    LONGEST,
+    MAX_TOKENS,
     SETTINGS,
     Damaged,
     damage_figures,
@@ -107,7 +107,7 @@ def test_what_cannot_be_damaged_is_said(vocabularies: dict[Damage, Tokenizer]) -
         damaged(vocabularies["spans"], "a b c", "mass", 0)
     with pytest.raises(DataError, match="fewer than two tokens"):
         damaged(tiny_tokenizer("abc"), "a", "prefix", 0)
-    with pytest.raises(DataError, match=rf"600 tokens, and {LONGEST} are the most"):
+    with pytest.raises(DataError, match=rf"600 tokens, and {MAX_TOKENS} are the most"):
         damaged(tiny_tokenizer("abc"), "a b " * 300, "prefix", 0)
 
 

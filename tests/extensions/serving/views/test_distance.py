@@ -16,7 +16,7 @@ import bertkit
 from bertkit.batch import Batch
 from bertkit.errors import DataError
 from bertkit.extensions.serving.views.distance import (
-    LONGEST,
+    MAX_TOKENS,
     Distance,
     DistancePipeline,
     distance_figures,
@@ -110,7 +110,7 @@ def test_the_page_of_two(bert: Path) -> None:
     ("word", "text", "said"),
     [
         ("bank", "the river", "'bank' is not in 'the river'"),
-        ("the", "the " * LONGEST, "a page shows 64 tokens"),
+        ("the", "the " * MAX_TOKENS, "a page shows 64 tokens"),
         ("the", " ", "text: is empty"),
     ],
 )

@@ -26,7 +26,7 @@ KINDS = {
 }
 """Their feed-forward networks -> our activation, and whether it is gated."""
 
-SCALED = "scale_decoder_outputs"
+SCALE_KEY = "scale_decoder_outputs"
 """The key of transformers 5; older versions scale if `tie_word_embeddings`."""
 
 RATES = ("dropout", "attention_dropout", "feedforward.dropout")
@@ -72,7 +72,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
 
 def _is_scaled(theirs: Mapping[str, Any]) -> Any:
     """Return whether states are scaled before the output matrix: by default if it is tied."""
-    scaled = theirs.get(SCALED)
+    scaled = theirs.get(SCALE_KEY)
     return theirs.get("tie_word_embeddings", True) if scaled is None else scaled
 
 
@@ -83,7 +83,7 @@ def _read_decoder(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
     scaled = config.head.lm_scaled
-    return {**_write(config), "num_decoder_layers": config.layers, SCALED: scaled}
+    return {**_write(config), "num_decoder_layers": config.layers, SCALE_KEY: scaled}
 
 
 def _layers(side: str) -> dict[str, str | tuple[str, ...]]:
@@ -207,7 +207,7 @@ T5 = Family(
             ("layers", "head.lm_scaled", *_SPECIAL),
             _read_decoder,
             _write_decoder,
-            ("num_decoder_layers", SCALED),
+            ("num_decoder_layers", SCALE_KEY),
         ),
         body={},
         heads={},

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertkit.errors import DataError
 from bertkit.extensions.classic.frozen_words import FrozenEncoder, FrozenWords
 from bertkit.extensions.classic.word_pairs import Range, find
-from bertkit.pipelines import NUMBER, Work
+from bertkit.pipelines import BYTES_PER_NUMBER, Work
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
 
@@ -62,7 +62,7 @@ class ContextsPipeline:
                     )
             ranges = [place for place in spans if place is not None]
             features = read_word(self.name, self.frozen, texts, ranges, long=long)
-            size = NUMBER * (self.frozen.layers + 1) * len(texts) ** 2
+            size = BYTES_PER_NUMBER * (self.frozen.layers + 1) * len(texts) ** 2
             works.append(Work(features, (texts, ranges), answer_bytes=size))
         return works
 

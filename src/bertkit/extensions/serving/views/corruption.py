@@ -15,7 +15,7 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.figures import Figure, Spans
 from bertkit.view.token_text import spelled
 
-LONGEST = 512
+MAX_TOKENS = 512
 """Tokens of a text at most."""
 
 NAMES: dict[Damage, str] = {
@@ -49,7 +49,7 @@ def damaged(tokenizer: Tokenizer, text: str, damage: Damage, seed: int) -> Damag
     """What `data/corruption.py` makes of a text.
 
     Raises: TokenizerError for a vocabulary without what stands for a span; DataError for a text of
-    fewer than two tokens, or more than `LONGEST`.
+    fewer than two tokens, or more than `MAX_TOKENS`.
     """
     marks, settings = marks_of(damage, tokenizer), SETTINGS[damage]
     whole = Encoder(tokenizer).spaced(placed(text), begins=True)
@@ -57,8 +57,8 @@ def damaged(tokenizer: Tokenizer, text: str, damage: Damage, seed: int) -> Damag
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *sentences])
     if len(ids) < 2:
         raise DataError("text: fewer than two tokens, of which none can be taken; write more")
-    if len(ids) > LONGEST:
-        raise DataError(f"text: {len(ids):,} tokens, and {LONGEST} are the most; shorten it")
+    if len(ids) > MAX_TOKENS:
+        raise DataError(f"text: {len(ids):,} tokens, and {MAX_TOKENS} are the most; shorten it")
     starts = np.cumsum([len(one) for one in sentences])[:-1].tolist()
     # tokens by their places, so that the source says which of them are left
     places, stand_ins = np.arange(len(ids)), len(ids) + np.arange(len(marks))

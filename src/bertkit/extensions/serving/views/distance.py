@@ -25,13 +25,13 @@ from bertkit.view.explain import read
 from bertkit.view.figures import Figure, Marked, Share, Table
 from bertkit.view.token_text import spelled
 
-LONGEST = 64
+MAX_TOKENS = 64
 """Tokens of a text at most: each reads a copy of it."""
 
 DIRECTIONS = 16
 """Of the state of the word asked for, in which its gradient is taken."""
 
-BACKWARD = 2
+BACKWARD_COST = 2
 """What the way back costs, in ways forward."""
 
 
@@ -62,12 +62,12 @@ class DistancePipeline:
         self.loaded = loaded
 
     def prepare(self, items: Sequence[tuple[str, str]], *, long: Long) -> list[Work]:
-        """Raises: DataError for a text without the word, or longer than `LONGEST` tokens."""
+        """Raises: DataError for a text without the word, or longer than `MAX_TOKENS` tokens."""
         works = []
         for word, text in items:
             encoding = read(self.loaded, text, None, long="truncate")
-            if encoding.truncated or len(encoding) > LONGEST:
-                raise DataError(f"{text[:40]!r}…: a page shows {LONGEST} tokens; shorten it")
+            if encoding.truncated or len(encoding) > MAX_TOKENS:
+                raise DataError(f"{text[:40]!r}…: a page shows {MAX_TOKENS} tokens; shorten it")
             span = find(word, text)
             if span is None:
                 raise DataError(
@@ -78,7 +78,7 @@ class DistancePipeline:
                 raise DataError(
                     f"{word[:60]!r}: the vocabulary has no piece for it; take another word"
                 )
-            copies = (len(encoding) + DIRECTIONS) * (1 + BACKWARD)
+            copies = (len(encoding) + DIRECTIONS) * (1 + BACKWARD_COST)
             works.append(Work([], (encoding, span, int(place[-1])), len(encoding) * copies))
         return works
 

@@ -13,7 +13,7 @@ from bertkit.batch import Batch
 from bertkit.errors import DataError
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.seq2seq import RecurrentEncoder
-from bertkit.pipelines import NUMBER, Embed, Work
+from bertkit.pipelines import BYTES_PER_NUMBER, Embed, Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.view.chart import CELLS, strip
@@ -67,7 +67,7 @@ class GrowingPipeline:
             else:
                 read = self.writer.prepare(every, long=long, beams=1)
                 tokens = sum(work.tokens for work in read[: len(texts)])
-            size = NUMBER * self.embed.dimension * len(texts)
+            size = BYTES_PER_NUMBER * self.embed.dimension * len(texts)
             works.append(Work([], (texts, list(others), read), tokens, size))
         return works
 
