@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertkit.console import quietly
-from bertkit.engine.exported import (
+from bertkit.extensions.export.exported import (
     GRAPHS,
     MAX_BATCH_TOKENS,
     Numbers,

@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bertkit.checkpoint.tuned import processor
+from bertkit.extensions.export.tuning_record import processor
 from bertkit.storage import write_json
 from bertkit.threads import cores
 

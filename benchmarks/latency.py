@@ -31,7 +31,7 @@ from benchmarks.embed import (
     side,
 )
 from benchmarks.harness import Options, apart, bf16_here, milliseconds
-from bertkit.checkpoint.tuned import read_tuned
+from bertkit.extensions.export.tuning_record import read_tuned
 from bertkit.extensions.export.tune import tune
 from bertkit.text.tokenizer import Tokenizer
 

@@ -76,8 +76,7 @@ class Registry(Mapping[str, Any]):
         return places
 
     def __getitem__(self, name: str) -> Any:
-        module, _, attribute = self.places[name].partition(":")
-        return getattr(import_module(module), attribute)
+        return import_object(self.places[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self.places
@@ -87,6 +86,12 @@ class Registry(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.places)
+
+
+def import_object(place: str) -> Any:
+    """Return the object at a place, which is `module:attribute`."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 @cache

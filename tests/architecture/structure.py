@@ -13,7 +13,6 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 EXTENSIONS: dict[str, tuple[str, ...]] = {
     "generation": (
         "checkpoint.generation_config",
-        "checkpoint.gguf",
         "text.causal_format",
         "text.marian_tokenizer",
         "text.shared_vocabulary",
@@ -28,24 +27,14 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
         "data.whole_words",
         "models.bidirectional_lm",
         "models.elmo",
-        "models.feature_classifier",
         "models.recurrent",
         "models.seq2seq",
         "objectives.bidirectional_lm",
-        "pipelines.elmo_task",
-        "pipelines.words",
         "recipes.pretrain_elmo",
         "text.character_ids",
         "text.word_vectors",
     ),
-    "export": (
-        "checkpoint.int8",
-        "checkpoint.tuned",
-        "engine.beside",
-        "engine.exported",
-        "engine.quantize",
-        "tasks.exported",
-    ),
+    "export": ("engine.quantize",),
     "cleaning": ("data.ray_workers",),
 }
 """Modules of extensions that are not in `extensions/` yet, because the core imports them."""

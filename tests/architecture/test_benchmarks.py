@@ -15,7 +15,7 @@ import pytest
 import torch
 from benchmarks import __main__, embed, finetune, harness, kept, pretrain, text, trainer
 
-from bertkit.checkpoint import tuned
+from bertkit.extensions.export import tuning_record as tuned
 from bertkit.nn import precision
 
 RESULTS = sorted(kept.RESULTS.glob("*/*.json"))

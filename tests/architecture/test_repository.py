@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import bertkit
+from bertkit.checkpoint.formats import FORMATS
 from bertkit.commands.table import COMMANDS
+from bertkit.families import FAMILIES
+from bertkit.pipelines import PIPELINES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bertkit"
@@ -26,15 +29,15 @@ HOMES: dict[str, str] = {
     "published_keys.py": "parity/test_sentence_transformers.py",
     "text/tokenizer_classes.py": "parity/test_tokenizer_class.py",
     "text/file_limits.py": "faults/test_tokenizer_limits.py",
-    "models/feature_classifier.py": "extensions/classic/test_finetune_elmo.py",
+    "extensions/classic/feature_classifier.py": "extensions/classic/test_finetune_elmo.py",
     "objectives/bidirectional_lm.py": "models/test_bidirectional_lm.py",
     "pipelines/answering.py": "extensions/classic/test_finetune_elmo.py",
-    "pipelines/elmo_task.py": "extensions/classic/test_finetune_elmo.py",
+    "extensions/classic/elmo_task.py": "extensions/classic/test_finetune_elmo.py",
     "extensions/classic/fill_gap.py": "recipes/test_pretrain_elmo.py",
     "extensions/classic/gap.py": "extensions/classic/test_gap_view.py",
     "tasks/table.py": "tasks/test_task.py",
     "text/word_splitting.py": "data/test_whole_words.py",
-    "checkpoint/int8.py": "extensions/export/test_quantize.py",
+    "extensions/export/int8_record.py": "extensions/export/test_quantize.py",
     "data/multiple_choice.py": "tasks/test_choose.py",
     "data/labels.py": "tasks/test_classify.py",
     "data/paths.py": "data/test_readers.py",
@@ -47,6 +50,12 @@ HOMES: dict[str, str] = {
     "extensions/generation/prepare_pairs.py": "data/test_pairs.py",
     "recipes/pretrain_card.py": "recipes/test_pretrain.py",
     "text/shared_vocabulary.py": "data/test_pairs.py",
+    "extensions/classic/word_models.py": "checkpoint/test_formats.py",
+    "extensions/export/accelerated.py": "pipelines/test_base.py",
+    "extensions/export/exported_format.py": "checkpoint/test_formats.py",
+    "extensions/export/tuned_embedder.py": "extensions/export/test_tune.py",
+    "pipelines/supported.py": "extensions/serving/test_served.py",
+    "pipelines/transformer_format.py": "checkpoint/test_formats.py",
     "extensions/generation/commands.py": "pipelines/test_translate.py",
     "extensions/generation/families/bart.py": "parity/test_tied_weights.py",
     "extensions/generation/families/t5.py": "parity/test_tied_weights.py",
@@ -233,14 +242,28 @@ def file_of(module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+TABLES = {
+    "bertkit.checkpoint.formats.FORMATS": FORMATS.values(),
+    "bertkit.families.FAMILIES": FAMILIES.places.values(),
+    "bertkit.pipelines.pipeline": PIPELINES.places.values(),
+}
+"""Places of the objects in each table."""
+
+
 def holds(home: Path, name: str) -> bool:
-    """Whether a test file imports a source file, or something that imports it, or runs one of its
-    commands."""
+    """Return whether a test file tests a source file.
+
+    It imports the file, something that imports it, or a table that names it; or it runs one of its
+    commands.
+    """
     wanted = ".".join(("bertkit", *Path(name).with_suffix("").parts))
     direct = imported(home)
     module = f"{wanted.removeprefix('bertkit.')}:"
     commands = [command for command, place in COMMANDS.items() if place.startswith(module)]
     if any(f'"{command}"' in home.read_text(encoding="utf-8") for command in commands):
+        return True
+    named = [place for table in direct for place in TABLES.get(table, ())]
+    if any(place.startswith(f"{wanted}:") for place in named):
         return True
     through = (file_of(module) for module in direct if module.startswith("bertkit"))
     return wanted in direct.union(*(imported(file) for file in through if file))

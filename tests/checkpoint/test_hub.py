@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.hub import COMMITS, FILES, Hub, environment, serving
 
-from bertkit.checkpoint import tuned
 from bertkit.checkpoint.hub import published, resolve
 from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST
 from bertkit.errors import CheckpointError
+from bertkit.extensions.export import tuning_record as tuned
 
 
 @pytest.fixture
@@ -85,8 +85,7 @@ def test_local_names(tmp_path: Path) -> None:
     assert resolve(tmp_path) == tmp_path
     assert resolve(str(tmp_path)) == tmp_path
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="a file, not the folder of a model"):
-        resolve(tmp_path / "file")
+    assert resolve(tmp_path / "file") == tmp_path / "file"
     for name in (tmp_path / "none", str(tmp_path / "none"), "a/b/c"):
         with pytest.raises(CheckpointError, match="no such folder"):
             resolve(name)

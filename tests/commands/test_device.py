@@ -13,14 +13,15 @@ from tests.factories import tiny_folder
 import bertkit
 from bertkit import cli
 from bertkit.checkpoint.directory import load
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.commands.table import COMMANDS
 from bertkit.errors import DeviceError
-from bertkit.extensions.classic.frozen_words import FrozenEncoder, open_words
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.perplexity import evaluate_text
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.pipelines import base
 from bertkit.pipelines.base import inference_device, load_on
+from bertkit.pipelines.frozen_words import FrozenEncoder
 from bertkit.text.vocabulary_training import train
 
 Captured = pytest.CaptureFixture[str]
@@ -151,7 +152,7 @@ def test_searcher_moves_the_weights(files: Path, any_device: str) -> None:
 
 
 def test_frozen_encoder_moves_the_weights(files: Path, any_device: str) -> None:
-    frozen = open_words(files / "model", device=any_device)
+    frozen = open_format(files / "model").load_words(LoadSettings(device=any_device))
     assert isinstance(frozen, FrozenEncoder)
     assert frozen.engine.device.type == any_device
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.tasks.test_exported import WITHOUT_TORCH
+from tests.extensions.export.test_exported_task import WITHOUT_TORCH
 
 from bertkit import cli
 

@@ -12,12 +12,12 @@ from tests.factories import tiny_config
 from tests.faults.damage import read_header
 
 from bertkit.checkpoint.directory import load, save
-from bertkit.checkpoint.int8 import Quality, write_int8
 from bertkit.checkpoint.pooling import write_pooling
-from bertkit.checkpoint.tuned import Tuned, processor_and_instructions, write_tuned
 from bertkit.engine.engine import Engine
-from bertkit.engine.exported import RECORD
 from bertkit.engine.quantize import calibrate, unavailable
+from bertkit.extensions.export.exported import RECORD
+from bertkit.extensions.export.int8_record import Quality, write_int8
+from bertkit.extensions.export.tuning_record import Tuned, processor_and_instructions, write_tuned
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
 from bertkit.nn.pooling import Dense, Pooling

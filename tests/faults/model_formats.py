@@ -16,12 +16,17 @@ from tests.factories import ELMO_OPTIONS, SPECIALS, tiny_elmo, tiny_model
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.directory import load, save
 from bertkit.checkpoint.elmo import Softmax
+from bertkit.extensions.classic.elmo_task import (
+    Network,
+    new_network,
+    save_elmo_task,
+    vectors_beside,
+)
 from bertkit.families import BERT, FAMILIES
 from bertkit.models.lora import LoRA, add_lora
 from bertkit.models.model import build
 from bertkit.pipelines import pipeline
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.elmo_task import Network, new_network, save_elmo_task, vectors_beside
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks import find
 from bertkit.text.tokenizer import Tokenizer
@@ -102,7 +107,7 @@ def use_generator(folder: Path, name: str = "") -> None:
 
 
 def make_gguf(folder: Path) -> None:
-    from tests.checkpoint.test_gguf import write
+    from tests.extensions.generation.test_gguf import write
 
     folder.mkdir()
     write(folder / "model.gguf")

@@ -25,11 +25,11 @@ import torch
 from tests.faults.formats import FORMATS, SLOW
 
 from bertkit.checkpoint.directory import load
-from bertkit.checkpoint.int8 import FILE as INT8
-from bertkit.engine.exported import GRAPHS, RECORD, Exported
 from bertkit.errors import BertkitError
+from bertkit.extensions.export.exported import GRAPHS, RECORD, Exported
+from bertkit.extensions.export.int8_record import FILE as INT8
 from bertkit.pipelines import PIPELINES, answering, open_engine, pipeline
-from bertkit.recipes.info import info
+from bertkit.pipelines.model_info import info
 from bertkit.tasks import name_in
 
 MEMORY = 2 << 30

@@ -1,5 +1,6 @@
 """Names and heads that are not there are refused in a sentence."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import torch
 
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DeviceError
-from bertkit.pipelines import base, inference_device, open_engine
+from bertkit.extensions.export import accelerated
+from bertkit.pipelines import inference_device, open_engine
 
 
 def test_a_missing_head_is_named(folders: Path) -> None:
@@ -68,11 +70,12 @@ def test_an_engine_on_a_gpu_leaves_the_model_where_it_is(folders: Path, fake_gpu
 
 
 def test_what_was_tuned_on_the_cpu_is_not_for_a_gpu(
-    folders: Path, fake_gpu: str, monkeypatch: pytest.MonkeyPatch
+    folders: Path, fake_gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(base, "read_tuned", lambda folder: asked.append(folder))
-    loaded = bertkit.load(folders / "pretrained")
+    monkeypatch.setattr(accelerated, "read_tuned", lambda folder: asked.append(folder))
+    loaded = bertkit.load(shutil.copytree(folders / "pretrained", tmp_path / "m"))
+    (tmp_path / "m" / "tuned.json").write_text("[]")
     open_engine(loaded, "auto", device=fake_gpu)
     assert asked == []
     open_engine(loaded, "auto")

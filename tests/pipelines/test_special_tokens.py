@@ -16,7 +16,6 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 import bertkit
 from bertkit.data.blocks import block
-from bertkit.extensions.classic.frozen_words import FrozenEncoder
 from bertkit.extensions.generation.chat_format import ChatFormat
 from bertkit.extensions.generation.likelihood import _scores
 from bertkit.extensions.generation.messages import Conversation
@@ -25,6 +24,7 @@ from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.prompts import _chances
 from bertkit.extensions.generation.tasks.chat import Chat as ChatTask
 from bertkit.families import FAMILIES
+from bertkit.pipelines.frozen_words import FrozenEncoder
 from bertkit.text.causal_format import framed
 from bertkit.text.tokenizer import Tokenizer
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertkit.checkpoint.formats import LoadSettings
 from bertkit.errors import ConfigError, DataError
 from bertkit.pipelines import Embed, pipeline
 from bertkit.recipes.embed import embed, embed_file, embed_texts, opened
@@ -72,7 +73,7 @@ def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) ->
 def test_vectors_are_made_on_the_gpu_where_there_is_one(
     tiny: Path, fake_gpu: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    embedded = opened(str(tiny), None, "fp32", None, False)
+    embedded = opened(tiny, LoadSettings())
     assert isinstance(embedded, Embed)
     assert embedded.engine.device.type == fake_gpu
     capsys.readouterr()

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.formats import format_of
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object
-from bertkit.checkpoint.weights import FILE as WHOLE
-from bertkit.checkpoint.weights import INDEX, read_file, standard_names, write_tensors
+from bertkit.checkpoint.weights import read_file, standard_names, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.lora import adapters
@@ -166,7 +166,7 @@ def base_of(folder: Path) -> Path:
 
     Raises: CheckpointError for one that names no model, or one that is not there.
     """
-    if not _holds_adapters(folder):
+    if format_of(folder) != "adapter":
         return folder
     place, settings = folder / CONFIG, read_object(folder / CONFIG)
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
@@ -178,15 +178,9 @@ def base_of(folder: Path) -> Path:
         base = resolve(name, revision if isinstance(revision, str) else None)
     except CheckpointError as error:
         raise CheckpointError(f"{place}: base_model_name_or_path: {error}") from None
-    if _holds_adapters(base):
+    if format_of(base) == "adapter":
         raise CheckpointError(f"{place}: {base} holds adapters itself; name a whole model")
     return base
-
-
-def _holds_adapters(folder: Path) -> bool:
-    """Whether a folder has adapters, and no whole model."""
-    whole = (folder / WHOLE).exists() or (folder / INDEX).exists()
-    return (folder / CONFIG).exists() and not whole
 
 
 def read_adapter(folder: Path) -> Adapter | None:

@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.pooling import read_object
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, OTHERS, Family, family_of
 from bertkit.models.config import TransformerConfig
@@ -18,27 +16,17 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 def read_config(
-    path: Path, given: dict[str, Any] | None
-) -> tuple[dict[str, Any], Family, TransformerConfig, TransformerConfig | None]:
-    """All of the file at `path`, or of what is `given` in its place; the family, and the shape of
-    the encoder and of a decoder.
+    path: Path, settings: Mapping[str, Any]
+) -> tuple[Family, TransformerConfig, TransformerConfig | None]:
+    """Return the family, and the shapes of the encoder and of the decoder.
 
-    Raises: CheckpointError for a family or a shape that bertkit has not, and for code to be run.
+    Args:
+        path: File of the settings, for messages.
+        settings: Content of config.json.
+
+    Raises:
+        CheckpointError: If the family or the shape is not supported, or code would have to run.
     """
-    tensorflow = sorted(path.parent.glob("*.ckpt.index"))
-    if tensorflow and not path.exists():
-        raise CheckpointError(
-            f"{tensorflow[0].with_suffix('')}: a checkpoint which only TensorFlow reads; take the "
-            "same model from the hub, or convert it where TensorFlow is, by transformers 4 and its "
-            "script convert_bert_original_tf_checkpoint_to_pytorch, then save_pretrained(folder)"
-        )
-    if given is None and is_elmo(path.parent):
-        raise CheckpointError(
-            f"{path.parent}: an ELMo, which gives vectors of words alone; open it with "
-            "bertkit.pipeline('words', folder), and learn tags or labels on it with "
-            "`bertkit finetune elmo`"
-        )
-    settings = read_object(path) if given is None else given
     kind = settings.get("model_type")
     if not _known_code(settings):
         raise CheckpointError(
@@ -56,7 +44,7 @@ def read_config(
             + (f"; {near}" if near.endswith("?") else f"; take a model of one it has: {known}")
         )
     try:
-        return settings, family, family.read_config(settings), family.read_decoder(settings)
+        return family, family.read_config(settings), family.read_decoder(settings)
     except (ValueError, ConfigError) as error:
         raise CheckpointError(f"{path}: {error}") from None
 

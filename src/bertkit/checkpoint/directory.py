@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from bertkit.checkpoint.config_json import (
     length_of,
     read_config,
 )
+from bertkit.checkpoint.formats import open_format
 from bertkit.checkpoint.generation_config import FILE as GENERATION
 from bertkit.checkpoint.generation_config import MERGED, Generation, read_generation
-from bertkit.checkpoint.gguf import read_gguf
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_directory import say_unfinished
@@ -153,6 +153,42 @@ def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
     return str(digest.hexdigest())
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Parts of a stored Transformer; weights and tokenizer are read when they are needed."""
+
+    folder: Path
+    """Directory of the encoder, or the file that contains all parts."""
+    settings: dict[str, Any]
+    """Content of config.json."""
+    read_tensors: Callable[[], dict[str, Tensor]]
+    read_tokenizer: Callable[[], Tokenizer]
+    pooling: Pooling | None = None
+    length: int | None = None
+    """Maximum number of tokens of an embedding model."""
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file, or of the one file that contains all parts."""
+        return self.folder if self.folder.is_file() else self.folder / name
+
+
+def read_stored(path: Path) -> Stored:
+    """Read the settings of a model directory.
+
+    Raises:
+        CheckpointError: If a file is missing or invalid.
+    """
+    pooling, folder, length = read_pooling(path)
+    return Stored(
+        folder,
+        read_object(folder / "config.json"),
+        partial(read_tensors, folder),
+        partial(Tokenizer.load, folder),
+        pooling,
+        length,
+    )
+
+
 @check_keywords
 def load(
     name: str | Path,
@@ -174,19 +210,15 @@ def load(
     say_unfinished(folder)
     adapter = read_adapter(folder)
     base = folder if adapter is None else adapter.base
-    one_file = read_gguf(base) if base.is_file() else None
-    pooling, inner, pooled_length = read_pooling(base)
-    path = folder if one_file else inner / "config.json"
-    settings, family, config, decoder = read_config(
-        path, None if one_file is None else one_file.settings
-    )
+    stored = open_format(base).stored()
+    pooling, settings, path = stored.pooling, stored.settings, stored.file("config.json")
+    family, config, decoder = read_config(path, settings)
     if pooling is not None and not pooling.reads(config.hidden):
         raise CheckpointError(
             f"{folder}: its dense layer reads vectors of another width than {config.hidden}, its "
             "model's; they do not belong together"
         )
-    tensors = one_file.tensors if one_file else read_tensors(inner)
-    weights = standard_names(family, tensors)
+    weights = standard_names(family, stored.read_tensors())
     if adapter is not None:
         weights, settings = adapter.merge(family, weights), adapter.settings(family, settings)
     saved_heads = heads_in(
@@ -208,7 +240,9 @@ def load(
     outputs = tuple(labels) or saved_labels
     unnamed = [head for head in LABELLED if head in wanted and not outputs]
     if unnamed:
-        raise CheckpointError(f"{inner}: has no {unnamed[0]} head; name the labels of a new one")
+        raise CheckpointError(
+            f"{stored.folder}: has no {unnamed[0]} head; name the labels of a new one"
+        )
     if outputs == saved_labels:
         _check_labels(outputs, [h for h in wanted if h in saved_heads], family, weights, path)
     model = empty(config, wanted, labels=outputs, decoder=decoder, pooling=pooling)
@@ -220,13 +254,13 @@ def load(
             weights = {name: tensor for name, tensor in weights.items() if name not in stale}
     weights |= _dense(model, pooling)
     fresh = tuple(wanted) if heads is not None else ()
-    report = fill(model, family, weights, fresh=fresh, where=folder if one_file else inner / FILE)
-    tokenizer = one_file.tokenizer if one_file else Tokenizer.load(inner)
+    report = fill(model, family, weights, fresh=fresh, where=stored.file(FILE))
+    tokenizer = stored.read_tokenizer()
     if pooling is not None and pooling.lowercase:
         tokenizer = tokenizer.lowercased()
-    _check_tokenizer(tokenizer, inner, family, config)
+    _check_tokenizer(tokenizer, stored.folder, family, config)
     length = (
-        pooled_length or length_of(settings, path) or tokenizer.max_length or config.max_positions
+        stored.length or length_of(settings, path) or tokenizer.max_length or config.max_positions
     )
     return Loaded(
         model=model.eval(),
@@ -238,7 +272,7 @@ def load(
         settings=settings,
         pooling=pooling,
         length=min(config.max_positions, length),
-        generation=_generation(inner, settings, model) if "lm" in wanted else Generation(),
+        generation=_generation(stored.folder, settings, model) if "lm" in wanted else Generation(),
         base=None if adapter is None else base,
     )
 

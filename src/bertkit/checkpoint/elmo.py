@@ -45,11 +45,6 @@ Take = Callable[..., Tensor]
 """A weight by its name in the file and the shape that it must have."""
 
 
-def is_elmo(folder: Path) -> bool:
-    """Whether a folder holds an ELMo, and no model of `config.json`."""
-    return any(folder.glob(OPTIONS)) and not (folder / "config.json").exists()
-
-
 def load_elmo(name: str | Path) -> Elmo:
     """Open a folder with `options.json` and `weights.hdf5`, or names that end so.
 
@@ -57,8 +52,6 @@ def load_elmo(name: str | Path) -> Elmo:
     the options say; ConfigError where h5py is missing.
     """
     folder = resolve(name)
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: a file, not the folder of an ELMo; name its folder")
     config = _config(only_file(folder, OPTIONS))
     weights = _read(only_file(folder, WEIGHTS), config)
     with torch.device("meta"):

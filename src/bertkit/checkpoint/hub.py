@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bertkit.checkpoint import gguf
 from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST, TUNING_FILE
 from bertkit.errors import CheckpointError
 
@@ -21,23 +20,22 @@ ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def resolve(name: str | Path, revision: str | None = None) -> Path:
-    """The folder or GGUF file of a model named by a local path, or by a hub id such as
-    `google-bert/bert-base`.
+    """Return the directory or file of a model, which is downloaded if it is a hub id.
 
-    `revision` is a branch, tag or commit of the hub; a full commit is exact.
-    Raises: CheckpointError when it is neither, or cannot be fetched.
+    Args:
+        name: Local path, or hub id such as `google-bert/bert-base`.
+        revision: Branch, tag, or commit of the hub.
+
+    Raises:
+        CheckpointError: If the model does not exist, or cannot be downloaded.
     """
     what: object = name  # callers are programs, which may give anything
     if not isinstance(what, str | Path) or not str(what):
         given = "an empty name" if what == "" else f"a {type(what).__name__}"
         raise CheckpointError(f"model: {given} names none; give its folder or hub id")
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if folder.is_dir() or folder.is_file():
         return folder
-    if folder.is_file() and folder.suffix == gguf.SUFFIX:
-        return folder
-    if folder.is_file():
-        raise CheckpointError(f"{folder}: a file, not the folder of a model; name its folder")
     if isinstance(name, Path) or not ID.fullmatch(name):
         raise CheckpointError(f"{name}: no such folder")
     from huggingface_hub import snapshot_download

@@ -24,9 +24,7 @@ from bertkit.checkpoint.pooling_keys import (
     SETTINGS_KEYS,
     TRANSFORMER_KEYS,
 )
-from bertkit.checkpoint.run_directory import RUN
 from bertkit.checkpoint.weights import FILE, read_tensors, write_tensors
-from bertkit.engine.exported import RECORD
 from bertkit.errors import CheckpointError
 from bertkit.nn.pooling import POOLINGS, Activation, Dense, Mode, Pooling
 from bertkit.published_keys import KeyTable
@@ -298,12 +296,4 @@ def read_json(path: Path) -> Any:
     try:
         return storage.read_json(path, CheckpointError, "fetch it again")
     except FileNotFoundError:
-        why = "missing; is this the folder of a model?"
-        if (path.parent / RUN).exists():
-            why = "missing, for the run has not come to a model yet; go on with --resume"
-        elif (path.parent / RECORD).exists():
-            why = (
-                "missing, because this is an exported model; use `bertkit embed`, `predict` or "
-                "`search`, or pass the model directory that it was exported from"
-            )
-        raise CheckpointError(f"{path}: {why}") from None
+        raise CheckpointError(f"{path}: missing; pass a complete model directory") from None

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.console import lines, say
 from bertkit.data.paths import is_table
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
-from bertkit.recipes.predict import opened
 from bertkit.recipes.predict_file import (
     Row,
     answered_file,
@@ -71,7 +71,7 @@ def predict(
             raise ConfigError(f"{one}: a file, and not a text; its rows are answered with --file")
     if out is not None:
         check_out(out)
-    answer = opened(model, task, precision, device)
+    answer = open_format(model).load_predictor(LoadSettings(precision, device, task))
     if file is not None:
         watched = out is not None or not sys.stdout.isatty()  # lines would break the bar
         rows, answers = answered_file(answer, file, reading, long=long, watched=watched)

@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from bertkit.checkpoint.directory import load
-from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.formats import open_format
 from bertkit.console import say
 from bertkit.models.surgery import read_head
 from bertkit.pipelines import load_on
-from bertkit.recipes.info import elmo_info
-from bertkit.recipes.info import info as describe
 from bertkit.view.explain import explain as explain_text
 from bertkit.view.page import refuse_place, write_page
 
@@ -25,9 +21,7 @@ def info(model: str, /) -> None:
     Args:
         model: A model folder or hub id.
     """
-    folder = resolve(model)
-    held = elmo_info(folder) if is_elmo(folder) else describe(load(model))
-    print(json.dumps(held, indent=2))
+    print(json.dumps(open_format(model).info(), indent=2))
 
 
 def explain(

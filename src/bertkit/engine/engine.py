@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Tokens, by_length
-from bertkit.engine.beside import GraphLayers
 from bertkit.engine.packed_linear import packed
 from bertkit.engine.pruned_heads import without_dead_heads
 from bertkit.engine.quantize import Int8
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
+from bertkit.text.encoding import Encoding
 
 MAX_BATCH_TOKENS = 4096
 """Tokens of a batch; on two cores more gain nothing (notes/2026-11.md)."""
@@ -26,6 +27,20 @@ Forward = Callable[[Model, Batch], Tensor]
 
 Read = Callable[[Tensor, Batch], Tensor]
 """Outputs from the encoder's states: (N, D) -> (S, …), a row for each sequence."""
+
+
+class FasterLayers(Protocol):
+    """Another implementation of a model's layers, which is faster for some batches."""
+
+    @property
+    def pooling(self) -> str:
+        """Pooling of `vectors`."""
+
+    def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32] | None:
+        """Return a vector per text, or None if the model is faster. Shapes: (S, D)."""
+
+    def __call__(self, batch: Batch) -> Tensor | None:
+        """Return the states of a batch, or None if the model is faster. Shapes: (N, D)."""
 
 
 class Engine:
@@ -57,7 +72,7 @@ class Engine:
             self.model = packed(without_dead_heads(model), self.dtype, int8, self.device)
         self.integers = int8 is not None
         """Whether linear layers compute in integers."""
-        self.beside: GraphLayers | None = None
+        self.faster_layers: FasterLayers | None = None
         # matrix products round by their shape, which is a text's own only when it is alone
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 
@@ -67,11 +82,11 @@ class Engine:
         other.max_batch_tokens = tokens
         return other
 
-    def with_beside(self, beside: GraphLayers) -> Engine:
-        """An engine of the same model, with a graph for the texts with which it is faster."""
+    def with_faster_layers(self, layers: FasterLayers) -> Engine:
+        """Return an engine of the same model with other layers for some batches."""
         other = copy.copy(self)
-        other.model, other.beside = copy.copy(self.model), beside
-        other.model.beside = beside
+        other.model, other.faster_layers = copy.copy(self.model), layers
+        other.model.faster_layers = layers
         return other
 
     def run(

@@ -73,7 +73,7 @@ class Model(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
         self.heads = nn.ModuleDict(dict(heads))
-        self.beside: Callable[[Batch], Tensor | None] | None = None
+        self.faster_layers: Callable[[Batch], Tensor | None] | None = None
         """What computes the encoder's states in its place, of batches with which it is faster."""
 
     @property
@@ -105,7 +105,7 @@ class Model(nn.Module):
 
     def encoded(self, batch: Batch) -> Tensor:
         """The encoder's last states. Shapes: (N, D)."""
-        states = None if self.beside is None else self.beside(batch)
+        states = None if self.faster_layers is None else self.faster_layers(batch)
         return self.encoder(batch) if states is None else states
 
     def memory(self, source: Batch) -> Tensor | Encoded:

@@ -7,13 +7,12 @@ from typing import Any
 
 from bertkit import tasks
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.console import quietly, say
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
-from bertkit.nn.precision import Inference, check_cpu
-from bertkit.pipelines.base import inference_device, open_engine
-from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
+from bertkit.nn.precision import Inference
+from bertkit.pipelines.base import open_engine
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.tasks import Task, name_in, recorded
 
@@ -29,18 +28,27 @@ def answering(
 ) -> TaskPipeline[Any]:
     """Load a fine-tuned model for its task, or for the task that is named.
 
-    `embedding_task` is the task of an embedding model, or of an encoder without a task.
-    Raises: CheckpointError when it holds no such head, ConfigError for an unknown task. A task
-    from outside the package is never imported because a folder says so: name it. For
-    `device` see `inference_device`; a model that was trained on an ELMo runs on the CPU.
+    Args:
+        model: Directory or hub id of a fine-tuned model of any format, or a loaded model.
+        task: Name or class of the task. Default: the task in the model's config.json. Code of a
+            task from outside the package runs only if you name the task.
+        precision: Precision of the computation.
+        revision: Revision of a hub id.
+        device: auto, cpu, or a CUDA device such as cuda:0; see `inference_device`.
+        embedding_task: Task of an embedding model, or of an encoder without a task.
+
+    Raises:
+        CheckpointError: If the model does not have the head of the task.
+        ConfigError: If the task is unknown, or a setting is not supported.
     """
-    if not isinstance(model, Loaded) and is_elmo_task(folder := resolve(model, revision)):
-        if precision != "fp32":
-            raise ConfigError("precision: what was learned on an ELMo has fp32 alone; leave it out")
-        check_cpu(device, "a model that was trained on an ELMo")
-        return ElmoAnswer(folder, task)
-    device = inference_device(device, precision, model)
-    loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
+    settings = LoadSettings(precision, device, task, embedding_task)
+    opened: TaskPipeline[Any] = open_format(model, revision).load_task(settings)
+    return opened
+
+
+def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
+    """Return the pipeline of a Transformer for a task; see `answering`."""
+    task, embedding_task = settings.task, settings.embedding_task
     if task is None:
         task = name_in(loaded.settings, loaded.model.heads)
         embeds = loaded.pooling is not None or "lm" not in loaded.model.heads
@@ -72,4 +80,5 @@ def answering(
         with quietly():  # what is to be said of the folder has been
             loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
     restored = restored.with_decoder(loaded.begin, loaded.target)
-    return TaskPipeline(restored, loaded, open_engine(loaded, precision, device=device))
+    engine = open_engine(loaded, settings.precision, device=settings.device)
+    return TaskPipeline(restored, loaded, engine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self, get_args
@@ -13,23 +13,24 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.checkpoint.int8 import read_int8
-from bertkit.checkpoint.tuned import read_tuned
+from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.console import say
-from bertkit.engine.beside import GraphLayers
-from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine, Read
-from bertkit.engine.exported import Graph, Runtime
-from bertkit.engine.quantize import Int8, faster
+from bertkit.engine.engine import Engine, Read
 from bertkit.errors import CheckpointError, refuse_unknown
-from bertkit.nn.precision import Inference, gains_by_bf16, resolve, resolve_device
+from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
+from bertkit.registry import import_object
 from bertkit.tasks.inference import Work, batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, averaged, encode
-from bertkit.threads import own_cores
+from bertkit.text.prompts import Prompter
+from bertkit.text.tokenizer import Tokenizer
 
 BYTES_PER_NUMBER = 64
 """Bytes of a number of an answer: as Python has it, and as text."""
+
+ACCELERATED = "bertkit.extensions.export.accelerated:accelerated_engine"
+"""Function that returns the engine of an int8 or tuned model; None if it was not tuned here."""
 
 __all__ = [
     "BYTES_PER_NUMBER",
@@ -56,6 +57,34 @@ class Pipeline(Protocol):
 
     def run(self, works: Sequence[Work], /) -> Iterable[Any]:
         """An answer for each."""
+
+
+class Embedder(Protocol):
+    """Model that computes embeddings of texts."""
+
+    tokenizer: Tokenizer
+    prompt: Prompter
+    dimension: int
+    length: int
+    """Maximum number of tokens of a text."""
+
+    def __call__(
+        self, texts: Sequence[str], *, long: Long = ..., prompt: str | None = ...
+    ) -> NDArray[np.float32]:
+        """Return an embedding per text. Shapes: (S, D)."""
+
+    def stream(
+        self, texts: Iterable[str], *, long: Long = ..., prompt: str | None = ...
+    ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
+        """Yield the embeddings of some thousand texts, and whether each was truncated."""
+
+    def vectors(
+        self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
+    ) -> NDArray[np.float32]:
+        """Return an embedding per encoding, or per owner of several."""
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that determines an embedding, except prompt and precision."""
 
 
 def inference_device(
@@ -101,52 +130,28 @@ def open_engine(
     *,
     batch_invariant: bool = False,
     device: str | None = None,
-    graphs: Callable[[Runtime], Graph] | None = None,
 ) -> Engine:
-    """The engine of a folder, which several pipelines may share; it computes on `device`, by
-    default where the model is.
+    """Return an engine of a model, which several pipelines can share.
 
-    With precision auto it is what `bertkit tune` found fastest on this machine, threads of torch
-    included; where it was not asked, bf16 if the processor has it. Which it is, is said, but where
-    the `graphs` of what it found are open already.
+    Args:
+        loaded: The model.
+        precision: Precision of the computation. auto uses the fastest setting that `bertkit tune`
+            stored for this machine; without it, bf16 if the processor supports it.
+        batch_invariant: Whether results are the same, bit for bit, in every batch.
+        device: Device of the computation. Default: the device of the model.
     """
     refuse_unknown("precision", precision, get_args(Inference))
-    int8: Int8 | None = None
-    max_batch_tokens, tuned = MAX_BATCH_TOKENS, None
+    kind = torch.device(device or next(loaded.model.parameters()).device).type
+    is_tuned = kind == "cpu" and (loaded.folder / TUNING_FILE).exists()
+    options: dict[str, Any] = {"batch_invariant": batch_invariant, "device": device}
+    if precision == "int8" or (precision == "auto" and is_tuned):
+        engine: Engine | None = import_object(ACCELERATED)(loaded, precision, **options)
+        if engine is not None:
+            return engine
+        precision = "auto"
     if precision == "auto":
-        kind = torch.device(device or next(loaded.model.parameters()).device).type
-        tuned = read_tuned(loaded.folder) if kind == "cpu" else None
-        if tuned is not None:
-            precision, max_batch_tokens = tuned.precision, tuned.max_batch_tokens
-            threads = min(tuned.threads, own_cores())
-            torch.set_num_threads(threads)
-            if graphs is None:
-                say(
-                    f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {threads} "
-                    f"threads, {tuned.said}, as tuned on this machine"
-                )
-        else:
-            say(f"precision: {'bf16' if gains_by_bf16(kind) else 'fp32'}")
-    if precision == "int8" and "lm" in loaded.model.heads:
-        # a few tokens of a model that writes have states a thousand times as large as the others
-        int8, precision = "rows", "fp32"
-    elif precision == "int8":
-        stored, _ = read_int8(loaded.folder, loaded.fingerprint())
-        int8, precision = faster(stored, resolve("auto", "cpu")), "auto"
-    engine = Engine(
-        loaded.model,
-        precision=precision,
-        max_batch_tokens=max_batch_tokens,
-        batch_invariant=batch_invariant,
-        int8=int8,
-        device=device,
-    )
-    if tuned is None or not tuned.runtimes or batch_invariant:
-        return engine
-    graphs = graphs or tuned.graphs(loaded.folder)
-    for runtime in tuned.runtimes:
-        graphs(runtime).ready()  # now: later the folder may hold another model's
-    return engine.with_beside(GraphLayers(graphs, tuned.runtime, tuned.pooling, engine.dtype))
+        say(f"precision: {'bf16' if gains_by_bf16(kind) else 'fp32'}")
+    return Engine(loaded.model, precision=precision, **options)
 
 
 class ModelPipeline:

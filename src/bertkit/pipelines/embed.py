@@ -79,6 +79,10 @@ class Embed(ModelPipeline):
         engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)
         return cls(loaded, engine, pooling)
 
+    def fingerprint(self) -> str:
+        """Return a hash of all that determines an embedding, except prompt and precision."""
+        return f"{self.loaded.fingerprint()}-{self.pooling.mode}"
+
     @check_keywords
     def __call__(
         self,
@@ -132,9 +136,9 @@ class Embed(ModelPipeline):
     ) -> NDArray[np.float32]:
         """A vector for each text as the model reads it, one at least; `owner` says of which text
         each encoding is, where some are windows. Shapes: (S, D)."""
-        beside, rows = self.engine.beside, None
-        if beside is not None and beside.pooling == self.pooling.mode:
-            rows = beside.vectors(encodings)
+        layers, rows = self.engine.faster_layers, None
+        if layers is not None and layers.pooling == self.pooling.mode:
+            rows = layers.vectors(encodings)
         if rows is None:
             rows = self.engine.rows(encodings, self.pooling)
         vectors = rows if owner is None else averaged(rows, encodings, owner)

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.checkpoint.formats import LoadSettings, open_format
+from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.console import lines, say
 from bertkit.data.paths import is_table
-from bertkit.engine.exported import RECORD, Exported
-from bertkit.errors import ConfigError, DataError
+from bertkit.errors import DataError
 from bertkit.memory import limit_onednn_cache
+from bertkit.registry import import_object
 from bertkit.storage import refuse_used, writing
 from bertkit.synonyms import check_keywords
-from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
     from bertkit.checkpoint.directory import Loaded
-    from bertkit.checkpoint.tuned import Tuned
-    from bertkit.nn.precision import Inference
-    from bertkit.pipelines import Embed
-
-Backend = Literal["bertkit", "onnx", "openvino"]
+    from bertkit.pipelines.base import Embedder
 
 Part = tuple[NDArray[np.float32], list[bool]]
 """Vectors of some texts, and which of these were cut."""
@@ -42,7 +38,6 @@ def embed_texts(
     long: Long = "error",
     precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
     invariant: bool = False,
-    backend: Backend | None = None,
     device: str = "auto",
     out: Path | None = None,
 ) -> Iterator[list[float]]:
@@ -59,13 +54,12 @@ def embed_texts(
         precision: Precision of the computation.
         invariant: Each text by itself, which is slower: its vector is then the same to the last
             bit, whatever it is embedded with.
-        backend: What computes; by default what the folder is: a model, or what `bertkit export`
-            made.
         device: auto is the GPU where there is one, and the precision is not int8.
         out: A .npy file of float32, to be made, one row a text.
     """
     limit_onednn_cache()
-    pipeline = opened(model, backend, precision, pooling, invariant, prompt, device)
+    settings = LoadSettings(precision, device, pooling=pooling, batch_invariant=invariant)
+    pipeline = opened(model, settings, prompt)
     count = cut = 0
     if out is not None:
         count, cut = embed_file(pipeline, texts or lines(), out, long=long)
@@ -102,8 +96,7 @@ def embed(
     limit_onednn_cache()
     if isinstance(texts, str) and is_table(texts):
         raise DataError(f"{texts}: a file, and not a text; give its Path for its rows")
-    named = str(model) if isinstance(model, Path) else model
-    pipeline = opened(named, None, precision, pooling, False, prompt, device)
+    pipeline = opened(model, LoadSettings(precision, device, pooling=pooling), prompt)
     given = [texts] if isinstance(texts, str) else texts
     if not (isinstance(given, list) and all(isinstance(text, str) for text in given)):
         from bertkit.data.given import texts_of  # tables of all kinds are slow to import
@@ -122,7 +115,7 @@ MIN_TEXTS_FOR_PROGRESS = 1000
 
 
 def embed_file(
-    embed: Embed | Exported, texts: Iterable[str], out: Path, *, long: Long = "error"
+    embed: Embedder, texts: Iterable[str], out: Path, *, long: Long = "error"
 ) -> tuple[int, int]:
     """Write a vector for each text, as they come, into a .npy file (S, D) of float32.
 
@@ -155,101 +148,27 @@ def _watched(parts: Iterator[Part], total: int | None) -> Iterator[Part]:
 
 
 def opened(
-    model: str | Loaded,
-    backend: Backend | None,
-    precision: Inference,
-    pooling: str | None,
-    invariant: bool,
-    prompt: str | None = None,
-    device: str = "auto",
-) -> Embed | Exported:
-    """A model folder or hub id, or what `bertkit export` made of one, ready to embed.
+    model: str | Path | Loaded, settings: LoadSettings, prompt: str | None = None
+) -> Embedder:
+    """Load a model of any format that computes embeddings.
 
-    Raises: ConfigError for settings that an exported graph has fixed, or an unknown prompt.
+    Raises:
+        ConfigError: If a setting is not supported by the model, or the prompt is unknown.
     """
-    ready = _opened(model, backend, precision, pooling, invariant, device)
+    format, embedder = open_format(model), None
+    is_tuned = isinstance(model, str | Path) and (format.path / TUNING_FILE).exists()
+    if is_tuned and settings in TUNABLE and not GPU.exists():
+        embedder = import_object(TUNED_EMBEDDER)(format.path)
+    ready: Embedder = embedder or format.load_embedder(settings)
     ready.prompt.usual = ready.prompt.prompts.find(prompt)
     return ready
 
 
-def _opened(
-    model: str | Loaded,
-    backend: Backend | None,
-    precision: Inference,
-    pooling: str | None,
-    invariant: bool,
-    device: str,
-) -> Embed | Exported:
-    if not isinstance(model, str):
-        return _packed(model, precision, pooling, invariant, device)
-    exported = (Path(model) / RECORD).exists()
-    settled = pooling is None and not invariant and device in ("auto", "cpu")
-    if precision == "auto" and settled and backend is None and not GPU.exists():
-        from bertkit.checkpoint.tuned import FILE, read_tuned
+TUNABLE = tuple(LoadSettings("auto", device) for device in ("auto", "cpu"))
+"""Settings with which the settings that `bertkit tune` stored are used."""
 
-        tuned = read_tuned(Path(model)) if (Path(model) / FILE).exists() else None
-        if tuned is not None and tuned.runtimes:
-            return TunedEmbed(Path(model), tuned)
-    if not exported and backend in (None, "bertkit"):
-        return _packed(model, precision, pooling, invariant, device)
-    if precision == "int8":
-        raise ConfigError(f"precision: an exported graph has no integers; embed {model} in another")
-    graph = Exported(model, precision)
-    if backend not in (None, graph.kind):
-        raise ConfigError(f"backend: {model} is for {graph.kind}, and not for {backend}")
-    if pooling is not None or invariant or device not in ("auto", "cpu"):
-        raise ConfigError(
-            "pooling, invariant, device: an exported graph has its own; leave them out"
-        )
-    return graph
-
-
-def _packed(
-    model: str | Loaded, precision: Inference, pooling: str | None, invariant: bool, device: str
-) -> Embed:
-    from bertkit.checkpoint.directory import Loaded, load
-    from bertkit.pipelines import Embed, inference_device, open_engine
-
-    place = inference_device(device, precision)
-    loaded = model if isinstance(model, Loaded) else load(model)
-    engine = open_engine(loaded, precision, batch_invariant=invariant, device=place)
-    return Embed(loaded, engine, pooling)
-
-
-class TunedEmbed(Exported):
-    """A tuned folder whose graph is the fastest for some texts: torch is imported for others."""
-
-    windows = True  # its graphs normalize nothing
-
-    def __init__(self, folder: Path, tuned: Tuned) -> None:
-        from bertkit.checkpoint.tuned import GRAPH_DIRECTORY
-
-        self.folder, self.tuned = folder, tuned
-        self.graphs = tuned.graphs(folder)
-        usual = tuned.runtime([1]) or tuned.runtimes[0]
-        super().__init__(folder / GRAPH_DIRECTORY, graph=self.graphs(usual))
-        say(f"precision: {tuned.precision}, {tuned.said}, as tuned on this machine")
-
-    @cached_property
-    def packed(self) -> Embed:
-        from bertkit.checkpoint.directory import load
-        from bertkit.pipelines import Embed
-        from bertkit.pipelines.base import open_engine
-
-        loaded = load(self.folder)
-        packed = Embed(loaded, open_engine(loaded, "auto", graphs=self.graphs))
-        packed.prompt.usual = self.prompt.usual
-        return packed
-
-    def vectors(
-        self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
-    ) -> NDArray[np.float32]:
-        runtime = self.tuned.runtime([len(encoding) for encoding in encodings])
-        if runtime is None:
-            return self.packed.vectors(encodings, owner)
-        self.graph = self.graphs(runtime)
-        return super().vectors(encodings, owner)
-
+TUNED_EMBEDDER = "bertkit.extensions.export.tuned_embedder:tuned_embedder"
+"""Function that returns an embedder of a tuned model that needs no torch, or None."""
 
 GPU = Path("/proc/driver/nvidia")
 """There where a GPU may be the faster device."""

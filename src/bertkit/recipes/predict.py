@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.config import with_keywords
 from bertkit.data.given import KINDS, is_rows
 from bertkit.data.paths import is_table
-from bertkit.engine.exported import RECORD
-from bertkit.errors import ConfigError, DataError
-from bertkit.nn.precision import Inference, check_cpu
+from bertkit.errors import DataError
+from bertkit.nn.precision import Inference
 from bertkit.recipes.predict_file import answered
 from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
@@ -21,28 +21,6 @@ from bertkit.text.long_texts import Long
 
 if TYPE_CHECKING:  # an exported model needs no torch
     from bertkit.checkpoint.directory import Loaded
-
-
-def opened(
-    model: str | Path | Loaded,
-    task: str | type[Task[Any, Any]] | None = None,
-    precision: Inference = "fp32",
-    device: str = "auto",
-) -> Answering[Any]:
-    """A fine-tuned folder ready to answer, or what `bertkit export --task` made of one.
-
-    Raises: as `pipelines.answering` does, ConfigError for settings that an exported graph has not.
-    """
-    if isinstance(model, str | Path) and (Path(model) / RECORD).exists():
-        if precision == "int8":
-            raise ConfigError("precision: an exported graph has no integers; leave it out")
-        check_cpu(device, "an exported graph")
-        from bertkit.tasks.exported import ExportedAnswer
-
-        return ExportedAnswer(Path(model), task, precision)
-    from bertkit.pipelines import answering
-
-    return answering(model, task, precision=precision, device=device)
 
 
 @check_keywords
@@ -66,7 +44,10 @@ def predict(
     `long` says otherwise. `device` auto is a GPU if PyTorch finds one.
     Raises: DataError for a row that cannot be answered, ConfigError for a keyword that is none.
     """
-    answer = model if isinstance(model, Answering) else opened(model, task, precision, device)
+    if isinstance(model, Answering):
+        answer = model
+    else:
+        answer = open_format(model).load_predictor(LoadSettings(precision, device, task))
     (named,) = with_keywords("predict", {Reading: reading}, columns)
     if isinstance(rows, str) and is_table(rows):
         raise DataError(f"{rows}: a file, and not a text; give its Path for its rows")

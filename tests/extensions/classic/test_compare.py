@@ -280,7 +280,7 @@ def test_refusals_leave_nothing_behind(
     refused(DataError, r"other\.tsv:3: label 'idea' is not in the training file", dev=other)
     other.write_text("text\tpair\tlabel\nthe class\ta loop\tthing\n")
     refused(DataError, r"other\.tsv:2: .*pair", dev=other)
-    refused(CheckpointError, "no ELMo; give the folder of one, or leave elmo= out", elmo=base)
+    refused(CheckpointError, "expected an ELMo, got a Transformer", elmo=base)
     refused(CheckpointError, "a bert model is no Transformer that reads from the left", gpt=base)
     lstm, gpt = others["lstm"], others["gpt"]
     refused(CheckpointError, "a lstm-lm model is no Transformer that reads .* gpt=", gpt=lstm)

@@ -15,10 +15,10 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.commands.view import info
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.classic.elmo_task import ElmoAnswer, Network, new_network
+from bertkit.extensions.classic.feature_classifier import Features
 from bertkit.extensions.classic.finetune_elmo import Learning, finetune_elmo
-from bertkit.models.feature_classifier import Features
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.elmo_task import ElmoAnswer, Network, new_network
 from bertkit.recipes.evaluate import evaluate
 from bertkit.tasks.tag import Tag
 from bertkit.text.word_vectors import Vectors
@@ -165,14 +165,14 @@ def test_labels_of_texts(tmp_path: Path) -> None:
         answering(out, "tag")
     with pytest.raises(DataError, match="a pair"):
         bertkit.pipeline("classify", out)(("a fine film", "another"))
-    with pytest.raises(ConfigError, match="fp32 alone"):
+    with pytest.raises(ConfigError, match="trained on an ELMo has fp32 only"):
         answering(out, precision="bf16")
 
 
 def test_what_does_not_fit_is_refused(tagger: Path, tmp_path: Path) -> None:
     files = {"train": tagger / "train.conll", "dev": tagger / "dev.conll"}
     bert = tiny_folder(tmp_path / "bert", tiny_tokenizer(FOODS), "mlm")
-    with pytest.raises(ConfigError, match="no ELMo; fine-tune it with `bertkit finetune tag`"):
+    with pytest.raises(CheckpointError, match="got a Transformer; fine-tune it with `bertkit"):
         finetune_elmo(bert, **files, out=tmp_path / "out")
     with pytest.raises(ConfigError, match="crf: classify has none"):
         finetune_elmo(tagger / "elmo", task="classify", **files, out=tmp_path / "out", crf=True)

@@ -11,13 +11,13 @@ from tests.factories import tiny_elmo
 from torch import nn
 
 from bertkit.batch import Batch, Packed
+from bertkit.extensions.classic.feature_classifier import MeanHead, spread_of
 from bertkit.extensions.classic.word_network import (
     MixedLayers,
     WordStateEncoder,
     known_by_elmo,
     known_by_vectors,
 )
-from bertkit.models.feature_classifier import MeanHead, spread_of
 from bertkit.pipelines import pipeline
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.classify import ClassifyOptions as ClassifyOptions

@@ -17,8 +17,8 @@ from tests.factories import ENCODERS, tiny_model
 
 from bertkit.engine import quantize
 from bertkit.engine.engine import Engine
-from bertkit.engine.exported import LOGITS, VECTORS, GraphOutput, onnx_graph, padded
 from bertkit.engine.quantize import Inputs, calibrate
+from bertkit.extensions.export.exported import LOGITS, VECTORS, GraphOutput, onnx_graph, padded
 from bertkit.metrics import cosines
 from bertkit.models.lora import LoRA, adapters, add_lora
 from bertkit.models.model import Model

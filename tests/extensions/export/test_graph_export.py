@@ -12,9 +12,9 @@ import torch
 from tests.factories import ENCODERS, tiny_model
 
 from bertkit.engine.engine import Engine
-from bertkit.engine.exported import Graph, onnx_graph, padded
 from bertkit.errors import CheckpointError
 from bertkit.extensions.export import graph_export as exporting
+from bertkit.extensions.export.exported import Graph, onnx_graph, padded
 from bertkit.extensions.export.graph_export import Rows, export
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.extensions.export.test_exported_task import WITHOUT_TORCH
 from tests.factories import tiny_folder, tiny_tokenizer
-from tests.tasks.test_exported import WITHOUT_TORCH
 
 from bertkit import cli
 from bertkit.checkpoint.directory import load, save
-from bertkit.checkpoint.tuned import read_tuned
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.export import tune as tuning
 from bertkit.extensions.export.tune import tune
+from bertkit.extensions.export.tuned_embedder import TunedEmbed
+from bertkit.extensions.export.tuning_record import read_tuned
 from bertkit.families import BERT
 from bertkit.nn.pooling import Pooling
 from bertkit.pipelines import pipeline
-from bertkit.recipes.embed import TunedEmbed
 
 
 @pytest.fixture(autouse=True)
@@ -81,11 +81,13 @@ def test_a_worker_takes_no_more_threads_than_its_share(
         tuning, "_seconds", lambda made: {c: 1.0 / c if type(c) is int else 1.0 for c in made}
     )
     monkeypatch.setattr(tuning, "thread_limit", lambda: 4)
-    monkeypatch.setattr("bertkit.checkpoint.tuned.thread_limit", lambda: 4)
+    monkeypatch.setattr("bertkit.extensions.export.tuning_record.thread_limit", lambda: 4)
     assert cli.run(["tune", str(model), str(texts)]) == 0
     assert json.loads(capsys.readouterr().out)["threads"] == 4
     for share in (8, 2, 1):
-        monkeypatch.setattr("bertkit.pipelines.base.own_cores", lambda share=share: share)
+        monkeypatch.setattr(
+            "bertkit.extensions.export.accelerated.own_cores", lambda share=share: share
+        )
         pipeline("embed", model, precision="auto")
         assert torch.get_num_threads() == min(share, 4)
         assert f" {min(share, 4)} threads" in capsys.readouterr().err

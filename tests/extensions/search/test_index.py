@@ -16,7 +16,6 @@ from tests.factories import pdf
 
 from bertkit.checkpoint.directory import load, save
 from bertkit.errors import ConfigError, DataError, SearchError
-from bertkit.extensions.search import index as indexing
 from bertkit.extensions.search.documents import DocumentColumns
 from bertkit.extensions.search.index import index
 from bertkit.extensions.search.searcher import Searcher, name_of
@@ -24,6 +23,7 @@ from bertkit.extensions.search.store import Hit
 from bertkit.extensions.search.stores import open_store
 from bertkit.families import BERT
 from bertkit.nn.pooling import Dense, Pooling
+from bertkit.pipelines import Embed
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -280,14 +280,14 @@ def test_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
 def test_vectors_without_a_direction_are_refused(
     value: float, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = indexing.Embed.run
+    original = Embed.vectors
 
     def broken(self: Any, encodings: Any) -> Any:
         vectors = original(self, encodings)
         vectors[1] = value
         return vectors
 
-    monkeypatch.setattr(indexing.Embed, "run", broken)
+    monkeypatch.setattr(Embed, "vectors", broken)
     file = write(tmp_path / "a.jsonl", ["a", "b c", "d"])
     with pytest.raises(DataError, match=r"a.jsonl:2: the model makes no usable vector of 'b c"):
         index([file], model=tiny, store=str(tmp_path / "store"))

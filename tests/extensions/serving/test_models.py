@@ -14,15 +14,22 @@ import torch
 from tests.factories import tiny_folder
 
 from bertkit.checkpoint.directory import load, save
+from bertkit.engine.engine import Engine
 from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.serving import models as registries
-from bertkit.extensions.serving.models import ModelRegistry, ServedModel
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.extensions.serving.served import ServedModel
 from bertkit.families import BERT
 from bertkit.tasks.classify import Classify, ClassifyOptions
 from bertkit.text.vocabulary_training import train as train_tokenizer
+
+
+def engine_of(served: ServedModel) -> Engine:
+    assert served.supported.embed is not None
+    return served.supported.embed.engine
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_models_tuned_to_different_threads_have_the_most_of_them(
 
 def test_a_known_vector_stays_known(folders: Path) -> None:
     one = ServedModel(str(folders / "pretrained"), "fp32")
-    assert one.well(one.embed.run(one.probe)[0])
+    assert one.well(one.known)
     assert not one.well(one.known * 1.1)
     assert not one.well(one.known * np.nan)
 
@@ -160,8 +167,11 @@ def test_everything_is_computed_on_the_gpu(
     name: str, asked: dict[str, Any], folders: Path, fake_gpu: str
 ) -> None:
     served = ServedModel(str(folders / name), "fp32", device=fake_gpu)
-    assert served.embed.engine.device.type == fake_gpu
-    weights = [*served.embed.engine.model.parameters(), *served.embed.engine.model.buffers()]
+    assert engine_of(served).device.type == fake_gpu
+    weights = [
+        *served.supported.embed.engine.model.parameters(),
+        *served.supported.embed.engine.model.buffers(),
+    ]
     assert {weight.device.type for weight in weights} == {fake_gpu}
     for ability, item in asked.items():
         pipeline = served.pipelines[ability]
@@ -181,16 +191,14 @@ def test_a_gpu_is_taken_where_there_is_one_and_said(
     assert f"device: {fake_gpu}" in capsys.readouterr().err
     for _ in range(2):
         served = registry.models["pretrained"]
-        assert isinstance(served, ServedModel)
-        assert served.embed.engine.device.type == fake_gpu
+        assert engine_of(served).device.type == fake_gpu
         registry.reload("pretrained")
     ModelRegistry([place], None, device="cpu")
     assert capsys.readouterr().err == ""
     tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
     tiny_folder(tmp_path / "writer", tokenizer, "lm", family=GPT2)
     served = ModelRegistry([str(tmp_path / "writer")], None, device="auto").models["writer"]
-    assert isinstance(served, ServedModel)
-    assert served.embed.engine.device.type == "cpu"
+    assert engine_of(served).device.type == "cpu"
     assert "writer: computes on the CPU" in capsys.readouterr().err
 
 
@@ -207,8 +215,7 @@ def test_a_model_that_was_replaced_is_gone_and_the_new_one_is_not_gone_through(
 ) -> None:
     registry = ModelRegistry([str(folders / "pretrained")], None)
     served = registry.models["pretrained"]
-    assert isinstance(served, ServedModel)
-    old = weakref.ref(served.loaded.model)
+    old = weakref.ref(engine_of(served).model)
     del served
     registry.reload("pretrained")
     assert old() is None
@@ -233,5 +240,5 @@ def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
 
 def test_exported_model_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
     (tmp_path / "export.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="missing, because this is an exported model"):
+    with pytest.raises(CheckpointError, match="got an exported model; use `bertkit embed`"):
         ModelRegistry([str(tmp_path)], None)

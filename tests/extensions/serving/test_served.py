@@ -20,12 +20,13 @@ from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
 import bertkit
 from bertkit.checkpoint.elmo import Softmax
 from bertkit.errors import BertkitError, CheckpointError, DataError
+from bertkit.extensions.classic.elmo_task import Network
 from bertkit.extensions.classic.fill_gap import FillGap
 from bertkit.extensions.classic.finetune_elmo import Learning, finetune_elmo
+from bertkit.extensions.classic.word_models import LENGTH
 from bertkit.extensions.serving.limits import Limits
-from bertkit.extensions.serving.models import ModelRegistry, open_model
-from bertkit.extensions.serving.served import LENGTH, ServedElmo, require_finite
-from bertkit.pipelines.elmo_task import Network
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.extensions.serving.served import ServedModel, require_finite
 from bertkit.tasks.tag import TagAnswer
 from bertkit.text.word_vectors import Vectors
 
@@ -53,9 +54,9 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_abilities(elmo: Path, vectors: Path, tmp_path: Path) -> None:
     published = tiny_elmo(tmp_path / "published")
-    assert {*open_model(str(elmo), "bf16").pipelines} == {"contexts", "fill-gap"}
-    assert {*open_model(str(published), "fp32").pipelines} == {"contexts"}
-    assert {*open_model(str(vectors), "fp32").pipelines} == {"contexts"}
+    assert {*ServedModel(str(elmo), "bf16").pipelines} == {"contexts", "fill-gap"}
+    assert {*ServedModel(str(published), "fp32").pipelines} == {"contexts"}
+    assert {*ServedModel(str(vectors), "fp32").pipelines} == {"contexts"}
 
 
 def test_a_server_says_what_they_are_and_that_they_are_well(
@@ -77,8 +78,8 @@ def test_a_server_says_what_they_are_and_that_they_are_well(
 
 
 def test_the_known_vector_is_the_last_state_of_its_word(elmo: Path) -> None:
-    one = ServedElmo(str(elmo))
-    (words,) = one.words(["A known sentence gives a known vector."])
+    one = ServedModel(str(elmo))
+    (words,) = bertkit.pipeline("words", elmo)(["A known sentence gives a known vector."])
     np.testing.assert_allclose(one.known, words.layers[-1, 1], atol=1e-6)
     assert one.well(one.known)
     assert not one.well(one.known * np.nan)
@@ -106,7 +107,7 @@ def test_what_does_not_open_is_refused(tmp_path: Path) -> None:
     ]
     for name, error, said in cases:
         with pytest.raises(error, match=said):
-            open_model(str(tmp_path / name), "fp32")
+            ServedModel(str(tmp_path / name), "fp32")
 
 
 def test_a_long_text_is_refused_and_no_word_is_logged(
@@ -147,8 +148,8 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
     client = server(at=ModelRegistry(models, None))
     tagger, classifier, _ = client.get("/info").json()["models"]
     assert (tagger["answers"], classifier["answers"]) == (
-        ["contexts", "ner"],
-        ["contexts", "predict"],
+        ["ner", "contexts"],
+        ["predict", "contexts"],
     )
     assert classifier["labels"] == ["no", "yes"]
     texts = ["we eat the bread", "soup"]
@@ -205,4 +206,4 @@ def test_a_damaged_network_is_refused(learned: dict[str, Path], tmp_path: Path) 
     weights["head.out.bias"] = weights["head.out.bias"] * np.nan
     save_file(weights, folder / "task.safetensors")
     with pytest.raises(CheckpointError, match="has numbers that are none"):
-        open_model(str(folder), "fp32")
+        ServedModel(str(folder), "fp32")

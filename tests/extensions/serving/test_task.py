@@ -18,9 +18,9 @@ from torch.nn import functional as F
 import bertkit
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import load
-from bertkit.engine.exported import onnx_graph, padded
 from bertkit.errors import CheckpointError
 from bertkit.extensions.export.export import export
+from bertkit.extensions.export.exported import onnx_graph, padded
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals

@@ -9,7 +9,7 @@ EXTENSION = Extension(
         "lstm-lm": "bertkit.extensions.classic.families.lstm:LSTM_LM",
     },
     pipelines={
-        "words": "bertkit.pipelines.words:Words",
+        "words": "bertkit.extensions.classic.words:Words",
         "fill-gap": "bertkit.extensions.classic.fill_gap:FillGap",
     },
 )

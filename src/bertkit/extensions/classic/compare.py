@@ -21,6 +21,7 @@ from bertkit.checkpoint.directory import Loaded, load, save
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.classic.feature_classifier import MeanHead
 from bertkit.extensions.classic.fit import fit, judge
 from bertkit.extensions.classic.word_network import (
     KnownWords,
@@ -30,7 +31,6 @@ from bertkit.extensions.classic.word_network import (
     known_by_vectors,
 )
 from bertkit.metrics import spread
-from bertkit.models.feature_classifier import MeanHead
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision
 from bertkit.recipes.evaluate import evaluate, numbers

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from bertkit import metrics
 from bertkit.checkpoint.directory import Loaded
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.paths import suffix
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.classic.frozen_words import FrozenWords, open_words
 from bertkit.extensions.classic.word_pairs import WIC_SUFFIX, read_in_context, read_word_pairs
 from bertkit.nn.precision import Precision
+from bertkit.pipelines.frozen_words import FrozenWords
 
 
 def evaluate_words(
@@ -49,7 +50,7 @@ def evaluate_words(
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    frozen = open_words(model, precision, device)
+    frozen = open_format(model).load_words(LoadSettings(precision, device))
     if suffix(file) == ".jsonl" or file.name.endswith(WIC_SUFFIX):
         return word_in_context(frozen, file, train)
     if train is not None:

@@ -17,10 +17,10 @@ from bertkit.data.given import several
 from bertkit.data.tagged_text import untagged
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.gap import Gap
+from bertkit.extensions.classic.words import Words, elmo_directory, whole_words
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import Work
 from bertkit.pipelines.fill_mask import Candidate
-from bertkit.pipelines.words import Words, elmo_directory, whole_words
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long

@@ -13,13 +13,11 @@ import torch
 from msgspec import structs
 
 from bertkit import tasks
-from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.formats import open_format
 from bertkit.config import Count, Positive, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.extensions.classic.fit import fit
-from bertkit.pipelines.elmo_task import (
+from bertkit.extensions.classic.elmo_task import (
     Network,
     new_network,
     read_states,
@@ -28,7 +26,9 @@ from bertkit.pipelines.elmo_task import (
     vectors_beside,
     word_features,
 )
-from bertkit.pipelines.words import Words
+from bertkit.extensions.classic.fit import fit
+from bertkit.extensions.classic.word_models import ElmoFormat
+from bertkit.extensions.classic.words import Words
 from bertkit.recipes.final_test import read_test, score_test
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import Rows, check_examples
@@ -84,9 +84,10 @@ def finetune_elmo(
     """
     settings, network, out = settings or Learning(), network or Network(), Path(out)
     refuse_used(out)
-    folder = resolve(model)
-    if not is_elmo(folder):
-        raise ConfigError(f"{folder}: no ELMo; fine-tune it with `bertkit finetune {task}`")
+    opened = open_format(model)
+    if not isinstance(opened, ElmoFormat):
+        raise opened.mismatch("an ELMo", f"fine-tune it with `bertkit finetune {task}`")
+    folder = opened.path
     if crf and task != "tag":
         raise ConfigError(f"crf: {task} has none; leave it out")
     kind = tasks.find(task)

@@ -18,13 +18,14 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
+from bertkit.extensions.classic.feature_classifier import Features, How, WordHead
 from bertkit.extensions.classic.fit import fit
-from bertkit.extensions.classic.frozen_words import Frozen, FrozenElmo, open_frozen, places_of
-from bertkit.models.feature_classifier import Features, How, WordHead
 from bertkit.nn.precision import Precision
+from bertkit.pipelines.frozen_words import Frozen, places_of
 from bertkit.recipes.study import study
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.tasks.examples import read_examples
@@ -177,7 +178,7 @@ def probe(
     learn, check = (read_examples(Tag, file, reading)[: settings.limit] for file in (train, dev))
     task = Tag.from_examples(learn, TagOptions())
     task.check(check)
-    frozen = open_frozen(model, settings.precision, settings.device)
+    frozen = open_format(model).load_frozen(LoadSettings(settings.precision, settings.device))
     chosen = _chosen(combinations, frozen)
     parts = [frozen.features(task, rows, labelled=rows is learn) for rows in (learn, check)]
     stored = sorted({layer for combination in chosen for layer in combination.layers})
@@ -226,7 +227,7 @@ def _chosen(names: Sequence[str] | None, frozen: Frozen) -> list[Combination]:
             raise ConfigError("combination: none is named; leave it out for those of the paper")
         return [Combination.of(name, layers) for name in dict.fromkeys(names)]
     chosen = []
-    for name in ELMO if isinstance(frozen, FrozenElmo) else COMBINATIONS:
+    for name in ELMO if frozen.whole_words else COMBINATIONS:
         try:
             chosen.append(Combination.of(name, layers))
         except ConfigError:

@@ -8,8 +8,8 @@ from pathlib import Path
 from bertkit.console import say
 from bertkit.data.paths import files
 from bertkit.extensions.classic import evaluate_words as words
-from bertkit.extensions.classic.frozen_words import FrozenVectors
 from bertkit.extensions.classic.skipgram import Skipgram, learn, read_text
+from bertkit.extensions.classic.word_models import FrozenVectors
 from bertkit.storage import refuse_used
 from bertkit.text.word_vectors import Vectors
 

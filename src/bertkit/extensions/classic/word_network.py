@@ -15,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Batch
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.console import say
 from bertkit.data.tagged_text import untagged
-from bertkit.errors import CheckpointError, DataError
-from bertkit.extensions.classic.frozen_words import FrozenElmo, open_frozen
-from bertkit.models.feature_classifier import spread_of
+from bertkit.errors import DataError
+from bertkit.extensions.classic.feature_classifier import spread_of
+from bertkit.extensions.classic.word_models import ElmoFormat
+from bertkit.extensions.classic.words import whole_words
 from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.nn.dropout import Dropout
-from bertkit.pipelines.words import whole_words
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
@@ -149,9 +150,10 @@ def known_by_elmo(
     A text without words is read as a full stop.
     Raises: CheckpointError for a folder that is no ELMo.
     """
-    frozen = open_frozen(str(folder))
-    if not isinstance(frozen, FrozenElmo):
-        raise CheckpointError(f"{folder}: no ELMo; give the folder of one, or leave --elmo out")
+    model = open_format(folder)
+    if not isinstance(model, ElmoFormat):
+        raise model.mismatch("an ELMo", "use the directory of an ELMo, or remove --elmo")
+    frozen = model.load_frozen(LoadSettings())
     each = {
         name: [_each(lambda text: untagged(text).words[:length] or ["."], one) for one in examples]
         for name, examples in rows.items()

@@ -10,7 +10,6 @@ from bertkit.checkpoint.directory import Loaded, load
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.extensions.export import graph_export as exporting
-from bertkit.extensions.search.searcher import fingerprint
 from bertkit.pipelines import Embed, answering
 from bertkit.storage import new_folder, refuse_used
 from bertkit.synonyms import check_keywords
@@ -91,7 +90,7 @@ def export(
             head=head,
             operators=operators,
             about={
-                "fingerprint": fingerprint(embed),
+                "fingerprint": embed.fingerprint(),
                 "similarity": embed.pooling.similarity,
                 **of_task,
             },

@@ -19,9 +19,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from bertkit.engine.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
 from bertkit.engine.pruned_heads import without_dead_heads
 from bertkit.engine.quantize import Inputs, quantized
+from bertkit.extensions.export.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
 from bertkit.models.block import Block
 from bertkit.models.config import LearnedPositions, SinusoidalPositions, TransformerConfig
 from bertkit.models.heads import Classifier, SpanHead, Tagger, Transform

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed, Padded
-from bertkit.engine.exported import (
+from bertkit.errors import CheckpointError
+from bertkit.extensions.export.exported import (
     GRAPHS,
     INPUTS,
     LOGITS,
@@ -30,7 +31,6 @@ from bertkit.engine.exported import (
     openvino_graph,
     padded,
 )
-from bertkit.errors import CheckpointError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.pooling import Pooling

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded, load, resave
-from bertkit.checkpoint.int8 import Quality, write_int8
 from bertkit.console import say
 from bertkit.data.readers import documents
 from bertkit.engine.engine import Engine
 from bertkit.engine.pruned_heads import without_dead_heads
 from bertkit.engine.quantize import Inputs, calibrate, unavailable, unfit
 from bertkit.errors import ConfigError, DataError, DeviceError
+from bertkit.extensions.export.int8_record import Quality, write_int8
 from bertkit.metrics import cosines
 from bertkit.nn.pooling import Pooling
 from bertkit.storage import refuse_used

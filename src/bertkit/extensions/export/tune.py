@@ -19,9 +19,16 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.checkpoint.int8 import FILE as INT8
-from bertkit.checkpoint.int8 import read_int8
-from bertkit.checkpoint.tuned import (
+from bertkit.console import say
+from bertkit.data.local_text import documents
+from bertkit.engine.quantize import unavailable
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.export.exported import Runtime
+from bertkit.extensions.export.graph_layers import GraphLayers
+from bertkit.extensions.export.int8_record import FILE as INT8
+from bertkit.extensions.export.int8_record import read_int8
+from bertkit.extensions.export.quantize import MIN_COSINE, read_texts
+from bertkit.extensions.export.tuning_record import (
     COUNTS,
     GRAPH_DIRECTORY,
     NAMES,
@@ -34,14 +41,6 @@ from bertkit.checkpoint.tuned import (
     weights_of,
     write_tuned,
 )
-from bertkit.console import say
-from bertkit.data.local_text import documents
-from bertkit.engine.beside import GraphLayers
-from bertkit.engine.exported import Runtime
-from bertkit.engine.quantize import unavailable
-from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.extensions.export.quantize import MIN_COSINE, read_texts
-from bertkit.extensions.search.searcher import fingerprint
 from bertkit.metrics import cosines
 from bertkit.nn.precision import Inference, has_bf16
 from bertkit.pipelines import Embed, Work, open_engine
@@ -175,7 +174,7 @@ def _engines(
     graphs = choice.graphs(loaded.folder)
     for runtime in _runtimes(choice.precision):
         beside = GraphLayers(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
-        embed = Embed(loaded, packed.engine.with_beside(beside))
+        embed = Embed(loaded, packed.engine.with_faster_layers(beside))
         try:
             nearest = cosines(embed.run(works), exact).min()
         except CheckpointError as error:
@@ -252,7 +251,7 @@ def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path)
         write(build(loaded.model, pooling, int8=int8), partial_folder)
         loaded.tokenizer.save(partial_folder, segments=loaded.model.config.token_types > 1)
         about = {
-            "fingerprint": fingerprint(packed),
+            "fingerprint": packed.fingerprint(),
             "similarity": pooling.similarity,
             "normalize": packed.pooling.normalize,
         }

@@ -27,23 +27,17 @@ from bertkit.extensions.search.documents import (
     listed,
 )
 from bertkit.extensions.search.passages import Section, cut
-from bertkit.extensions.search.searcher import (
-    embedder,
-    fingerprint,
-    model_of,
-    name_of,
-    similarity_of,
-)
+from bertkit.extensions.search.searcher import load_embedder, model_of, name_of, similarity_of
 from bertkit.extensions.search.store import Passage, Spec, Store
 from bertkit.extensions.search.stores import open_store
 from bertkit.memory import limit_onednn_cache
 from bertkit.nn.pooling import Pooling
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed, Work, inference_device
+from bertkit.pipelines import inference_device
+from bertkit.pipelines.base import Embedder
 from bertkit.progress import progress
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.inference import batched
-from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY
@@ -117,10 +111,10 @@ def index(
         if length is not None and not 8 <= length <= most:
             raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
         room = _room(loaded.tokenizer, before, length or most)
-        embed = embedder(loaded, precision, similarity, before, device)
+        embed = load_embedder(loaded, precision, similarity, before, device)
         spec = Spec(
             model=name_of(model),
-            fingerprint=fingerprint(embed),
+            fingerprint=embed.fingerprint(),
             dimension=embed.dimension,
             length=length or most,
             long=long,
@@ -245,7 +239,7 @@ def _digest(document: Document) -> str:
     return hashlib.sha256(held.encode()).hexdigest()
 
 
-def _write_part(store: Store, embed: Embed, part: Sequence[Document], room: int) -> int:
+def _write_part(store: Store, embed: Embedder, part: Sequence[Document], room: int) -> int:
     """Write those that the store has not as they are; how many it has."""
     digests = [_digest(document) for document in part]
     there = store.digests([document.id for document in part])
@@ -259,7 +253,7 @@ def _write_part(store: Store, embed: Embed, part: Sequence[Document], room: int)
     return len(part) - len(new)
 
 
-def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]], room: int) -> None:
+def _write(store: Store, embed: Embedder, new: Sequence[tuple[Document, str]], room: int) -> None:
     documents = [document for document, _ in new]
     if store.spec.long == "window":
         parts = cut(documents, embed.tokenizer, room)
@@ -278,7 +272,7 @@ def _write(store: Store, embed: Embed, new: Sequence[tuple[Document, str]], room
         where=[documents[place].where for place, _ in flat],
         prompts=[store.spec.prompt] * len(flat),
     )
-    vectors = embed.run([Work([Feature(encoding, 0)]) for encoding in encodings])
+    vectors = embed.vectors(encodings)
     passages: list[Passage] = []
     for at, encoding in zip(owner, encodings, strict=True):
         (place, part), context = flat[at], contexts[at]

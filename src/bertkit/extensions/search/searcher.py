@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.sentences import split
-from bertkit.engine.exported import RECORD, Exported
 from bertkit.errors import BertkitError, ConfigError, DataError, SearchError
 from bertkit.extensions.search.passages import HEADING_SEPARATOR
 from bertkit.extensions.search.store import Hit, Similarity, Store, conditions
 from bertkit.extensions.search.stores import open_store
-from bertkit.nn.precision import Inference, check_cpu
+from bertkit.nn.precision import Inference
 from bertkit.synonyms import check_keywords
 from bertkit.text.long_texts import Long, encode
 
 if TYPE_CHECKING:  # an exported model needs no torch
     from bertkit.checkpoint.directory import Loaded
-    from bertkit.pipelines import Embed
+    from bertkit.pipelines.base import Embedder
 
 CANDIDATE_PASSAGES = 100
 """Passages of each list where two are joined, and documents whose best passage is read again."""
@@ -49,52 +49,21 @@ def similarity_of(loaded: Loaded) -> Similarity:
     )
 
 
-def embedder(
-    loaded: Loaded,
-    precision: Inference,
-    similarity: Similarity,
-    prompt: str,
-    device: str = "auto",
-) -> Embed:
-    """A model whose vectors are compared by their dot product, which is the cosine where they have
-    length 1; `prompt` stands before its texts."""
-    from bertkit.pipelines import Embed, inference_device, open_engine
-
-    device = inference_device(device, precision, loaded)
-    engine = open_engine(loaded, precision, device=device)
-    embed = Embed(loaded, engine, normalize=similarity == "cosine")
-    embed.prompt.usual = prompt
-    return embed
-
-
-def _open(
+def load_embedder(
     model: str | Path | Loaded,
     precision: Inference,
     similarity: Similarity,
     prompt: str,
-    device: str,
-) -> Embed | Exported:
-    """The same of a folder, or of what `bertkit export` made of one, which needs no torch."""
-    if isinstance(model, str | Path):
-        if (Path(model) / RECORD).exists():
-            if precision == "int8":
-                raise ConfigError("precision: an exported graph has no integers; leave it out")
-            check_cpu(device, "an exported graph")
-            exported = Exported(model, precision)
-            exported.normalize = similarity == "cosine"
-            exported.prompt.usual = prompt
-            return exported
-        from bertkit.checkpoint.directory import load
+    device: str = "auto",
+) -> Embedder:
+    """Load a model whose embeddings are compared by dot product.
 
-        model = load(model)
-    return embedder(model, precision, similarity, prompt, device)
-
-
-def fingerprint(embed: Embed | Exported) -> str:
-    """A hash of all that decides a text's vector, its prompt and precision aside."""
-    if isinstance(embed, Exported):
-        return embed.graph.record.fingerprint
-    return f"{embed.loaded.fingerprint()}-{embed.pooling.mode}"
+    With cosine similarity, embeddings have length 1. `prompt` precedes each text.
+    """
+    settings = LoadSettings(precision, device, normalize=similarity == "cosine")
+    embedder: Embedder = open_format(model).load_embedder(settings)
+    embedder.prompt.usual = prompt
+    return embedder
 
 
 def name_of(model: str | Path | Loaded) -> str:
@@ -139,8 +108,8 @@ class Searcher:
         self.store = store if isinstance(store, Store) else open_store(store)
         spec = self.store.spec
         model = model_of(self.store) if model is None else model
-        self.embed = _open(model, precision, spec.similarity, spec.query_prompt, device)
-        if fingerprint(self.embed) != spec.fingerprint:
+        self.embed = load_embedder(model, precision, spec.similarity, spec.query_prompt, device)
+        if self.embed.fingerprint() != spec.fingerprint:
             raise SearchError(
                 f"{self.store.place}: was made with the model {spec.model}, and "
                 f"{name_of(model)} has other weights; name the right one (--model), or "

@@ -168,7 +168,9 @@ async def reload(context: RequestContext) -> Response:
 async def ready(context: RequestContext) -> Response:
     """Whether each model gives the vector that it gave when it was opened."""
     for model in context.registry.models.values():
-        vectors = await context.batcher.answers(model.probed, model.probe, urgent=True)
+        if model.supported.probe is None:
+            continue
+        vectors = await context.batcher.answers(*model.supported.probe, urgent=True)
         if not all(map(model.well, vectors)):
             raise Refused(503, f"{model.name} gives other vectors than it did", kind="unhealthy")
     return reply({"status": "ready"})

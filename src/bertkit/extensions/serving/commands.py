@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bertkit.checkpoint.elmo import is_elmo
+from bertkit.checkpoint.formats import format_of
 from bertkit.config import Count
 from bertkit.errors import ConfigError
 from bertkit.extensions.serving.limits import Limits
@@ -98,7 +98,7 @@ def view(
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").exists() or is_elmo(folder)
+    return format_of(folder) not in (None, "run")
 
 
 def _run(**plan: Any) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.readers import numbered
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.classic.frozen_words import open_words
 from bertkit.extensions.classic.word_pairs import Range, find
 from bertkit.extensions.serving.views.answers import context_squares, cosine_table
 from bertkit.extensions.serving.views.contexts import TEXTS, compared, read_word
@@ -55,7 +55,7 @@ def contexts(
     texts, ranges = _texts(word, file)
     rows = []
     for name in models:
-        frozen = open_words(name, precision, device)
+        frozen = open_format(name).load_words(LoadSettings(precision, device))
         own = compared(frozen, read_word(name, frozen, texts, ranges), texts, ranges)
         rows.append({"model": name, "sees": own.sees, "cosines": own.cosines})
         if not -len(own.cosines) <= layer < len(own.cosines) and frozen.layers:

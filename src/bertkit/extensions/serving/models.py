@@ -3,182 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bertkit.checkpoint.directory import Loaded, load
-from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.hub import resolve
-from bertkit.console import say
-from bertkit.engine.engine import Engine
-from bertkit.errors import CheckpointError, ConfigError, TokenizerError
-from bertkit.extensions.classic.frozen_words import FrozenEncoder, is_vectors
-from bertkit.extensions.classic.gap_view import NextTokenPipeline
-from bertkit.extensions.generation.alignment import attends
-from bertkit.extensions.generation.beam import finish
-from bertkit.extensions.generation.chat_format import ChatFormat
-from bertkit.extensions.generation.decode_view import DecodePipeline
-from bertkit.extensions.generation.pipeline import Generate
+from bertkit.errors import ConfigError
 from bertkit.extensions.generation.summarize import WriteSummaries
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.extensions.search.store import Hit, conditions
-from bertkit.extensions.serving import schema
-from bertkit.extensions.serving.served import (
-    PROBE,
-    ServedBase,
-    ServedElmo,
-    ServedVectors,
-    refuse_damaged,
-)
-from bertkit.extensions.serving.views.contexts import ContextsPipeline
-from bertkit.extensions.serving.views.distance import DistancePipeline
-from bertkit.extensions.serving.views.growing_sentence import GrowingPipeline
+from bertkit.extensions.serving.served import ServedModel
 from bertkit.memory import freeze_objects
-from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import (
-    Embed,
-    FillMask,
-    NextSentence,
-    Pipeline,
-    Rerank,
-    TaskPipeline,
-    Work,
-    answering,
-    inference_device,
-    open_engine,
-)
+from bertkit.pipelines import Embed, Pipeline, TaskPipeline, Work, inference_device
 from bertkit.storage import distinct_names
-from bertkit.tasks import TASKS, Task, find, name_in
-from bertkit.tasks.task import Feature
+from bertkit.tasks import Task, find
 from bertkit.text.long_texts import Long
-from bertkit.view.explain import STEPS_BYTES, STRIP_VALUES, WALK_STEPS, explain, read, words_of
-from bertkit.view.masked_predictions import MASKED_TOKENS, check_hidden, read_place
-from bertkit.view.page_data import Explanation
 
 TaskClass = type[Task[Any, Any]]
-
-WEIGHT_BYTES = 6
-"""Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
-
-
-class ServedModel(ServedBase):
-    """A folder with a tokenizer, and its pipelines on one engine.
-
-    `trusted` are tasks from outside the package whose code may run, by their full names. The model
-    computes on `device`; one that writes, and pages that look into one, on the CPU.
-    Raises: CheckpointError for a folder that does not open.
-    """
-
-    def __init__(
-        self,
-        folder: str,
-        precision: Inference,
-        trusted: Mapping[str, TaskClass] = {},
-        name: str | None = None,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(folder, name)
-        self.loaded = loaded = load(folder)
-        refuse_damaged(folder, loaded.model)
-        task = name_in(loaded.settings, loaded.model.heads)
-        if task is not None and ":" in task and task not in trusted:
-            raise CheckpointError(
-                f"{folder}: made for the task {task}, whose code is not bertkit's and does not run "
-                f"in a server; if you trust it, name it: --task {task}"
-            )
-        kind = trusted.get(task or "") or (find(task) if task and task in TASKS else None)
-        writes = "lm" in loaded.model.heads
-        if writes and device != "cpu":
-            say(f"{self.name}: computes on the CPU, as models that write do here")
-            device = "cpu"
-        if kind is not None and kind.route:
-            answer = answering(loaded, kind, precision=precision, device=device)
-            self.pipelines[kind.route.strip("/")], runs = answer, answer.engine
-        else:
-            runs = open_engine(loaded, precision, device=device)
-        self.embed = Embed(loaded, runs, normalize=False)  # each request says
-        if loaded.pooling is not None or (task is None and not writes):
-            self.pipelines["embed"] = self.embed
-            self.pipelines["growing"] = GrowingPipeline(self.embed, None)
-        if writes:
-            writer = Generate(loaded, runs)
-            self.pipelines["translate" if writer.reads else "write"] = writer
-            decoder = loaded.model.decoder
-            if decoder is not None and attends(decoder):
-                self.pipelines["decode"] = DecodePipeline(writer)
-            if decoder is not None and loaded.model.config.recurrent is not None:
-                self.pipelines["growing"] = GrowingPipeline(self.embed, writer)
-            if decoder is None:
-                self.pipelines["next-token"] = NextTokenPipeline(writer)
-            if writer.reads and loaded.family.name not in ("marian", "lstm"):  # which translate
-                self.pipelines["summarize"] = WriteSummaries(loaded, runs)
-            if not writer.reads and (task in ("chat", "dpo") or converses(loaded)):
-                self.pipelines["chat"] = writer
-        self._offer("fill-mask", FillMask, runs)
-        self._offer("next-sentence", NextSentence, runs)
-        if task in ("respond", "choose", "classify"):
-            self._offer("rerank", Rerank, runs)
-        self.pipelines["tokenize"] = self.embed  # its tokenizer answers
-        self.pipelines["distance"] = DistancePipeline(loaded)
-        fill = self.pipelines.get("fill-mask")
-        assert fill is None or isinstance(fill, FillMask)
-        layered = loaded.model.config.recurrent is None  # into LSTMs nobody can look
-        if layered and (not writes or loaded.model.decoder is None):
-            self.pipelines["contexts"] = ContextsPipeline(self.name, FrozenEncoder(loaded, runs))
-            self.pipelines["explain"] = ExplainPipeline(loaded, fill)
-        self.know(self.embed, self.embed.prepare([PROBE], long="truncate"))
-
-    def about(self) -> schema.ModelInfo:
-        engine = self.embed.engine
-        return schema.ModelInfo(
-            name=self.name,
-            family=self.loaded.family.name,
-            answers=self.answers,
-            labels=list(self.loaded.labels),
-            length=self.loaded.length,
-            dimension=self.embed.dimension,
-            precision="int8" if engine.integers else str(engine.dtype).removeprefix("torch."),
-            prompts=list(self.embed.prompt.prompts.named),
-        )
-
-    def _offer(self, name: str, kind: Callable[[Loaded, Engine], Pipeline], engine: Engine) -> None:
-        try:
-            self.pipelines[name] = kind(self.loaded, engine)
-        except CheckpointError:  # it says what the folder lacks
-            return
-
-
-def converses(loaded: Loaded) -> bool:
-    """Whether the vocabulary has a way to write conversations."""
-    try:
-        return ChatFormat(loaded.tokenizer).kind != "plain"
-    except TokenizerError:  # a template of another kind
-        return False
-
-
-def open_model(
-    folder: str,
-    precision: Inference,
-    trusted: Mapping[str, TaskClass] = {},
-    name: str | None = None,
-    device: str = "cpu",
-) -> ServedBase:
-    """A model folder, the folder of an ELMo or a file of word vectors, called by the last part of
-    its path if no other name is given. The first computes on `device`, the others on the CPU.
-
-    Raises: CheckpointError, or DataError of word vectors, for one that does not open.
-    """
-    if is_vectors(folder):
-        return ServedVectors(folder, name)
-    place = resolve(folder)
-    if is_elmo(place):
-        return ServedElmo(folder, name)
-    return ServedModel(folder, precision, trusted, name, device)
 
 
 def name_and_folder(model: str) -> tuple[str | None, str]:
@@ -249,66 +93,6 @@ class SearchPipeline:
         ]
 
 
-class ExplainPipeline:
-    """A pipeline of explanations: texts or pairs -> what the model computes.
-
-    An explanation says whether its text was cut.
-    """
-
-    policies: tuple[Long, ...] = ("error", "truncate")
-
-    def __init__(self, loaded: Loaded, fill: FillMask | None) -> None:
-        self.loaded, self.fill = loaded, fill
-
-    def prepare(
-        self,
-        items: Sequence[tuple[str, str | None, Sequence[str], Sequence[str]]],
-        *,
-        long: Long,
-    ) -> list[Work]:
-        """Of texts with heads that are off and words that are hidden.
-
-        Raises: DataError for a text that cannot be shown, ConfigError for what is no head or word.
-        """
-        works = []
-        for text, pair, off, hide in items:
-            encoding = read(self.loaded, text, pair, long="truncate")
-            heads = [read_head(name) for name in off]
-            if heads:
-                check_heads(self.loaded.model, heads)
-            hidden = [read_place(name) for name in hide]
-            texts = [text] if pair is None else [text, pair]
-            check_hidden(self.fill, words_of(encoding, texts), hidden)
-            tokens = len(encoding)
-            copies = min(tokens, MASKED_TOKENS // tokens) if self.fill else 0
-            copies += bool(heads) + bool(hidden)
-            shape = self.loaded.model.config
-            size = WEIGHT_BYTES * shape.layers * (shape.heads + 3) * tokens**2
-            # states and steps of layers have twice a weight's bytes; none above a bound
-            numbers = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP_VALUES)
-            size += 2 * WEIGHT_BYTES * min(numbers, STEPS_BYTES // 2)
-            works.append(
-                Work([Feature(encoding, 0)], (text, pair, heads, hidden), tokens * copies, size)
-            )
-        return works
-
-    def run(self, works: Sequence[Work]) -> list[Explanation]:
-        """What the model does with each."""
-        return finish(self.steps(works))
-
-    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Explanation]]:
-        """Run like `run`. Yields: 1 after each."""
-        answers: list[Explanation] = []
-        for text, pair, off, hide in (work.item for work in works):
-            yield 1
-            answers.append(
-                explain(
-                    self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill
-                )
-            )
-        return answers
-
-
 class ModelRegistry:
     """All models of a server, and its store.
 
@@ -326,7 +110,7 @@ class ModelRegistry:
     ) -> None:
         kinds = [find(task) if isinstance(task, str) else task for task in tasks]
         self.precision, self.trusted = precision, {kind.full_name(): kind for kind in kinds}
-        self.models: dict[str, ServedBase] = {}
+        self.models: dict[str, ServedModel] = {}
         self.device = inference_device(device, precision)
         given = list(map(name_and_folder, models))
         usual = iter(distinct_names([Path(folder) for name, folder in given if name is None]))
@@ -376,8 +160,8 @@ class ModelRegistry:
             if ability in one.pipelines
         }
 
-    def _open(self, folder: str, name: str) -> ServedBase:
-        return open_model(folder, self.precision, self.trusted, name, self.device)
+    def _open(self, folder: str, name: str) -> ServedModel:
+        return ServedModel(folder, self.precision, self.trusted, name, self.device)
 
     def reload(self, name: str) -> None:
         """Open a model directory again; earlier requests keep the old model."""

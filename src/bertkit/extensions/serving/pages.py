@@ -19,7 +19,6 @@ from bertkit.extensions.serving.panels import PANELS, lines_of, task_panel
 from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.extensions.serving.views import answers
 from bertkit.extensions.serving.views.contexts import ContextsPipeline, compared
-from bertkit.pipelines.elmo_task import ElmoAnswer
 from bertkit.recipes.inspect_corpus import readable, samples_of_run
 from bertkit.storage import distinct_names
 from bertkit.view import runs
@@ -161,9 +160,8 @@ class Window:
             if name == "fill-mask":
                 return shown(answers.candidates({one: a[0] for one, a in by_model.items()}))
             figure = panel.figure(by_model[chosen[0]], text, other)
-            if isinstance(pipeline, ElmoAnswer):
-                return shown([figure, answers.mixture(pipeline.mixture)])
-            return shown([figure])
+            mixture = getattr(pipeline, "mixture", None)  # of the layers of an ELMo
+            return shown([figure, *([] if mixture is None else [answers.mixture(mixture)])])
 
         return await answered(shown, figures() if text.strip() else None)
 

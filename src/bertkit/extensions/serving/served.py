@@ -1,155 +1,202 @@
-"""What a server holds: a model of any kind, with a name and its pipelines by ability."""
+"""A model of a server: its pipelines, its pages, and a vector that must not change."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from bertkit.checkpoint.elmo import SOFTMAX
-from bertkit.checkpoint.hub import resolve
-from bertkit.errors import CheckpointError
-from bertkit.extensions.classic.fill_gap import FillGap
-from bertkit.extensions.classic.frozen_words import FrozenElmo, FrozenVectors, FrozenWords
-from bertkit.extensions.classic.word_pairs import Range
+from bertkit.checkpoint.directory import Loaded
+from bertkit.checkpoint.formats import LoadSettings, open_format
+from bertkit.errors import CheckpointError, TokenizerError
+from bertkit.extensions.classic.gap_view import NextTokenPipeline
+from bertkit.extensions.generation.alignment import attends
+from bertkit.extensions.generation.beam import finish
+from bertkit.extensions.generation.chat_format import ChatFormat
+from bertkit.extensions.generation.decode_view import DecodePipeline
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.serving import schema
 from bertkit.extensions.serving.views.contexts import ContextsPipeline
-from bertkit.pipelines import Pipeline, Work
-from bertkit.pipelines.elmo_task import ElmoAnswer, is_elmo_task
-from bertkit.pipelines.words import Words
+from bertkit.extensions.serving.views.distance import DistancePipeline
+from bertkit.extensions.serving.views.growing_sentence import GrowingPipeline
+from bertkit.models.surgery import check_heads, read_head
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import Embed, FillMask, Pipeline, Work
+from bertkit.pipelines.supported import SupportedPipelines
+from bertkit.tasks import Task, name_in
+from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
-from bertkit.text.word_vectors import Vectors
-
-PROBE = "A known sentence gives a known vector."
-
-KNOWN = (2, 7)
-"""Where a word of it stands."""
-
-LENGTH = 512
-"""Words at most of a text that a served ELMo reads; the model itself would read any number."""
+from bertkit.view.explain import STEPS_BYTES, STRIP_VALUES, WALK_STEPS, explain, read, words_of
+from bertkit.view.masked_predictions import MASKED_TOKENS, check_hidden, read_place
+from bertkit.view.page_data import Explanation
 
 PAGES = {"tokenize", "decode", "next-token", "fill-gap", "growing", "distance"}
-"""What the pages alone ask for, or any model answers."""
+"""Pipelines that only pages use, or that every model has."""
+
+WEIGHT_BYTES = 6
+"""Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
 
 
-class ServedBase(ABC):
-    """A model of a server: its pipelines by ability, and a vector by which it is known."""
+class ServedModel:
+    """A model of any format with its pipelines by ability.
 
-    probed: Pipeline
-    """What gives that vector."""
+    Args:
+        folder: Path or hub id of the model.
+        precision: Precision of the computation.
+        trusted: Tasks from outside the package whose code may run, by their full names.
+        name: Name of the model. Default: the last part of its path.
+        device: Device of the computation, if the model does not require the CPU.
 
-    def __init__(self, folder: str, name: str | None = None) -> None:
+    Raises:
+        CheckpointError: If the model does not load, or has weights that are not finite.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        precision: Inference = "fp32",
+        trusted: Mapping[str, type[Task[Any, Any]]] = {},
+        name: str | None = None,
+        device: str = "cpu",
+    ) -> None:
         self.folder, self.name = folder, name or Path(folder).name or folder
-        self.pipelines: dict[str, Pipeline] = {}
-        self.probe: Sequence[Work] = ()
+        settings = LoadSettings(precision, device, trusted=trusted)
+        self.supported = model = open_format(folder).load_pipelines(settings)
+        for network in model.networks:
+            refuse_damaged(folder, network)
+        self.pipelines = {**model.pipelines, **page_pipelines(self.name, model)}
+        if model.probe is not None:
+            pipeline, works = model.probe
+            try:
+                self.known = require_finite(np.stack(list(pipeline.run(works))))[0]
+            except ArithmeticError as error:
+                raise CheckpointError(f"{folder}: {error}; take another checkpoint") from None
 
-    @abstractmethod
     def about(self) -> schema.ModelInfo:
-        """What `/info` says of it."""
-
-    def know(self, pipeline: Pipeline, probe: Sequence[Work]) -> None:
-        """Keep the vector of a probe. Raises: CheckpointError for one that is not finite."""
-        self.probed, self.probe = pipeline, probe
-        try:
-            self.known = require_finite(np.stack(list(pipeline.run(probe))))[0]
-        except ArithmeticError as error:
-            raise CheckpointError(f"{self.folder}: {error}; take another checkpoint") from None
+        """Return the description of the model in `/info`."""
+        return schema.ModelInfo(
+            name=self.name,
+            family=self.supported.family,
+            answers=[name for name in self.pipelines if name not in PAGES],
+            labels=list(self.supported.labels),
+            length=self.supported.length,
+            dimension=self.supported.dimension,
+            precision=self.supported.precision,
+            prompts=list(self.supported.prompts),
+        )
 
     def well(self, vector: NDArray[np.float32]) -> bool:
-        """Whether this is the vector that the probe had when the model was opened."""
+        """Whether a vector of the probe is the vector from when the model was loaded."""
         distance = float(np.abs(vector - self.known).max())
         # bf16 rounds by the batch's shape
         return distance <= 0.02 * float(np.abs(self.known).max())
 
-    @property
-    def answers(self) -> list[str]:
-        """What it can be asked over HTTP."""
-        return [name for name in self.pipelines if name not in PAGES]
+
+def page_pipelines(name: str, model: SupportedPipelines) -> dict[str, Pipeline]:
+    """Return the pipelines of the pages that show a model."""
+    pages: dict[str, Pipeline] = {}
+    if model.embed is not None:
+        pages |= transformer_pages(model.embed, model.pipelines)
+    if model.frozen is not None:
+        pages["contexts"] = ContextsPipeline(name, model.frozen)
+    if model.frozen is not None and model.embed is not None:
+        fill = model.pipelines.get("fill-mask")
+        fill = fill if isinstance(fill, FillMask) else None
+        pages["explain"] = ExplainPipeline(model.embed.loaded, fill)
+    return pages
 
 
-class ServedElmo(ServedBase):
-    """The folder of an ELMo, or of a task that was learned on one; it computes in fp32.
+def transformer_pages(embed: Embed, pipelines: Mapping[str, Pipeline]) -> dict[str, Pipeline]:
+    """Return the pipelines of the pages that show a Transformer or an LSTM."""
+    loaded, decoder = embed.loaded, embed.loaded.model.decoder
+    pages: dict[str, Pipeline] = {"tokenize": embed, "distance": DistancePipeline(loaded)}
+    if "embed" in pipelines:
+        pages["growing"] = GrowingPipeline(embed, None)
+    writer = pipelines.get("write", pipelines.get("translate"))
+    if not isinstance(writer, Generate):
+        return pages
+    if decoder is None:
+        pages["next-token"] = NextTokenPipeline(writer)
+    elif attends(decoder):
+        pages["decode"] = DecodePipeline(writer)
+    if decoder is not None and loaded.model.config.recurrent is not None:
+        pages["growing"] = GrowingPipeline(embed, writer)
+    task = name_in(loaded.settings, loaded.model.heads)
+    if not writer.reads and (task in ("chat", "dpo") or converses(loaded)):
+        pages["chat"] = writer
+    return pages
 
-    Raises: CheckpointError for a folder that does not open.
+
+def converses(loaded: Loaded) -> bool:
+    """Whether the vocabulary has a way to write conversations."""
+    try:
+        return ChatFormat(loaded.tokenizer).kind != "plain"
+    except TokenizerError:  # a template of another kind
+        return False
+
+
+class ExplainPipeline:
+    """A pipeline of explanations: texts or pairs -> what the model computes.
+
+    An explanation says whether its text was cut.
     """
 
-    def __init__(self, folder: str, name: str | None = None) -> None:
-        super().__init__(folder, name)
-        place = resolve(folder)
-        self.words = words = Words(place, length=LENGTH)
-        refuse_damaged(folder, words.model)
-        frozen = FrozenElmo(words)
-        self.pipelines["contexts"] = ContextsPipeline(self.name, frozen)
-        if (place / SOFTMAX).exists():
-            self.pipelines["fill-gap"] = FillGap(place, words)
-        self.labels: list[str] = []
-        if is_elmo_task(place):
-            answer = ElmoAnswer(place, words=words)
-            refuse_damaged(folder, answer.engine.model)
-            self.pipelines[answer.task.route.strip("/")] = answer
-            self.labels = list(answer.task.labels)
-        states = StatePipeline(frozen)
-        self.know(states, states.prepare([(PROBE, KNOWN)], long="error"))
+    policies: tuple[Long, ...] = ("error", "truncate")
 
-    def about(self) -> schema.ModelInfo:
-        return schema.ModelInfo(
-            name=self.name,
-            family="elmo",
-            answers=self.answers,
-            labels=self.labels,
-            length=LENGTH,
-            dimension=self.words.model.config.hidden,
-            precision="fp32",
-            prompts=[],
-        )
+    def __init__(self, loaded: Loaded, fill: FillMask | None) -> None:
+        self.loaded, self.fill = loaded, fill
 
+    def prepare(
+        self,
+        items: Sequence[tuple[str, str | None, Sequence[str], Sequence[str]]],
+        *,
+        long: Long,
+    ) -> list[Work]:
+        """Of texts with heads that are off and words that are hidden.
 
-class ServedVectors(ServedBase):
-    """A file of word vectors, which are looked up: there is nothing to probe.
+        Raises: DataError for a text that cannot be shown, ConfigError for what is no head or word.
+        """
+        works = []
+        for text, pair, off, hide in items:
+            encoding = read(self.loaded, text, pair, long="truncate")
+            heads = [read_head(name) for name in off]
+            if heads:
+                check_heads(self.loaded.model, heads)
+            hidden = [read_place(name) for name in hide]
+            texts = [text] if pair is None else [text, pair]
+            check_hidden(self.fill, words_of(encoding, texts), hidden)
+            tokens = len(encoding)
+            copies = min(tokens, MASKED_TOKENS // tokens) if self.fill else 0
+            copies += bool(heads) + bool(hidden)
+            shape = self.loaded.model.config
+            size = WEIGHT_BYTES * shape.layers * (shape.heads + 3) * tokens**2
+            # states and steps of layers have twice a weight's bytes; none above a bound
+            numbers = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP_VALUES)
+            size += 2 * WEIGHT_BYTES * min(numbers, STEPS_BYTES // 2)
+            works.append(
+                Work([Feature(encoding, 0)], (text, pair, heads, hidden), tokens * copies, size)
+            )
+        return works
 
-    Raises: DataError naming file and line of what is no vector.
-    """
+    def run(self, works: Sequence[Work]) -> list[Explanation]:
+        """What the model does with each."""
+        return finish(self.steps(works))
 
-    def __init__(self, file: str, name: str | None = None) -> None:
-        super().__init__(file, name)
-        self.vectors = Vectors.load(file)
-        self.probed = ContextsPipeline(self.name, FrozenVectors(self.vectors))
-        self.pipelines["contexts"] = self.probed
-
-    def about(self) -> schema.ModelInfo:
-        return schema.ModelInfo(
-            name=self.name,
-            family="vectors",
-            answers=self.answers,
-            labels=[],
-            length=1,
-            dimension=self.vectors.table.shape[1],
-            precision="fp32",
-            prompts=[],
-        )
-
-
-class StatePipeline:
-    """A pipeline: texts, each with the place of a word -> the last layer's state of the word."""
-
-    policies: tuple[Long, ...] = ("error",)
-
-    def __init__(self, frozen: FrozenWords) -> None:
-        self.frozen = frozen
-
-    def prepare(self, items: Sequence[tuple[str, Range]], *, long: Long) -> list[Work]:
-        """Raises: DataError as reading does."""
-        texts, ranges = zip(*items, strict=True)
-        return [Work([feature]) for feature in self.frozen.read(texts, ranges, long=long)]
-
-    def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
-        """Shapes: (S, D)."""
-        states: NDArray[np.float32] = self.frozen.states([work.features[0] for work in works])[-1]
-        return states
+    def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Explanation]]:
+        """Run like `run`. Yields: 1 after each."""
+        answers: list[Explanation] = []
+        for text, pair, off, hide in (work.item for work in works):
+            yield 1
+            answers.append(
+                explain(
+                    self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill
+                )
+            )
+        return answers
 
 
 def refuse_damaged(folder: str, model: nn.Module) -> None:

@@ -19,8 +19,8 @@ from bertkit.checkpoint.directory import save
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM, LSTM_LM
 from bertkit.models.model import Model, build
+from bertkit.pipelines.model_info import info
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.info import info
 from bertkit.recipes.run_file import complete
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.classify import LabelExample

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import DataError
-from bertkit.extensions.classic.frozen_words import FrozenEncoder, FrozenWords
 from bertkit.extensions.classic.word_pairs import Range, find
 from bertkit.pipelines import BYTES_PER_NUMBER, Work
+from bertkit.pipelines.frozen_words import FrozenWords
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
 
@@ -37,8 +37,9 @@ class ContextsPipeline:
 
     def __init__(self, name: str, frozen: FrozenWords) -> None:
         self.name, self.frozen = name, frozen
-        whole = isinstance(frozen, FrozenEncoder)  # others read words, and cut no text
-        self.policies: tuple[Long, ...] = ("error", "truncate") if whole else ("error",)
+        self.policies: tuple[Long, ...] = (
+            ("error",) if frozen.whole_words else ("error", "truncate")
+        )
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
         """Raises: DataError for a text that is long or without the word, or too few or many."""

@@ -7,7 +7,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit.families import FAMILIES
-from bertkit.recipes.info import info
+from bertkit.pipelines.model_info import info
 
 
 def test_parameters_add_up(minilm: Path) -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from bertkit import cli, threads
 from bertkit.checkpoint.directory import load
-from bertkit.engine import exported
-from bertkit.engine.exported import Exported, hashes, openvino_graph
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.export import exported
 from bertkit.extensions.export.export import export
+from bertkit.extensions.export.exported import Exported, hashes, openvino_graph
 from bertkit.nn.pooling import Pooling
 from bertkit.pipelines import pipeline
 from bertkit.text.prompts import Prompts
@@ -79,7 +79,7 @@ def test_torch_is_not_imported(graph: Path, tmp_path: Path) -> None:
         "import sys; from bertkit import cli; code = cli.run(sys.argv[1:]); "
         "sys.exit(code or 'torch' in sys.modules)"
     )
-    words = ["embed", str(graph), "a b", "--backend", "onnx", "--out", str(tmp_path / "v.npy")]
+    words = ["embed", str(graph), "a b", "--out", str(tmp_path / "v.npy")]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), Exported(graph)("a b"), atol=1e-6)
@@ -212,12 +212,8 @@ def test_the_commands(
     row = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(row, pipeline("embed", tiny)("a b")[0], atol=1e-5)
     for words, said in (
-        (["--backend", "openvino"], "is for onnx, and not for openvino"),
-        (["--backend", "bertkit"], "is for onnx, and not for bertkit"),
         (["--precision", "bf16"], "ONNX Runtime computes this graph in fp32, not bf16"),
         (["--pooling", "cls"], "an exported graph has its own"),
     ):
         assert cli.run(["embed", out, "a b", *words]) == 2
         assert said in capsys.readouterr().err
-    assert cli.run(["embed", str(tiny), "a b", "--backend", "onnx"]) == 2
-    assert "no exported graph" in capsys.readouterr().err

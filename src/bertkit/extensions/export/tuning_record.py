@@ -10,23 +10,25 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from bertkit.checkpoint.formats import format_of
 from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.config import Count, Settings
 from bertkit.console import say
-from bertkit.engine.exported import Graph, Numbers, Runtime
 from bertkit.errors import CheckpointError
+from bertkit.extensions.export.exported import Graph, Numbers, Runtime
 from bertkit.nn.precision import Inference, cpuinfo
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.threads import thread_limit
 
-FILE = TUNING_FILE
+if TYPE_CHECKING:  # importing it takes torch
+    pass
 
-ADAPTER = "adapter_config.json"
+FILE = TUNING_FILE
 
 GRAPH_DIRECTORY = "tuned"
 """The folder of the graph beside it, which both runtimes read."""
@@ -149,11 +151,10 @@ def weights_of(folder: Path) -> str:
     """A hash of what a folder's vectors depend on: weights, those of its run's checkpoints and of
     the model that its adapters change included, and how they are read."""
     digest = hashlib.sha256()
-    if (folder / ADAPTER).exists():
+    if format_of(folder) == "adapter":
         from bertkit.checkpoint.adapter import base_of  # here: it takes torch
 
-        if (base := base_of(folder)) != folder:
-            digest.update(f"{weights_of(base)}\n".encode())
+        digest.update(f"{weights_of(base_of(folder))}\n".encode())
     for path in sorted({path for kind in HASHED for path in folder.rglob(kind)}):
         name = path.relative_to(folder)
         if name.parts[0] != GRAPH_DIRECTORY:
@@ -204,9 +205,7 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 
 
 def records(folder: Path) -> list[Tuned]:
-    """Of all machines; a model that is a file alone has none. Raises: CheckpointError."""
-    if not folder.is_dir():
-        return []
+    """Of all machines. Raises: CheckpointError."""
     try:
         rows = read_json(folder / FILE, CheckpointError, "remove it")
         return msgspec.convert(rows, type=list[Tuned])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.engine.exported import Graph, Runtime, by_width
+from bertkit.extensions.export.exported import Graph, Runtime, by_width
 from bertkit.text.encoding import Encoding
 
 

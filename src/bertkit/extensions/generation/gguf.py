@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,15 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from torch import Tensor
 
 from bertkit import memory
+from bertkit.checkpoint.directory import Stored
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.pipelines.transformer_format import TransformerFormat
 from bertkit.published_keys import KeyTable
 from bertkit.storage import check_file
 from bertkit.text.file_limits import check_tokens
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import usable
 
-SUFFIX = ".gguf"
 CONTROL, OWN = 3, 4
 """Kinds of pieces: special tokens, and those that a text is searched for whole."""
 
@@ -68,17 +68,16 @@ SPLITS = {
 """How a text is split before GPT-2's own split, by the name that a file gives it."""
 
 
-@dataclass(frozen=True)
-class Gguf:
-    """What a model folder would hold."""
+class GgufFormat(TransformerFormat):
+    """GGUF file of a Transformer."""
 
-    settings: dict[str, Any]
-    """As of a `config.json`."""
-    tensors: dict[str, Tensor]
-    tokenizer: Tokenizer
+    noun = "a GGUF file"
+
+    def stored(self) -> Stored:
+        return read_gguf(self.path)
 
 
-def read_gguf(path: Path) -> Gguf:
+def read_gguf(path: Path) -> Stored:
     """Raises: CheckpointError for a file that is damaged, or of a model that is not Llama's."""
     try:
         from gguf import GGUFReader
@@ -113,7 +112,7 @@ def read_gguf(path: Path) -> Gguf:
     except (ValueError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {error}; its parts do not belong together") from None
     settings["eos_token_id"] = said.get("tokenizer.ggml.eos_token_id")
-    return Gguf(settings, tensors, tokenizer)
+    return Stored(path, settings, lambda: tensors, lambda: tokenizer)
 
 
 def _settings(said: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:

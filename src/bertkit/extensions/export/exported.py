@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -26,6 +26,9 @@ from bertkit.text.long_texts import Long, averaged, cut, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.threads import begun, bound, own_cores
+
+if TYPE_CHECKING:
+    pass
 
 RECORD = "export.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -223,10 +226,13 @@ class Exported:
         self.graph = graph or Graph(Path(folder), precision)
         self.tokenizer = Tokenizer.load(Path(folder))
         self.graph.ready()
-        self.kind = self.graph.record.kind
         self.dimension, self.length = self.graph.record.dimension, self.graph.record.length
         self.prompt = Prompter(self.graph.record.prompts)
         self.normalize = self.graph.record.normalize
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the model that was exported."""
+        return self.graph.record.fingerprint
 
     @check_keywords
     def __call__(

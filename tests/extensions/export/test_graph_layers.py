@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.extensions.export.test_graph_export import encodings, model_of
 
 from bertkit.batch import Batch
-from bertkit.engine import exported
-from bertkit.engine.beside import GraphLayers
 from bertkit.engine.engine import Engine
-from bertkit.engine.exported import Graph, Numbers, Runtime
+from bertkit.extensions.export import exported
+from bertkit.extensions.export.exported import Graph, Numbers, Runtime
+from bertkit.extensions.export.graph_layers import GraphLayers
 from bertkit.nn.pooling import Pooling
 
 for _name in ("onnx", "onnxruntime", "openvino"):
@@ -46,9 +46,9 @@ def test_states_are_the_models(
     batch = Batch.of(encodings(np.random.default_rng(seed), sorted(lengths)))
     with torch.inference_mode():
         expected = engine.model.states(batch)
-        found = engine.with_beside(beside).model.states(batch)
+        found = engine.with_faster_layers(beside).model.states(batch)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert engine.model.beside is None
+    assert engine.model.faster_layers is None
 
 
 def test_by_the_length_of_texts_it_is_the_model_or_the_graph(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
     engine = Engine(model_of("bert"))
     batch = Batch.of(encodings(np.random.default_rng(0), [5] * 60 + [64] * 3))
     with torch.inference_mode():
-        found = engine.with_beside(beside).model.states(batch)
+        found = engine.with_faster_layers(beside).model.states(batch)
         torch.testing.assert_close(found, engine.model.states(batch), atol=1e-5, rtol=0)
     assert max(rows * length for rows, length in shapes) == 128
     assert sum(rows for rows, _ in shapes) == 63

@@ -15,10 +15,11 @@ from torch import Tensor
 from bertkit.batch import by_length
 from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.elmo import load_elmo
+from bertkit.checkpoint.formats import open_format
 from bertkit.console import say
 from bertkit.data.tagged_text import untagged
 from bertkit.engine.engine import MAX_BATCH_TOKENS
-from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.errors import ConfigError, DataError
 from bertkit.models.elmo import Elmo, State
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.synonyms import check_keywords
@@ -171,7 +172,7 @@ def elmo_directory(
     """
     check_cpu(device, "an ELMo")
     if isinstance(model, Loaded):
-        raise CheckpointError(f"{model.folder}: no ELMo; {task} reads the folder of one")
+        raise open_format(model).mismatch("an ELMo", "pass the directory of an ELMo")
     if precision != "fp32" or revision is not None:
         raise ConfigError(f"precision, revision: {task} has none; leave them out")
     return model

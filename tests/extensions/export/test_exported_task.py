@@ -14,7 +14,7 @@ import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.export.export import export
-from bertkit.tasks.exported import ExportedAnswer
+from bertkit.extensions.export.exported_task import ExportedAnswer
 from bertkit.tasks.labeled_text import LabelAnswer
 
 for _name in ("onnx", "onnxscript", "onnxruntime"):

@@ -1,10 +1,9 @@
-"""The states that a frozen model has of words: of their pieces, or of whole words (ELMo)."""
+"""States that a frozen model computes for the words of texts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -12,28 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.checkpoint import gguf
-from bertkit.checkpoint.directory import Loaded, load
-from bertkit.checkpoint.elmo import is_elmo
-from bertkit.checkpoint.hub import resolve
+from bertkit.checkpoint.directory import Loaded
 from bertkit.console import say
 from bertkit.data.tagged_text import TaggedText
-from bertkit.data.word_columns import words_of
 from bertkit.engine.engine import Engine
 from bertkit.engine.word_states import layer_states, pieces_of, word_states
-from bertkit.errors import DataError
-from bertkit.extensions.classic.word_pairs import Range
-from bertkit.nn.precision import Precision, check_cpu
-from bertkit.pipelines import inference_device, pipeline
-from bertkit.pipelines.elmo_task import word_features
-from bertkit.pipelines.words import Words, whole_words
+from bertkit.nn.precision import Precision
 from bertkit.progress import progress
 from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature
-from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.word_vectors import Vectors
 
 
 class FrozenWords(Protocol):
@@ -41,12 +29,14 @@ class FrozenWords(Protocol):
 
     sees: str
     """What of its text the state of a word depends on."""
+    whole_words: bool
+    """Whether its input is whole words, and not tokens."""
 
     @property
     def layers(self) -> int: ...
 
     def read(
-        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+        self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
     ) -> list[Feature]:
         """What it reads of each text, and at which places one word of it stands.
 
@@ -75,69 +65,13 @@ class Frozen(FrozenWords, Protocol):
         """
 
 
-def open_frozen(
-    model: str | Path | Loaded, precision: Precision = "fp32", device: str = "auto"
-) -> Frozen:
-    """An opened model, or the one of a folder or hub id. Raises: CheckpointError."""
-    if isinstance(model, Loaded):
-        return FrozenEncoder(model, precision, inference_device(device, model=model))
-    folder = resolve(model)
-    if is_elmo(folder):
-        return FrozenElmo(pipeline("words", folder, precision=precision, device=device))
-    device = inference_device(device)
-    return FrozenEncoder(load(folder, heads=()), precision, device)
-
-
-def open_words(
-    model: str | Path | Loaded, precision: Precision = "fp32", device: str = "auto"
-) -> FrozenWords:
-    """The same, or a file of word vectors. Raises: CheckpointError; DataError naming the line."""
-    if not isinstance(model, Loaded) and is_vectors(model):
-        check_cpu(device, "a file of word vectors")
-        return FrozenVectors(Vectors.load(model))
-    return open_frozen(model, precision, device)
-
-
-def is_vectors(model: str | Path) -> bool:
-    """Whether this names a file of word vectors, and no model."""
-    return Path(model).is_file() and Path(model).suffix != gguf.SUFFIX
-
-
-class FrozenVectors:
-    """Word vectors: a word has one, whatever its text. The ids of an encoding are their rows."""
-
-    sees, layers = "nothing of its text", 0
-
-    def __init__(self, vectors: Vectors) -> None:
-        self.vectors = vectors
-
-    def read(
-        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
-    ) -> list[Feature]:
-        rows = [
-            self.vectors.row(text[start:end])
-            for text, (start, end) in zip(texts, ranges, strict=True)
-        ]
-        ids = [np.array([] if row is None else [row], np.int64) for row in rows]
-        return [
-            Feature(Encoding.of_ids(row), place, np.arange(len(row)))
-            for place, row in enumerate(ids)
-        ]
-
-    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
-        table = self.vectors.table
-        states = np.full((1, len(features), table.shape[1]), np.nan, np.float32)
-        for place, feature in enumerate(features):
-            if len(feature.encoding):
-                states[0, place] = table[feature.encoding.ids[0]]
-        return states
-
-
 class FrozenEncoder:
     """A Transformer, which reads pieces of words.
 
     Raises: ConfigError for a model of LSTMs.
     """
+
+    whole_words = False
 
     def __init__(
         self, loaded: Loaded, engine: Engine | Precision, device: str | None = None
@@ -156,7 +90,7 @@ class FrozenEncoder:
         return self.loaded.model.config.layers
 
     def read(
-        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+        self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
     ) -> list[Feature]:
         tokenizer, length = self.loaded.tokenizer, self.loaded.length
         before: tuple[int, ...] = ()
@@ -185,55 +119,12 @@ class FrozenEncoder:
         encodings = [feature.encoding for feature in features]
         read = self.engine.stream(encodings, layer_states(layers), wanted)
         shape = len(layers), self.loaded.model.config.hidden
-        return _stored(read, [len(places) for places in wanted], *shape)
-
-
-class FrozenElmo:
-    """An ELMo, which reads whole words: the ids of an encoding are their characters."""
-
-    sees = "both sides, each by itself"
-
-    def __init__(self, words: Words) -> None:
-        self.words = words
-
-    @property
-    def layers(self) -> int:
-        return self.words.model.config.layers
-
-    def read(
-        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
-    ) -> list[Feature]:
-        features: list[Feature] = []
-        for text, (start, end), words in zip(texts, ranges, self.words.split(texts), strict=True):
-            spans = np.array(words_of(text))
-            places = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
-            if not len(places):
-                raise DataError(f"{text[:60]!r}: no word stands at {start}:{end}; leave it out")
-            encoding = whole_words(self.words.ids(words))
-            features.append(Feature(encoding, len(features), places + 1))
-        return features
-
-    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
-        config = self.words.model.config
-        states = np.empty((config.layers + 1, len(features), config.hidden), np.float32)
-        for place, rows in self.words.stream([feature.encoding.ids for feature in features]):
-            states[:, place] = rows[:, places_of(features[place])].mean(1)
-        return states
-
-    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
-        return word_features(self.words, task, examples, labelled=labelled)
-
-    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
-        wanted = [places_of(feature) for feature in features]
-        read = self.words.stream([feature.encoding.ids for feature in features])
-        chosen = list(layers)
-        rows = ((place, states[chosen][:, wanted[place]].transpose(0, 1)) for place, states in read)
-        return _stored(rows, [len(p) for p in wanted], len(chosen), self.words.model.config.hidden)
+        return gathered(read, [len(places) for places in wanted], *shape)
 
 
 def _spaced(
-    tokenizer: Tokenizer, texts: Sequence[str], ranges: Sequence[Range]
-) -> tuple[Sequence[str], Sequence[Range]]:
+    tokenizer: Tokenizer, texts: Sequence[str], ranges: Sequence[tuple[int, int]]
+) -> tuple[Sequence[str], Sequence[tuple[int, int]]]:
     """The texts behind a space, where this costs no token: a text's first word then has the pieces
     that it has elsewhere (byte-level BPE)."""
     alone, spaced = tokenizer.ids(["a", " a"])
@@ -248,7 +139,7 @@ def places_of(feature: Feature) -> NDArray[np.int64]:
     return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)
 
 
-def _stored(
+def gathered(
     read: Iterator[tuple[int, Tensor]], counts: Sequence[int], layers: int, width: int
 ) -> Tensor:
     """Rows (W, J, D) of each feature, which come in any order, as one (J, W, D) in fp16."""

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from bertkit import threads
-from bertkit.checkpoint import tuned
-from bertkit.checkpoint.tuned import FILE, Tuned, cell, read_tuned, write_tuned
 from bertkit.errors import CheckpointError
+from bertkit.extensions.export import tuning_record as tuned
+from bertkit.extensions.export.tuning_record import FILE, Tuned, cell, read_tuned, write_tuned
 from bertkit.pipelines import pipeline
 
 
@@ -114,11 +114,6 @@ def test_a_processor_is_its_instructions_too(monkeypatch: pytest.MonkeyPatch) ->
         assert tuned.processor() == "x"
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
     assert tuned.processor_and_instructions() == "x bf16 at most AVX2"
-
-
-def test_a_file_alone_remembers_nothing(tmp_path: Path) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    assert read_tuned(tmp_path / "m.gguf") is None
 
 
 def test_the_engine_is_that_of_the_nearest_count_and_length() -> None:

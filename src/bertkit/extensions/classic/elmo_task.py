@@ -23,12 +23,12 @@ from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.data.tagged_text import TaggedText, untagged
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.models.feature_classifier import Features, MeanHead, WordHead
+from bertkit.extensions.classic.feature_classifier import Features, MeanHead, WordHead
+from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.pipelines.base import Work
 from bertkit.pipelines.task import TaskPipeline
-from bertkit.pipelines.words import Words, whole_words
 from bertkit.progress import progress
 from bertkit.storage import link_or_copy, new_folder, read_json, write_json
 from bertkit.tasks.classify import Classify
@@ -67,11 +67,6 @@ class TaskRecord(Settings, frozen=True):
     network: Network
     mixture: dict[str, float]
     """The weight of each layer, which add up to 1, and what their sum is multiplied by."""
-
-
-def is_elmo_task(folder: Path) -> bool:
-    """Whether a folder holds what a task has learned on an ELMo."""
-    return (folder / RECORD).is_file() and any(folder.glob(OPTIONS))
 
 
 def new_network(

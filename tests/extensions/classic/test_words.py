@@ -15,7 +15,7 @@ from tests.factories import tiny_elmo
 import bertkit
 from bertkit.checkpoint import elmo
 from bertkit.errors import CheckpointError, ConfigError, DataError
-from bertkit.pipelines.words import Words
+from bertkit.extensions.classic.words import Words
 from bertkit.text.character_ids import sentence_ids
 
 
@@ -88,7 +88,7 @@ def test_what_the_pipeline_does_not_take(words: Words, tiny: Path) -> None:
     assert words([]) == []
     with pytest.raises(ConfigError, match="words has none"):
         bertkit.pipeline("words", tiny, precision="bf16")
-    with pytest.raises(CheckpointError, match="no ELMo"):
+    with pytest.raises(CheckpointError, match="expected an ELMo, got a Transformer"):
         bertkit.pipeline("words", bertkit.load(tiny))
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from tests.factories import tiny_elmo
 
+from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.tagged_text import TaggedText, untagged
 from bertkit.errors import DataError
-from bertkit.extensions.classic.frozen_words import FrozenElmo, is_vectors, open_frozen
-from bertkit.pipelines.words import Words
+from bertkit.extensions.classic.word_models import FrozenElmo
+from bertkit.extensions.classic.words import Words
 from bertkit.tasks.tag import Tag, TagOptions
 
 
@@ -23,7 +24,7 @@ def tagged(text: str, tags: list[str]) -> TaggedText:
 
 @pytest.fixture
 def elmo(tmp_path: Path) -> FrozenElmo:
-    frozen = open_frozen(tiny_elmo(tmp_path / "elmo"))
+    frozen = open_format(tiny_elmo(tmp_path / "elmo")).load_frozen(LoadSettings())
     assert isinstance(frozen, FrozenElmo)
     return frozen
 
@@ -56,7 +57,7 @@ def test_a_range_of_several_words_is_their_mean(elmo: FrozenElmo) -> None:
 
 
 def test_states_of_a_transformer_are_the_same_both_ways(tiny: Path) -> None:
-    frozen = open_frozen(tiny)
+    frozen = open_format(tiny).load_frozen(LoadSettings())
     texts = ["a b c", "d"]
     found = frozen.states(frozen.read(texts, [(2, 3), (0, 1)]))
     examples = [tagged(text, ["O"] * len(text.split())) for text in texts]
@@ -65,12 +66,3 @@ def test_states_of_a_transformer_are_the_same_both_ways(tiny: Path) -> None:
     states = frozen.encode(read, range(frozen.layers + 1))
     wanted = torch.from_numpy(found)
     torch.testing.assert_close(states[:, [1, 3]].float(), wanted, atol=2e-3, rtol=2e-3)
-
-
-def test_a_file_of_word_vectors_is_none_of_a_model(tmp_path: Path) -> None:
-    names = {"vectors.txt": True, "glove.vec.gz": True, "model.gguf": False}
-    for name in names:
-        (tmp_path / name).touch()
-    assert {name: is_vectors(tmp_path / name) for name in names} == names
-    assert not is_vectors(tmp_path)
-    assert not is_vectors("someone/model")

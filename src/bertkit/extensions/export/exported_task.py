@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.engine.exported import LOGITS, Graph, Numbers
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.export.exported import LOGITS, Graph, Numbers
 from bertkit.tasks import Task, find, recorded
 from bertkit.tasks.inference import Answering
 from bertkit.tasks.task import Feature, Outputs

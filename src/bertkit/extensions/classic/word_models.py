@@ -1,0 +1,231 @@
+"""Models whose input is whole words: ELMo, and files of word vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertkit.checkpoint.elmo import SOFTMAX, load_elmo, load_softmax
+from bertkit.checkpoint.formats import LoadSettings, ModelFormat
+from bertkit.data.tagged_text import TaggedText
+from bertkit.data.word_columns import words_of
+from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.elmo_task import ElmoAnswer, read_record, word_features
+from bertkit.extensions.classic.fill_gap import FillGap
+from bertkit.extensions.classic.word_pairs import Range
+from bertkit.extensions.classic.words import Words, whole_words
+from bertkit.nn.precision import check_cpu
+from bertkit.pipelines.base import Work
+from bertkit.pipelines.frozen_words import gathered, places_of
+from bertkit.pipelines.supported import PROBE, SupportedPipelines
+from bertkit.tasks import recorded
+from bertkit.tasks.tag import Tag
+from bertkit.tasks.task import Feature
+from bertkit.text.encoding import Encoding
+from bertkit.text.long_texts import Long
+from bertkit.text.word_vectors import Vectors
+
+KNOWN = (2, 7)
+"""Characters of a word of the probe."""
+
+LENGTH = 512
+"""Maximum number of words of a text in a server; the model has no maximum."""
+
+
+class WordVectorsFormat(ModelFormat):
+    """File of word vectors (GloVe or word2vec text)."""
+
+    noun = "a file"
+    remedy = "pass the directory of a model"
+
+    def load_words(self, settings: LoadSettings) -> FrozenVectors:
+        check_cpu(settings.device, "a file of word vectors")
+        return FrozenVectors(Vectors.load(self.path))
+
+    def load_pipelines(self, settings: LoadSettings) -> SupportedPipelines:
+        vectors = Vectors.load(self.path)
+        return SupportedPipelines(
+            family="vectors",
+            length=1,
+            dimension=vectors.table.shape[1],
+            frozen=FrozenVectors(vectors),
+        )
+
+
+class ElmoFormat(ModelFormat):
+    """Directory of an ELMo: options.json and weights.hdf5."""
+
+    noun = "an ELMo"
+    remedy = (
+        "use bertkit.pipeline('words', folder), or learn tags or labels on it with "
+        "`bertkit finetune elmo`"
+    )
+
+    def load_frozen(self, settings: LoadSettings) -> FrozenElmo:
+        self._check(settings)
+        return FrozenElmo(Words(self.path))
+
+    def load_pipelines(self, settings: LoadSettings) -> SupportedPipelines:
+        words = Words(self.path, length=LENGTH)
+        frozen = FrozenElmo(words)
+        states = StatePipeline(frozen)
+        has_softmax = (self.path / SOFTMAX).exists()
+        return SupportedPipelines(
+            family="elmo",
+            length=LENGTH,
+            dimension=words.model.config.hidden,
+            pipelines={"fill-gap": FillGap(self.path, words)} if has_softmax else {},
+            networks=[words.model],
+            frozen=frozen,
+            probe=(states, states.prepare([(PROBE, KNOWN)], long="error")),
+        )
+
+    def info(self) -> dict[str, Any]:
+        model = load_elmo(self.path)
+        groups = {"words": model.words, "lstm": model.directions}
+        counts = {name: sum(p.numel() for p in m.parameters()) for name, m in groups.items()}
+        has_softmax = (self.path / SOFTMAX).exists()
+        return {
+            "folder": str(self.path),
+            "family": "elmo",
+            "shape": msgspec.to_builtins(model.config),
+            "parameters": {**counts, "all": sum(counts.values())},
+            "words told": len(load_softmax(self.path, model.config).words) if has_softmax else None,
+            "task": None,
+            "labels": [],
+            "mixture": None,
+        }
+
+    def _check(self, settings: LoadSettings) -> None:
+        if settings.precision != "fp32":
+            raise ConfigError(f"precision: {self.noun} has fp32 only; leave it out")
+        check_cpu(settings.device, self.noun)
+
+
+class ElmoTaskFormat(ElmoFormat):
+    """Directory of an ELMo with the network of a task that was learned on it."""
+
+    noun = "a model that was trained on an ELMo"
+    remedy = "use `bertkit predict`"
+
+    def load_task(self, settings: LoadSettings) -> ElmoAnswer:
+        self._check(settings)
+        return ElmoAnswer(self.path, settings.task)
+
+    def load_pipelines(self, settings: LoadSettings) -> SupportedPipelines:
+        model = super().load_pipelines(settings)
+        assert isinstance(model.frozen, FrozenElmo)
+        answer = ElmoAnswer(self.path, words=model.frozen.words)
+        return replace(
+            model,
+            labels=answer.task.labels,
+            pipelines={**model.pipelines, answer.task.route.strip("/"): answer},
+            networks=[*model.networks, answer.engine.model],
+        )
+
+    def info(self) -> dict[str, Any]:
+        record = read_record(self.path)
+        return {
+            **super().info(),
+            "task": recorded(record.settings),
+            "labels": record.labels,
+            "mixture": record.mixture,
+        }
+
+
+class FrozenVectors:
+    """Word vectors: a word has one, whatever its text. The ids of an encoding are their rows."""
+
+    sees, layers, whole_words = "nothing of its text", 0, True
+
+    def __init__(self, vectors: Vectors) -> None:
+        self.vectors = vectors
+
+    def read(
+        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+    ) -> list[Feature]:
+        rows = [
+            self.vectors.row(text[start:end])
+            for text, (start, end) in zip(texts, ranges, strict=True)
+        ]
+        ids = [np.array([] if row is None else [row], np.int64) for row in rows]
+        return [
+            Feature(Encoding.of_ids(row), place, np.arange(len(row)))
+            for place, row in enumerate(ids)
+        ]
+
+    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
+        table = self.vectors.table
+        states = np.full((1, len(features), table.shape[1]), np.nan, np.float32)
+        for place, feature in enumerate(features):
+            if len(feature.encoding):
+                states[0, place] = table[feature.encoding.ids[0]]
+        return states
+
+
+class FrozenElmo:
+    """An ELMo, which reads whole words: the ids of an encoding are their characters."""
+
+    sees, whole_words = "both sides, each by itself", True
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+
+    @property
+    def layers(self) -> int:
+        return self.words.model.config.layers
+
+    def read(
+        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+    ) -> list[Feature]:
+        features: list[Feature] = []
+        for text, (start, end), words in zip(texts, ranges, self.words.split(texts), strict=True):
+            spans = np.array(words_of(text))
+            places = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
+            if not len(places):
+                raise DataError(f"{text[:60]!r}: no word stands at {start}:{end}; leave it out")
+            encoding = whole_words(self.words.ids(words))
+            features.append(Feature(encoding, len(features), places + 1))
+        return features
+
+    def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
+        config = self.words.model.config
+        states = np.empty((config.layers + 1, len(features), config.hidden), np.float32)
+        for place, rows in self.words.stream([feature.encoding.ids for feature in features]):
+            states[:, place] = rows[:, places_of(features[place])].mean(1)
+        return states
+
+    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
+        return word_features(self.words, task, examples, labelled=labelled)
+
+    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
+        wanted = [places_of(feature) for feature in features]
+        read = self.words.stream([feature.encoding.ids for feature in features])
+        chosen = list(layers)
+        rows = ((place, states[chosen][:, wanted[place]].transpose(0, 1)) for place, states in read)
+        return gathered(rows, [len(p) for p in wanted], len(chosen), self.words.model.config.hidden)
+
+
+class StatePipeline:
+    """A pipeline: texts, each with the range of a word -> the last layer's state of the word."""
+
+    policies: tuple[Long, ...] = ("error",)
+
+    def __init__(self, frozen: FrozenElmo) -> None:
+        self.frozen = frozen
+
+    def prepare(self, items: Sequence[tuple[str, Range]], *, long: Long) -> list[Work]:
+        """Raises: DataError as reading does."""
+        texts, ranges = zip(*items, strict=True)
+        return [Work([feature]) for feature in self.frozen.read(texts, ranges, long=long)]
+
+    def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
+        """Shapes: (S, D)."""
+        states: NDArray[np.float32] = self.frozen.states([work.features[0] for work in works])[-1]
+        return states

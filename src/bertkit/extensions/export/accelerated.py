@@ -1,0 +1,74 @@
+"""Engines with the settings that `bertkit tune` stored, and of int8 models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bertkit.checkpoint.directory import Loaded
+from bertkit.console import say
+from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine
+from bertkit.engine.quantize import Int8, faster
+from bertkit.extensions.export.exported import Graph, Runtime
+from bertkit.extensions.export.graph_layers import GraphLayers
+from bertkit.extensions.export.int8_record import read_int8
+from bertkit.extensions.export.tuning_record import read_tuned
+from bertkit.nn.precision import Inference, resolve
+from bertkit.threads import own_cores
+
+
+def accelerated_engine(
+    loaded: Loaded,
+    precision: Inference,
+    *,
+    batch_invariant: bool = False,
+    device: str | None = None,
+    graphs: Callable[[Runtime], Graph] | None = None,
+) -> Engine | None:
+    """Return the engine of an int8 model, or of a model that was tuned on this machine, if any.
+
+    Args:
+        loaded: The model.
+        precision: int8, or auto for the stored settings, the number of threads included.
+        batch_invariant: Whether results are the same, bit for bit, in every batch.
+        device: Device of the computation. Default: the device of the model.
+        graphs: Function that returns the graph of a runtime, if graphs are loaded already; the
+            stored settings are then not printed.
+    """
+    int8: Int8 | None = None
+    max_batch_tokens = MAX_BATCH_TOKENS
+    tuned = read_tuned(loaded.folder) if precision == "auto" else None
+    if tuned is not None:
+        precision, max_batch_tokens = tuned.precision, tuned.max_batch_tokens
+        threads = min(tuned.threads, own_cores())
+        torch.set_num_threads(threads)
+        if graphs is None:
+            say(
+                f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {threads} threads, "
+                f"{tuned.said}, as tuned on this machine"
+            )
+    elif precision == "auto":
+        return None
+    if precision == "int8" and "lm" in loaded.model.heads:
+        # A few tokens of a generative model have states a thousand times as large as the others.
+        int8, precision = "rows", "fp32"
+    elif precision == "int8":
+        stored, _ = read_int8(loaded.folder, loaded.fingerprint())
+        int8, precision = faster(stored, resolve("auto", "cpu")), "auto"
+    engine = Engine(
+        loaded.model,
+        precision=precision,
+        max_batch_tokens=max_batch_tokens,
+        batch_invariant=batch_invariant,
+        int8=int8,
+        device=device,
+    )
+    if tuned is None or not tuned.runtimes or batch_invariant:
+        return engine
+    graphs = graphs or tuned.graphs(loaded.folder)
+    for runtime in tuned.runtimes:
+        graphs(runtime).ready()  # now: later the folder may hold another model's
+    return engine.with_faster_layers(
+        GraphLayers(graphs, tuned.runtime, tuned.pooling, engine.dtype)
+    )

@@ -1,0 +1,42 @@
+"""Format of the directories that `bertkit export` writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bertkit.checkpoint.formats import LoadSettings, ModelFormat
+from bertkit.errors import ConfigError
+from bertkit.extensions.export.exported import Exported, Numbers
+from bertkit.nn.precision import check_cpu
+
+if TYPE_CHECKING:
+    from bertkit.tasks.inference import Answering
+
+
+class ExportedFormat(ModelFormat):
+    """Directory of `bertkit export`: a graph and a tokenizer."""
+
+    noun = "an exported model"
+    remedy = (
+        "use `bertkit embed`, `predict` or `search`, or pass the directory that it was "
+        "exported from"
+    )
+
+    def load_embedder(self, settings: LoadSettings) -> Exported:
+        if settings.pooling is not None or settings.batch_invariant:
+            raise ConfigError("pooling, invariant: an exported graph has its own; leave them out")
+        exported = Exported(self.path, self._precision(settings))
+        if settings.normalize is not None:
+            exported.normalize = settings.normalize
+        return exported
+
+    def load_predictor(self, settings: LoadSettings) -> Answering[Any]:
+        from bertkit.extensions.export.exported_task import ExportedAnswer
+
+        return ExportedAnswer(self.path, settings.task, self._precision(settings))
+
+    def _precision(self, settings: LoadSettings) -> Numbers:
+        if settings.precision == "int8":
+            raise ConfigError("precision: an exported graph has no integers; leave it out")
+        check_cpu(settings.device, "an exported graph")
+        return settings.precision

@@ -1,0 +1,108 @@
+"""All pipelines that a model supports, for programs that do not know its format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from bertkit.checkpoint.directory import Loaded
+from bertkit.checkpoint.formats import LoadSettings
+from bertkit.console import say
+from bertkit.engine.engine import Engine
+from bertkit.errors import CheckpointError
+from bertkit.pipelines import (
+    PIPELINES,
+    Embed,
+    FillMask,
+    NextSentence,
+    Pipeline,
+    Rerank,
+    Work,
+    answering,
+    open_engine,
+)
+from bertkit.pipelines.frozen_words import FrozenEncoder, FrozenWords
+from bertkit.tasks import TASKS, find, name_in
+
+PROBE = "A known sentence gives a known vector."
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupportedPipelines:
+    """Pipelines of a loaded model by name, and facts about the model."""
+
+    family: str
+    length: int
+    """Maximum number of tokens or words of a text."""
+    dimension: int
+    precision: str = "fp32"
+    labels: Sequence[str] = ()
+    prompts: Sequence[str] = ()
+    pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    networks: Sequence[nn.Module] = ()
+    frozen: FrozenWords | None = None
+    """States of the words of texts, if the model has them."""
+    embed: Embed | None = None
+    """Embeddings without normalization; None if the model is not a Transformer."""
+    probe: tuple[Pipeline, Sequence[Work]] | None = None
+    """Input whose vector must not change while the model is loaded."""
+
+
+def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipelines:
+    """Return the pipelines of a Transformer, on one engine; generative models run on the CPU.
+
+    Raises:
+        CheckpointError: If the model was fine-tuned for an untrusted task from outside the package.
+    """
+    trusted, device = settings.trusted, settings.device
+    task = name_in(loaded.settings, loaded.model.heads)
+    if task is not None and ":" in task and task not in trusted:
+        raise CheckpointError(
+            f"{loaded.folder}: made for the task {task}, whose code is not bertkit's and does not "
+            f"run in a server; if you trust it, name it: --task {task}"
+        )
+    kind = trusted.get(task or "") or (find(task) if task and task in TASKS else None)
+    writes, decoder = "lm" in loaded.model.heads, loaded.model.decoder
+    if writes and device != "cpu":
+        say(f"{loaded.folder}: computes on the CPU, as models that write do here")
+        device = "cpu"
+    pipelines: dict[str, Pipeline] = {}
+    if kind is not None and kind.route:
+        answer = answering(loaded, kind, precision=settings.precision, device=device)
+        pipelines[kind.route.strip("/")], engine = answer, answer.engine
+    else:
+        engine = open_engine(loaded, settings.precision, device=device)
+    embed = Embed(loaded, engine, normalize=False)
+    if loaded.pooling is not None or (task is None and not writes):
+        pipelines["embed"] = embed
+    if writes:
+        writer = PIPELINES["generate"](loaded, engine)
+        pipelines["translate" if writer.reads else "write"] = writer
+        if writer.reads and loaded.family.name not in ("marian", "lstm"):  # which translate
+            pipelines["summarize"] = PIPELINES["summarize"](loaded, engine)
+    optional: dict[str, Callable[[Loaded, Engine], Pipeline]] = {
+        "fill-mask": FillMask,
+        "next-sentence": NextSentence,
+        **({"rerank": Rerank} if task in ("respond", "choose", "classify") else {}),
+    }
+    for name, constructor in optional.items():
+        try:
+            pipelines[name] = constructor(loaded, engine)
+        except CheckpointError:  # The model lacks the head.
+            continue
+    has_states = loaded.model.config.recurrent is None and (not writes or decoder is None)
+    return SupportedPipelines(
+        family=loaded.family.name,
+        length=loaded.length,
+        dimension=embed.dimension,
+        precision="int8" if engine.integers else str(engine.dtype).removeprefix("torch."),
+        labels=loaded.labels,
+        prompts=list(embed.prompt.prompts.named),
+        pipelines=pipelines,
+        networks=[loaded.model],
+        frozen=FrozenEncoder(loaded, engine) if has_states else None,
+        embed=embed,
+        probe=(embed, embed.prepare([PROBE], long="truncate")),
+    )
