@@ -42,6 +42,7 @@ ADDED = Extension(
     tasks={"stars": f"{__name__}:Stars"},
     pipelines={"shout": f"{__name__}:Shout"},
 )
+RENAMED = Extension("renamed", tasks={"rate": f"{__name__}:Stars"})
 TWICE = Extension("twice", tasks={"classify": f"{__name__}:Stars"})
 BROKEN = 3
 
@@ -92,6 +93,12 @@ def test_an_extension_that_cannot_be_used_is_named(
     install(name)
     with pytest.raises(ConfigError, match=message):
         list(TASKS)
+
+
+def test_find_rejects_a_task_with_another_name(install: Install) -> None:
+    install(f"{__name__}:RENAMED")
+    with pytest.raises(ConfigError, match=r"task rate: .*:Stars has name = 'stars'; set it to"):
+        find("rate")
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -70,7 +70,7 @@ def test_code_is_never_imported_because_a_folder_names_it(
     settings["bertkit"]["task"] = {"name": "rate:Rate", "options": {}}
     (shop / "model" / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     assert cli.run(["predict", "model", "fine"]) == 2
-    assert "if you trust it, name it: --task rate:Rate" in capsys.readouterr().err
+    assert "pass --task rate:Rate if you trust it" in capsys.readouterr().err
     assert "rate" not in sys.modules
 
 

@@ -99,3 +99,9 @@ def test_a_model_that_generates_is_not_scored_on_pairs(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "model", tokenizer, "lm", family=GPT2, length=8)
     with pytest.raises(CheckpointError, match="was fine-tuned for no task"):
         evaluate(folder, [{"text": "a", "pair": "b", "label": 1}])
+
+
+def test_evaluate_rejects_a_task_that_is_not_installed(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "model", tiny_tokenizer(["a"]), "mlm", task="stars")
+    with pytest.raises(ConfigError, match="stars, a task outside bertkit; install its package"):
+        evaluate(folder, [{"text": "a", "label": 1}])

@@ -55,14 +55,14 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
         if task is None and embeds and embedding_task is not None:
             say(f"{loaded.folder}: has no task; its embeddings are used for {embedding_task}")
             task = embedding_task
-        if task is None or (task not in tasks.TASKS and ":" not in task):
+        if task is None:
             raise CheckpointError(
                 f"{loaded.folder}: was fine-tuned for no task; use `bertkit finetune` first"
             )
-        if ":" in task:
+        if task not in tasks.TASKS:
+            remedy = f"pass --task {task} if you trust it" if ":" in task else "install its package"
             raise ConfigError(
-                f"{loaded.folder}: made for the task {task}, whose code is not bertkit's; if you "
-                f"trust it, name it: --task {task}"
+                f"{loaded.folder}: was fine-tuned for {task}, a task outside bertkit; {remedy}"
             )
     kind = tasks.find(task) if isinstance(task, str) else task
     made_for = recorded(loaded.settings)

@@ -19,23 +19,23 @@ def find(name: str) -> type[Task[Any, Any]]:
     module, _, attribute = TASKS.places.get(name, name).partition(":")
     if not attribute:
         raise ConfigError(
-            f"no task is named {name!r}; {did_you_mean(name, TASKS)}; one of your own is named "
-            "module:Class"
+            f"no task is named {name!r}; {did_you_mean(name, TASKS)} (your own: module:Class)"
         )
-    if not module or module.startswith("."):
-        raise ConfigError(f"task {name}: names no module; write module:Class")
     try:
         task = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # whatever the code of others raises
         if name in TASKS:
             raise
-        kind = type(error).__name__
         raise ConfigError(
-            f"task {name}: cannot be imported ({kind}: {error}); mend it, or set PYTHONPATH to "
-            "where it is"
+            f"task {name}: cannot be imported ({type(error).__name__}: {error}); fix it, or set "
+            "PYTHONPATH to the directory of the module"
         ) from None
     if not (isinstance(task, type) and issubclass(task, Task)):
         raise ConfigError(f"task {name}: is no subclass of bertkit.tasks.task.Task")
+    if name in TASKS and task.name != name:
+        raise ConfigError(
+            f"task {name}: {module}:{attribute} has name = {task.name!r}; set it to {name!r}"
+        )
     return task
 
 
