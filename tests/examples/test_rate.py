@@ -14,7 +14,7 @@ import bertkit
 from bertkit import cli
 from bertkit.errors import ConfigError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "rate.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "stars" / "bertkit_stars" / "rate.py"
 WORDS = ["dire", "fair", "fine"]
 
 

@@ -1,11 +1,12 @@
-"""A task of one's own, in one file: stars, whose order a softmax would not know.
+"""Task in one file: predict the number of stars of a review.
 
     bertkit finetune rate:Rate --model MODEL --train train.tsv --dev dev.tsv --out stars
     bertkit predict stars "A fine film." --task rate:Rate
 
-Ordinal regression: one score for a text, and a threshold between each star and the next; how
-likely a text has more than k stars is a sigmoid of the score above the k-th threshold.
-Source: Cao, Mirjalili & Raschka 2020 (CORAL), equation 1.
+The model is an ordinal regression: one score per text, and one threshold between adjacent numbers
+of stars. The probability of more than k stars is the sigmoid of the score plus the k-th bias.
+
+Source: Cao, Mirjalili and Raschka 2020 (CORAL), equation 1.
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ from bertkit.errors import DataError
 from bertkit.models.heads import Pooler
 from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.classify import Classify as Labelled
-from bertkit.tasks.classify import LabelExample
+from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
 
 class Stars(msgspec.Struct, frozen=True):
-    """The stars of a text, and how likely it has more than 1, 2, ..."""
+    """Prediction for one text: its number of stars, and the probabilities of more than 1, 2, ..."""
 
     stars: int
     more_than: list[float]
@@ -40,7 +40,11 @@ class Stars(msgspec.Struct, frozen=True):
 
 
 class Thresholds(nn.Module):
-    """Shapes: (N, D) -> (S, L - 1), a logit for "more than k"."""
+    """Head with one logit per threshold: "more than k stars".
+
+    Shapes:
+        states: (N, D); returns (S, L - 1).
+    """
 
     def __init__(self, hidden: int, labels: int, pooler: Pooler) -> None:
         super().__init__()
@@ -54,30 +58,30 @@ class Thresholds(nn.Module):
 
 
 class Rate(Task[LabelExample, Stars]):
-    """Stars from 1 up to the most that a text of the training file has."""
+    """Number of stars of a text, from 1 to the maximum in the training file."""
 
-    name = "rate"
+    name = "stars"
     metric = "accuracy"
     Answer = Stars
-    route = "/rate"
+    route = "/stars"
     example_item = "A fine film."
 
     @classmethod
     def read(
         cls, path: Path, reading: Reading, *, labelled: bool
     ) -> tuple[list[LabelExample], str]:
-        return Labelled.read(path, reading, labelled=labelled)
+        return Classify.read(path, reading, labelled=labelled)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> LabelExample:
-        return Labelled.example(text, others)
+        return Classify.example(text, others)
 
     @classmethod
     def from_examples(cls, train: Sequence[LabelExample], options: msgspec.Struct) -> Rate:
-        most = max(stars(example) for example in train)
-        if most < 2:
-            raise DataError(f"{train[0].where}: no text has more than one star")
-        return cls([str(number) for number in range(1, most + 1)])
+        maximum = max(number_of_stars(example) for example in train)
+        if maximum < 2:
+            raise DataError(f"{train[0].where}: all texts have 1 star; add texts with more stars")
+        return cls([str(number) for number in range(1, maximum + 1)])
 
     def build_head(self, encoder: Transformer) -> nn.Module:
         config = encoder.config
@@ -85,8 +89,11 @@ class Rate(Task[LabelExample, Stars]):
 
     def check(self, examples: Sequence[LabelExample]) -> None:
         for example in examples:
-            if stars(example) > len(self.labels):
-                raise DataError(f"{example.where}: more than {len(self.labels)} stars")
+            if number_of_stars(example) > len(self.labels):
+                raise DataError(
+                    f"{example.where}: stars must be at most {len(self.labels)}, the maximum in "
+                    f"the training file, got {example.label}"
+                )
 
     def features(
         self,
@@ -100,8 +107,8 @@ class Rate(Task[LabelExample, Stars]):
         texts = [example.text for example in examples]
         encodings, _ = encode(tokenizer, texts, length=length, long=long)
         return [
-            Feature(encoding, place, target=stars(examples[place]) if labelled else None)
-            for place, encoding in enumerate(encodings)
+            Feature(encoding, index, target=number_of_stars(example) if labelled else None)
+            for index, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
         ]
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
@@ -117,24 +124,33 @@ class Rate(Task[LabelExample, Stars]):
     def answers(
         self, outputs: Sequence[ExampleOutput[LabelExample]], head: nn.Module
     ) -> list[Stars]:
-        answers = []
-        for item in outputs:
-            (rows,) = item.outputs
-            more = 1 / (1 + np.exp(-rows[0]))
-            answers.append(Stars(1 + int((more > 0.5).sum()), more.tolist(), item.truncated))
-        return answers
+        predictions = []
+        for output in outputs:
+            (logits,) = output.outputs[0]
+            more_than = 1 / (1 + np.exp(-logits))
+            stars = 1 + int((more_than > 0.5).sum())
+            predictions.append(Stars(stars, more_than.tolist(), output.truncated))
+        return predictions
 
     def score(self, answers: Sequence[Stars], examples: Sequence[LabelExample]) -> dict[str, float]:
-        off = np.array([a.stars - stars(e) for a, e in zip(answers, examples, strict=True)])
-        return {"accuracy": float((off == 0).mean()), "mean_error": float(np.abs(off).mean())}
+        pairs = zip(answers, examples, strict=True)
+        errors = np.array(
+            [abs(answer.stars - number_of_stars(example)) for answer, example in pairs]
+        )
+        return {"accuracy": float((errors == 0).mean()), "mean_error": float(errors.mean())}
 
     def error_record(self, answer: Stars, example: LabelExample) -> ErrorRecord:
-        off = abs(answer.stars - stars(example))
-        return ErrorRecord(example.text, str(example.label), str(answer.stars), off)
+        error = abs(answer.stars - number_of_stars(example))
+        return ErrorRecord(example.text, str(example.label), str(answer.stars), error)
 
 
-def stars(example: LabelExample) -> int:
-    """Raises: DataError for a label that is no number of stars."""
-    if not (example.label or "").isdecimal() or int(example.label or 0) < 1:
-        raise DataError(f"{example.where}: {example.label!r} is no number of stars, 1 or more")
-    return int(example.label or 0)
+def number_of_stars(example: LabelExample) -> int:
+    """Return the label as a number.
+
+    Raises:
+        DataError: If the label is not an integer of at least 1.
+    """
+    label = example.label or ""
+    if not label.isdecimal() or int(label) < 1:
+        raise DataError(f"{example.where}: stars must be an integer of at least 1, got {label!r}")
+    return int(label)
