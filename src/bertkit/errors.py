@@ -131,7 +131,7 @@ def refuse_unknown(name: str, word: object, known: Iterable[str]) -> None:
 OPTION = re.compile(
     r"`[^`]*`|(?<!\w)'[^']*'"  # a command, or what a file says
     r"|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)"
-    r"(?: (auto|documents|int8|space|spans|truncate|window)\b| (?='))?"
+    r"(?: (auto|documents|int8|space|spans|tab|truncate|window)\b| (?='))?"
 )
 
 
@@ -158,6 +158,8 @@ def _keyword(match: re.Match[str]) -> str:
     if match[1] is None:
         return match[0]
     name = match[1].replace("-", "_")
+    if name == "no_header":
+        return "header=False"
     if match.string.startswith(":", match.end()):
         return name
     value = f'"{match[2]}"' if match[2] else "True" if name == "resume" else ""

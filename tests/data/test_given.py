@@ -148,7 +148,7 @@ def test_other_tasks_take_rows_too() -> None:
         (
             ["a b c", "d e f"],
             None,
-            r"^train: the rows have one column, 'text', and labels are lacking",
+            r"^train: .* known name for the label; name it with label_column= \(columns: text\)$",
         ),
         ({"text": 1}, None, "^train: 'text' is an int, and no column; give a list"),
         ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
@@ -160,7 +160,7 @@ def test_other_tasks_take_rows_too() -> None:
         (
             {k: ["a b c"] for k in "pqr"},
             None,
-            r"^train: .*could be 'p' or .*; name it with text_col",
+            r"^train: .* for the text and the label; name it with text_column= and label_column= ",
         ),
         ({"train": Dataset()}, None, r"^train: holds parts, .*give one, such as \['train'\]"),
     ],
@@ -235,7 +235,7 @@ def test_columns_side_by_side_are_no_rows() -> None:
         with pytest.raises(DataError, match=said):
             take(Classify, rows, None, "train")
     assert len(take(Classify, (["a film", "x"], ["b film", "y"]), None, "train").examples) == 2
-    with pytest.raises(DataError, match=r"^train: the rows have one column, .text., and labels"):
+    with pytest.raises(DataError, match=r"^train: no column has a known name for the label"):
         take(Classify, table["text"], None, "train")
 
 
@@ -267,7 +267,7 @@ def test_what_is_asked_as_rows(items: Any, rows: bool) -> None:
 
 def test_texts_of_rows_are_those_of_their_column(tmp_path: Path) -> None:
     assert list(texts_of(np.array(TEXTS), None, "texts")) == TEXTS
-    assert list(texts_of({"n": [1, 2, 3], "body": TEXTS}, None, "texts")) == TEXTS
+    assert list(texts_of({"n": [1, 2, 3], "text": TEXTS}, None, "texts")) == TEXTS
     assert list(texts_of({"one": TEXTS, "two": TEXTS}, "two", "texts")) == TEXTS
     path = tmp_path / "texts.csv"
     path.write_text("id,text\n1,a film\n2,\n", encoding="utf-8")
@@ -276,7 +276,7 @@ def test_texts_of_rows_are_those_of_their_column(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^texts\[1\]: the text is empty"):
         texts_of(np.array(["a", ""]), None, "texts")
     with pytest.raises(
-        DataError, match=r"^texts: .* could be 'one' or 'two'; name it with text_col"
+        DataError, match=r"^texts: no column has a known name for the text; name it with text_col"
     ):
         texts_of({"one": TEXTS, "two": TEXTS}, None, "texts")
 

@@ -118,7 +118,6 @@ def test_files_that_do_not_belong_together(
 @pytest.mark.parametrize(
     ("name", "content", "columns"),
     [
-        ("rows.tsv", "a b\tA B\nc\tC\n", {}),
         ("rows.tsv", "source\ttarget\na b\tA B\nc\tC\n", {}),
         ("rows.csv", "en,id,de\nA B,1,a b\nC,2,c\n",
          {"source_column": "de", "target_column": "en"}),
@@ -143,8 +142,13 @@ def test_rows_of_one_file_are_the_same_pairs(
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        ("a\tA\nb\t \n", {}, r"rows\.tsv:2: empty"),
-        ("de\ten\tfr\na\tA\tx\n", {"source_column": "de"}, "which column is the target"),
+        ("source\ttarget\na\tA\nb\t \n", {}, r"rows\.tsv:3: empty"),
+        (
+            "de\ten\tfr\na\tA\tx\n",
+            {"source_column": "de"},
+            r"a known name for the target; name it with target_column= \(columns: de, en, fr\)",
+        ),
+        ("de\ten\na\tA\n", {}, "for the source and the target; name it with source_column= and"),
         ("de\ten\na\tA\n", {"source_column": "nl"}, "no column 'nl'"),
     ],
 )

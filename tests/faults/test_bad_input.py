@@ -419,7 +419,7 @@ LABELLED: dict[str, tuple[str | None, list[str], str]] = {
     "ragged": ("text\tlabel\na\tyes\nb\n", [], "bad.tsv:3: expected 2 columns"),
     "no label": ("text\tlabel\na\tyes\nb\t\n", [], "bad.tsv:3: no label"),
     "no such column": (GOOD, ["--label-column", "labl"], "no column 'labl'; did you mean 'label'?"),
-    "one column": ("text\na\nb\n", [], "cannot tell which column is the label"),
+    "one column": ("text\na\nb\n", [], "no column has a known name for the label"),
 }
 
 

@@ -123,21 +123,6 @@ def test_labels_that_differ_in_case_are_told(capsys: pytest.CaptureFixture[str])
     assert "the labels 'Good' and 'good' and 'good ' differ only in case" in line
 
 
-def test_a_header_that_was_read_as_a_row_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "train.tsv"
-    rows = "".join(f"eine Zeile {i}\t{('gut', 'matt')[i % 2]}\n" for i in range(6))
-    for first, told in (("ein Satz\tgut\n", False), ("der Satz\tWertung\n", True)):
-        file.write_text(first + rows, encoding="utf-8")
-        train = Examples(read_examples(Classify, file), str(file), "")
-        task = Classify.from_examples(train.examples, ClassifyOptions())
-        check_rows(task, {"train": train})
-        lines = said(capsys)
-        assert bool(lines) == told
-    assert "train.tsv:1: no other row has the label 'Wertung'" in lines[0]
-
-
 def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"learning_rate": 5e-5, "epochs": 3}
     constant = label_report([("doing", "doing")] * 8 + [("thing", "doing")] * 2, LABELS)

@@ -64,7 +64,7 @@ def test_rows_keep_their_columns(
     piped: bool, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     (tmp_path / "in.csv").write_text(INPUT, encoding="utf-8")
-    words = ["predict", model, "--text-column", "body", "--file"]
+    words = ["predict", model, "--text-column", "body", "--separator", ";", "--file"]
     words.append("-" if piped else str(tmp_path / "in.csv"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(INPUT.encode())))
     assert cli.run(words) == 0
@@ -94,7 +94,7 @@ def test_rows_keep_their_columns(
     assert not (tmp_path / "out.tsv").exists()
 
 
-def test_the_column_of_the_pair_alone_makes_a_header(model: str, tmp_path: Path) -> None:
+def test_pairs_have_named_columns(model: str, tmp_path: Path) -> None:
     lines = "first,second,kind\n" + "".join(f"{a} b,c {a},{a > 'm'}\n" for a in "abcxyz")
     (tmp_path / "in.csv").write_text(lines, encoding="utf-8")
     files = [word for name in ("train", "dev") for word in (f"--{name}", str(tmp_path / "in.csv"))]
@@ -103,7 +103,7 @@ def test_the_column_of_the_pair_alone_makes_a_header(model: str, tmp_path: Path)
     assert cli.run(["finetune", "classify", *words, *files, *columns, "--epochs", "1"]) == 0
 
     (tmp_path / "new.csv").write_text("one,two\na b,c d\ne f,g h\n", encoding="utf-8")
-    words = ["--file", str(tmp_path / "new.csv"), "--pair-column", "two"]
+    words = ["--file", str(tmp_path / "new.csv"), "--text-column", "one", "--pair-column", "two"]
     assert (
         cli.run(["predict", str(tmp_path / "pairs"), *words, "--out", str(tmp_path / "o.csv")]) == 0
     )

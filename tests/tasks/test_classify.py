@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from tests.factories import tiny_model
 from torch import nn
 from torch.nn import functional as F
@@ -34,9 +35,15 @@ def table(tmp_path: Path, *lines: str) -> Path:
 def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text("DESC How did it end ?\nHUM Who was it ?\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"which column is the label: no tab was found in any line"):
+    message = r"text_column= and .* \(one column, as the first line contains no tab: DESC How did"
+    with pytest.raises(DataError, match=message):
         Classify.read(path, Reading(), labelled=True)
-    found, _ = Classify.read(path, Reading(separator="space"), labelled=True)
+    reading = Reading(text="2", label="1", header=False)
+    message = "no column '2'; set separator= if the rows have several columns"
+    with pytest.raises(DataError, match=message):
+        Classify.read(path, reading, labelled=True)
+    reading = structs.replace(reading, separator="space")
+    found, _ = Classify.read(path, reading, labelled=True)
     assert [(e.text, e.label) for e in found] == [
         ("How did it end ?", "DESC"),
         ("Who was it ?", "HUM"),
@@ -284,17 +291,17 @@ def test_pairs_come_with_pairs() -> None:
     ("file", "reading", "count", "labels"),
     [
         ("sst2/dev.tsv", {}, 6735, ("0", "1")),
-        ("cola/in_domain_dev.tsv", {"text": "4", "label": "2"}, 527, ("0", "1")),
+        ("cola/in_domain_dev.tsv", {"text": "4", "label": "2", "header": False}, 527, ("0", "1")),
         ("mrpc/dev.tsv", {}, 408, ("0", "1")),
         ("rte/dev.jsonl", {}, 250, None),
         ("qnli/dev.tsv", {}, 500, ("entailment", "not_entailment")),
-        ("sms_spam/dev.tsv", {}, 500, ("ham", "spam")),
-        ("ag_news/dev.tsv", {}, 1001, None),
+        ("sms_spam/dev.tsv", {"text": "2", "label": "1", "header": False}, 500, ("ham", "spam")),
+        ("ag_news/dev.tsv", {"text": "1", "label": "2", "header": False}, 1001, None),
     ],
 )
 def test_real_files(
     file: str,
-    reading: dict[str, str],
+    reading: dict[str, Any],
     count: int,
     labels: tuple[str, ...] | None,
     data_folder: Path,
@@ -312,10 +319,12 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
     """STS-B's file has two more columns on some rows."""
     source = data_folder / "stsb" / "sts-dev.tsv"
     with pytest.raises(DataError, match=r"sts-dev\.tsv:\d+: expected 7 columns .* found 9"):
-        Classify.read(source, Reading(), labelled=True)
+        Classify.read(source, Reading(header=False), labelled=True)
     lines = [line.split("\t")[4:7] for line in source.read_text(encoding="utf-8").splitlines()]
     path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))
-    found, _ = Classify.read(path, Reading(label="1", text="2", pair="3"), labelled=True)
+    found, _ = Classify.read(
+        path, Reading(label="1", text="2", pair="3", header=False), labelled=True
+    )
     assert len(found) == 1500
     assert Classify.from_examples(found, ClassifyOptions()).options.regression
 

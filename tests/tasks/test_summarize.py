@@ -466,11 +466,11 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
         (
             [{"text": "A.", "words": "a"}],
-            "which column is the summary; name it with label_column=",
+            "a known name for the summary; name it with label_column=",
         ),
         (
             [{"words": "A.", "summary": "a"}],
-            "which column is the document; name it with text_column=",
+            "a known name for the document; name it with text_column=",
         ),
     ],
 )

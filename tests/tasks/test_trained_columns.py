@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.errors import DataError
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
@@ -16,7 +17,7 @@ LEARNED = Reading(text="body", label="is_spam")
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Path:
-    """A file whose columns nobody can tell: each but the label reads like a text."""
+    """A file whose columns have no known names."""
     path = tmp_path / "letters.csv"
     path.write_text(
         "sender,body,is_spam,remark\n"
@@ -30,7 +31,7 @@ def letters(tmp_path: Path) -> Path:
 def test_config_json_holds_the_columns_that_were_named() -> None:
     settings = Classify(("no", "yes")).settings()
     assert with_columns(settings, Reading()) == settings
-    written = with_columns(settings, Reading(label="is_spam", header=True))
+    written = with_columns(settings, Reading(label="is_spam"))
     assert written["bertkit"]["task"]["columns"] == {"label_column": "is_spam"}
     assert written["bertkit"]["task"]["name"] == "classify"
     assert columns_in(written) == Reading(label="is_spam")
@@ -66,14 +67,13 @@ def test_what_is_named_now_wins(letters: Path) -> None:
     assert as_learned(swapped, LEARNED, letters, labelled=True) == swapped
 
 
-def test_places_are_no_names() -> None:
+def test_config_json_keeps_column_numbers(tmp_path: Path) -> None:
     settings = Classify(("no", "yes")).settings()
-    assert with_columns(settings, Reading(text="2", label="1")) == settings
-
-
-def test_a_label_that_is_called_like_its_column_is_no_header(tmp_path: Path) -> None:
-    path = tmp_path / "plain.csv"  # without a header: its first row is labelled spam
-    path.write_text("win a prize now,spam\nsee you at noon,ok\ncall now,spam\n", encoding="utf-8")
-    learned = Reading(text="body", label="spam")
-    assert as_learned(Reading(), learned, path, labelled=True) == Reading()
-    assert len(read_examples(Classify, path, learned=learned)) == 3
+    learned = columns_in(with_columns(settings, Reading(text="2", label="1", header=False)))
+    assert learned == Reading(text="2", label="1")
+    path = tmp_path / "plain.csv"
+    path.write_text("spam,win a prize now\nham,see you at noon\n", encoding="utf-8")
+    rows = read_examples(Classify, path, Reading(header=False), learned=learned)
+    assert [row.label for row in rows] == ["spam", "ham"]
+    with pytest.raises(DataError, match="set header=False if the first line is data"):
+        read_examples(Classify, path, learned=learned)

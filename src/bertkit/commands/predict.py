@@ -35,7 +35,7 @@ def predict(
     task: str | None = None,
     text_column: str | None = None,
     pair_column: str | None = None,
-    header: bool | None = None,
+    header: bool = True,
     separator: str | None = None,
     long: Long | None = None,
     precision: Inference = "fp32",
@@ -47,15 +47,14 @@ def predict(
         model: A fine-tuned model folder or hub id, or a folder of `bertkit export --task classify`.
         text: Input texts; by default the lines of stdin.
         pair: What goes with the text: the second of a pair, a question's context, each choice.
-        file: Examples as for training, without their labels; - is stdin. Which column is what is
-            said.
+        file: Examples as for training, labels are optional; - is stdin.
         out: A .csv, .tsv or .jsonl file, to be made, with the columns of the input and the answers.
         task: module:Class, for a task from outside the package.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
-        header: With --file: whether the first line names the columns.
-        separator: With --file: what divides columns; by default a tab, or in .csv a comma or
-            semicolon.
+        header: With --file: whether the first line contains the names of the columns.
+        separator: With --file: character that separates columns, tab, or space to split a line
+            after its first word. Default: a comma in .csv, otherwise a tab.
         long: What to do with texts longer than the model; by default what the task does, and those
             of a file are cut.
         precision: Precision of the computation.
@@ -65,7 +64,7 @@ def predict(
         raise ConfigError("--file: its rows are answered; leave out other texts, or the file")
     reading = Reading(text=text_column, pair=pair_column, header=header, separator=separator)
     if file is None and reading != Reading():
-        raise ConfigError("--text-column, --pair-column, --header, --separator: go with --file")
+        raise ConfigError("--text-column, --pair-column, --no-header, --separator: go with --file")
     for one in text or ():
         if is_table(one):
             raise ConfigError(f"{one}: a file, and not a text; its rows are answered with --file")

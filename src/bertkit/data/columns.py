@@ -1,14 +1,12 @@
-"""Which column of a labelled file holds what: as named, or told by usual names and by values."""
+"""Columns of a labeled file: recognized by their names, or named by the user."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bertkit.data.paths import suffix
-from bertkit.data.tables import FEWEST, NO_TAB, LabeledTable, are_texts
+from bertkit.data.tables import NAMES, LabeledTable
 from bertkit.errors import DataError, did_you_mean
 
 TEXTS = (
@@ -23,7 +21,7 @@ TEXTS = (
     "review",
     "sentence",
 )
-"""Usual names of the text, `sentence` last: beside a question it is the pair (QNLI)."""
+"""Names of the text column. `sentence` is the pair of a question in QNLI, and so comes last."""
 PAIRS = (
     "pair",
     "text_b",
@@ -35,7 +33,9 @@ PAIRS = (
     "#2 string",
     "sentence",
 )
+"""Names of the column of second texts."""
 LABELS = (
+    "labels",
     "score",
     "quality",
     "class",
@@ -43,109 +43,75 @@ LABELS = (
     "relatedness_score",
     "entailment_judgment",
     "target",
+    "is_duplicate",
 )
-"""Usual names of the label, where no column is called so."""
-
-NUMBERS = frozenset({"", "id", "idx", "index", "guid", "pair_id", "pairid", "#1 id", "#2 id"})
-"""Usual names of columns that number the rows or their texts; pandas leaves its own without."""
-
-USUAL = frozenset({"label", *TEXTS, *PAIRS, *LABELS})
-"""Columns that are called so hold what their name says, whatever their values are."""
+"""Names of the label column if no column is called `label`."""
 
 ONE_HOT = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """Values of a one-hot column."""
 
-INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+LONGEST_NAME = 30
+"""Number of characters of a column that messages show."""
 
 
-class UnassignedColumns:
-    """The columns of a table that have no role yet; one that is chosen has one."""
+def check_columns(table: LabeledTable, *names: str | None) -> None:
+    """Raise a DataError if the table lacks one of the named columns."""
+    for name in names:
+        if name is None or name in table.columns:
+            continue
+        if table.header and name.isdecimal():
+            hint = f"set --no-header to name columns by number ({_columns(table)})"
+        elif len(table.columns) == 1 and table.separator:
+            hint = f"set --separator if the rows have several columns ({_columns(table)})"
+        else:
+            hint = did_you_mean(name, table.columns)
+        raise DataError(f"{table.file}: no column {name!r}; {hint}")
 
-    def __init__(self, table: LabeledTable, *named: str | None) -> None:
-        """Those `named` have a role already, and where they stand in the first row of a `table`
-        that seemed to have no header, it becomes one. Raises: DataError for one that is not there.
-        """
-        table.expect([name for name in named if name])
-        for name in filter(None, named):
-            if name not in table.columns and table.unnamed:
-                raise DataError(
-                    f"{table.file}: no column {name!r}; no header line was seen; say --header if "
-                    f"the first line names the columns (columns: {', '.join(table.columns)})"
-                )
-            if name not in table.columns:
-                near = did_you_mean(name, table.columns)
-                raise DataError(f"{table.file}: no column {name!r}; {near}")
-        self.table = table
-        left = [c for c in table.columns if c.lower() not in NUMBERS and c not in named]
-        self.ids = [c for c in left if c.lower() not in USUAL and self._numbers_rows(c)]
-        self.left = [c for c in left if c not in self.ids]
 
-    def _numbers_rows(self, column: str) -> bool:
-        """Whether it holds integers that are all different, as an ID does."""
-        seen: set[str] = set()
-        for row in self.table.rows:
-            if row[column] in seen or not INTEGER.fullmatch(row[column]):
-                return False
-            seen.add(row[column])
-        return len(seen) >= FEWEST
+def find_columns(table: LabeledTable, names: Sequence[str], *used: str | None) -> list[str]:
+    """Return the columns with one of these names, in any case, in the order of the names."""
+    columns = {column.lower(): column for column in table.columns if column not in used}
+    return [columns[name] for name in names if name in columns]
 
-    def _is_one_hot(self, column: str) -> bool:
-        """Whether it contains only 0 and 1, or true and false."""
-        return all(row[column].strip().lower() in ONE_HOT for row in self.table.rows)
 
-    def usual(self, names: Sequence[str]) -> list[str]:
-        """Those left that are called so, in the order of the names and in any case."""
-        lower = {column.lower(): column for column in self.left}
-        return [lower[name] for name in names if name in lower]
+def first_column(table: LabeledTable, names: Sequence[str], *used: str | None) -> str | None:
+    """Return the first of the columns that `find_columns` returns, if any."""
+    return next(iter(find_columns(table, names, *used)), None)
 
-    def first(self, names: Sequence[str]) -> str | None:
-        """Choose the first with a usual name, if there is one."""
-        chosen = next(iter(self.usual(names)), None)
-        if chosen is not None:
-            self.left.remove(chosen)
-        return chosen
 
-    def only(self, option: str, candidates: Sequence[str], what: str | None = None) -> str:
-        """Choose the one candidate for a role, which its `option` is named after; `what` the column
-        holds is by default called the same. Raises: DataError where it is none or several."""
-        if len(candidates) == 1:
-            (chosen,) = candidates
-            self.left.remove(chosen)
-            return chosen
-        table, several = self.table, ""
-        if len(table.columns) == 1 and suffix(table.file) == ".tsv":
-            several = f": {NO_TAB}"
-        elif len(table.columns) == 1 and option == "label":
-            raise DataError(
-                f"{table.file}: the rows have one column, {table.columns[0]!r}, and labels are "
-                "lacking; give each row a label too"
-            )
-        elif candidates:
-            several = f": it could be {' or '.join(map(repr, candidates))}"
-            if option == "label" and all(map(self._is_one_hot, candidates)):
-                names = ",".join(candidates)
-                several += f", or all of them, {names!r}, if a text may have several labels"
-        elif self.ids:
-            several = f": {self.ids[0]!r} holds integers that are all different, as an ID does"
-        raise DataError(
-            f"{table.file}: cannot tell which column is the {what or option}{several}; name it "
-            f"with --{option}-column (columns: {', '.join(table.columns)})"
-        )
+def missing_columns(table: LabeledTable, options: Mapping[str, str]) -> DataError:
+    """Return the error for roles without a column: option -> role, such as text or label."""
+    roles = " and the ".join(options.values())
+    message = (
+        f"{table.file}: no column has a known name for the {roles}; name it with "
+        f"{' and '.join(options)}"
+    )
+    if table.header and "--text-column" in options:
+        message += ", or set --no-header if the first line is data"
+    return DataError(f"{message} ({_columns(table)})")
 
-    def texts(self) -> list[str]:
-        """Return the columns without a role whose values have three words on average."""
-        rows = self.table.rows
-        return [c for c in self.left if are_texts([row[c] for row in rows])]
 
-    def fewest_values(self) -> str:
-        """Of those left, the one with the fewest different values; of several the last."""
-        return min(reversed(self.left), key=lambda c: len({row[c] for row in self.table.rows}))
+def _columns(table: LabeledTable) -> str:
+    names = (
+        name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..." for name in table.columns
+    )
+    if len(table.columns) > 1 or not table.separator:
+        return f"columns: {', '.join(names)}"
+    separator = NAMES.get(table.separator, table.separator)
+    return f"one column, as the first line contains no {separator}: {', '.join(names)}"
 
 
 def choose_text(table: LabeledTable, text: str | None = None) -> str:
-    """The column of texts alone: as named, or told as `choose_columns` does. Raises: DataError."""
-    columns = UnassignedColumns(table, text)
-    return text or columns.first(TEXTS) or columns.only("text", columns.texts() or columns.left)
+    """Return the column of texts: as named, or the first with a known name.
+
+    Raises:
+        DataError: If the table lacks the column.
+    """
+    check_columns(table, text)
+    chosen = text or first_column(table, TEXTS)
+    if chosen is None:
+        raise missing_columns(table, {"--text-column": "text"})
+    return chosen
 
 
 def label_columns(label: str | None, columns: Collection[str]) -> list[str]:
@@ -197,32 +163,39 @@ def choose_columns(
     label: str | None = None,
     labelled: bool = True,
 ) -> Roles:
-    """Columns as named, or told by usual names and by what they hold; never one of several.
+    """Return the columns of text, pair and label: as named, or with known names.
 
-    Without a usual name the label is the one column that is left, and the text the one that reads
-    like one; of two columns that both may be either, the label has fewer different values.
-    Raises: DataError when a named column is not there, or it cannot be told which is which.
+    Args:
+        table: The rows.
+        text: Column of the text. If set, only `pair` sets a column of second texts.
+        pair: Column of the second text.
+        label: Column of the label, or one-hot columns separated by commas.
+        labelled: Whether the rows need a label.
+
+    Raises:
+        DataError: If a column is missing, or several have a known name of the label.
     """
-    named = (text, pair, label, *label_columns(label, table.columns))
-    table.expect([name for name in named if name])
     labels = label_columns(label, table.columns)
-    columns = UnassignedColumns(table, text, pair, *labels)
-    alone = text is not None and pair is None
-    if labelled and label is None and (usual := columns.usual(["label"]) or columns.usual(LABELS)):
-        label = columns.only("label", usual)
-    text = text or columns.first(TEXTS)
-    if text is not None and not alone and pair is None:
-        pair = columns.first(PAIRS)
-    if text is None and labelled and label is None and len(columns.left) == 2:
-        short = [column for column in columns.left if column not in columns.texts()]
-        label = columns.only("label", short if len(short) == 1 else [columns.fewest_values()])
-    if text is None:
-        text = columns.only("text", columns.texts() or columns.left)
-    if labelled and not alone and pair is None and (second := columns.texts()):
-        raise DataError(
-            f"{table.file}: {second[0]!r} beside {text!r} could be the second text of a pair; "
-            "name it with --pair-column, or the only text with --text-column"
-        )
+    check_columns(table, text, pair, *labels)
+    used = [text, pair, *labels]
     if labelled and label is None:
-        label = columns.only("label", columns.left)
+        known = find_columns(table, ("label",), *used) or find_columns(table, LABELS, *used)
+        if len(known) > 1:
+            raise DataError(
+                f"{table.file}: the label could be {' or '.join(map(repr, known))}; name it with "
+                "--label-column"
+            )
+        label = next(iter(known), None)
+        used.append(label)
+    if text is None:
+        text = first_column(table, TEXTS, *used)
+        if text is not None and pair is None:
+            pair = first_column(table, PAIRS, text, *used)
+    missing = {}
+    if text is None:
+        missing["--text-column"] = "text"
+    if labelled and label is None:
+        missing["--label-column"] = "label"
+    if text is None or missing:
+        raise missing_columns(table, missing)
     return Roles(text, label, pair, tuple(labels) if len(labels) > 1 else ())

@@ -3,7 +3,6 @@ remedy."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +36,6 @@ def check_rows(
     for sentence in (
         *_shared_rows(task, data),
         *_similar_labels(task.labels),
-        *_maybe_header(task, data["train"]),
     ):
         say(f"warning: {sentence}")
 
@@ -92,21 +90,6 @@ def _similar_labels(labels: Sequence[str]) -> list[str]:
         "learned as different ones; write them alike"
         for same in alike.values()
         if len(same) > 1
-    ]
-
-
-def _maybe_header(task: Task[Any, Any], train: Examples) -> list[str]:
-    """A first line with a label that no other row has."""
-    first = train.examples[0]
-    label = getattr(first, "label", None)
-    if label is None or label not in task.labels or not first.where.endswith(":1"):
-        return []
-    counts = Counter(example.label for example in train.examples)
-    if counts.pop(label) > 1 or min(counts.values(), default=1) == 1:
-        return []  # a label among others that are rare is one
-    return [
-        f"{first.where}: no other row has the label {label!r}; if this line names the columns, say "
-        "so (--header)"
     ]
 
 

@@ -172,7 +172,6 @@ def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
             separator=reading.separator,
             named=named if reading.text is not None else (),
         )
-        table.expect(named)
     except DataError:  # of a form that the task knows
         return {}
     places = zip(table.lines, table.rows, strict=True)

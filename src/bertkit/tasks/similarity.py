@@ -19,7 +19,14 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Positive, Settings
 from bertkit.console import say
-from bertkit.data.columns import LABELS, PAIRS, TEXTS, UnassignedColumns
+from bertkit.data.columns import (
+    LABELS,
+    PAIRS,
+    TEXTS,
+    check_columns,
+    first_column,
+    missing_columns,
+)
 from bertkit.data.row_errors import each_of
 from bertkit.data.tables import rows
 from bertkit.errors import ConfigError, DataError
@@ -147,20 +154,14 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer]):
             separator=reading.separator,
             named=named if all_named else (),
         )
-        columns = UnassignedColumns(table, reading.text, reading.pair, reading.label)
-        text = reading.text or columns.first((*ANCHORS, *TEXTS))
-        pair = reading.pair or columns.first((*POSITIVES, *PAIRS))
-        label = reading.label or columns.first(("label", *LABELS))
+        check_columns(table, *given)
+        text = reading.text or first_column(table, (*ANCHORS, *TEXTS), *given)
+        pair = reading.pair or first_column(table, (*POSITIVES, *PAIRS), text, *given)
+        label = reading.label or first_column(table, ("label", *LABELS), text, pair)
         negatives = [c for c in table.columns if c.lower().startswith(NEGATIVE)]
-        if text is None and len(table.columns) <= 2:
-            others = (column for column in table.columns if column not in (pair, label))
-            text = next(others, None)
-            pair = pair or next(others, None)
         if text is None:
-            raise DataError(
-                f"{table.file}: cannot tell which column is the text; name it with --text-column, "
-                f"and its pair with --pair-column (columns: {', '.join(table.columns)})"
-            )
+            missing = {"--text-column": "text"}
+            raise missing_columns(table, missing if pair else {**missing, "--pair-column": "pair"})
         if negatives and pair is None:
             raise DataError(f"{table.file}: negatives without a pair; name it with --pair-column")
         chosen = [text, *([pair] if pair else []), *negatives]

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from bertkit import metrics
 from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
-from bertkit.data.columns import UnassignedColumns
+from bertkit.data.columns import check_columns, first_column, missing_columns
 from bertkit.data.row_errors import each_of
 from bertkit.data.sentences import split
 from bertkit.data.tables import rows
@@ -340,13 +340,19 @@ def read_documents(
     if reading.pair is not None:
         raise ConfigError("--pair-column: a document has no second text; leave it out")
     table = rows(path, header=reading.header, separator=reading.separator)
-    columns = UnassignedColumns(table, reading.text, reading.label)
-    text = reading.text or columns.only("text", columns.usual(TEXTS)[:1], "document")
-    targets = []
-    if labelled:
-        targets = [reading.label or columns.only("label", columns.usual(usual)[:1], what)]
-        if reading.label is None and REFERENCES_COLUMN in table.columns:
-            targets.append(REFERENCES_COLUMN)
+    check_columns(table, reading.text, reading.label)
+    text = reading.text or first_column(table, TEXTS, reading.label)
+    target = (reading.label or first_column(table, usual, text)) if labelled else None
+    missing = {}
+    if text is None:
+        missing["--text-column"] = "document"
+    if labelled and target is None:
+        missing["--label-column"] = what
+    if text is None or missing:
+        raise missing_columns(table, missing)
+    targets = [] if target is None else [target]
+    if labelled and reading.label is None and REFERENCES_COLUMN in table.columns:
+        targets.append(REFERENCES_COLUMN)
 
     def example(placed: tuple[dict[str, str], int]) -> SummaryExample:
         row, line = placed

@@ -45,24 +45,31 @@ context, the choices)."""
 
 
 class Reading(Settings, frozen=True):
-    """Which columns of a file hold what; guessed, and said, where not given."""
+    """Columns and format of a file of rows."""
 
     text: str | None = msgspec.field(default=None, name="text_column")
-    """Column of the text, or of the first of a pair."""
+    """Column of the text, or of the first text of a pair. Default: a column with a known name."""
     pair: str | None = msgspec.field(default=None, name="pair_column")
-    """Column of the second text."""
+    """Column of the second text. Default: a column with a known name, unless text_column is set."""
     label: str | None = msgspec.field(default=None, name="label_column")
-    """Column of the label. For several labels per text: columns of 0 and 1, separated by commas."""
-    header: bool | None = None
-    """Whether the first line names the columns."""
+    """Column of the label. For several labels per text: columns of 0 and 1, separated by commas.
+    Default: a column with a known name."""
+    header: bool = True
+    """Whether the first line contains the names of the columns. If false, columns are called 1, 2,
+    and so on."""
     separator: str | None = None
-    """What divides columns; by default a tab, or in .csv a comma or semicolon; `space` cuts a line
-    after its first word."""
+    """Character that separates columns, tab, or space to split a line after its first word.
+    Default: a comma in .csv, otherwise a tab."""
 
     def options(self) -> dict[str, str]:
-        """The settings that are given, each as it is written on the command line."""
+        """Return the settings that differ from their defaults, as command-line options."""
+        default = Reading()
         names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
-        given = {name: written for name, written in names if getattr(self, name) is not None}
+        given = {
+            name: written
+            for name, written in names
+            if getattr(self, name) != getattr(default, name)
+        }
         return {name: f"--{written.replace('_', '-')}" for name, written in given.items()}
 
 

@@ -1,5 +1,4 @@
-"""The columns that a model learned from: its folder names them, and rows that have them are read
-so."""
+"""Columns that were named for training, in config.json."""
 
 from __future__ import annotations
 
@@ -21,11 +20,7 @@ ROLES = ("text", "pair", "label")
 def with_columns(settings: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
     """Settings of a task as config.json has them, with the columns that were named for training."""
     encoded = dict(zip(Reading.__struct_fields__, Reading.__struct_encode_fields__, strict=True))
-    named = {
-        encoded[role]: name
-        for role in ROLES
-        if (name := getattr(reading, role)) is not None and not name.isdecimal()  # a place
-    }
+    named = {encoded[role]: name for role in ROLES if (name := getattr(reading, role)) is not None}
     if not named:
         return dict(settings)
     ours = settings["bertkit"]
@@ -44,10 +39,16 @@ def columns_in(settings: Mapping[str, Any]) -> Reading:
 
 
 def as_learned(reading: Reading, learned: Reading, path: Path, *, labelled: bool) -> Reading:
-    """`reading` with the columns of training that the file has, where it names none itself; that
-    of labels only where they are wanted, for it may be there and empty."""
+    """Return `reading` with the columns of training that the file has, unless it names columns.
+
+    Args:
+        reading: The columns that the user named.
+        learned: The columns that were named for training.
+        path: The file.
+        labelled: Whether the label is read. If not, its column may exist and be empty.
+    """
     named = [name for role in ROLES if (name := getattr(reading, role)) is not None]
-    wanted = {
+    required = {
         role: name
         for role in ROLES
         if (labelled or role != "label")
@@ -55,21 +56,16 @@ def as_learned(reading: Reading, learned: Reading, path: Path, *, labelled: bool
         and (name := getattr(learned, role)) is not None
         and name not in named
     }
-    if not wanted:
+    if not required:
         return reading
-    names = [*wanted.values(), *label_columns(wanted.get("label"), ())]
+    names = [*required.values(), *label_columns(required.get("label"), ())]
     try:
         table = rows(path, header=reading.header, separator=reading.separator, named=names)
-        table.expect(names)
-    except DataError:  # the task says what is wrong, or reads files of another form
+    except DataError:  # The task reports the error, or reads files of another form.
         return reading
-    there = {
+    existing = {
         role: name
-        for role, name in wanted.items()
-        # in its own column it is a label of the first row, which was taken for a header
-        if all(
-            column in table.columns and all(row[column].strip() != column for row in table.rows)
-            for column in label_columns(name, table.columns)
-        )
+        for role, name in required.items()
+        if set(label_columns(name, table.columns)) <= set(table.columns)
     }
-    return msgspec.structs.replace(reading, **there)
+    return msgspec.structs.replace(reading, **existing)

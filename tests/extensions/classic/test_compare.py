@@ -126,7 +126,7 @@ def test_what_is_scored_is_test_and_what_chooses_is_dev(
     page = html.unescape((out / "compare.html").read_text(encoding="utf-8"))
     assert f"16 of {test} to score on." in " ".join(page.split())
     unknown = tmp_path / "unknown.tsv"
-    unknown.write_text("the cat\tneither\n", encoding="utf-8")
+    unknown.write_text("text\tlabel\nthe cat\tneither\n", encoding="utf-8")
     with pytest.raises(DataError, match="neither"):
         compare(base, train=train, dev=dev, test=unknown, out=tmp_path / "more", settings=EASY)
     assert not (tmp_path / "more").exists()

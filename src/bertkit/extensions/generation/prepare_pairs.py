@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertkit.console import say
-from bertkit.data.columns import UnassignedColumns
+from bertkit.data.columns import check_columns, first_column, missing_columns
 from bertkit.data.pairs import SIDES, Pairs, write_pairs
 from bertkit.data.readers import read_lines
 from bertkit.data.tables import rows
@@ -34,10 +34,9 @@ def prepare_pairs(
     Args:
         source: Text to translate, a sentence a line; also .gz.
         target: Translation of the source, line by line.
-        file: Instead of both: rows of .tsv, .csv or .jsonl; also .gz.
-        source_column: With a file: column of the text to translate; by default `source`, or the
-            first of two.
-        target_column: With a file: column of its translation; by default `target`, or the second.
+        file: Instead of both: rows of .tsv, .csv or .jsonl, also .gz.
+        source_column: With --file: column of the text to translate. Default: source.
+        target_column: With --file: column of its translation. Default: target.
         tokenizer: The folder of a vocabulary, made with `vocab train --use translate`.
         out: The folder, to be made.
     """
@@ -110,13 +109,15 @@ def _of_lines(source: Path, target: Path) -> tuple[Side, Side]:
 
 
 def _of_rows(file: Path, source: str | None, target: str | None) -> tuple[Side, Side]:
-    """Raises: DataError where it cannot be told which columns are meant."""
-    table = rows(file, header=True if source or target else None)
-    columns = UnassignedColumns(table, source, target)
-    two = columns.left if len(columns.left) == 2 and source is None and target is None else []
-    text = source or columns.only("source-column", columns.usual(("source",)) or two[:1], "source")
-    rest = columns.left if len(columns.left) == 1 else []
-    other = target or columns.only("target-column", columns.usual(("target",)) or rest, "target")
+    table = rows(file)
+    check_columns(table, source, target)
+    text = source or first_column(table, ("source",), target)
+    other = target or first_column(table, ("target",), text)
+    if text is None or other is None:
+        missing = {"--source-column": "source"} if text is None else {}
+        raise missing_columns(
+            table, missing if other is not None else {**missing, "--target-column": "target"}
+        )
     say(f"{table.said}; {len(table.rows):,} rows; source = {text!r}, target = {other!r}")
     places = [f"{file}:{line}" for line in table.lines]
     return (

@@ -161,7 +161,7 @@ def test_a_model_without_a_decoder_is_refused(tiny: Path, tmp_path: Path) -> Non
     [
         ('{"source": " ", "target": "a"}', ":1: the document is empty"),
         ('{"source": "a", "target": ""}', ":1: a target is lacking"),
-        ('{"source": "a", "goal": "b"}', "cannot tell which column is the target"),
+        ('{"source": "a", "goal": "b"}', "no column has a known name for the target"),
     ],
 )
 def test_bad_rows_are_named(row: str, said: str, tmp_path: Path) -> None:
