@@ -41,6 +41,7 @@ HOMES: dict[str, str] = {
     "data/multiple_choice.py": "tasks/test_choose.py",
     "data/labels.py": "tasks/test_classify.py",
     "data/paths.py": "data/test_readers.py",
+    "data/values.py": "data/test_given.py",
     "data/collate.py": "data/test_samples.py",
     "recipes/average.py": "recipes/test_translate.py",
     "extensions/generation/bleu.py": "recipes/test_translate.py",

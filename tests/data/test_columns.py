@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.columns import Roles, choose_columns, choose_text
-from bertkit.data.tables import rows
+from bertkit.data.rows import Rows
 from bertkit.errors import DataError
 
 
@@ -35,7 +35,7 @@ def table(tmp_path: Path, *lines: str) -> Path:
 )
 def test_columns_are_recognized_by_name(header: str, roles: Roles, tmp_path: Path) -> None:
     row = "|".join("a" for _ in header.split("|"))
-    assert choose_columns(rows(table(tmp_path, header, row))) == roles
+    assert choose_columns(Rows.read(table(tmp_path, header, row))) == roles
 
 
 NO_HEADER = r", or set header=False if the first line is data \(columns: "
@@ -69,18 +69,18 @@ def test_columns_without_a_known_name_must_be_named(
     lines: list[str], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=message):
-        choose_columns(rows(table(tmp_path, *lines)))
+        choose_columns(Rows.read(table(tmp_path, *lines)))
 
 
 def test_columns_without_a_header_must_be_named(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "ham|see you at noon", "spam|win a prize"), header=False)
+    found = Rows.read(table(tmp_path, "ham|see you at noon", "spam|win a prize"), header=False)
     with pytest.raises(DataError, match=r"text_column= and label_column= \(columns: 1, 2\)"):
         choose_columns(found)
     assert choose_columns(found, text="2", label="1") == Roles("2", "1")
 
 
 def test_named_columns_precede_known_names(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "text|text2|label|score", "a|b|x|1.5"))
+    found = Rows.read(table(tmp_path, "text|text2|label|score", "a|b|x|1.5"))
     assert choose_columns(found, text="text2") == Roles("text2", "label")
     assert choose_columns(found, label="score", pair="text2") == Roles("text", "score", "text2")
     assert choose_columns(found, labelled=False) == Roles("text", None)
@@ -89,7 +89,7 @@ def test_named_columns_precede_known_names(tmp_path: Path) -> None:
 
 
 def test_text_column_alone_selects_single_texts(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "sentence1|sentence2|label", "a|b|x"))
+    found = Rows.read(table(tmp_path, "sentence1|sentence2|label", "a|b|x"))
     assert choose_columns(found, text="sentence2") == Roles("sentence2", "label")
 
 
@@ -100,25 +100,25 @@ def test_roles_are_written_for_the_user() -> None:
 
 @pytest.mark.parametrize("role", ["text", "pair", "label"])
 def test_choose_columns_rejects_a_missing_column(role: str, tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "text|label", "a|x"))
+    found = Rows.read(table(tmp_path, "text|label", "a|x"))
     with pytest.raises(DataError, match=r"rows\.tsv: no column 'labl'; did you mean 'label'"):
         choose_columns(found, **{role: "labl"})
 
 
 def test_columns_have_no_numbers_below_a_header(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "ham|see you at noon", "spam|win a prize"))
+    found = Rows.read(table(tmp_path, "ham|see you at noon", "spam|win a prize"))
     message = r"no column '2'; set header=False to name columns by number \(columns: ham, see"
     with pytest.raises(DataError, match=message):
         choose_columns(found, text="2", label="1")
 
 
 def test_a_column_has_one_role(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "text|sentence1|label", "a fine day|a grim day|x"))
+    found = Rows.read(table(tmp_path, "text|sentence1|label", "a fine day|a grim day|x"))
     assert choose_columns(found, pair="text") == Roles("sentence1", "label", "text")
 
 
 def test_rows_without_labels_have_only_a_text(tmp_path: Path) -> None:
-    found = rows(table(tmp_path, "text", "a fine day"))
+    found = Rows.read(table(tmp_path, "text", "a fine day"))
     with pytest.raises(DataError, match=r"no column has a known name for the label"):
         choose_columns(found)
     assert choose_columns(found, labelled=False) == Roles("text", None)

@@ -65,7 +65,7 @@ def test_rows_are_read(tmp_path: Path) -> None:
     found = read(path, "\n\n".join(map(json.dumps, rows)))
     assert found == [
         Question("Who?", "He.", (("He", 0),), "7", f"{path}:1"),
-        Question("Who?", "She.", (), "line 3", f"{path}:3"),
+        Question("Who?", "She.", (), f"{path}:3", f"{path}:3"),
     ]
 
 
@@ -129,7 +129,11 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
         ("a.jsonl", ROW % '{"text": [""], "answer_start": [0]}', r"a\.jsonl:1: an answer is empty"),
         ("a.jsonl", '\n{"question": "", "context": "a"}', r":2: has no answers"),
         ("a.jsonl", ROW.replace("Who?", "") % json.dumps(NONE), r":1: the question is empty"),
-        ("a.jsonl", '{"question": "\\ud800", "context": "a"}', r"a\.jsonl:1: not JSON"),
+        (
+            "a.jsonl",
+            '{"question": "\\ud800", "context": "a"}',
+            r"a\.jsonl:1: half of a surrogate pair",
+        ),
         ("a.jsonl", ROW % "[]", r"a\.jsonl:1: answers: expected `object \| null`, got `array`"),
         ("a.csv", "question,context\na,b\n", r"a\.csv: unknown file type; pass a \.json"),
     ],

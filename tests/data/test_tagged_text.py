@@ -153,7 +153,7 @@ def test_both_forms_of_entities_are_read_and_sorted(tmp_path: Path) -> None:
     first, second = read_spans(path)
     assert first.entities == [(0, 3, "PER"), (6, 9, "PER")]
     assert [first.text[start:end] for start, end, _ in first.entities] == ["Ada", "Joe"]
-    assert (second.text, second.entities, second.line) == ("", [], 3)
+    assert (second.text, second.entities, second.where) == ("", [], f"{path}:3")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.factories import pdf
 from bertkit.data.question_answering import read_questions
 from bertkit.data.readers import documents as raw_documents
 from bertkit.data.readers import parquet_rows, read_text
-from bertkit.data.tables import rows
+from bertkit.data.rows import Rows
 from bertkit.data.tagged_text import read_conll
 from bertkit.errors import DataError
 from bertkit.extensions.search.document_formats import convert
@@ -50,9 +50,9 @@ READERS: dict[str, tuple[Reader, str, str, str]] = {
     "a.txt.gz": (read_text, "a word\n", "", ""),
     "b.txt.gz": (lambda path: list(raw_documents([path])), "a word\n", "", ""),
     "c.jsonl.gz": (lambda path: list(raw_documents([path])), '{"text": "a"}\n', "", ""),
-    "d.tsv.gz": (rows, "a good film\t1\n", "", ""),
-    "e.csv.gz": (rows, "a good film,1\n", "text,label\n", ""),
-    "f.jsonl.gz": (rows, '{"text": "a", "label": 1}\n', "", ""),
+    "d.tsv.gz": (Rows.read, "a good film\t1\n", "", ""),
+    "e.csv.gz": (Rows.read, "a good film,1\n", "text,label\n", ""),
+    "f.jsonl.gz": (Rows.read, '{"text": "a", "label": 1}\n', "", ""),
     "g.json.gz": (lambda path: read_questions(path, labelled=True), " \n", '{"data": []', "}"),
     "h.conll.gz": (read_conll, "a O\n", "", ""),
     "i.html.gz": (convert, "<p>a\n", "", ""),

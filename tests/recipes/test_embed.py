@@ -54,18 +54,18 @@ def test_cut_texts_are_counted_and_long_ones_leave_nothing(tiny: Path, tmp_path:
 def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     texts = ["a b", "c", "d e f"]
-    table = pandas.DataFrame({"id": [1, 2, 3], "body": texts})
+    table = pandas.DataFrame({"id": [1, 2, 3], "text": texts})
     path = tmp_path / "rows.jsonl"
     table.to_json(path, orient="records", lines=True)
     opened = pipeline("embed", tiny)
     expected = opened(texts)
-    for rows in (texts, table, table["body"], path, [{"body": text} for text in texts]):
+    for rows in (texts, table, table["text"], path, [{"text": text} for text in texts]):
         np.testing.assert_array_equal(embed(tiny, rows), expected)
         np.testing.assert_array_equal(opened(rows), expected)
     np.testing.assert_array_equal(embed(str(tiny), "c"), opened("c"))
-    np.testing.assert_array_equal(opened(table, text_column="body"), expected)
-    with pytest.raises(DataError, match=r"^texts: no column 'bdy'; did you mean 'body'"):
-        embed(tiny, table, text_column="bdy")
+    np.testing.assert_array_equal(opened(table, text_column="text"), expected)
+    with pytest.raises(DataError, match=r"^texts: no column 'txt'; did you mean 'text'"):
+        embed(tiny, table, text_column="txt")
     with pytest.raises(DataError, match=r"^texts\.iloc\[1\]: the text is empty; remove the row"):
         embed(tiny, pandas.Series(["a", None]))
 

@@ -180,7 +180,7 @@ def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
     for name in ("text", "label"):
         with pytest.raises(ConfigError, match=rf"^{name}_column: rows of .jsonl hold"):
             Tag.read(path, Reading(**{name: "0"}), labelled=True)
-    with pytest.raises(DataError, match=r"b\.jsonl: no field 'text'; did you mean 'texts'"):
+    with pytest.raises(DataError, match=r"b\.jsonl: no column 'text'; did you mean 'texts'"):
         Tag.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)
     with pytest.raises(DataError, match=r"c\.jsonl:1: half of a surrogate pair"):
         Tag.read(write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labelled=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.data.rows import Rows
 from bertkit.errors import DataError
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import read_examples
@@ -46,10 +47,9 @@ def test_they_are_taken_where_the_file_has_them(letters: Path) -> None:
         ("win a prize now", "yes"),
         ("see you at noon", "no"),
     ]
-    part, none = Reading(text="body", label="gone"), letters.with_name("none.csv")
-    assert as_learned(Reading(), part, letters, labelled=True) == Reading(text="body")
-    assert as_learned(Reading(), LEARNED, letters, labelled=False) == Reading(text="body")
-    assert as_learned(Reading(), LEARNED, none, labelled=True) == Reading()
+    part, table = Reading(text="body", label="gone"), Rows.read(letters)
+    assert as_learned(Reading(), part, table, labelled=True) == Reading(text="body")
+    assert as_learned(Reading(), LEARNED, table, labelled=False) == Reading(text="body")
 
 
 def test_they_go_before_usual_names(tmp_path: Path) -> None:
@@ -62,9 +62,10 @@ def test_they_go_before_usual_names(tmp_path: Path) -> None:
 def test_what_is_named_now_wins(letters: Path) -> None:
     named = Reading(text="remark")
     both = Reading(text="remark", label="is_spam")
-    assert as_learned(named, LEARNED, letters, labelled=True) == both
+    table = Rows.read(letters)
+    assert as_learned(named, LEARNED, table, labelled=True) == both
     swapped = Reading(text="is_spam")
-    assert as_learned(swapped, LEARNED, letters, labelled=True) == swapped
+    assert as_learned(swapped, LEARNED, table, labelled=True) == swapped
 
 
 def test_config_json_keeps_column_numbers(tmp_path: Path) -> None:

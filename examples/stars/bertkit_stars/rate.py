@@ -12,7 +12,6 @@ Source: Cao, Mirjalili and Raschka 2020 (CORAL), equation 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
+from bertkit.data.rows import Source
 from bertkit.errors import DataError
 from bertkit.models.heads import Pooler
 from bertkit.models.transformer import Transformer
@@ -68,9 +68,9 @@ class Rate(Task[LabelExample, Stars]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[LabelExample], str]:
-        return Classify.read(path, reading, labelled=labelled)
+        return Classify.read(source, reading, labelled=labelled)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> LabelExample:

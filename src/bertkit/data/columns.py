@@ -6,7 +6,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bertkit.data.tables import NAMES, LabeledTable
+from bertkit.data.row_errors import each_of
+from bertkit.data.rows import NAMES, Rows
 from bertkit.errors import DataError, did_you_mean
 
 TEXTS = (
@@ -54,8 +55,17 @@ LONGEST_NAME = 30
 """Number of characters of a column that messages show."""
 
 
-def check_columns(table: LabeledTable, *names: str | None) -> None:
-    """Raise a DataError if the table lacks one of the named columns."""
+def check_columns(table: Rows, *names: str | None, only: bool = False) -> None:
+    """Check that a table has the named columns, and that its rows have equally many columns.
+
+    Args:
+        table: The rows.
+        *names: The columns that the user named.
+        only: Whether no other columns are used. Rows may then have more or fewer other columns.
+
+    Raises:
+        DataError: If a column is missing, or a row has another number of columns.
+    """
     for name in names:
         if name is None or name in table.columns:
             continue
@@ -65,25 +75,26 @@ def check_columns(table: LabeledTable, *names: str | None) -> None:
             hint = f"set --separator if the rows have several columns ({_columns(table)})"
         else:
             hint = did_you_mean(name, table.columns)
-        raise DataError(f"{table.file}: no column {name!r}; {hint}")
+        raise DataError(f"{table.name}: no column {name!r}; {hint}")
+    table.check_lengths(*(filter(None, names) if only else ()))
 
 
-def find_columns(table: LabeledTable, names: Sequence[str], *used: str | None) -> list[str]:
+def find_columns(table: Rows, names: Sequence[str], *used: str | None) -> list[str]:
     """Return the columns with one of these names, in any case, in the order of the names."""
     columns = {column.lower(): column for column in table.columns if column not in used}
     return [columns[name] for name in names if name in columns]
 
 
-def first_column(table: LabeledTable, names: Sequence[str], *used: str | None) -> str | None:
+def first_column(table: Rows, names: Sequence[str], *used: str | None) -> str | None:
     """Return the first of the columns that `find_columns` returns, if any."""
     return next(iter(find_columns(table, names, *used)), None)
 
 
-def missing_columns(table: LabeledTable, options: Mapping[str, str]) -> DataError:
+def missing_columns(table: Rows, options: Mapping[str, str]) -> DataError:
     """Return the error for roles without a column: option -> role, such as text or label."""
     roles = " and the ".join(options.values())
     message = (
-        f"{table.file}: no column has a known name for the {roles}; name it with "
+        f"{table.name}: no column has a known name for the {roles}; name it with "
         f"{' and '.join(options)}"
     )
     if table.header and "--text-column" in options:
@@ -91,7 +102,7 @@ def missing_columns(table: LabeledTable, options: Mapping[str, str]) -> DataErro
     return DataError(f"{message} ({_columns(table)})")
 
 
-def _columns(table: LabeledTable) -> str:
+def _columns(table: Rows) -> str:
     names = (
         name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..." for name in table.columns
     )
@@ -101,7 +112,7 @@ def _columns(table: LabeledTable) -> str:
     return f"one column, as the first line contains no {separator}: {', '.join(names)}"
 
 
-def choose_text(table: LabeledTable, text: str | None = None) -> str:
+def choose_text(table: Rows, text: str | None = None) -> str:
     """Return the column of texts: as named, or the first with a known name.
 
     Raises:
@@ -133,22 +144,31 @@ class Roles:
     pair: str | None = None
     labels: tuple[str, ...] = ()
 
-    def label_of(self, row: Mapping[str, str], where: str) -> str | None:
-        """Return the label of a row as written; of one-hot columns, a JSON list.
+    def labels_of(self, table: Rows) -> Sequence[str | None]:
+        """Return the label of each row as written; of one-hot columns, a JSON list.
 
         Raises:
             DataError: If a one-hot column contains something else than 0 and 1.
         """
         if not self.labels:
-            return None if self.label is None else row[self.label].strip()
-        for column in self.labels:
-            if row[column].strip().lower() not in ONE_HOT:
-                raise DataError(
-                    f"{where}: expected 0 or 1 in column {column!r}, got {row[column]!r}; set "
-                    "--label-column to columns of 0 and 1, or to a single column"
-                )
-        names = [column for column in self.labels if ONE_HOT[row[column].strip().lower()]]
-        return json.dumps(names, ensure_ascii=False)
+            return [None] * len(table) if self.label is None else table.texts(self.label)
+        columns = [table.texts(column) for column in self.labels]
+
+        def label(index: int) -> str:
+            names = []
+            for name, values in zip(self.labels, columns, strict=True):
+                value = ONE_HOT.get(values[index].strip().lower())
+                if value is None:
+                    raise DataError(
+                        f"{table.where(index)}: expected 0 or 1 in column {name!r}, got "
+                        f"{values[index]!r}; set --label-column to columns of 0 and 1, or to a "
+                        "single column"
+                    )
+                if value:
+                    names.append(name)
+            return json.dumps(names, ensure_ascii=False)
+
+        return each_of(label, range(len(table)))
 
     def __str__(self) -> str:
         parts = (("text", self.text), ("pair", self.pair), ("label", self.label))
@@ -156,7 +176,7 @@ class Roles:
 
 
 def choose_columns(
-    table: LabeledTable,
+    table: Rows,
     *,
     text: str | None = None,
     pair: str | None = None,
@@ -176,13 +196,14 @@ def choose_columns(
         DataError: If a column is missing, or several have a known name of the label.
     """
     labels = label_columns(label, table.columns)
-    check_columns(table, text, pair, *labels)
+    is_complete = text is not None and (label is not None or not labelled)
+    check_columns(table, text, pair, *labels, only=is_complete)
     used = [text, pair, *labels]
     if labelled and label is None:
         known = find_columns(table, ("label",), *used) or find_columns(table, LABELS, *used)
         if len(known) > 1:
             raise DataError(
-                f"{table.file}: the label could be {' or '.join(map(repr, known))}; name it with "
+                f"{table.name}: the label could be {' or '.join(map(repr, known))}; name it with "
                 "--label-column"
             )
         label = next(iter(known), None)

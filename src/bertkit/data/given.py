@@ -1,123 +1,102 @@
-"""Rows that a program has in memory, as the `.jsonl` file that every task reads.
+"""Rows in memory.
 
-A DataFrame (of pandas or polars), a `datasets.Dataset`, a table of pyarrow, a mapping of columns, a
-column of texts, dicts, or (text, label) and (text, pair, label) tuples: columns are told by their
-names and values, as those of a file are.
+Rows are a DataFrame (pandas or polars), a `datasets.Dataset`, a pyarrow table, a mapping of
+columns, a column of texts, dicts, or (text, label) and (text, pair, label) tuples.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
-from datetime import date, time, timedelta
-from decimal import Decimal
-from enum import Enum
-from pathlib import Path, PurePath
-from tempfile import TemporaryDirectory
+from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 
 from bertkit.data.columns import choose_text
-from bertkit.data.paths import suffix
-from bertkit.data.readers import parquet_rows
-from bertkit.data.tables import rows as read_table
-from bertkit.errors import BertkitError, DataError
+from bertkit.data.rows import Rows
+from bertkit.data.values import is_missing, json_value, text_of
+from bertkit.errors import DataError
 
 TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}
-"""What the items of a tuple are, by how many there are."""
+"""Columns of tuples, by length."""
 
 KINDS = "a DataFrame, (text, label) tuples, dicts, or a file"
 
-LARGEST_WHOLE = 2.0**53
-"""Up to it a float that is a whole number is one exactly."""
-
 
 def is_rows(items: Any) -> bool:
-    """Whether items to be answered are rows with columns, or a column, and no list of texts."""
+    """Return whether items are rows with columns, or a column, rather than a list of texts."""
     if isinstance(items, str | bytes | tuple):
         return False
     if isinstance(items, Path | Mapping) or _is_table(items):
         return True
     if isinstance(items, Sequence):
         return bool(items) and isinstance(items[0], Mapping)
-    return isinstance(items, Sized)  # of pandas or numpy a column
+    return isinstance(items, Sized)  # A column of pandas or numpy.
 
 
 def several(texts: Any, column: str | None = None) -> Any:
-    """What is asked of a pipeline, as many: one text as a list of it, rows as their texts."""
+    """Return one text as a list, and rows as their texts."""
     if isinstance(texts, str):
         return [texts]
     return texts_of(texts, column, "texts") if is_rows(texts) else texts
 
 
 def are_examples(rows: Any) -> bool:
-    """Whether these are a task's own examples, which know where they stand."""
-    # a column of pandas has a method of that name
+    """Return whether rows are examples of a task."""
+    # A pandas column has a method called `where`.
     return (
         isinstance(rows, Sequence) and bool(rows) and isinstance(getattr(rows[0], "where", 0), str)
     )
 
 
-@contextmanager
-def as_file(rows: Any, name: str) -> Iterator[tuple[Path, Callable[[str], str]]]:
-    """A `.jsonl` file of rows, a line each, and what makes words about it words about the rows.
+def rows_of(value: Any, name: str) -> Rows:
+    """Return the rows of a value in memory.
 
-    `name` is what the program calls them: the file's fifth line becomes `name[4]`, or of pandas
-    `name.iloc[4]`, in errors that the block raises as well. A `.parquet` file is rows, too.
-    Raises: DataError for what no file of rows can hold.
+    Args:
+        value: The rows.
+        name: Name of the value in the program. Messages contain `name[4]`, or of pandas
+            `name.iloc[4]`.
+
+    Raises:
+        DataError: If the value is not rows.
     """
-    rows = list(rows) if isinstance(rows, Iterator) else rows
-    place = _place(rows, name)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.jsonl"
-        lines = re.compile(re.escape(str(path)) + r":(\d+)")
-
-        def told(words: str) -> str:
-            words = lines.sub(lambda line: f"{place}[{int(line[1]) - 1}]", words)
-            return words.replace(str(path), name)
-
-        _write(rows, name, path)
-        if not path.stat().st_size:
-            raise DataError(f"{name}: no rows")
-        try:
-            yield path, told
-        except BertkitError as error:
-            raise type(error)(told(str(error))) from None
+    if not (hasattr(value, "__iter__") or is_rows(value)):
+        raise DataError(f"{name}: {type(value).__name__} holds no rows; give {KINDS}")
+    place = f"{name}.iloc" if hasattr(value, "iloc") else name
+    options: dict[str, Any] = {"place": place, "text": text_of, "plain": json_value}
+    columns = _columns(value, name)
+    if columns is not None:
+        rows = Rows(name, columns, **options)
+    else:
+        items = of_dataset(value) if hasattr(value, "features") else _of_items(value, name, place)
+        rows = Rows.of_records(name, items, **options)
+    if not len(rows):
+        raise DataError(f"{name}: no rows")
+    return rows
 
 
 def texts_of(rows: Any, text: str | None, name: str) -> Sequence[str]:
-    """The texts of any rows, or of a file of rows: of its column `text`, or the one that reads so.
+    """Return the texts of rows, or of a file of rows.
 
-    Raises: DataError for an empty text, or where no column can be told.
+    Args:
+        rows: The rows, texts, or a Path.
+        text: The column of the texts. Default: a column with a known name.
+        name: Name of the rows in the program.
+
+    Raises:
+        DataError: If a text is empty, or no column has a known name.
     """
     if isinstance(rows, Sequence) and all(isinstance(one, str) for one in rows):
         return rows
-    if isinstance(rows, Path) and suffix(rows) != ".parquet":
-        return _texts(rows, text)
-    with as_file(rows, str(rows) if isinstance(rows, Path) else name) as (path, _):
-        return _texts(path, text)
-
-
-def _texts(path: Path, text: str | None) -> list[str]:
-    table = read_table(path)
-    column = choose_text(table, text)
-    for row, line in zip(table.rows, table.lines, strict=True):
-        if not row[column].strip():
-            raise DataError(f"{path}:{line}: the text is empty; remove the row")
-    return [row[column] for row in table.rows]
+    table = Rows.read(rows) if isinstance(rows, Path) else rows_of(rows, name)
+    texts = table.texts(choose_text(table, text))
+    for index, one in enumerate(texts):
+        if not one.strip():
+            raise DataError(f"{table.where(index)}: the text is empty; remove the row")
+    return texts
 
 
 # ---- as rows
-
-
-def _place(rows: Any, name: str) -> str:
-    """What a row's number stands behind: pandas asks for `iloc`."""
-    return f"{name}.iloc" if hasattr(rows, "iloc") else name
 
 
 def name_of(rows: Any) -> str | None:
@@ -137,45 +116,38 @@ def _is_table(rows: Any) -> bool:
     return hasattr(rows, "columns") or hasattr(rows, "column_names")
 
 
-def _records(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
-    if isinstance(rows, Path):
-        yield from parquet_rows(rows)
-    elif isinstance(rows, Mapping):
-        yield from _of_columns(rows, name)
-    elif hasattr(rows, "itertuples"):  # pandas
-        columns = [str(column) for column in rows.columns]
-        if twice := {column for column in columns if columns.count(column) > 1}:
-            raise DataError(f"{name}: two columns are called {min(twice)!r}; rename one")
-        for row in rows.itertuples(index=False, name=None):
-            yield dict(zip(columns, row, strict=True))
-    elif hasattr(rows, "iter_rows"):  # polars
-        yield from rows.iter_rows(named=True)
-    elif hasattr(rows, "to_batches"):  # pyarrow
-        for batch in rows.to_batches():
-            yield from batch.to_pylist()
-    elif hasattr(rows, "features"):  # datasets
-        yield from of_dataset(rows)
-    else:
-        yield from _of_items(rows, name)
+def _columns(rows: Any, name: str) -> dict[str, Sequence[Any]] | None:
+    """Return the columns of a table; None if the rows are a sequence of items."""
+    if isinstance(rows, Mapping):
+        return _of_columns(rows, name)
+    if hasattr(rows, "features") or not _is_table(rows):
+        return None
+    is_pandas = hasattr(rows, "iloc")
+    listed = rows.columns if is_pandas or not hasattr(rows, "column_names") else rows.column_names
+    names = [str(column) for column in listed]
+    if twice := {column for column in names if names.count(column) > 1}:
+        raise DataError(f"{name}: two columns are called {min(twice)!r}; rename one")
+    if is_pandas:
+        return {column: rows.iloc[:, i].tolist() for i, column in enumerate(names)}
+    return {column: _cells(rows[column]) for column in names}
 
 
-def _of_columns(columns: Mapping[Any, Any], name: str) -> Iterator[Mapping[Any, Any]]:
+def _of_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[Any]]:
     if part := next((key for key, part in columns.items() if _is_table(part)), None):
         raise DataError(f"{name}: holds parts, each a table; give one, such as [{part!r}] of it")
     for column, cells in columns.items():
         if isinstance(cells, str) or not hasattr(cells, "__iter__"):
             raise DataError(f"{name}: {column!r} is {_a(cells)}, and no column; give a list")
-    values = {column: _cells(cells) for column, cells in columns.items()}
+    values = {str(column): _cells(cells) for column, cells in columns.items()}
     sizes = {column: len(cells) for column, cells in values.items()}
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{column!r} {size:,}" for column, size in sizes.items())
-        raise DataError(f"{name}: columns of different lengths ({told}); make them equal")
-    for row in zip(*values.values(), strict=True):
-        yield dict(zip(values, row, strict=True))
+        counts = ", ".join(f"{column!r} {size:,}" for column, size in sizes.items())
+        raise DataError(f"{name}: columns of different lengths ({counts}); make them equal")
+    return values
 
 
 def of_dataset(rows: Any) -> Iterator[Mapping[str, Any]]:
-    """The rows of a `datasets.Dataset`; numbers of classes come as the names of these."""
+    """Yield the rows of a `datasets.Dataset`, with names of classes instead of their numbers."""
     named: dict[str, Callable[[Any], Any]] = {}
     for column, feature in (rows.features or {}).items():
         kinds: tuple[Any, ...] = (feature, getattr(feature, "feature", None))  # of a list's items
@@ -188,19 +160,19 @@ def of_dataset(rows: Any) -> Iterator[Mapping[str, Any]]:
 
 def _classes(name: Callable[[Any], Any] | None, value: Any) -> Any:
     if name is None or value is None or (isinstance(value, int) and value < 0):
-        return value if name is None else None  # -1 in published test sets
+        return value if name is None else None  # Published test sets contain -1.
     return name(value)
 
 
-def _of_items(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
+def _of_items(rows: Any, name: str, place: str) -> Iterator[Mapping[Any, Any]]:
     if _are_columns(rows):
         raise DataError(
             f"{name}: a {type(rows).__name__} of columns; give a DataFrame, or "
             "list(zip(texts, labels))"
         )
-    first, place = "", _place(rows, name)
+    first = ""
     for number, item in enumerate(_cells(rows)):
-        if isinstance(item, str) or _missing(item):
+        if isinstance(item, str) or is_missing(item):
             item = (item,)
         if not isinstance(item, Mapping | tuple | list | np.ndarray):
             raise DataError(f"{place}[{number}]: {_a(item)} is no row; give {KINDS}")
@@ -219,7 +191,7 @@ def _of_items(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
 
 
 def _are_columns(rows: Any) -> bool:
-    """Columns side by side, where rows are wanted: of a library, or too long to be rows."""
+    """Return whether a list or tuple contains columns rather than rows."""
     if not isinstance(rows, list | tuple) or len(rows) not in TUPLES:
         return False
     if any(hasattr(one, "to_pylist") or hasattr(one, "to_list") for one in rows):
@@ -229,88 +201,12 @@ def _are_columns(rows: Any) -> bool:
 
 
 def _cells(column: Any) -> Sequence[Any]:
-    """The values of a column, of whichever library."""
+    """Return the values of a column of any library."""
     for method in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, method):
             cells: list[Any] = getattr(column, method)()
             return cells
     return column if isinstance(column, Sequence) else list(column)
-
-
-# ---- as lines
-
-
-def _write(rows: Any, name: str, path: Path) -> None:
-    """Cells as pandas writes them to a .csv file; as JSON has them where any row holds a list."""
-    place = _place(rows, name)
-    lists = any(isinstance(value, LISTS) for row in _records(rows, name) for value in row.values())
-    cell = json_value if lists else _cell
-    with path.open("w", encoding="utf-8") as file:
-        for number, row in enumerate(_records(rows, name)):
-            try:
-                line = {str(key): cell(value) for key, value in row.items()}
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            except TypeError:
-                column, value = next((k, v) for k, v in row.items() if not _writable(v))
-                raise DataError(
-                    f"{place}[{number}]: column {column!r} holds {_a(value)}; give text, numbers "
-                    "or lists, or drop the column"
-                ) from None
-            except UnicodeEncodeError:
-                raise DataError(
-                    f"{place}[{number}]: half of a surrogate pair is no character; write \\ufffd"
-                ) from None
-
-
-LISTS = (list, tuple, set, frozenset, Mapping, np.ndarray)
-
-
-def _cell(value: Any) -> Any:
-    """A cell of a .csv file: `True` and `1.0`."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool):
-        return str(value)
-    return value if isinstance(value, float) and math.isfinite(value) else json_value(value)
-
-
-def json_value(value: Any) -> Any:
-    """As JSON has it: nothing for what is missing, lists for arrays and sets, no whole floats."""
-    if isinstance(value, str):
-        return value
-    if _missing(value):
-        return None
-    if isinstance(value, np.ndarray):
-        return [json_value(item) for item in value.tolist()]
-    if isinstance(value, np.generic):
-        return json_value(value.item())
-    if isinstance(value, set | frozenset):
-        return [json_value(item) for item in sorted(value, key=str)]
-    if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE:
-        return int(value)  # arrays of labels or of offsets may hold floats
-    if isinstance(value, Enum):
-        return json_value(value.value)
-    if isinstance(value, date | time | timedelta | Decimal | UUID | PurePath):
-        return str(value)
-    return value
-
-
-def _missing(value: Any) -> bool:
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float | np.floating) and not math.isfinite(value)
-
-
-def _writable(value: Any) -> bool:
-    try:
-        json.dumps(json_value(value))
-    except TypeError:
-        return False
-    return True
 
 
 def _a(value: Any) -> str:

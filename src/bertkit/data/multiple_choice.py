@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from bertkit.data.paths import suffix
-from bertkit.data.readers import json_object, numbered
-from bertkit.data.row_errors import each_of
+from bertkit.data.rows import Source, each_record, has_records
 from bertkit.errors import DataError, did_you_mean
 
 
@@ -33,17 +30,17 @@ class ChoiceQuestion:
     """Its number in the file, where texts are turns of dialogues up to some place."""
 
 
-def read_choices(path: Path, labelled: bool) -> tuple[list[ChoiceQuestion], str]:
-    """Return the questions of a .jsonl file and a one-line summary.
+def read_choices(source: Source, labelled: bool) -> tuple[list[ChoiceQuestion], str]:
+    """Return the questions of a .jsonl file, or of rows, and a one-line summary.
 
     Raises: DataError naming file and line.
     """
-    if suffix(path) != ".jsonl":
-        raise DataError(f"{path}: unknown file type; pass a .jsonl file, or .jsonl.gz")
-    questions = _json_rows(path, labelled)
+    if not has_records(source):
+        raise DataError(f"{source}: unknown file type; pass a .jsonl file, or .jsonl.gz")
+    questions = _read_rows(source, labelled)
     sizes = {len(question.choices) for question in questions}
     most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
-    return questions, f"{path}: {len(questions):,} questions of {most} choices"
+    return questions, f"{source}: {len(questions):,} questions of {most} choices"
 
 
 def is_right(question: ChoiceQuestion, index: int) -> bool:
@@ -76,20 +73,24 @@ def checked(question: ChoiceQuestion) -> ChoiceQuestion:
 
 
 R = TypeVar("R")
+S = TypeVar("S")
 
 
-def json_rows(path: Path, row: type[R]) -> list[tuple[str, R]]:
-    """The rows of a .jsonl file, with "file:line". Raises: DataError for those of another form."""
+def each_row(read: Callable[[str, S], R], kind: type[S], source: Source) -> list[R]:
+    """Return the results of `read(where, row)` for rows of one type.
 
-    def read(numbered_line: tuple[int, str]) -> tuple[str, R]:
-        number, line = numbered_line
-        where = f"{path}:{number}"
+    Raises:
+        DataError: If a row has another type, or cannot be read.
+    """
+
+    def convert(where: str, fields: dict[str, Any]) -> R:
         try:
-            return where, msgspec.convert(json_object(line.encode(), where), row)
+            row = msgspec.convert(fields, kind)
         except msgspec.ValidationError as error:
             raise DataError(f"{where}: {error}") from None
+        return read(where, row)
 
-    return each_of(read, numbered(path))
+    return each_record(convert, source)
 
 
 def place_of(text: str, choices: Sequence[str], where: str) -> int:
@@ -116,9 +117,8 @@ class _Row(msgspec.Struct, frozen=True):
     label: int | str | None = None
 
 
-def _json_rows(path: Path, labelled: bool) -> list[ChoiceQuestion]:
-    def question(placed: tuple[str, _Row]) -> ChoiceQuestion:
-        where, row = placed
+def _read_rows(source: Source, labelled: bool) -> list[ChoiceQuestion]:
+    def question(where: str, row: _Row) -> ChoiceQuestion:
         texts = [text for text in (row.context, row.question) if text is not None]
         if not all(text.strip() for text in texts) or not texts:
             raise DataError(f"{where}: no question and no context, or an empty one; give a text")
@@ -131,4 +131,4 @@ def _json_rows(path: Path, labelled: bool) -> list[ChoiceQuestion]:
             answer = _place(row.label, row.choices, where)
         return checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), where))
 
-    return each_of(question, json_rows(path, _Row))
+    return each_row(question, _Row, source)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from bertkit.data.paths import suffix
-from bertkit.data.readers import numbered, read_text
-from bertkit.data.row_errors import each_of
+from bertkit.data.readers import read_text
+from bertkit.data.rows import Source, each_record, has_records
 from bertkit.errors import DataError
 
 
@@ -81,9 +81,11 @@ class _Row(msgspec.Struct):
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def _decode(raw: str | msgspec.Raw, kind: type[S], file: str, path: str = "") -> S:
+def _decode(raw: str | msgspec.Raw | dict[str, Any], kind: type[S], file: str, path: str = "") -> S:
     """A JSON value as `kind`. Raises: DataError with the place of what does not fit."""
     try:
+        if isinstance(raw, dict):
+            return msgspec.convert(raw, kind)
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         text, _, inner = str(error).partition(" - at ")
@@ -123,16 +125,14 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
                 )
 
 
-def _json_rows(file: Path, labelled: bool) -> list[Question]:
+def _read_rows(source: Source, labelled: bool) -> list[Question]:
     """Read rows {"question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     "id" is optional.
     """
 
-    def question(numbered_line: tuple[int, str]) -> Question:
-        number, line = numbered_line
-        where = f"{file}:{number}"
-        row = _decode(line, _Row, where)
+    def question(where: str, fields: dict[str, Any]) -> Question:
+        row = _decode(fields, _Row, where)
         answers = None
         if row.answers is not None:
             texts, starts = row.answers.text, row.answers.start
@@ -146,14 +146,11 @@ def _json_rows(file: Path, labelled: bool) -> list[Question]:
             row.question,
             row.context,
             _checked(answers, row.context, where) if labelled else (),
-            f"line {number}" if row.id is None else str(row.id),
+            where if row.id is None else str(row.id),
             where,
         )
 
-    return each_of(question, numbered(file))
-
-
-READERS = {".json": _squad, ".jsonl": _json_rows}
+    return each_record(question, source)
 
 
 def _checked(
@@ -179,16 +176,19 @@ def _checked(
     return spans
 
 
-def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
+def read_questions(source: Source, *, labelled: bool) -> tuple[list[Question], str]:
     """The questions of a file, and a sentence on what was read. Raises: DataError."""
-    if suffix(path) not in READERS:
+    if has_records(source):
+        questions = _read_rows(source, labelled)
+    elif isinstance(source, Path) and suffix(source) == ".json":
+        questions = list(_squad(source, labelled))
+    else:
         raise DataError(
-            f"{path}: unknown file type; pass a .json (SQuAD) or .jsonl file, or one of these "
+            f"{source}: unknown file type; pass a .json (SQuAD) or .jsonl file, or one of these "
             "with .gz"
         )
-    questions = list(READERS[suffix(path)](path, labelled))
     if not questions:
-        raise DataError(f"{path}: the file holds no question")
+        raise DataError(f"{source}: the file holds no question")
     seen: dict[str, str] = {}
     for question in questions:
         if not (question.question.strip() and question.context.strip()):
@@ -200,7 +200,7 @@ def read_questions(path: Path, *, labelled: bool) -> tuple[list[Question], str]:
                 f"{seen[question.id]}); each question has its own"
             )
         seen[question.id] = question.where
-    said = f"{path}: {len(questions):,} questions"
+    said = f"{source}: {len(questions):,} questions"
     if labelled:
         without = sum(not question.answerable for question in questions)
         said += f", {without:,} of them without an answer"

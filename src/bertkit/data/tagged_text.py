@@ -15,10 +15,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.data.paths import suffix
-from bertkit.data.readers import json_object, numbered, read_text
-from bertkit.data.row_errors import each_of
-from bertkit.data.tables import rows
+from bertkit.data.columns import check_columns
+from bertkit.data.readers import read_text
+from bertkit.data.rows import Rows, Source, each_record, has_records
 from bertkit.data.tag_schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.word_columns import WordParts, split_words, words_of
 from bertkit.errors import ConfigError, DataError, did_you_mean
@@ -56,14 +55,11 @@ class TaggedText:
 
 @dataclass(frozen=True)
 class SpanText:
-    """Raw text and its entities (start, end, label), sorted and apart: characters [start, end).
-
-    Units: `line` counts from 1.
-    """
+    """Raw text and its entities (start, end, label), sorted and apart: characters [start, end)."""
 
     text: str
     entities: list[tuple[int, int, str]]
-    line: int
+    where: str
 
 
 class Aligned(NamedTuple):
@@ -74,23 +70,23 @@ class Aligned(NamedTuple):
     lost: int
 
 
-def read_tagged(path: Path, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
+def read_tagged(source: Source, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
     """Tagged texts of a file, and how it was read: spans of .jsonl, columns of any other file.
 
     Raises: DataError as `read_spans` and `read_conll` do, and for words without tags.
     """
-    if suffix(path) != ".jsonl":
-        sentences = read_conll(path, word=word, tag=tag)
+    if isinstance(source, Path) and not has_records(source):
+        sentences = read_conll(source, word=word, tag=tag)
         if sentences[0].tags is None:
             raise DataError(f"{sentences[0].where}: only words and no tags; give a column of tags")
-        return sentences, _summary(path, "sentences", sentences)
+        return sentences, _summary(source, "sentences", sentences)
     texts, grown, lost = [], 0, 0
-    for row in read_spans(path):
+    for row in read_spans(source):
         spans = words_of(row.text)
         aligned = align(row.entities, spans)
         grown, lost = grown + aligned.grown, lost + aligned.lost
-        texts.append(TaggedText(row.text, spans, aligned.tags, f"{path}:{row.line}"))
-    summary = _summary(path, "texts", texts)
+        texts.append(TaggedText(row.text, spans, aligned.tags, row.where))
+    summary = _summary(source, "texts", texts)
     if grown:
         summary += f"; entities grown to whole words: {grown:,}"
     if lost:
@@ -98,17 +94,15 @@ def read_tagged(path: Path, *, word: int, tag: int | None) -> tuple[list[TaggedT
     return texts, summary
 
 
-def read_untagged(path: Path, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
+def read_untagged(source: Source, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
     """The same without tags; rows of .jsonl hold a text."""
-    if suffix(path) != ".jsonl":
-        sentences = [replace(one, tags=None) for one in read_conll(path, word=word, tag=tag)]
-        return sentences, _summary(path, "sentences", sentences)
-    table = rows(path)
-    if "text" not in table.columns:
-        raise DataError(f"{path}: no field 'text'; {did_you_mean('text', table.columns)}")
-    each = zip(table.rows, table.lines, strict=True)
-    texts = [untagged(row["text"], f"{path}:{line}") for row, line in each]
-    return texts, _summary(path, "texts", texts)
+    if isinstance(source, Path) and not has_records(source):
+        sentences = [replace(one, tags=None) for one in read_conll(source, word=word, tag=tag)]
+        return sentences, _summary(source, "sentences", sentences)
+    table = Rows.read(source) if isinstance(source, Path) else source
+    check_columns(table, "text")
+    texts = [untagged(text, table.where(i)) for i, text in enumerate(table.texts("text"))]
+    return texts, _summary(source, "texts", texts)
 
 
 def untagged(text: str, where: str = "a text") -> TaggedText:
@@ -123,9 +117,9 @@ def untagged(text: str, where: str = "a text") -> TaggedText:
     return TaggedText(text, words_of(text), where=where)
 
 
-def _summary(path: Path, unit: str, texts: Sequence[TaggedText]) -> str:
+def _summary(source: Source, unit: str, texts: Sequence[TaggedText]) -> str:
     words = sum(len(text.word_spans) for text in texts)
-    summary = f"{path}: {len(texts):,} {unit}, {words:,} words"
+    summary = f"{source}: {len(texts):,} {unit}, {words:,} words"
     if prefix := _language(texts):
         summary += f"; every word begins with {prefix!r}, which is no part of it: take it off"
     tags = [text.tags for text in texts if text.tags is not None]
@@ -267,27 +261,23 @@ def _column(path: Path, column: int, count: int, what: str) -> int:
 # ---- spans of characters
 
 
-def read_spans(path: Path) -> list[SpanText]:
+def read_spans(source: Source) -> list[SpanText]:
     """The rows {"text": ..., "entities": [{"start": ..., "end": ..., "label": ...}, ...]}.
 
     An entity may also be a list [start, end, label].
     Raises: DataError naming file and line: not such a row, offsets outside the text or reversed,
     entities that overlap.
     """
-    path = Path(path)
-    if suffix(path) != ".jsonl":
-        raise DataError(f"{path}: spans are read from .jsonl files, also .gz")
+    if not has_records(source):
+        raise DataError(f"{source}: spans are read from .jsonl files, also .gz")
 
-    def read(numbered_line: tuple[int, str]) -> SpanText:
-        number, raw = numbered_line
-        where = f"{path}:{number}"
-        row = json_object(raw.encode(), where)
+    def read(where: str, row: dict[str, Any]) -> SpanText:
         text, listed = (_field(row, name, kind, where) for name, kind in _FIELDS)
-        return SpanText(text, _entities(text, listed, where), number)
+        return SpanText(text, _entities(text, listed, where), where)
 
-    texts = each_of(read, numbered(path))
+    texts = each_record(read, source)
     if not texts:
-        raise DataError(f"{path}: the file holds no rows")
+        raise DataError(f"{source}: the file holds no rows")
     return texts
 
 

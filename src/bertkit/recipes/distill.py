@@ -18,7 +18,7 @@ from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.examples import Rows
+from bertkit.tasks.examples import RowsLike
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.teacher import TaskTeacher, check_length
 
@@ -27,9 +27,9 @@ from bertkit.training.teacher import TaskTeacher, check_length
 def distill(
     teacher: str | Path,
     *,
-    train: Rows,
-    dev: Rows | float,
-    test: Rows | float | None = None,
+    train: RowsLike,
+    dev: RowsLike | float,
+    test: RowsLike | float | None = None,
     out: Path | str,
     student: str | Path | None = None,
     layers: Count | None = None,

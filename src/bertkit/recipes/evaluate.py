@@ -16,7 +16,7 @@ from bertkit.recipes.error_report import write_mistakes
 from bertkit.storage import refuse_used
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.confusion import by_label
-from bertkit.tasks.examples import Rows, check_examples, read_examples, take
+from bertkit.tasks.examples import RowsLike, check_examples, read_examples, take
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.task import Reading
 
@@ -24,7 +24,7 @@ from bertkit.tasks.task import Reading
 @check_keywords
 def evaluate(
     model: str | Path | Loaded | TaskPipeline[Any],
-    examples: Rows,
+    examples: RowsLike,
     /,
     *,
     task: str | None = None,

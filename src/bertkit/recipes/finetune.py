@@ -41,7 +41,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.recipes.data_checks import check_rows
 from bertkit.recipes.finetune_report import finish, finished
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.examples import Examples, Rows, check_examples
+from bertkit.tasks.examples import Examples, RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task
 from bertkit.text.tokenizer import Tokenizer
@@ -129,9 +129,9 @@ def finetune(
     task: str | type[Task[Any, Any]],
     model: str | Path | Loaded,
     *,
-    train: Rows,
-    dev: Rows | float,
-    test: Rows | float | None = None,
+    train: RowsLike,
+    dev: RowsLike | float,
+    test: RowsLike | float | None = None,
     out: Path | str,
     settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,

@@ -25,7 +25,7 @@ from bertkit.recipes.runs import runs
 from bertkit.recipes.seeds import finetune_seeds
 from bertkit.storage import check_out, write_json
 from bertkit.tasks.confusion import read_report
-from bertkit.tasks.examples import Rows, check_examples
+from bertkit.tasks.examples import RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import drop_weights, read_scores, read_seeds
@@ -43,9 +43,9 @@ def finetune_grid(
     task: str | type[Task[Any, Any]],
     model: str | Path,
     *,
-    train: Rows,
-    dev: Rows | float,
-    test: Rows | float | None = None,
+    train: RowsLike,
+    dev: RowsLike | float,
+    test: RowsLike | float | None = None,
     out: Path | str,
     settings: Finetune | None = None,
     options: Settings | Mapping[str, Any] | None = None,

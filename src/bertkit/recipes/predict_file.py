@@ -11,17 +11,16 @@ import msgspec
 
 from bertkit.config import flat
 from bertkit.console import say
-from bertkit.data.given import json_value
 from bertkit.data.paths import suffix
-from bertkit.data.readers import STDIN, json_object, numbered, parquet_rows
-from bertkit.data.tables import rows
+from bertkit.data.readers import STDIN, numbered
+from bertkit.data.rows import Rows, Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.progress import progress
 from bertkit.storage import csv_line, refuse_used, writing
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.inference import STREAM_ITEMS, TEXTS_AT_ONCE, Answering, batched, free
 from bertkit.tasks.task import Reading
-from bertkit.tasks.trained_columns import as_learned
+from bertkit.tasks.trained_columns import try_rows
 from bertkit.text.long_texts import Long
 
 KINDS = (".csv", ".tsv", ".jsonl")
@@ -50,11 +49,11 @@ def answered_file(
     how far it is, where it is `watched`.
     Raises: DataError naming file and line, ConfigError for a policy that the task has not.
     """
-    reading = as_learned(reading, answer.columns, file, labelled=False)
+    source = _source(answer.task.name, file, reading)
     examples = read_examples(
-        type(answer.task), file, reading, labelled=False, learned=answer.columns
+        type(answer.task), source, reading, labelled=False, learned=answer.columns
     )
-    given = _input(answer.task.name, file, reading)
+    given = dict(source.records()) if isinstance(source, Rows) else {}
     held = [given.get(example.where, {"where": example.where}) for example in examples]
     return held, answered(answer, examples, long=long, watched=watched)
 
@@ -151,31 +150,12 @@ def refuse_tabs(held: Sequence[Row]) -> None:
             _one_line(_cell(value))
 
 
-def _input(task: str, file: Path, reading: Reading) -> dict[str, Row]:
-    """The rows of a file by where they stand; none of one that has no rows."""
-    if suffix(file) == ".jsonl" or (file == STDIN and _first(file).startswith("{")):
-        lines = ((f"{file}:{number}", line.encode()) for number, line in numbered(file))
-        return {where: json_object(line, where) for where, line in lines}
-    if suffix(file) == ".parquet":
-        return {
-            f"{file}[{number}]": {name: json_value(value) for name, value in row.items()}
-            for number, row in enumerate(parquet_rows(file))
-        }
-    is_table = suffix(file) in (".csv", ".tsv", ".txt") or reading.separator is not None
-    if task == "tag" or not (is_table or file == STDIN):
-        return {}
-    named = [name for name in (reading.text, reading.pair) if name is not None]
-    try:
-        table = rows(
-            file,
-            header=reading.header,
-            separator=reading.separator,
-            named=named if reading.text is not None else (),
-        )
-    except DataError:  # of a form that the task knows
-        return {}
-    places = zip(table.lines, table.rows, strict=True)
-    return {f"{file}:{line}": row for line, row in places}
+def _source(task: str, file: Path, reading: Reading) -> Source:
+    """Return the rows of a file, or its path if the task reads another format."""
+    kind = suffix(file)
+    is_json = kind in (".jsonl", ".parquet") or (file == STDIN and _first(file).startswith("{"))
+    is_table = kind in (".csv", ".tsv", ".txt") or file == STDIN or reading.separator is not None
+    return try_rows(file, reading) if is_json or (is_table and task != "tag") else file
 
 
 def _first(file: Path) -> str:

@@ -17,7 +17,7 @@ from bertkit.recipes.finetune import Finetune, finetune, grouped
 from bertkit.recipes.finetune_report import best_run, publish
 from bertkit.recipes.study import study
 from bertkit.storage import check_out, write_json
-from bertkit.tasks.examples import Rows
+from bertkit.tasks.examples import RowsLike
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.epochs import read_scores
@@ -30,9 +30,9 @@ def finetune_seeds(
     task: str | type[Task[Any, Any]],
     model: str | Path | Loaded,
     *,
-    train: Rows,
-    dev: Rows | float,
-    test: Rows | float | None = None,
+    train: RowsLike,
+    dev: RowsLike | float,
+    test: RowsLike | float | None = None,
     out: Path | str,
     settings: Finetune | Mapping[str, Any] | None = None,
     options: Settings | Mapping[str, Any] | None = None,

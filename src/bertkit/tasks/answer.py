@@ -6,7 +6,6 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Self
 
 import msgspec
@@ -21,6 +20,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Settings
 from bertkit.data.question_answering import Question, read_questions
+from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
@@ -96,14 +96,16 @@ class Answer(Task[Question, QuestionAnswer]):
     long = ("window",)
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Question], str]:
+    def read(
+        cls, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[Question], str]:
         """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), each also as .gz.
 
         Raises: DataError naming the file and the question, ConfigError for columns.
         """
         for option in reading.options().values():
             raise ConfigError(f"{option}: files of questions need none; leave it out")
-        return read_questions(path, labelled=labelled)
+        return read_questions(source, labelled=labelled)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Question:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.data.multiple_choice import ChoiceQuestion, checked, is_right, read_choices
+from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
@@ -133,7 +133,7 @@ class Choose(ChoiceTask[ChoiceAnswer]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[ChoiceQuestion], str]:
         """Read .jsonl rows {question, choices, label}.
 
@@ -141,7 +141,7 @@ class Choose(ChoiceTask[ChoiceAnswer]):
         choice, from 0, or its text.
         """
         refuse_columns(reading, cls.name)
-        return read_choices(path, labelled)
+        return read_choices(source, labelled)
 
     def answers(
         self, outputs: Sequence[ExampleOutput[ChoiceQuestion]], head: nn.Module

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import msgspec
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit import metrics
 from bertkit.config import Settings
-from bertkit.data.columns import choose_columns, label_columns
+from bertkit.data.columns import choose_columns
 from bertkit.data.labels import (
     check_separators,
     known_as,
@@ -23,7 +22,7 @@ from bertkit.data.labels import (
     several,
     without_fractions,
 )
-from bertkit.data.tables import rows
+from bertkit.data.rows import Source
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.tasks.calibration import (
     best_threshold,
@@ -45,6 +44,7 @@ from bertkit.tasks.labeled_text import (
     reads_pairs,
 )
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
+from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -94,21 +94,13 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[LabelExample], str]:
-        given = (reading.text, reading.pair, reading.label, *label_columns(reading.label, ()))
-        named = [name for name in given if name is not None]
-        all_named = reading.text is not None and (reading.label is not None or not labelled)
-        table = rows(
-            path,
-            header=reading.header,
-            separator=reading.separator,
-            named=named if all_named else (),
-        )
+        table = open_rows(source, reading)
         roles = choose_columns(
             table, text=reading.text, pair=reading.pair, label=reading.label, labelled=labelled
         )
-        return examples(table, roles), f"{table.said}; {len(table.rows):,} rows; {roles}"
+        return examples(table, roles), f"{table.summary}; {len(table):,} rows; {roles}"
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> LabelExample:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertkit import memory
 from bertkit.console import say
-from bertkit.data.given import KINDS, are_examples, as_file, is_rows, name_of
+from bertkit.data.given import are_examples, name_of, rows_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import STDIN
 from bertkit.data.row_errors import MAX_ROW_ERRORS, refuse, shown
+from bertkit.data.rows import Rows, Source
 from bertkit.errors import DataError
 from bertkit.storage import sha256
 from bertkit.tasks.task import E, Reading, Task
-from bertkit.tasks.trained_columns import as_learned
+from bertkit.tasks.trained_columns import as_learned, try_rows
 
 
 @dataclass(frozen=True)
@@ -44,25 +45,45 @@ class Examples:
         return about if self.held_out is None else {**about, "held_out": {**self.held_out}}
 
 
-Rows = Path | str | Iterable[Any] | Examples
-"""A labelled file, rows of a program (`data.given`), or examples of the task."""
+RowsLike = Path | str | Iterable[Any] | Examples
+"""A labeled file, rows in memory (`data.given`), or examples of the task."""
 
 
 def read_examples(
     task: type[Task[Any, Any]],
-    path: Path | str,
+    source: Source | str,
     reading: Reading | None = None,
     *,
     labelled: bool = True,
     learned: Reading | None = None,
 ) -> list[Any]:
-    """The examples of a file; how it was read is said. `learned` are the columns of training, taken
-    where the file has them and `reading` names none. Raises: DataError naming file and line.
+    """Return the examples of a file or of rows, and log the columns.
+
+    Args:
+        task: The task.
+        source: The file or rows.
+        reading: The columns that the user named.
+        labelled: Whether the examples need labels.
+        learned: The columns that were named for training. They are used if the rows have them and
+            `reading` does not name other columns.
+
+    Raises:
+        DataError: If a row cannot be used, or there are none.
     """
-    if suffix(Path(path)) == ".parquet":
-        with as_file(Path(path), str(path)) as (rows, told):
-            return _read(task, rows, reading, told, labelled=labelled, learned=learned)
-    return _read(task, Path(path), reading, str, labelled=labelled, learned=learned)
+    source = Path(source) if isinstance(source, str) else source
+    reading, learned = reading or Reading(), learned or Reading()
+    if isinstance(source, Path) and suffix(source) == ".parquet":
+        source = Rows.read(source)
+    elif isinstance(source, Path) and learned != Reading():
+        source = try_rows(source, reading)
+    if isinstance(source, Rows):
+        reading = as_learned(reading, learned, source, labelled=labelled)
+    with shown(), memory.uncollected():
+        examples, columns = task.read(source, reading, labelled=labelled)
+    say(columns)
+    if not examples:
+        raise DataError(f"{source}: no rows")
+    return examples
 
 
 def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
@@ -85,7 +106,7 @@ def _fault(task: Task[E, Any], example: E) -> DataError | None:
 
 
 def take_examples(
-    task: type[Task[Any, Any]], train: Rows, dev: Rows, reading: Reading | None
+    task: type[Task[Any, Any]], train: RowsLike, dev: RowsLike, reading: Reading | None
 ) -> tuple[Examples, Examples]:
     """Rows to learn from and to score on, with their hashes. Raises: DataError for none."""
     return take(task, train, reading, "train"), take(task, dev, reading, "dev")
@@ -93,7 +114,7 @@ def take_examples(
 
 def take(
     task: type[Task[Any, Any]],
-    rows: Rows,
+    rows: RowsLike,
     reading: Reading | None,
     name: str,
     *,
@@ -112,30 +133,8 @@ def take(
         examples = list(rows)
         text = "\n".join(map(repr, examples)).encode("utf-8", "surrogatepass")
         return Examples(examples, None, hashlib.sha256(text).hexdigest())
-    title = name_of(rows)  # before an iterator is read
-    if not (hasattr(rows, "__iter__") or is_rows(rows)):
-        raise DataError(f"{name}: {type(rows).__name__} holds no rows; give {KINDS}")
-    with as_file(rows, name) as (path, told):
-        examples = _read(task, path, reading, told, labelled=labelled, learned=learned)
-        return Examples(examples, None, sha256(path), name=title)
-
-
-def _read(
-    task: type[Task[Any, Any]],
-    path: Path,
-    reading: Reading | None,
-    told: Callable[[str], str],
-    *,
-    labelled: bool,
-    learned: Reading | None,
-) -> list[Any]:
-    """Examples, and what is said of them, in words of those who gave the rows."""
-    reading = as_learned(reading or Reading(), learned or Reading(), path, labelled=labelled)
-    with shown(told), memory.uncollected():
-        examples, columns = task.read(path, reading, labelled=labelled)
-    say(told(columns))
-    if not examples:
-        raise DataError(f"{path}: no rows")
-    if told is str or not is_dataclass(examples[0]):  # a task from outside has what it likes
-        return examples
-    return [replace(example, where=told(example.where)) for example in examples]
+    title = name_of(rows)
+    source = rows_of(rows, name)
+    digest = source.sha256
+    read = read_examples(task, source, reading, labelled=labelled, learned=learned)
+    return Examples(read, None, digest, name=title)

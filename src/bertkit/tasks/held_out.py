@@ -16,15 +16,15 @@ from bertkit.console import say
 from bertkit.data.labels import natural
 from bertkit.data.shuffling import Permutation, Purpose, generator
 from bertkit.errors import ConfigError, DataError
-from bertkit.tasks.examples import Examples, Rows, take
+from bertkit.tasks.examples import Examples, RowsLike, take
 from bertkit.tasks.task import E, Reading, Task
 
 
 def take_rows(
     kind: type[Task[Any, Any]],
-    train: Rows,
-    dev: Rows | float,
-    test: Rows | float | None,
+    train: RowsLike,
+    dev: RowsLike | float,
+    test: RowsLike | float | None,
     reading: Reading | None,
     *,
     options: Settings,
@@ -111,7 +111,7 @@ def hold_out(
     )
 
 
-def _share(name: str, rows: Rows | float | None) -> float | None:
+def _share(name: str, rows: RowsLike | float | None) -> float | None:
     """The share that these are, None for rows or a file. Raises: ConfigError for another number."""
     share = _number(rows)
     if share is not None and not 0.0 < share < 1.0:
@@ -121,7 +121,7 @@ def _share(name: str, rows: Rows | float | None) -> float | None:
     return share
 
 
-def _number(rows: Rows | float | None) -> float | None:
+def _number(rows: RowsLike | float | None) -> float | None:
     """The number that was given in place of rows; a file that is there is none."""
     if isinstance(rows, int | float | np.number):
         return float(rows)

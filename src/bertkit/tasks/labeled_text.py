@@ -11,7 +11,7 @@ import msgspec
 from bertkit.config import Positive, Settings, Share
 from bertkit.data.columns import Roles
 from bertkit.data.row_errors import each_of
-from bertkit.data.tables import LabeledTable
+from bertkit.data.rows import Rows
 from bertkit.errors import DataError
 
 
@@ -26,22 +26,26 @@ class LabelExample:
     """File and line, for messages."""
 
 
-def examples(table: LabeledTable, roles: Roles) -> list[LabelExample]:
-    """The rows of a table as examples. Raises: DataError at an empty text or label."""
+def examples(table: Rows, roles: Roles) -> list[LabelExample]:
+    """Return the rows of a table as examples.
 
-    def read(placed: tuple[dict[str, str], int]) -> LabelExample:
-        row, line = placed
-        where = f"{table.file}:{line}"
-        label = roles.label_of(row, where)
+    Raises:
+        DataError: If a text or label is empty.
+    """
+    texts, labels = table.texts(roles.text), roles.labels_of(table)
+    pairs = [None] * len(table) if roles.pair is None else table.texts(roles.pair)
+
+    def example(index: int) -> LabelExample:
+        where, label = table.where(index), labels[index]
+        label = None if label is None else label.strip()
         if label == "":
             raise DataError(f"{where}: no label; give one or remove the row")
-        pair = row[roles.pair] if roles.pair is not None else None
-        for text in (row[roles.text], pair):
-            if text is not None and not text.strip():
-                raise DataError(f"{where}: the text is empty; remove the row")
-        return LabelExample(row[roles.text], pair, label, where)
+        text, pair = texts[index], pairs[index]
+        if not text.strip() or (pair is not None and not pair.strip()):
+            raise DataError(f"{where}: the text is empty; remove the row")
+        return LabelExample(text, pair, label, where)
 
-    return each_of(read, zip(table.rows, table.lines, strict=True))
+    return each_of(example, range(len(table)))
 
 
 PROBLEMS = {

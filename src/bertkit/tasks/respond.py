@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +15,10 @@ from torch import nn
 
 from bertkit import metrics
 from bertkit.config import Count, Settings
-from bertkit.data.multiple_choice import ChoiceQuestion, checked, is_right, json_rows, place_of
+from bertkit.data.multiple_choice import ChoiceQuestion, checked, each_row, is_right, place_of
 from bertkit.data.paths import suffix
 from bertkit.data.readers import read_text
-from bertkit.data.row_errors import each_of
+from bertkit.data.rows import Source, has_records
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.tasks.choose import ChoiceTask, refuse_columns
@@ -69,29 +70,29 @@ class Respond(ChoiceTask[ResponseAnswer]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[ChoiceQuestion], str]:
         """Dialogues as .json, [{"dialogue": [[turn, response], ...]}, ...], or .jsonl rows
         {context, response, candidates}: a context is a list of turns, or a text with one on each
         line, and candidates hold the response too.
         """
         refuse_columns(reading, cls.name)
-        match suffix(path):
-            case ".json":
-                pairs, said = list(_dialogues(path)), "dialogues"
-            case ".jsonl":
-                pairs, said = list(_rows(path, labelled)), "rows of context and response"
-            case _:
-                raise DataError(f"{path}: dialogues are read from .json and .jsonl files, also .gz")
+        is_list = isinstance(source, Path) and suffix(source) == ".json"
+        if isinstance(source, Path) and is_list:
+            pairs, said = list(_dialogues(source)), "dialogues"
+        elif has_records(source):
+            pairs, said = _rows(source, labelled), "rows of context and response"
+        else:
+            raise DataError(f"{source}: dialogues are read from .json and .jsonl files, also .gz")
         if not pairs:
-            raise DataError(f"{path}: no response in it")
-        questions = _examples(pairs, labelled, dialogues=suffix(path) == ".json")
+            raise DataError(f"{source}: no response in it")
+        questions = _examples(pairs, labelled, dialogues=is_list)
         sizes = {len(example.choices) for example in questions}
         most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
         count = len({pair.dialogue for pair in pairs})
         return (
             questions,
-            f"{path}: {count:,} {said}; {len(questions):,} responses, each among {most}",
+            f"{source}: {count:,} {said}; {len(questions):,} responses, each among {most}",
         )
 
     def features(
@@ -215,9 +216,10 @@ class _Row(msgspec.Struct, frozen=True):
     candidates: tuple[str, ...] | None = None
 
 
-def _rows(path: Path, labelled: bool) -> list[_Pair]:
-    def read(placed: tuple[int, tuple[str, _Row]]) -> _Pair:
-        number, (where, row) = placed
+def _rows(source: Source, labelled: bool) -> list[_Pair]:
+    numbers = itertools.count()
+
+    def read(where: str, row: _Row) -> _Pair:
         lines = row.context.splitlines() if isinstance(row.context, str) else row.context
         turns = tuple(filter(None, map(_one_line, lines)))
         if not turns:
@@ -228,9 +230,9 @@ def _rows(path: Path, labelled: bool) -> list[_Pair]:
             )
         if row.response is not None and not row.response.strip():
             raise DataError(f"{where}: the response is empty; give one or remove the row")
-        return _Pair(turns, row.response, row.candidates, number, where)
+        return _Pair(turns, row.response, row.candidates, next(numbers), where)
 
-    return each_of(read, enumerate(json_rows(path, _Row)))
+    return each_row(read, _Row, source)
 
 
 def _examples(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list[ChoiceQuestion]:

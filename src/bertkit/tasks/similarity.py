@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import msgspec
@@ -28,7 +27,7 @@ from bertkit.data.columns import (
     missing_columns,
 )
 from bertkit.data.row_errors import each_of
-from bertkit.data.tables import rows
+from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
@@ -36,6 +35,7 @@ from bertkit.nn.pooling import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.contrastive import of_step
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
@@ -142,19 +142,13 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[SimilarityExample], str]:
-        """A table: a text and its pair; negatives in columns named negative…; a label, if any."""
+        """Read a text and its pair, columns called negative..., and a label, if any."""
+        table = open_rows(source, reading)
         given = (reading.text, reading.pair, reading.label)
-        named = [name for name in given if name is not None]
-        all_named = reading.text is not None and reading.pair is not None
-        table = rows(
-            path,
-            header=reading.header,
-            separator=reading.separator,
-            named=named if all_named else (),
-        )
-        check_columns(table, *given)
+        is_complete = reading.text is not None and reading.pair is not None
+        check_columns(table, *given, only=is_complete)
         text = reading.text or first_column(table, (*ANCHORS, *TEXTS), *given)
         pair = reading.pair or first_column(table, (*POSITIVES, *PAIRS), text, *given)
         label = reading.label or first_column(table, ("label", *LABELS), text, pair)
@@ -163,20 +157,23 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer]):
             missing = {"--text-column": "text"}
             raise missing_columns(table, missing if pair else {**missing, "--pair-column": "pair"})
         if negatives and pair is None:
-            raise DataError(f"{table.file}: negatives without a pair; name it with --pair-column")
+            raise DataError(f"{table.name}: negatives without a pair; name it with --pair-column")
         chosen = [text, *([pair] if pair else []), *negatives]
 
-        def read(placed: tuple[dict[str, str], int]) -> SimilarityExample:
-            row, line = placed
-            where = f"{table.file}:{line}"
-            texts = tuple(row[column] for column in chosen)
-            if not all(one.strip() for one in texts):
-                raise DataError(f"{where}: a text is empty; remove the row")
-            return SimilarityExample(texts, _number(row[label], where) if label else None, where)
+        columns = [table.texts(column) for column in chosen]
+        labels = None if label is None else table.texts(label)
 
-        examples = each_of(read, zip(table.rows, table.lines, strict=True))
-        said = ", ".join(map(repr, chosen)) + (f", label = {label!r}" if label else "")
-        return examples, f"{table.said}; {len(examples):,} rows; texts = {said}"
+        def example(index: int) -> SimilarityExample:
+            where = table.where(index)
+            texts = tuple(column[index] for column in columns)
+            if not all(text.strip() for text in texts):
+                raise DataError(f"{where}: a text is empty; remove the row")
+            number = None if labels is None else _number(labels[index], where)
+            return SimilarityExample(texts, number, where)
+
+        examples = each_of(example, range(len(table)))
+        summary = ", ".join(map(repr, chosen)) + (f", label = {label!r}" if label else "")
+        return examples, f"{table.summary}; {len(examples):,} rows; texts = {summary}"
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> SimilarityExample:

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -25,11 +24,12 @@ from bertkit.batch import Batch, cut_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.data.columns import check_columns, first_column, missing_columns
 from bertkit.data.row_errors import each_of
+from bertkit.data.rows import Source
 from bertkit.data.sentences import split
-from bertkit.data.tables import rows
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -121,10 +121,10 @@ class Summarize(Task[SummaryExample, SummaryAnswer]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[SummaryExample], str]:
         """From .jsonl (or .csv, .tsv); a summary may be a JSON list of several, each as good."""
-        return read_documents(path, reading, "summary", SUMMARIES, labelled=labelled)
+        return read_documents(source, reading, "summary", SUMMARIES, labelled=labelled)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> SummaryExample:
@@ -330,7 +330,7 @@ def _new_pairs(words: Sequence[list[str]], chosen: list[int], place: int) -> Cou
 
 
 def read_documents(
-    path: Path, reading: Reading, what: str, usual: Sequence[str], *, labelled: bool
+    source: Source, reading: Reading, what: str, usual: Sequence[str], *, labelled: bool
 ) -> tuple[list[SummaryExample], str]:
     """Documents and what is to be made of each, and a sentence on how they were read.
 
@@ -339,7 +339,7 @@ def read_documents(
     """
     if reading.pair is not None:
         raise ConfigError("--pair-column: a document has no second text; leave it out")
-    table = rows(path, header=reading.header, separator=reading.separator)
+    table = open_rows(source, reading)
     check_columns(table, reading.text, reading.label)
     text = reading.text or first_column(table, TEXTS, reading.label)
     target = (reading.label or first_column(table, usual, text)) if labelled else None
@@ -354,19 +354,21 @@ def read_documents(
     if labelled and reading.label is None and REFERENCES_COLUMN in table.columns:
         targets.append(REFERENCES_COLUMN)
 
-    def example(placed: tuple[dict[str, str], int]) -> SummaryExample:
-        row, line = placed
-        where = f"{path}:{line}"
-        if not row[text].strip():
+    texts = table.texts(text)
+    columns = [table.texts(name) for name in targets]
+
+    def example(index: int) -> SummaryExample:
+        where = table.where(index)
+        if not texts[index].strip():
             raise DataError(f"{where}: the document is empty; remove the row")
-        references = tuple(text for name in targets for text in _several(row[name]))
+        references = tuple(one for column in columns for one in _several(column[index]))
         if labelled and not (references and all(map(str.strip, references))):
             raise DataError(f"{where}: a {what} is lacking; give one or remove the row")
-        return SummaryExample(row[text], references, where)
+        return SummaryExample(texts[index], references, where)
 
-    examples = each_of(example, zip(table.rows, table.lines, strict=True))
-    said = f"{table.said}; {len(examples):,} rows; text = {text!r}"
-    return examples, said + "".join(f", {what} = {name!r}" for name in targets)
+    examples = each_of(example, range(len(table)))
+    summary = f"{table.summary}; {len(examples):,} rows; text = {text!r}"
+    return examples, summary + "".join(f", {what} = {name!r}" for name in targets)
 
 
 def _several(cell: str) -> list[str]:

@@ -6,7 +6,6 @@ import copy
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, Self, cast
 
@@ -21,7 +20,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings
 from bertkit.console import say
-from bertkit.data.paths import suffix
+from bertkit.data.rows import Source, has_records
 from bertkit.data.tag_schemes import (
     BIOES,
     SCHEMES,
@@ -121,19 +120,19 @@ class Tag(Task[Example, TagAnswer]):
     # ---- what it is made from
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
+    def read(cls, source: Source, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """Read spans of characters from .jsonl, and columns from any other file."""
         for name, option in reading.options().items():
             if name not in ("text", "label"):
                 raise ConfigError(f"{option}: files of tagged words have none; leave it out")
-            if suffix(path) == ".jsonl":
+            if has_records(source):
                 raise ConfigError(
                     f"{option}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
                 )
         word = 0 if reading.text is None else column_number("--text-column", reading.text)
         tag = None if reading.label is None else column_number("--label-column", reading.label)
         read = read_tagged if labelled else read_untagged
-        return read(path, word=word, tag=tag)
+        return read(source, word=word, tag=tag)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Example:

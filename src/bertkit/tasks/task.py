@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import msgspec
@@ -29,6 +28,7 @@ if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
     from torch import Tensor, nn
 
     from bertkit.batch import Batch
+    from bertkit.data.rows import Source
     from bertkit.engine.engine import Engine
     from bertkit.models.model import Model
     from bertkit.models.transformer import Transformer
@@ -188,10 +188,11 @@ class Task(ABC, Generic[E, A]):
 
     @classmethod
     @abstractmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[E], str]:
-        """The examples of a file, and a sentence on how it was read.
+    def read(cls, source: Source, reading: Reading, *, labelled: bool) -> tuple[list[E], str]:
+        """Return the examples of a file or of rows, and a sentence on how they were read.
 
-        Raises: DataError naming file and line.
+        Raises:
+            DataError: If a row cannot be used; the message contains its location.
         """
 
     @classmethod

@@ -10,7 +10,7 @@ import msgspec
 
 from bertkit.config import decode
 from bertkit.data.columns import label_columns
-from bertkit.data.tables import rows
+from bertkit.data.rows import Rows, Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.task import Reading
 
@@ -38,34 +38,43 @@ def columns_in(settings: Mapping[str, Any]) -> Reading:
     return Reading()
 
 
-def as_learned(reading: Reading, learned: Reading, path: Path, *, labelled: bool) -> Reading:
-    """Return `reading` with the columns of training that the file has, unless it names columns.
+def open_rows(source: Source, reading: Reading) -> Rows:
+    """Return the rows of a file, or the rows themselves.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    if isinstance(source, Rows):
+        return source
+    return Rows.read(source, header=reading.header, separator=reading.separator)
+
+
+def try_rows(path: Path, reading: Reading) -> Source:
+    """Return the rows of a file, or its path if it contains no rows."""
+    try:
+        return open_rows(path, reading)
+    except DataError:  # The task reports the error, or reads another format.
+        return path
+
+
+def as_learned(reading: Reading, learned: Reading, rows: Rows, *, labelled: bool) -> Reading:
+    """Return `reading` with the columns of training that the rows have, unless it names columns.
 
     Args:
         reading: The columns that the user named.
         learned: The columns that were named for training.
-        path: The file.
+        rows: The rows.
         labelled: Whether the label is read. If not, its column may exist and be empty.
     """
-    named = [name for role in ROLES if (name := getattr(reading, role)) is not None]
-    required = {
+    named = {getattr(reading, role) for role in ROLES}
+    existing = {
         role: name
         for role in ROLES
         if (labelled or role != "label")
         and getattr(reading, role) is None
         and (name := getattr(learned, role)) is not None
         and name not in named
-    }
-    if not required:
-        return reading
-    names = [*required.values(), *label_columns(required.get("label"), ())]
-    try:
-        table = rows(path, header=reading.header, separator=reading.separator, named=names)
-    except DataError:  # The task reports the error, or reads files of another form.
-        return reading
-    existing = {
-        role: name
-        for role, name in required.items()
-        if set(label_columns(name, table.columns)) <= set(table.columns)
+        and not (rows.header and name.isdecimal())  # The number of a column.
+        and set(label_columns(name, rows.columns)) <= set(rows.columns)
     }
     return msgspec.structs.replace(reading, **existing)

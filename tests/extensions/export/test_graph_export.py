@@ -15,7 +15,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.extensions.export import graph_export as exporting
 from bertkit.extensions.export.exported import Graph, onnx_graph, padded
-from bertkit.extensions.export.graph_export import Rows, export
+from bertkit.extensions.export.graph_export import GraphModel, export
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model
 from bertkit.nn.pooling import POOLINGS, Dense, Pooling
@@ -49,7 +49,7 @@ def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
     model = model_of(family)
     read = encodings(np.random.default_rng(0), [40, 3, 17, 1])
     inputs = padded([e.ids for e in read], [e.types for e in read])
-    graph = Rows(model.encoder, Pooling(mode)).eval()
+    graph = GraphModel(model.encoder, Pooling(mode)).eval()
     _, vectors = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
     ours = Engine(model).rows(read, POOLINGS[mode])
     np.testing.assert_allclose(vectors.numpy(), ours, atol=1e-5)

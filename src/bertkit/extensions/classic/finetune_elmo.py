@@ -31,7 +31,7 @@ from bertkit.extensions.classic.word_models import ElmoFormat
 from bertkit.extensions.classic.words import Words
 from bertkit.recipes.final_test import read_test, score_test
 from bertkit.storage import refuse_used
-from bertkit.tasks.examples import Rows, check_examples
+from bertkit.tasks.examples import RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading
 from bertkit.text.word_vectors import Vectors
@@ -52,9 +52,9 @@ def finetune_elmo(
     model: str | Path,
     *,
     task: Literal["tag", "classify"] = "tag",
-    train: Rows,
-    dev: Rows | float,
-    test: Rows | float | None = None,
+    train: RowsLike,
+    dev: RowsLike | float,
+    test: RowsLike | float | None = None,
     out: Path | str,
     vectors: Path | None = None,
     crf: bool = False,

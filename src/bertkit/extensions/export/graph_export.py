@@ -60,7 +60,7 @@ def too_large(model: Model) -> str | None:
     )
 
 
-class Rows(nn.Module):
+class GraphModel(nn.Module):
     """A model on rows of one length, for graphs have no packed layout.
 
     Shapes: input_ids, attention_mask and token_type_ids (B, T) -> (B, T, D) states, (B, D)
@@ -119,7 +119,7 @@ def export(
     part = None if head is None else model.heads[head]
     if reason := too_large(model):
         raise CheckpointError(f"{reason}; it cannot be exported")
-    graph = Rows(model.transformer, pooling, part).eval().requires_grad_(False)
+    graph = GraphModel(model.transformer, pooling, part).eval().requires_grad_(False)
     path = folder / GRAPHS["onnx"][0]
     if operators == "fused":
         from bertkit.extensions.export.graph import build, write  # needs onnx
@@ -165,7 +165,7 @@ def write_record(
     write_json(folder / RECORD, msgspec.to_builtins(record))
 
 
-def _translated(graph: Rows, path: Path, length: int) -> None:
+def _translated(graph: GraphModel, path: Path, length: int) -> None:
     """Write a model in ONNX's own operators, by torch's exporter."""
     ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
     names = list(INPUTS)
@@ -200,7 +200,7 @@ def _quiet() -> Iterator[None]:
 
 
 @torch.inference_mode()
-def _distance(graph: Rows, folder: Path, kind: str) -> float:
+def _distance(graph: GraphModel, folder: Path, kind: str) -> float:
     """The largest difference of any number, over texts of several lengths in each shape."""
     exported, rng = Graph(folder), np.random.default_rng(0)
     path = folder / GRAPHS[kind][0]

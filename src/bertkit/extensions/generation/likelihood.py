@@ -27,7 +27,7 @@ from bertkit.extensions.generation.score import score_each
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.tasks.examples import Rows, take_examples
+from bertkit.tasks.examples import RowsLike, take_examples
 from bertkit.tasks.task import Reading
 
 Ids = list[int]
@@ -62,7 +62,7 @@ def evaluate_likelihood(
     examples: Path | Sequence[ChoiceQuestion] | Sequence[LabelExample],
     /,
     *,
-    train: Rows | None = None,
+    train: RowsLike | None = None,
     rows: Count | None = None,
     precision: Inference = "fp32",
     device: str = "auto",

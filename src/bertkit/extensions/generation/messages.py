@@ -10,9 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bertkit.data.paths import suffix
-from bertkit.data.readers import json_object, numbered
-from bertkit.data.row_errors import each_of
+from bertkit.data.rows import Source, each_record, has_records
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import Message, check
 
@@ -38,27 +36,30 @@ class Preference:
 R = TypeVar("R")
 
 
-def read_conversations(path: Path) -> list[Conversation]:
-    """Raises: DataError naming file and line, also for one in which the assistant says nothing."""
-    return _rows(path, conversation, "conversations")
+def read_conversations(source: Source) -> list[Conversation]:
+    """Read conversations.
+
+    Raises:
+        DataError: If a row is no conversation, or the assistant says nothing.
+    """
+    return _rows(source, conversation, "conversations")
 
 
-def read_preferences(path: Path) -> list[Preference]:
-    """Raises: DataError naming file and line."""
-    return _rows(path, preference, "preferences")
+def read_preferences(source: Source) -> list[Preference]:
+    """Read conversations with two answers.
+
+    Raises:
+        DataError: If a row is no conversation with two answers.
+    """
+    return _rows(source, preference, "preferences")
 
 
-def _rows(path: Path, made: Callable[[dict[str, object], str], R], name: str) -> list[R]:
-    if suffix(path) != ".jsonl" and path.exists():
-        raise DataError(f"{path}: {name} are read from .jsonl files, also .gz")
-
-    def one(line: tuple[int, str]) -> R:
-        where = f"{path}:{line[0]}"
-        return made(json_object(line[1].encode(), where), where)
-
-    read = each_of(one, numbered(path))
+def _rows(source: Source, made: Callable[[dict[str, object], str], R], name: str) -> list[R]:
+    if isinstance(source, Path) and not has_records(source) and source.exists():
+        raise DataError(f"{source}: {name} are read from .jsonl files, also .gz")
+    read = each_record(lambda where, row: made(row, where), source)
     if not read:
-        raise DataError(f"{path}: no {name}")
+        raise DataError(f"{source}: no {name}")
     return read
 
 

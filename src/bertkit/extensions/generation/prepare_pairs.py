@@ -8,7 +8,7 @@ from bertkit.console import say
 from bertkit.data.columns import check_columns, first_column, missing_columns
 from bertkit.data.pairs import SIDES, Pairs, write_pairs
 from bertkit.data.readers import read_lines
-from bertkit.data.tables import rows
+from bertkit.data.rows import Rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
@@ -109,7 +109,7 @@ def _of_lines(source: Path, target: Path) -> tuple[Side, Side]:
 
 
 def _of_rows(file: Path, source: str | None, target: str | None) -> tuple[Side, Side]:
-    table = rows(file)
+    table = Rows.read(file)
     check_columns(table, source, target)
     text = source or first_column(table, ("source",), target)
     other = target or first_column(table, ("target",), text)
@@ -118,9 +118,6 @@ def _of_rows(file: Path, source: str | None, target: str | None) -> tuple[Side, 
         raise missing_columns(
             table, missing if other is not None else {**missing, "--target-column": "target"}
         )
-    say(f"{table.said}; {len(table.rows):,} rows; source = {text!r}, target = {other!r}")
-    places = [f"{file}:{line}" for line in table.lines]
-    return (
-        ([row[text] for row in table.rows], places),
-        ([row[other] for row in table.rows], places),
-    )
+    say(f"{table.summary}; {len(table):,} rows; source = {text!r}, target = {other!r}")
+    places = [table.where(index) for index in range(len(table))]
+    return (list(table.texts(text)), places), (list(table.texts(other)), places)

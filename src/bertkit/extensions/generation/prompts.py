@@ -20,7 +20,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.tasks.examples import Rows, take_examples
+from bertkit.tasks.examples import RowsLike, take_examples
 from bertkit.view.chart import curves, write_svg
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
@@ -47,8 +47,8 @@ def evaluate_prompts(
     model: str | Path | Loaded,
     /,
     *,
-    train: Rows,
-    dev: Rows,
+    train: RowsLike,
+    dev: RowsLike,
     template: str = TEMPLATE,
     words: Sequence[str] = (),
     shots: Sequence[int] = (0, 1, 4),

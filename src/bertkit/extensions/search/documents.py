@@ -15,7 +15,7 @@ import msgspec
 from bertkit.config import Settings
 from bertkit.data.paths import counted, files_inside, paths_of, suffix
 from bertkit.data.readers import Span, blocks, json_object, read_text, refuse_halves
-from bertkit.data.tables import TABLES, rows
+from bertkit.data.rows import TABLES, Rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS, Converter, too_long
 from bertkit.extensions.search.document_formats import (
@@ -198,8 +198,9 @@ def _raws(file: Path) -> Iterator[Raw]:
             lines = enumerate(block.data.split(b"\n"), block.line)
             yield from ((line, raw) for line, raw in lines if raw.strip())
     elif suffix(file) in TABLES:
-        table = rows(file, header=True)
-        yield from zip(table.lines, table.rows, strict=True)
+        table = Rows.read(file)
+        table.check_lengths()
+        yield from ((line, table.record(index)) for index, line in enumerate(table.lines or ()))
     else:
         yield file
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from bertkit.data.rows import Source
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat as Writer
 from bertkit.extensions.generation.messages import Conversation, read_conversations
@@ -30,12 +30,12 @@ class Chat(LanguageTask[Conversation]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Conversation], str]:
         """Rows {"messages": [{"role": "user", "content": ...}, ...]} of a .jsonl file."""
         refuse_columns(reading, cls.name)
-        read = read_conversations(path)
-        return read, f"{path}: {len(read):,} conversations"
+        read = read_conversations(source)
+        return read, f"{source}: {len(read):,} conversations"
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Conversation:

@@ -6,7 +6,6 @@ Rafailov et al. 2023.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.config import Positive, Settings
+from bertkit.data.rows import Source
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat, Message
 from bertkit.extensions.generation.messages import Preference, read_preferences
@@ -75,12 +75,14 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
     from_start = True
 
     @classmethod
-    def read(cls, path: Path, reading: Reading, *, labelled: bool) -> tuple[list[Preference], str]:
+    def read(
+        cls, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[Preference], str]:
         """Rows {"messages": [...], "chosen": ..., "rejected": ...} of a .jsonl file; in place of
         messages there may be a "prompt", what the user says."""
         refuse_columns(reading, cls.name)
-        read = read_preferences(path)
-        return read, f"{path}: {len(read):,} pairs of answers"
+        read = read_preferences(source)
+        return read, f"{source}: {len(read):,} pairs of answers"
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> Preference:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from bertkit.config import Settings
+from bertkit.data.rows import Source
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore
 from bertkit.tasks.summarize import SUMMARIES, SummaryExample, read_documents
@@ -42,11 +42,11 @@ class Seq2seq(LanguageTask[SummaryExample]):
 
     @classmethod
     def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
+        cls, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[SummaryExample], str]:
         """Rows of a text and its target, from .jsonl, .csv or .tsv; a target may be a JSON list of
         several, of which the first is learned."""
-        return read_documents(path, reading, "target", TARGETS, labelled=labelled)
+        return read_documents(source, reading, "target", TARGETS, labelled=labelled)
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> SummaryExample:

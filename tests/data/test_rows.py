@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.readers import STDIN
-from bertkit.data.tables import rows
+from bertkit.data.rows import Rows
 from bertkit.errors import DataError
 
 
@@ -23,33 +25,45 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def values(rows: Rows) -> list[dict[str, Any]]:
+    return [record for _, record in rows.records()]
+
+
+def use(path: Path) -> None:
+    table = Rows.read(path)
+    table.check_lengths()
+    table.texts("label")
+
+
 def test_tsv_keeps_quotes_and_csv_takes_them_off(tmp_path: Path) -> None:
-    tsv = rows(write(tmp_path / "a.tsv", 'sentence\tlabel\r\nHe said "no, never\t0\r\nB\t1\r\n'))
-    assert tsv.rows[0] == {"sentence": 'He said "no, never', "label": "0"}
+    tsv = Rows.read(
+        write(tmp_path / "a.tsv", 'sentence\tlabel\r\nHe said "no, never\t0\r\nB\t1\r\n')
+    )
+    assert values(tsv)[0] == {"sentence": 'He said "no, never', "label": "0"}
     assert tsv.lines == [2, 3]
-    csv = rows(write(tmp_path / "a.csv", '\ufefftext,label\n"A ""b"",\nc",0\n\nD,1\n'))
+    csv = Rows.read(write(tmp_path / "a.csv", '\ufefftext,label\n"A ""b"",\nc",0\n\nD,1\n'))
     assert csv.columns == ["text", "label"]
-    assert csv.rows == [{"text": 'A "b",\nc', "label": "0"}, {"text": "D", "label": "1"}]
+    assert values(csv) == [{"text": 'A "b",\nc', "label": "0"}, {"text": "D", "label": "1"}]
     assert csv.lines == [2, 5]
 
 
 def test_a_text_file_with_tabs_is_a_table(tmp_path: Path) -> None:
-    table = rows(write(tmp_path / "msr.txt", "\ufeffQuality\t#1 String\t#2 String\n1\tA\tB\n"))
-    assert table.rows == [{"Quality": "1", "#1 String": "A", "#2 String": "B"}]
+    table = Rows.read(write(tmp_path / "msr.txt", "\ufeffQuality\t#1 String\t#2 String\n1\tA\tB\n"))
+    assert values(table) == [{"Quality": "1", "#1 String": "A", "#2 String": "B"}]
     write(tmp_path / "trec.txt", "DESC:manner How did it end ?\nHUM:ind Who ?\n")
-    table = rows(tmp_path / "trec.txt", separator="space", header=False)
-    assert table.rows[0] == {"1": "DESC:manner", "2": "How did it end ?"}
+    table = Rows.read(tmp_path / "trec.txt", separator="space", header=False)
+    assert values(table)[0] == {"1": "DESC:manner", "2": "How did it end ?"}
 
 
 def test_other_characters_may_separate_columns(tmp_path: Path) -> None:
-    table = rows(write(tmp_path / "a.csv", 'text;label\n"A; b";0\n'), separator=";")
-    assert table.rows == [{"text": "A; b", "label": "0"}]
+    table = Rows.read(write(tmp_path / "a.csv", 'text;label\n"A; b";0\n'), separator=";")
+    assert values(table) == [{"text": "A; b", "label": "0"}]
     path = write(tmp_path / "b.tsv", "A|0\n")
-    assert rows(path, separator="|", header=False).rows == [{"1": "A", "2": "0"}]
+    assert values(Rows.read(path, separator="|", header=False)) == [{"1": "A", "2": "0"}]
     path = write(tmp_path / "c.csv", "text\tlabel\nA, b\t0,5\n")
-    assert rows(path, separator="tab").rows == [{"text": "A, b", "label": "0,5"}]
+    assert values(Rows.read(path, separator="tab")) == [{"text": "A, b", "label": "0,5"}]
     with pytest.raises(DataError, match="separator: 'comma'; use one character, tab, or space"):
-        rows(path, separator="comma")
+        Rows.read(path, separator="comma")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +83,13 @@ def test_another_separator_must_be_named(
 ) -> None:
     path = write(tmp_path / name, f"{line}\nA; b, c\t0,5\n")
     with pytest.raises(DataError, match=rf"{name}: the header line contains {message}"):
-        rows(path)
-    assert len(rows(path, header=False, separator="|").rows) == 2
+        Rows.read(path)
+    assert len(Rows.read(path, header=False, separator="|")) == 2
 
 
 def test_a_csv_file_may_have_one_column(tmp_path: Path) -> None:
-    assert rows(write(tmp_path / "c.csv", "text\nA; b\nC\n")).rows[0] == {"text": "A; b"}
+    table = Rows.read(write(tmp_path / "c.csv", "text\nA; b\nC\n"))
+    assert table.texts("text") == ["A; b", "C"]
 
 
 @pytest.mark.parametrize(
@@ -84,56 +99,59 @@ def test_a_csv_file_may_have_one_column(tmp_path: Path) -> None:
 def test_stdin_is_told_by_how_it_begins(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     for _ in range(2):  # what was read can be read again
-        table = rows(STDIN)
-        assert table.rows == [{"text": "A", "label": "0"}]
+        table = Rows.read(STDIN)
+        assert values(table) == [{"text": "A", "label": "0"}]
 
 
 def test_stdin_is_checked_as_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for data, said in ((b"", "stdin: the file is empty"), (b"text\n\xff\n", "stdin:2: not UTF-8")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         with pytest.raises(DataError, match=said):
-            rows(STDIN)
+            Rows.read(STDIN)
 
 
 def test_rows_may_differ_beside_the_columns_that_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "sts.tsv", "a\tb\t5.0\tx\ty\nc\td\t1.0\te\tf\tno one\nq\tr\t2.0\n")
     with pytest.raises(DataError, match=r"sts.tsv:2: expected 5 columns"):
-        rows(path, header=False)
-    table = rows(path, header=False, named=("1", "3"))
-    assert [row["3"] for row in table.rows] == ["5.0", "1.0", "2.0"]
-    assert table.rows[2]["5"] == ""
+        Rows.read(path, header=False).check_lengths()
+    table = Rows.read(path, header=False)
+    table.check_lengths("1", "3")
+    assert table.texts("3") == ["5.0", "1.0", "2.0"]
+    assert table.texts("5")[2] == ""
     with pytest.raises(DataError, match=r"sts.tsv:3: expected 5 columns as .* found 3"):
-        rows(path, header=False, named=("1", "4"))
+        table.check_lengths("1", "4")
 
 
 def test_a_cell_may_hold_a_document(tmp_path: Path) -> None:
     text = "word " * 40_000
-    (row,) = rows(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n')).rows
-    assert row["text"] == text
+    table = Rows.read(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n'))
+    assert table.texts("text") == [text]
 
 
 def test_jsonl_values_are_text(tmp_path: Path) -> None:
-    lines = '{"text": "A", "label": 1, "x": 0.5, "y": true, "z": null}\n'
-    table = rows(write(tmp_path / "a.jsonl.gz", lines))
-    assert table.rows == [{"text": "A", "label": "1", "x": "0.5", "y": "true", "z": ""}]
+    line = '{"text": "A", "label": 1, "x": 0.5, "y": true, "z": null, "l": ["ä"]}\n'
+    table = Rows.read(write(tmp_path / "a.jsonl.gz", line))
+    texts = [table.texts(column)[0] for column in table.columns]
+    assert texts == ["A", "1", "0.5", "true", "", '["ä"]']
+    assert values(table) == [json.loads(line)]
 
 
 def test_a_header_that_is_repeated_is_said(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\na\tx\ntext\tlabel\nb\ty\n")
-    table = rows(path)
-    assert "warning: line 3 repeats the header line; remove it" in table.said
-    assert len(table.rows) == 3
-    assert "warning" not in rows(write(tmp_path / "b.tsv", "text\tlabel\na\tx\n")).said
+    table = Rows.read(path)
+    assert "warning: line 3 repeats the header line; remove it" in table.summary
+    assert len(table) == 3
+    assert "warning" not in Rows.read(write(tmp_path / "b.tsv", "text\tlabel\na\tx\n")).summary
 
 
 def test_the_first_line_is_a_header_by_default(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "ham\tOk lar...\nspam\tWin a prize\n")
-    table = rows(path)
+    table = Rows.read(path)
     assert (table.columns, table.lines, table.header) == (["ham", "Ok lar..."], [2], True)
-    assert table.said == f"{path}: columns ham, Ok lar..."
-    table = rows(path, header=False)
+    assert table.summary == f"{path}: columns ham, Ok lar..."
+    table = Rows.read(path, header=False)
     assert (table.columns, table.lines, table.header) == (["1", "2"], [1, 2], False)
-    assert table.said == f"{path}: columns 1, 2 (no header line)"
+    assert table.summary == f"{path}: columns 1, 2 (no header line)"
 
 
 CELLS = st.text("abc1. ", min_size=1, max_size=9).map(str.strip).filter(bool)
@@ -145,15 +163,15 @@ def test_rows_do_not_depend_on_values(
 ) -> None:
     path = tmp_path_factory.mktemp("cells") / "a.tsv"
     write(path, "".join("\t".join(line) + "\n" for line in cells))
-    assert [list(row.values()) for row in rows(path).rows] == cells[1:]
-    assert rows(path).columns == cells[0]
-    assert [list(row.values()) for row in rows(path, header=False).rows] == cells
+    assert [list(row.values()) for row in values(Rows.read(path))] == cells[1:]
+    assert Rows.read(path).columns == cells[0]
+    assert [list(row.values()) for row in values(Rows.read(path, header=False))] == cells
 
 
 def test_a_row_of_empty_cells_is_a_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tpair\nA\tB\n\t\n\n \nC\tD\n")
-    assert [row["text"] for row in rows(path).rows] == ["A", "", "C"]
-    assert rows(path).lines == [2, 3, 6]
+    assert Rows.read(path).texts("text") == ["A", "", "C"]
+    assert Rows.read(path).lines == [2, 3, 6]
 
 
 @pytest.mark.parametrize(
@@ -179,12 +197,12 @@ def test_unusable_rows_are_named_with_their_place(
     tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        rows(write(tmp_path / name, content))
+        use(write(tmp_path / name, content))
 
 
 def test_a_missing_labelled_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.tsv: no such file"):
-        rows(tmp_path / "gone.tsv")
+        Rows.read(tmp_path / "gone.tsv")
 
 
 def test_public_data_sets_are_read_whole(data_folder: Path) -> None:
@@ -194,6 +212,6 @@ def test_public_data_sets_are_read_whole(data_folder: Path) -> None:
         ("trecqa/dev.csv", True, ["qtext", "label", "atext"], 1148),
         ("wic/dev.jsonl", True, None, 400),
     ):
-        table = rows(data_folder / name, header=header)
-        assert len(table.rows) == count
+        table = Rows.read(data_folder / name, header=header)
+        assert len(table) == count
         assert columns is None or table.columns == columns

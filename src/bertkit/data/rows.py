@@ -1,0 +1,333 @@
+"""Rows of files and of programs, one source for every task."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+
+from bertkit.data.paths import suffix
+from bertkit.data.readers import STDIN, json_object, numbered, parquet_rows, read_text
+from bertkit.data.row_errors import each_of, refuse
+from bertkit.data.values import json_value, text_of
+from bertkit.errors import DataError, did_you_mean
+
+R = TypeVar("R")
+
+TABLES = (".tsv", ".csv", ".jsonl")
+"""File types of rows that may also be .gz."""
+
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+"""Separator of columns by file type."""
+
+NAMES = {",": "comma", ";": "semicolon", "\t": "tab"}
+"""Names of separators, for messages."""
+
+WORDS = ("tab", "space")
+"""Separators that are written as words."""
+
+
+class Rows:
+    """Columns of values, and where each row is.
+
+    Values are text in .csv and .tsv, JSON values in .jsonl, and any values in memory. A value is
+    UNSET if the row lacks the field.
+
+    Attributes:
+        name: The file, or the name of the value in a program.
+        columns: Names of the columns.
+        summary: Sentence on the columns, for the user to check.
+        header: Whether the first line of the file is a header line.
+        separator: Separator of the columns; empty if values have types.
+        lines: Line where each row begins, from 1; None if rows are numbered from 0.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        values: Mapping[str, Sequence[Any]],
+        *,
+        lines: Sequence[int] | None = None,
+        place: str | None = None,
+        text: Callable[[Any], str] = str,
+        plain: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Collect columns of equal length.
+
+        Args:
+            name: The file, or the name of the value in a program.
+            values: The values of each column.
+            lines: Line where each row begins, from 1. Default: rows are numbered from 0.
+            place: Name that precedes the number of a row. Default: the name.
+            text: Function that converts a value to text.
+            plain: Function that converts a value to JSON. Default: values are JSON.
+        """
+        self.name = name
+        self.columns = list(values)
+        self.summary = f"{name}: columns {', '.join(self.columns)}"
+        self.header = False
+        self.separator = ""
+        self._values = values
+        self.lines = lines
+        self._place = name if place is None else place
+        self._text, self._plain = text, plain
+        self._uneven: list[tuple[int, int]] = []
+
+    @classmethod
+    def read(cls, path: Path, *, header: bool = True, separator: str | None = None) -> Rows:
+        """Read a .tsv or .txt (without quoting), .csv (quoted), .jsonl, or .parquet file, or .gz.
+
+        Args:
+            path: The file. Stdin is JSON Lines if it begins with `{`, tab-separated if its first
+                line contains a tab, and CSV otherwise.
+            header: Whether the first line contains the names of the columns. If false, the columns
+                are called "1", "2", and so on.
+            separator: Character that separates columns, `tab`, or `space` to split a line after
+                its first word. Default: a comma in .csv, otherwise a tab. If set, the file may
+                have any suffix.
+
+        Raises:
+            DataError: If the file cannot be read.
+        """
+        path = Path(path)
+        kind = suffix(path)
+        if kind == ".parquet":
+            return cls.of_records(str(path), parquet_rows(path), text=text_of, plain=json_value)
+        if kind not in (*TABLES, ".txt") and separator is None and path != STDIN and path.is_file():
+            raise DataError(
+                f"{path}: rows are read from .tsv, .csv, .jsonl, .txt, and .parquet files; for a "
+                "text file with another suffix, set --separator"
+            )
+        if separator is not None and separator not in WORDS and len(separator) != 1:
+            raise DataError(f"separator: {separator!r}; use one character, tab, or space")
+        text = read_text(path)
+        first = text.lstrip("\n\r ").partition("\n")[0]
+        if path == STDIN:
+            kind = ".jsonl" if first.startswith("{") else ".tsv" if "\t" in first else ".csv"
+        if kind == ".jsonl":
+            return _read_json(path)
+        if separator is None:
+            separator = SEPARATORS[kind]
+            if header:
+                _check_separator(path, first, separator)
+        separator = "\t" if separator == "tab" else separator
+        quoted = kind == ".csv" and separator != "space"
+        read = _split_csv if quoted else _split_lines
+        rows = _with_header(path, *read(path, text, separator), header)
+        rows.separator = separator
+        return rows
+
+    @classmethod
+    def of_records(cls, name: str, records: Iterable[Mapping[Any, Any]], **options: Any) -> Rows:
+        """Collect the columns of records, which may have different fields."""
+        values: dict[str, list[Any]] = {}
+        count = 0
+        for count, record in enumerate(records, 1):
+            for key, value in record.items():
+                column = values.get(key)
+                if column is None:
+                    column = values[key] = [UNSET] * (count - 1)
+                column.append(value)
+            if len(record) < len(values):
+                for column in values.values():
+                    if len(column) < count:
+                        column.append(UNSET)
+        return cls(name, {str(key): column for key, column in values.items()}, **options)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._values.values()), ()))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def where(self, index: int) -> str:
+        """Return the location of a row, such as `rows.csv:17` or `train[16]`."""
+        if self.lines is None:
+            return f"{self._place}[{index}]"
+        return f"{self._place}:{self.lines[index]}"
+
+    def check_lengths(self, *names: str) -> None:
+        """Check that all rows have the same number of columns.
+
+        Args:
+            *names: The only columns that are used. Rows may then have more or fewer others.
+
+        Raises:
+            DataError: If a row has another number of columns.
+        """
+        needed = max((self.columns.index(name) + 1 for name in names), default=None)
+        refuse(
+            [
+                DataError(
+                    f"{self.where(index)}: expected {len(self.columns)} columns as in the first "
+                    f"line, found {found}; fix this line"
+                )
+                for index, found in self._uneven
+                if needed is None or found < needed
+            ]
+        )
+
+    def texts(self, column: str) -> Sequence[str]:
+        """Return the values of a column as text; empty text for missing values.
+
+        Raises:
+            DataError: If a row lacks the column, or a value is not text, a number, or a list.
+        """
+        values = self._values[column]
+        if self.separator:
+            return values
+
+        def text(index: int) -> str:
+            value = values[index]
+            if isinstance(value, str):
+                return value
+            if value is UNSET:
+                near = did_you_mean(column, self.record(index))
+                raise DataError(f"{self.where(index)}: no field {column!r}; {near}")
+            try:
+                return self._text(value)
+            except TypeError:
+                raise DataError(
+                    f"{self.where(index)}: column {column!r} contains {type(value).__name__}; use "
+                    "text, numbers, or lists, or remove the column"
+                ) from None
+
+        return each_of(text, range(len(values)))
+
+    def record(self, index: int) -> dict[str, Any]:
+        """Return the fields of a row as JSON values."""
+        fields = {name: column[index] for name, column in self._values.items()}
+        return {
+            name: value if self._plain is None else self._plain(value)
+            for name, value in fields.items()
+            if value is not UNSET
+        }
+
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the location and the fields of each row."""
+        return ((self.where(index), self.record(index)) for index in range(len(self)))
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all values."""
+        digest = hashlib.sha256()
+        for where, record in self.records():
+            try:
+                line = json.dumps(record, ensure_ascii=False, default=str)
+                digest.update(line.encode() + b"\n")
+            except UnicodeEncodeError:
+                raise DataError(
+                    f"{where}: half of a surrogate pair is not a character; write \\ufffd"
+                ) from None
+        return digest.hexdigest()
+
+
+Source = Path | Rows
+"""File or rows that a task reads."""
+
+
+def each_record(read: Callable[[str, dict[str, Any]], R], source: Source) -> list[R]:
+    """Return the results of `read(where, fields)` for the rows of a .jsonl file, or for rows.
+
+    Raises:
+        DataError: If one row cannot be used.
+        BadRows: If several rows cannot be used.
+    """
+    if isinstance(source, Rows):
+        return each_of(lambda i: read(source.where(i), source.record(i)), range(len(source)))
+
+    def line(numbered_line: tuple[int, str]) -> R:
+        where = f"{source}:{numbered_line[0]}"
+        return read(where, json_object(numbered_line[1].encode(), where))
+
+    return each_of(line, numbered(source))
+
+
+def has_records(source: Source) -> bool:
+    """Return whether a source is rows or a .jsonl file."""
+    return isinstance(source, Rows) or suffix(source) == ".jsonl"
+
+
+def _read_json(path: Path) -> Rows:
+    lines = numbered(path)
+    records = each_of(lambda line: json_object(line[1].encode(), f"{path}:{line[0]}"), lines)
+    return Rows.of_records(str(path), records, lines=[number for number, _ in lines], text=_as_text)
+
+
+def _as_text(value: Any) -> str:
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return "" if missing else json.dumps(value, ensure_ascii=False)
+
+
+def _check_separator(path: Path, first: str, separator: str) -> None:
+    """Raise a DataError if the header line contains only other separators."""
+    if separator in first:
+        return
+    for other in NAMES:
+        if other in first:
+            written = "tab" if other == "\t" else repr(other)
+            raise DataError(
+                f"{path}: the header line contains no {NAMES[separator]} but a {NAMES[other]}; "
+                f"set --separator {written} if it separates the columns"
+            )
+
+
+def _split_lines(path: Path, text: str, separator: str) -> tuple[list[int], list[list[str]]]:
+    lines, cells = [], []
+    spaces = None if separator == "space" else " "  # A row of empty cells is a row.
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if line.strip(spaces):
+            lines.append(number)
+            cells.append(line.split(separator) if spaces else line.split(None, 1))
+    return lines, cells
+
+
+def _split_csv(path: Path, text: str, separator: str) -> tuple[list[int], list[list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # A cell may hold a document.
+    rest = (f"{line}\n" for line in text.split("\n"))
+    reader = csv.reader(rest, strict=True, delimiter=separator)
+    lines, cells, line = [], [], 1
+    try:
+        for row in reader:
+            if row:
+                lines.append(line)
+                cells.append(row)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}:{line}: not CSV ({error}); check the quotes here") from None
+    return lines, cells
+
+
+def _with_header(path: Path, lines: list[int], cells: list[list[str]], header: bool) -> Rows:
+    first, repeated = cells[0], None
+    if header:
+        columns = [name.strip() for name in first]
+        if len(set(columns)) < len(columns):
+            raise DataError(
+                f"{path}:{lines[0]}: two columns have the same name; rename one, or set "
+                "--no-header if the first line is data"
+            )
+        if len(cells) == 1:
+            raise DataError(f"{path}: only a header line, no rows; set --no-header if it is data")
+        del lines[0], cells[0]
+        repeated = next((at for at, row in zip(lines, cells, strict=True) if row == first), None)
+    else:
+        columns = [str(number + 1) for number in range(len(first))]
+    width = len(columns)
+    uneven = [(index, len(row)) for index, row in enumerate(cells) if len(row) != width]
+    values = islice(zip_longest(columns, *cells, fillvalue=""), width)
+    rows = Rows(str(path), {name: column for name, *column in values}, lines=lines)
+    rows.header, rows._uneven = header, uneven
+    if not header:
+        rows.summary += " (no header line)"
+    if repeated is not None:
+        rows.summary += f"; warning: line {repeated:,} repeats the header line; remove it"
+    return rows
