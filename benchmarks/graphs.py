@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertkit.console import quietly
+from bertkit.extensions.export.export import export
 from bertkit.extensions.export.exported import (
     GRAPHS,
     MAX_BATCH_TOKENS,
@@ -29,7 +30,6 @@ from bertkit.extensions.export.exported import (
     openvino_graph,
     padded,
 )
-from bertkit.extensions.export.export import export
 from bertkit.nn.precision import Inference
 from bertkit.storage import write_json
 from bertkit.text.tokenizer import Tokenizer

@@ -31,8 +31,8 @@ from benchmarks.embed import (
     side,
 )
 from benchmarks.harness import Options, apart, bf16_here, milliseconds
-from bertkit.extensions.export.tuning_record import read_tuned
 from bertkit.extensions.export.tune import tune
+from bertkit.extensions.export.tuning_record import read_tuned
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS, COUNT, WARM, TURNS = 32, 200, 40, 3

@@ -159,7 +159,11 @@ def test_other_tasks_take_rows_too() -> None:
             "^train.0.: column 'label' contains object",
         ),
         ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: half of a surrogate pair"),
-        ({"text": ["a b"], "label": ["x"]}, Reading(text="body"), "^train: no column 'body'"),
+        (
+            {"text": ["a b"], "label": ["x"]},
+            Reading(text_column="body"),
+            "^train: no column 'body'",
+        ),
         (
             {k: ["a b c"] for k in "pqr"},
             None,
@@ -179,7 +183,9 @@ def test_what_is_wrong_is_said_as_a_program_says_it(
 
 def test_dates_and_whole_floats_are_written_as_they_read() -> None:
     rows = {"text": ["a b", "c d"], "label": [1.0, 2.0], "when": [date(2026, 1, 2), Decimal("1.5")]}
-    examples = take(Classify, rows, Reading(text="text", label="label"), "train").examples
+    examples = take(
+        Classify, rows, Reading(text_column="text", label_column="label"), "train"
+    ).examples
     assert [e.label for e in examples] == ["1.0", "2.0"]
     halves = take(Classify, [("a", 1.5), ("b", 2.0)], None, "train").examples
     assert [e.label for e in halves] == ["1.5", "2.0"]

@@ -67,7 +67,7 @@ SCRIPTS = {
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_columns_are_named_in_every_script(script: str, tmp_path: Path) -> None:
     header, *rows = SCRIPTS[script]
-    reading = Reading(text=header[0], label=header[1])
+    reading = Reading(text_column=header[0], label_column=header[1])
     for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
         path = tmp_path / name
         lines = [separator.join(row) for row in (header, *rows)]
@@ -81,7 +81,7 @@ def test_a_separator_allows_any_suffix(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     data = "".join(f"{label} {text}\n" for text, label in GERMAN[1:]).encode()
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    reading = Reading(text="2", label="1", header=False, separator="space")
+    reading = Reading(text_column="2", label_column="1", header=False, separator="space")
     examples, _ = Classify.read(path, reading, labelled=True)
     assert [(e.text, e.label) for e in examples] == GERMAN[1:]
     with pytest.raises(DataError, match="with another suffix, set separator="):
@@ -91,9 +91,9 @@ def test_a_separator_allows_any_suffix(name: str, tmp_path: Path) -> None:
 def test_similarity_accepts_columns_by_number(tmp_path: Path) -> None:
     path = tmp_path / "sts.tsv"
     path.write_text("x\t4.5\ta b\tc d\ny\t1\te\tf\tmore\tcells\nz\t2\tg\th\n", encoding="utf-8")
-    reading = Reading(text="3", pair="4", label="2", header=False)
+    reading = Reading(text_column="3", pair_column="4", label_column="2", header=False)
     examples, _ = Similarity.read(path, reading, labelled=True)
     assert [e.texts for e in examples] == [("a b", "c d"), ("e", "f"), ("g", "h")]
     assert [e.label for e in examples] == [4.5, 1.0, 2.0]
     with pytest.raises(DataError, match="expected 4 columns"):  # control
-        Similarity.read(path, Reading(text="3", header=False), labelled=True)
+        Similarity.read(path, Reading(text_column="3", header=False), labelled=True)

@@ -34,7 +34,7 @@ def test_any_rows_are_answered_as_their_texts_are(folder: Path, tmp_path: Path) 
         assert classify(rows) == expected
     for rows in (table, path):
         assert bertkit.predict(folder, rows, text_column="body") == expected
-    reading = bertkit.Reading(text="body")
+    reading = bertkit.Reading(text_column="body")
     assert classify(table, reading=reading) == expected
     assert bertkit.predict(classify, "b c") == expected[1:2]
     assert repr(classify).startswith(f"<Answer to classify of <{folder}: bert, ")
@@ -75,7 +75,7 @@ def test_the_name_of_a_file_is_no_text(folder: Path, tmp_path: Path) -> None:
 def test_texts_that_are_compared_are_answered_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertkit.recipes.predict_file.STREAM", 2)
+    monkeypatch.setattr("bertkit.recipes.predict_file.STREAM_ITEMS", 2)
     answer = bertkit.pipeline("classify", folder)
     sizes: list[int] = []
 

@@ -86,7 +86,7 @@ def oracle(features: Sequence[Feature]) -> list[Outputs]:
 
 def test_what_files_of_questions_do_not_need_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^label_column: files of questions need none"):
-        Answer.read(tmp_path / "a.json", Reading(label="x"), labelled=True)
+        Answer.read(tmp_path / "a.json", Reading(label_column="x"), labelled=True)
     with pytest.raises(DataError, match=r"a\.json: no such file"):
         Answer.read(tmp_path / "a.json", Reading(), labelled=True)
     for others in ((), ("a", "b")):

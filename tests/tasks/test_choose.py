@@ -404,7 +404,7 @@ def test_a_file_that_is_not_there_and_columns_that_are_not_needed(tmp_path: Path
     with pytest.raises(
         ConfigError, match=r"^label_column: the files of choose need none; leave it out"
     ):
-        Choose.read(tmp_path / "no.jsonl", Reading(label="x"), labelled=True)
+        Choose.read(tmp_path / "no.jsonl", Reading(label_column="x"), labelled=True)
 
 
 def test_questions_without_a_right_choice_are_not_learned_or_scored() -> None:

@@ -38,7 +38,7 @@ def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
     message = r"text_column= and .* \(one column, as the first line contains no tab: DESC How did"
     with pytest.raises(DataError, match=message):
         Classify.read(path, Reading(), labelled=True)
-    reading = Reading(text="2", label="1", header=False)
+    reading = Reading(text_column="2", label_column="1", header=False)
     message = "no column '2'; set separator= if the rows have several columns"
     with pytest.raises(DataError, match=message):
         Classify.read(path, reading, labelled=True)
@@ -51,7 +51,7 @@ def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
 
 
 def test_named_columns_may_stand_in_rows_of_several_lengths(data_folder: Path) -> None:
-    reading = Reading(text="6", pair="7", label="5", header=False)
+    reading = Reading(text_column="6", pair_column="7", label_column="5", header=False)
     found, _ = Classify.read(data_folder / "stsb" / "sts-dev.tsv", reading, labelled=True)
     assert len(found) == 1500
 
@@ -291,12 +291,22 @@ def test_pairs_come_with_pairs() -> None:
     ("file", "reading", "count", "labels"),
     [
         ("sst2/dev.tsv", {}, 6735, ("0", "1")),
-        ("cola/in_domain_dev.tsv", {"text": "4", "label": "2", "header": False}, 527, ("0", "1")),
+        (
+            "cola/in_domain_dev.tsv",
+            {"text_column": "4", "label_column": "2", "header": False},
+            527,
+            ("0", "1"),
+        ),
         ("mrpc/dev.tsv", {}, 408, ("0", "1")),
         ("rte/dev.jsonl", {}, 250, None),
         ("qnli/dev.tsv", {}, 500, ("entailment", "not_entailment")),
-        ("sms_spam/dev.tsv", {"text": "2", "label": "1", "header": False}, 500, ("ham", "spam")),
-        ("ag_news/dev.tsv", {"text": "1", "label": "2", "header": False}, 1001, None),
+        (
+            "sms_spam/dev.tsv",
+            {"text_column": "2", "label_column": "1", "header": False},
+            500,
+            ("ham", "spam"),
+        ),
+        ("ag_news/dev.tsv", {"text_column": "1", "label_column": "2", "header": False}, 1001, None),
     ],
 )
 def test_real_files(
@@ -323,7 +333,9 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
     lines = [line.split("\t")[4:7] for line in source.read_text(encoding="utf-8").splitlines()]
     path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))
     found, _ = Classify.read(
-        path, Reading(label="1", text="2", pair="3", header=False), labelled=True
+        path,
+        Reading(label_column="1", text_column="2", pair_column="3", header=False),
+        labelled=True,
     )
     assert len(found) == 1500
     assert Classify.from_examples(found, ClassifyOptions()).options.regression

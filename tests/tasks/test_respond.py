@@ -200,7 +200,7 @@ def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path:
 
 def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^text_column: the files of respond need none"):
-        Respond.read(tmp_path / "t.json", Reading(text="x"), labelled=True)
+        Respond.read(tmp_path / "t.json", Reading(text_column="x"), labelled=True)
     task = Respond.restore((), Respond((), RespondOptions(turns=7)).settings())
     assert task.options == RespondOptions(turns=7)
     assert find("respond") is Respond

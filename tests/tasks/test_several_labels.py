@@ -17,7 +17,7 @@ from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.task import Reading
 
 ROWS = [("a b c", []), ("b c d", ["toxic"]), ("d c a", ["insult", "toxic"]), ("c c a", ["insult"])]
-ONE_HOT = Reading(label="toxic,insult")
+ONE_HOT = Reading(label_column="toxic,insult")
 
 
 def one_hot(path: Path, values: tuple[str, str] = ("0", "1")) -> Path:
@@ -61,7 +61,7 @@ def test_one_hot_columns_and_lists_give_the_same_model(tmp_path: Path) -> None:
 def test_one_hot_columns_are_checked(tmp_path: Path) -> None:
     file = one_hot(tmp_path / "a.csv")
     with pytest.raises(DataError, match=r"no column 'insulting'; did you mean 'insult'\?"):
-        Classify.read(file, Reading(label="toxic,insulting"), labelled=True)
+        Classify.read(file, Reading(label_column="toxic,insulting"), labelled=True)
     file.write_text(file.read_text().replace("d c a,1,1", "d c a,1,2"), encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.csv:4: expected 0 or 1 in column 'insult', got '2'"):
         Classify.read(file, ONE_HOT, labelled=True)
@@ -70,7 +70,7 @@ def test_one_hot_columns_are_checked(tmp_path: Path) -> None:
 def test_a_column_with_a_comma_in_its_name_is_one_column(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("text\ta,b\nx y z\tgood\nx z y\tbad\n", encoding="utf-8")
-    examples, _ = Classify.read(file, Reading(label="a,b"), labelled=True)
+    examples, _ = Classify.read(file, Reading(label_column="a,b"), labelled=True)
     assert [e.label for e in examples] == ["good", "bad"]
 
 

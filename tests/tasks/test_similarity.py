@@ -422,7 +422,7 @@ def test_tables_are_read(
 
 def test_a_named_pair_is_not_the_text_as_well(tmp_path: Path) -> None:
     path = table(tmp_path / "t.tsv", "text\tsentence1\nx\ty\n")
-    [example], _ = Similarity.read(path, Reading(pair="text"), labelled=True)
+    [example], _ = Similarity.read(path, Reading(pair_column="text"), labelled=True)
     assert example.texts == ("y", "x")
 
 

@@ -439,7 +439,10 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         SummaryExample("A mail. More.", ("mail", "a mail"), f"{path}:1"),
         SummaryExample("Two.", ("[Fwd: two]",), f"{path}:2"),
     ]
-    assert [e.references for e in read(path, label="subject")] == [("mail",), ("[Fwd: two]",)]
+    assert [e.references for e in read(path, label_column="subject")] == [
+        ("mail",),
+        ("[Fwd: two]",),
+    ]
     assert read(path, labelled=False)[1] == SummaryExample("Two.", (), f"{path}:2")
     said = Summarize.read(path, Reading(), labelled=True)[1]
     assert said.endswith(
@@ -448,8 +451,8 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
     path = lines(tmp_path, {"text": "One. Two.", "summary": ["one", "two"]})
     assert read(path)[0].references == ("one", "two")
     path = lines(tmp_path, {"document": "One.", "summary": "one", "title": "two"})
-    assert read(path, label="title") == [SummaryExample("One.", ("two",), f"{path}:1")]
-    assert read(path, text="title")[0].document == "two"
+    assert read(path, label_column="title") == [SummaryExample("One.", ("two",), f"{path}:1")]
+    assert read(path, text_column="title")[0].document == "two"
 
 
 @pytest.mark.parametrize(
@@ -482,9 +485,9 @@ def test_rows_that_cannot_be_used(rows: list[object], message: str, tmp_path: Pa
 def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = lines(tmp_path, {"text": "A cat.", "summary": "zebra"})
     with pytest.raises(DataError, match="no column 'sumary'; did you mean 'summary'"):
-        read(path, label="sumary")
+        read(path, label_column="sumary")
     with pytest.raises(ConfigError, match=r"^pair_column: a document has no second text"):
-        read(path, pair="summary")
+        read(path, pair_column="summary")
     with pytest.raises(DataError, match=r"rows\.jsonl:1: neither .* nothing to learn"):
         Summarize.from_examples(read(path), SummarizeOptions())
     unlabelled = read(path, labelled=False)

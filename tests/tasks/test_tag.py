@@ -129,9 +129,9 @@ def test_a_language_before_each_word_is_pointed_out(tmp_path: Path) -> None:
 
 def test_columns_are_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "1 Ada NNP B-PER\n2 ran VBD O\n")
-    [found], _ = Tag.read(path, Reading(text="1"), labelled=True)
+    [found], _ = Tag.read(path, Reading(text_column="1"), labelled=True)
     assert (found.words, found.tags) == (["Ada", "ran"], ["B-PER", "O"])
-    [found], said = Tag.read(path, Reading(text="1", label="-2"), labelled=True)
+    [found], said = Tag.read(path, Reading(text_column="1", label_column="-2"), labelled=True)
     assert found.tags == ["NNP", "VBD"]
     assert said.endswith("; 2 different tags")
 
@@ -160,11 +160,11 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reading", "message"),
     [
-        (Reading(pair="x"), "^pair_column: .* have none; leave it out"),
+        (Reading(pair_column="x"), "^pair_column: .* have none; leave it out"),
         (Reading(header=False), "header: .* leave it out"),
         (Reading(separator="space"), "separator: .* leave it out"),
-        (Reading(text="word"), "^text_column: 'word' is no column; they are counted from 0"),
-        (Reading(label="1.5"), "^label_column: '1.5' is no column"),
+        (Reading(text_column="word"), "^text_column: 'word' is no column; they are counted from 0"),
+        (Reading(label_column="1.5"), "^label_column: '1.5' is no column"),
     ],
 )
 def test_options_that_columns_have_not(tmp_path: Path, reading: Reading, message: str) -> None:
@@ -177,8 +177,8 @@ def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "a", "entities": []}\n{"text": "a"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
         Tag.read(path, Reading(), labelled=True)
-    for name in ("text", "label"):
-        with pytest.raises(ConfigError, match=rf"^{name}_column: rows of .jsonl hold"):
+    for name in ("text_column", "label_column"):
+        with pytest.raises(ConfigError, match=rf"^{name}: rows of .jsonl hold"):
             Tag.read(path, Reading(**{name: "0"}), labelled=True)
     with pytest.raises(DataError, match=r"b\.jsonl: no column 'text'; did you mean 'texts'"):
         Tag.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)

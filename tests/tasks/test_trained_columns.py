@@ -13,7 +13,7 @@ from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.tasks.trained_columns import as_learned, columns_in, with_columns
 
-LEARNED = Reading(text="body", label="is_spam")
+LEARNED = Reading(text_column="body", label_column="is_spam")
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def letters(tmp_path: Path) -> Path:
 def test_config_json_holds_the_columns_that_were_named() -> None:
     settings = Classify(("no", "yes")).settings()
     assert with_columns(settings, Reading()) == settings
-    written = with_columns(settings, Reading(label="is_spam"))
+    written = with_columns(settings, Reading(label_column="is_spam"))
     assert written["bertkit"]["task"]["columns"] == {"label_column": "is_spam"}
     assert written["bertkit"]["task"]["name"] == "classify"
-    assert columns_in(written) == Reading(label="is_spam")
+    assert columns_in(written) == Reading(label_column="is_spam")
     assert columns_in(settings) == columns_in({}) == Reading()
     damaged = {"bertkit": {"task": {"columns": {"label_column": 7}}}}
     assert columns_in(damaged) == Reading()
@@ -47,31 +47,33 @@ def test_they_are_taken_where_the_file_has_them(letters: Path) -> None:
         ("win a prize now", "yes"),
         ("see you at noon", "no"),
     ]
-    part, table = Reading(text="body", label="gone"), Rows.read(letters)
-    assert as_learned(Reading(), part, table, labelled=True) == Reading(text="body")
-    assert as_learned(Reading(), LEARNED, table, labelled=False) == Reading(text="body")
+    part, table = Reading(text_column="body", label_column="gone"), Rows.read(letters)
+    assert as_learned(Reading(), part, table, labelled=True) == Reading(text_column="body")
+    assert as_learned(Reading(), LEARNED, table, labelled=False) == Reading(text_column="body")
 
 
 def test_they_go_before_usual_names(tmp_path: Path) -> None:
     path = tmp_path / "answered.csv"  # predict --out adds a column label to those of the input
     path.write_text("text,is_spam,label\nwin a prize,yes,no\n", encoding="utf-8")
-    (row,) = read_examples(Classify, path, learned=Reading(label="is_spam"))
+    (row,) = read_examples(Classify, path, learned=Reading(label_column="is_spam"))
     assert row.label == "yes"
 
 
 def test_what_is_named_now_wins(letters: Path) -> None:
-    named = Reading(text="remark")
-    both = Reading(text="remark", label="is_spam")
+    named = Reading(text_column="remark")
+    both = Reading(text_column="remark", label_column="is_spam")
     table = Rows.read(letters)
     assert as_learned(named, LEARNED, table, labelled=True) == both
-    swapped = Reading(text="is_spam")
+    swapped = Reading(text_column="is_spam")
     assert as_learned(swapped, LEARNED, table, labelled=True) == swapped
 
 
 def test_config_json_keeps_column_numbers(tmp_path: Path) -> None:
     settings = Classify(("no", "yes")).settings()
-    learned = columns_in(with_columns(settings, Reading(text="2", label="1", header=False)))
-    assert learned == Reading(text="2", label="1")
+    learned = columns_in(
+        with_columns(settings, Reading(text_column="2", label_column="1", header=False))
+    )
+    assert learned == Reading(text_column="2", label_column="1")
     path = tmp_path / "plain.csv"
     path.write_text("spam,win a prize now\nham,see you at noon\n", encoding="utf-8")
     rows = read_examples(Classify, path, Reading(header=False), learned=learned)

@@ -62,7 +62,9 @@ def predict(
     """
     if file is not None and (text or pair):
         raise ConfigError("--file: its rows are answered; leave out other texts, or the file")
-    reading = Reading(text=text_column, pair=pair_column, header=header, separator=separator)
+    reading = Reading(
+        text_column=text_column, pair_column=pair_column, header=header, separator=separator
+    )
     if file is None and reading != Reading():
         raise ConfigError("--text-column, --pair-column, --no-header, --separator: go with --file")
     for one in text or ():

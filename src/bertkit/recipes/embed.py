@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.formats import LoadSettings, open_format
+from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.console import lines, say
 from bertkit.data.paths import is_table
@@ -155,11 +156,13 @@ def opened(
     Raises:
         ConfigError: If a setting is not supported by the model, or the prompt is unknown.
     """
-    format, embedder = open_format(model), None
-    is_tuned = isinstance(model, str | Path) and (format.path / TUNING_FILE).exists()
-    if is_tuned and settings in TUNABLE and not GPU.exists():
-        embedder = import_object(TUNED_EMBEDDER)(format.path)
-    ready: Embedder = embedder or format.load_embedder(settings)
+    ready: Embedder | None = None
+    if isinstance(model, str | Path) and settings in TUNABLE and not GPU.exists():
+        folder = resolve(model)
+        if (folder / TUNING_FILE).exists():
+            ready = import_object(TUNED_EMBEDDER)(folder)
+    if ready is None:
+        ready = open_format(model).load_embedder(settings)
     ready.prompt.usual = ready.prompt.prompts.find(prompt)
     return ready
 

@@ -38,7 +38,7 @@ class GlueTask:
 
 
 TASKS = (
-    GlueTask("CoLA", "matthews", 52.1, Reading(text="4", label="2", header=False)),
+    GlueTask("CoLA", "matthews", 52.1, Reading(text_column="4", label_column="2", header=False)),
     GlueTask("SST-2", "accuracy", 93.5),
     GlueTask("MRPC", "f1", 88.9),
     GlueTask("STS-B", "spearman", 85.8),

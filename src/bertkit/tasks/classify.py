@@ -98,7 +98,11 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
     ) -> tuple[list[LabelExample], str]:
         table = open_rows(source, reading)
         roles = choose_columns(
-            table, text=reading.text, pair=reading.pair, label=reading.label, labelled=labelled
+            table,
+            text=reading.text_column,
+            pair=reading.pair_column,
+            label=reading.label_column,
+            labelled=labelled,
         )
         return examples(table, roles), f"{table.summary}; {len(table):,} rows; {roles}"
 

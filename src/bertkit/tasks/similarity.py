@@ -146,12 +146,12 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer]):
     ) -> tuple[list[SimilarityExample], str]:
         """Read a text and its pair, columns called negative..., and a label, if any."""
         table = open_rows(source, reading)
-        given = (reading.text, reading.pair, reading.label)
-        is_complete = reading.text is not None and reading.pair is not None
+        given = (reading.text_column, reading.pair_column, reading.label_column)
+        is_complete = reading.text_column is not None and reading.pair_column is not None
         check_columns(table, *given, only=is_complete)
-        text = reading.text or first_column(table, (*ANCHORS, *TEXTS), *given)
-        pair = reading.pair or first_column(table, (*POSITIVES, *PAIRS), text, *given)
-        label = reading.label or first_column(table, ("label", *LABELS), text, pair)
+        text = reading.text_column or first_column(table, (*ANCHORS, *TEXTS), *given)
+        pair = reading.pair_column or first_column(table, (*POSITIVES, *PAIRS), text, *given)
+        label = reading.label_column or first_column(table, ("label", *LABELS), text, pair)
         negatives = [c for c in table.columns if c.lower().startswith(NEGATIVE)]
         if text is None:
             missing = {"--text-column": "text"}

@@ -337,12 +337,12 @@ def read_documents(
     `what` it is, for messages; `usual` are names that its column has.
     Raises: DataError naming file and line, ConfigError for a second text.
     """
-    if reading.pair is not None:
+    if reading.pair_column is not None:
         raise ConfigError("--pair-column: a document has no second text; leave it out")
     table = open_rows(source, reading)
-    check_columns(table, reading.text, reading.label)
-    text = reading.text or first_column(table, TEXTS, reading.label)
-    target = (reading.label or first_column(table, usual, text)) if labelled else None
+    check_columns(table, reading.text_column, reading.label_column)
+    text = reading.text_column or first_column(table, TEXTS, reading.label_column)
+    target = (reading.label_column or first_column(table, usual, text)) if labelled else None
     missing = {}
     if text is None:
         missing["--text-column"] = "document"
@@ -351,7 +351,7 @@ def read_documents(
     if text is None or missing:
         raise missing_columns(table, missing)
     targets = [] if target is None else [target]
-    if labelled and reading.label is None and REFERENCES_COLUMN in table.columns:
+    if labelled and reading.label_column is None and REFERENCES_COLUMN in table.columns:
         targets.append(REFERENCES_COLUMN)
 
     texts = table.texts(text)

@@ -123,14 +123,22 @@ class Tag(Task[Example, TagAnswer]):
     def read(cls, source: Source, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
         """Read spans of characters from .jsonl, and columns from any other file."""
         for name, option in reading.options().items():
-            if name not in ("text", "label"):
+            if name not in ("text_column", "label_column"):
                 raise ConfigError(f"{option}: files of tagged words have none; leave it out")
             if has_records(source):
                 raise ConfigError(
                     f"{option}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
                 )
-        word = 0 if reading.text is None else column_number("--text-column", reading.text)
-        tag = None if reading.label is None else column_number("--label-column", reading.label)
+        word = (
+            0
+            if reading.text_column is None
+            else column_number("--text-column", reading.text_column)
+        )
+        tag = (
+            None
+            if reading.label_column is None
+            else column_number("--label-column", reading.label_column)
+        )
         read = read_tagged if labelled else read_untagged
         return read(source, word=word, tag=tag)
 

@@ -47,11 +47,11 @@ context, the choices)."""
 class Reading(Settings, frozen=True):
     """Columns and format of a file of rows."""
 
-    text: str | None = msgspec.field(default=None, name="text_column")
+    text_column: str | None = None
     """Column of the text, or of the first text of a pair. Default: a column with a known name."""
-    pair: str | None = msgspec.field(default=None, name="pair_column")
+    pair_column: str | None = None
     """Column of the second text. Default: a column with a known name, unless text_column is set."""
-    label: str | None = msgspec.field(default=None, name="label_column")
+    label_column: str | None = None
     """Column of the label. For several labels per text: columns of 0 and 1, separated by commas.
     Default: a column with a known name."""
     header: bool = True
@@ -64,13 +64,11 @@ class Reading(Settings, frozen=True):
     def options(self) -> dict[str, str]:
         """Return the settings that differ from their defaults, as command-line options."""
         default = Reading()
-        names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
-        given = {
-            name: written
-            for name, written in names
+        return {
+            name: f"--{name.replace('_', '-')}"
+            for name in self.__struct_fields__
             if getattr(self, name) != getattr(default, name)
         }
-        return {name: f"--{written.replace('_', '-')}" for name, written in given.items()}
 
 
 class NoOptions(Settings, frozen=True):

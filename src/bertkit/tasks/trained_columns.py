@@ -14,13 +14,12 @@ from bertkit.data.rows import Rows, Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.task import Reading
 
-ROLES = ("text", "pair", "label")
+COLUMNS = ("text_column", "pair_column", "label_column")
 
 
 def with_columns(settings: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
     """Settings of a task as config.json has them, with the columns that were named for training."""
-    encoded = dict(zip(Reading.__struct_fields__, Reading.__struct_encode_fields__, strict=True))
-    named = {encoded[role]: name for role in ROLES if (name := getattr(reading, role)) is not None}
+    named = {option: name for option in COLUMNS if (name := getattr(reading, option)) is not None}
     if not named:
         return dict(settings)
     ours = settings["bertkit"]
@@ -66,13 +65,13 @@ def as_learned(reading: Reading, learned: Reading, rows: Rows, *, labelled: bool
         rows: The rows.
         labelled: Whether the label is read. If not, its column may exist and be empty.
     """
-    named = {getattr(reading, role) for role in ROLES}
+    named = {getattr(reading, option) for option in COLUMNS}
     existing = {
-        role: name
-        for role in ROLES
-        if (labelled or role != "label")
-        and getattr(reading, role) is None
-        and (name := getattr(learned, role)) is not None
+        option: name
+        for option in COLUMNS
+        if (labelled or option != "label_column")
+        and getattr(reading, option) is None
+        and (name := getattr(learned, option)) is not None
         and name not in named
         and not (rows.header and name.isdecimal())  # The number of a column.
         and set(label_columns(name, rows.columns)) <= set(rows.columns)

@@ -77,7 +77,7 @@ def test_many_documents_are_written_a_few_at_a_time(
         return run(works)
 
     monkeypatch.setattr(summarize, "run", counted)
-    monkeypatch.setattr("bertkit.extensions.generation.summarize.PLACES", 100)
+    monkeypatch.setattr("bertkit.extensions.generation.summarize.CACHE_TOKENS", 100)
     assert summarize(documents, SHORT) == together
     assert len(sizes) > 1
     assert max(sizes) <= 100

@@ -139,7 +139,7 @@ def summarize(
     if file is None:
         texts = ((f"stdin:{number}", line) for number, line in numbered_lines())
     else:
-        rows = read_examples(Seq2seq, file, Reading(text=text_column), labelled=False)
+        rows = read_examples(Seq2seq, file, Reading(text_column=text_column), labelled=False)
         texts = ((row.where, row.document) for row in rows)
     for part in batched(texts, DOCUMENTS_AT_ONCE):
         answers = summaries(writer, [text for _, text in part], decoding)
