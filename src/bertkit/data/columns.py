@@ -90,14 +90,22 @@ def first_column(table: Rows, names: Sequence[str], *used: str | None) -> str | 
     return next(iter(find_columns(table, names, *used)), None)
 
 
-def missing_columns(table: Rows, options: Mapping[str, str]) -> DataError:
-    """Return the error for roles without a column: option -> role, such as text or label."""
+def missing_columns(
+    table: Rows, options: Mapping[str, str], *, has_header_option: bool = True
+) -> DataError:
+    """Return the error for roles without a column.
+
+    Args:
+        table: The rows.
+        options: Option of each role, such as `{"--text-column": "text"}`.
+        has_header_option: Whether the user can set --no-header.
+    """
     roles = " and the ".join(options.values())
     message = (
         f"{table.name}: no column has a known name for the {roles}; name it with "
         f"{' and '.join(options)}"
     )
-    if table.header and "--text-column" in options:
+    if has_header_option and table.header and "--text-column" in options:
         message += ", or set --no-header if the first line is data"
     return DataError(f"{message} ({_columns(table)})")
 
@@ -121,7 +129,7 @@ def choose_text(table: Rows, text: str | None = None) -> str:
     check_columns(table, text)
     chosen = text or first_column(table, TEXTS)
     if chosen is None:
-        raise missing_columns(table, {"--text-column": "text"})
+        raise missing_columns(table, {"--text-column": "text"}, has_header_option=False)
     return chosen
 
 

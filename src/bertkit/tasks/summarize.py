@@ -349,7 +349,7 @@ def read_documents(
     if labelled and target is None:
         missing["--label-column"] = what
     if text is None or missing:
-        raise missing_columns(table, missing)
+        raise missing_columns(table, missing, has_header_option=labelled)
     targets = [] if target is None else [target]
     if labelled and reading.label_column is None and REFERENCES_COLUMN in table.columns:
         targets.append(REFERENCES_COLUMN)
