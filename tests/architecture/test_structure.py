@@ -23,8 +23,8 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_440,
-    "code lines": 37_210,
+    "code lines of the core": 22_340,
+    "code lines": 37_110,
     "imports from the core to extensions": 22,
     "imports between extensions": 42,
 }

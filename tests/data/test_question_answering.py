@@ -81,7 +81,8 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "{", r"a\.json: not JSON"),
+        ("a.json", "{", r"a\.json: invalid JSON"),
+        ("a.json", '{"data": ' + "[" * 100_000, r"a\.json: invalid JSON"),
         ("a.json", "[]", r"a\.json: the whole: expected `object`, got `array`"),
         ("a.json", '{"data": [{"paragraphs": [{}]}]}', r"data\[0\]\.paragraphs\[0\]: .*`context`"),
         (

@@ -413,7 +413,7 @@ def _read_manifest(path: Path) -> Manifest:
     try:
         content = storage.read_bytes(path, DataError, most=storage.VOCABULARY)
         manifest = msgspec.json.decode(content, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{path}: not a corpus manifest ({error}); prepare it again") from None
     if manifest.format != FORMAT:
         raise DataError(

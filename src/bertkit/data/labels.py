@@ -26,7 +26,7 @@ def several(label: str, where: str) -> list[str]:
         return [part.strip() for part in label.split("|") if part.strip()]
     try:
         names = json.loads(label)
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(n, str | int) for n in names):
         raise DataError(f'{where}: {label!r} is no list of labels; write ["a", "b"]')

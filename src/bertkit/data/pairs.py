@@ -68,7 +68,7 @@ class Pairs:
         try:
             content = storage.read_bytes(path, DataError)
             manifest = msgspec.json.decode(content, type=PairManifest)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(
                 f"{path}: no manifest of pairs ({error}); make some with `bertkit prepare pairs`"
             ) from None

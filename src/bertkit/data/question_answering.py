@@ -82,7 +82,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _decode(raw: str | msgspec.Raw | dict[str, Any], kind: type[S], file: str, path: str = "") -> S:
-    """A JSON value as `kind`. Raises: DataError with the place of what does not fit."""
+    """Return a JSON value as `kind`.
+
+    Raises:
+        DataError: If the value is invalid, with its path.
+    """
     try:
         if isinstance(raw, dict):
             return msgspec.convert(raw, kind)
@@ -90,9 +94,9 @@ def _decode(raw: str | msgspec.Raw | dict[str, Any], kind: type[S], file: str, p
     except msgspec.ValidationError as error:
         text, _, inner = str(error).partition(" - at ")
         place = (path + inner.strip("`$")).lstrip(".") or "the whole"
-        raise DataError(f"{file}: {place}: {text[0].lower()}{text[1:]}; mend it") from None
-    except msgspec.DecodeError as error:
-        raise DataError(f"{file}: not JSON ({error}); mend it or leave it out") from None
+        raise DataError(f"{file}: {place}: {text[0].lower()}{text[1:]}; fix it") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DataError(f"{file}: invalid JSON ({error}); fix or remove it") from None
 
 
 def _squad(file: Path, labelled: bool) -> Iterator[Question]:

@@ -192,7 +192,7 @@ class _Dialogue(msgspec.Struct, frozen=True):
 def _dialogues(path: Path) -> Iterator[_Pair]:
     try:
         dialogues = msgspec.json.decode(read_text(path), type=list[_Dialogue])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(
             f'{path}: not a JSON list of {{"dialogue": [[turn, response], ...]}} ({error})'
         ) from None

@@ -375,7 +375,7 @@ def _several(cell: str) -> list[str]:
     """The references of a cell: a text, or a JSON list of texts."""
     try:
         texts = json.loads(cell) if cell.startswith("[") else None
-    except ValueError:  # a text may begin with a bracket
+    except (ValueError, RecursionError):  # a text may begin with a bracket
         texts = None
     if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         return texts

@@ -242,7 +242,7 @@ def test_of_an_elmo_whole_words_are_read_and_its_paper_is_tried(tmp_path: Path) 
     page = (tmp_path / "out" / "probe.html").read_text(encoding="utf-8")
     assert f"{weights['embeddings']:.3f}" in page
     assert "weighted sum of the embeddings and all layers" in page
-    with pytest.raises(ConfigError, match="words has none"):
+    with pytest.raises(ConfigError, match="an ELMo has fp32 only"):
         probe(folder, **files, out=tmp_path / "bf16", settings=Probe(precision="bf16"))
 
 

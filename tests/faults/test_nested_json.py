@@ -1,0 +1,34 @@
+"""JSON that is nested too deeply gets the message of JSON that is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.corpus import Corpus
+from bertkit.data.labels import several
+from bertkit.data.pairs import Pairs
+from bertkit.errors import DataError
+from bertkit.tasks.respond import Respond
+from bertkit.tasks.task import Reading
+
+NESTED = "[" * 100_000
+
+
+def test_labels() -> None:
+    with pytest.raises(DataError, match="is no list of labels"):
+        several(NESTED, "a.csv:2")
+
+
+def test_dialogues(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(NESTED, encoding="utf-8")
+    with pytest.raises(DataError, match="not a JSON list"):
+        Respond.read(tmp_path / "a.json", Reading(), labelled=True)
+
+
+@pytest.mark.parametrize("kind", [Corpus, Pairs])
+def test_manifests(kind: type[Corpus] | type[Pairs], tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(NESTED, encoding="utf-8")
+    with pytest.raises(DataError, match="manifest"):
+        kind.open(tmp_path)
