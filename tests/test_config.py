@@ -105,7 +105,7 @@ def test_toml_faults_are_named(tmp_path: Path) -> None:
 CONFIGS = sorted(
     path
     for path in (Path(__file__).parent.parent / "configs").glob("*.toml")
-    if read_toml(path).get("family") != "elmo"  # tests/recipes/test_pretrain_elmo.py
+    if read_toml(path).get("family") != "elmo"  # tests/extensions/classic/test_pretrain_elmo.py
 )
 SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers and folders have them
     "bert-tiny": (2, 128, 2, 4.4),

@@ -35,12 +35,19 @@ class Extension:
         families: `Family` objects, by the `model_type` of their config.json.
         tasks: Subclasses of `Task`, by name.
         pipelines: Subclasses of `ModelPipeline`, or other classes with its method `open`, by name.
+        pretrainings: Objects of type `Pretraining` for models that are not Transformers, by the
+            `family` of their run files.
     """
 
     name: str
     families: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
+    pretrainings: Mapping[str, str] = field(default_factory=dict)
+
+
+Kind = Literal["families", "tasks", "pipelines", "pretrainings"]
+"""Field of `Extension`."""
 
 
 class Registry(Mapping[str, Any]):
@@ -51,9 +58,7 @@ class Registry(Mapping[str, Any]):
         core: Places of the objects of the core, as in `Extension`.
     """
 
-    def __init__(
-        self, kind: Literal["families", "tasks", "pipelines"], core: Mapping[str, str]
-    ) -> None:
+    def __init__(self, kind: Kind, core: Mapping[str, str]) -> None:
         self.kind, self.core = kind, core
 
     @property

@@ -13,7 +13,6 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 EXTENSIONS: dict[str, tuple[str, ...]] = {
     "generation": (
         "checkpoint.generation_config",
-        "text.causal_format",
         "text.marian_tokenizer",
         "text.shared_vocabulary",
         "data.blocks",
@@ -23,19 +22,11 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
         "training.reference_model",
     ),
     "classic": (
-        "checkpoint.elmo",
-        "data.whole_words",
-        "models.bidirectional_lm",
-        "models.elmo",
         "models.recurrent",
         "models.seq2seq",
-        "objectives.bidirectional_lm",
-        "recipes.pretrain_elmo",
-        "text.character_ids",
         "text.word_vectors",
     ),
     "export": ("engine.quantize",),
-    "cleaning": ("data.ray_workers",),
 }
 """Modules of extensions that are not in `extensions/` yet, because the core imports them."""
 

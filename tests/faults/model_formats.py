@@ -15,7 +15,7 @@ from tests.factories import ELMO_OPTIONS, SPECIALS, tiny_elmo, tiny_model
 
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.directory import load, save
-from bertkit.checkpoint.elmo import Softmax
+from bertkit.extensions.classic.elmo_files import Softmax
 from bertkit.extensions.classic.elmo_task import (
     Network,
     new_network,

@@ -13,8 +13,8 @@ from bertkit.config import override, without_none
 from bertkit.console import say
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.recipes.adapt import adapt as adapt_model
+from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain as pretrain_model
-from bertkit.recipes.pretrain_elmo import FAMILY, pretrain_elmo
 from bertkit.recipes.run_file import read_run_file
 from bertkit.storage import read_json
 from bertkit.training.run import Resume
@@ -57,8 +57,9 @@ def pretrain(
     if (corpus := corpus or before) is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
     data = override(data, pairs)
-    learn = pretrain_elmo if data.get("family") == FAMILY else pretrain_model
-    scores = learn(data, corpus=corpus, out=out, resume=resume)
+    other = PRETRAININGS.get(str(data.get("family")))
+    run = pretrain_model if other is None else other.run
+    scores = run(data, corpus=corpus, out=out, resume=resume)
     say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from bertkit.config import read_toml
 from bertkit.families import FAMILIES
-from bertkit.models.elmo import Elmo
 from bertkit.models.model import empty
-from bertkit.recipes.pretrain_elmo import FAMILY as ELMO
-from bertkit.recipes.pretrain_elmo import ElmoRun, read_elmo_run
 from bertkit.recipes.run_file import CONFIGS, PretrainConfig, complete, heads_of
-from bertkit.text.character_ids import CHARACTERS
+from bertkit.registry import Registry
 
 PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
 TERMS = {
@@ -60,6 +58,19 @@ class Variant(msgspec.Struct, frozen=True):
     """How much it sees."""
 
 
+class Pretraining(NamedTuple):
+    """The pretraining of a model that is not a Transformer."""
+
+    run: Callable[..., dict[str, float]]
+    """Pretrain a model, with the arguments of `bertkit.pretrain`."""
+    variant: Callable[[str, Mapping[str, Any]], Variant]
+    """Return the variant of a run file, from its name and settings."""
+
+
+PRETRAININGS: Mapping[str, Pretraining] = Registry("pretrainings", {})
+"""By the `family` of their run files."""
+
+
 def families(*, json: bool = False) -> list[Variant] | None:
     """The run files side by side: size, shape, method, data.
 
@@ -85,8 +96,8 @@ def variants() -> list[Variant]:
     made = []
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)
-        if data.get("family") == ELMO:
-            made.append(_elmo(path.stem, read_elmo_run(data)))
+        if other := PRETRAININGS.get(str(data.get("family"))):
+            made.append(other.variant(path.stem, data))
             continue
         family = FAMILIES[data.get("family", "bert")]
         config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
@@ -108,27 +119,8 @@ def variants() -> list[Variant]:
                 data=_data(config),
             )
         )
-    order = [*FAMILIES, ELMO]
+    order = [*FAMILIES, *PRETRAININGS]
     return sorted(made, key=lambda variant: (order.index(variant.family), variant.parameters))
-
-
-def _elmo(name: str, run: ElmoRun) -> Variant:
-    config, train = run.model, run.train
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in Elmo(config, CHARACTERS).parameters())
-    return Variant(
-        name=name,
-        family=ELMO,
-        parameters=parameters,
-        layers=config.layers,
-        decoder=0,
-        hidden=config.hidden,
-        heads=0,
-        embedding=config.lstm.projection_dim,
-        weights=config.layers,
-        method=f"next and previous words, of {run.softmax.words:,}",
-        data=f"{train.steps:,} × {train.batch_size:,} sentences",
-    )
 
 
 def _method(config: PretrainConfig) -> str:

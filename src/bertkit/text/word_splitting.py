@@ -1,7 +1,8 @@
-"""Raw text into whole words, as taggers and ELMo read it."""
+"""Raw text as whole words, and the characters of a word in a text."""
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from functools import lru_cache
 
 from tokenizers import Regex, pre_tokenizers
@@ -14,6 +15,13 @@ CHINESE = (
 )
 
 
+MIN_SIMILARITY = 0.5
+"""Least difflib ratio at which one word counts as a form of the other."""
+
+MAX_WORD_CHARACTERS = 64
+"""Most characters of a word."""
+
+
 @lru_cache
 def word_splitter() -> pre_tokenizers.PreTokenizer:
     """BERT's basic tokenisation: words are what white space divides; each punctuation mark and
@@ -24,3 +32,25 @@ def word_splitter() -> pre_tokenizers.PreTokenizer:
             pre_tokenizers.BertPreTokenizer(),
         ]
     )
+
+
+def find_word(word: str, text: str) -> tuple[int, int] | None:
+    """Return the characters of a word or one of its forms in a text, as in carry and "carried".
+
+    It is the first of the most similar words (ratio of difflib, at least `MIN_SIMILARITY`) with the
+    same first letter; `went` is not found for `go`. Words longer than `MAX_WORD_CHARACTERS` are
+    skipped, since comparing takes cubic time.
+    """
+    wanted = word.casefold()
+    best, place, start = 0.0, None, 0
+    for part in text.split():
+        start = text.index(part, start)
+        bare = part.strip(".,;:!?\"'()[]`")
+        own = bare.casefold()
+        if own[:1] == wanted[:1] and max(len(own), len(wanted)) <= MAX_WORD_CHARACTERS:
+            alike = SequenceMatcher(None, wanted, own, autojunk=False).ratio()
+            if alike > best and alike >= MIN_SIMILARITY:
+                begin = start + part.index(bare)
+                best, place = alike, (begin, begin + len(bare))
+        start += len(part)
+    return place

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError
-from bertkit.extensions.classic.word_pairs import find, read_in_context, read_word_pairs
+from bertkit.extensions.classic.word_pairs import read_in_context, read_word_pairs
+from bertkit.text.word_splitting import find_word
 
 
 def test_word_pairs(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ def test_word_pairs(tmp_path: Path) -> None:
     ],
 )
 def test_words_are_found_in_other_forms(word: str, text: str, found: str) -> None:
-    place = find(word, text)
+    place = find_word(word, text)
     assert place is not None
     assert text[slice(*place)] == found
 
@@ -65,15 +66,15 @@ def test_wic_as_it_is_published(tmp_path: Path) -> None:
 
 
 def test_words_that_are_not_there() -> None:
-    assert find("go", "The belt went around his waist .") is None
-    assert find("see", "") is None
-    assert find("a" * 700, f"{'a' * 700} {'ab' * 700}") is None  # no word is that long
+    assert find_word("go", "The belt went around his waist .") is None
+    assert find_word("see", "") is None
+    assert find_word("a" * 700, f"{'a' * 700} {'ab' * 700}") is None  # no word is that long
 
 
 @given(st.lists(st.text("abcdef", min_size=1, max_size=64), min_size=1), st.data())
 def test_a_word_of_the_text_is_found_whole(words: list[str], data: st.DataObject) -> None:
     word = data.draw(st.sampled_from(words))
-    place = find(word, " ".join(words))
+    place = find_word(word, " ".join(words))
     assert place is not None
     assert " ".join(words)[slice(*place)] == word
 

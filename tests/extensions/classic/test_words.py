@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tests.factories import tiny_elmo
 
 import bertkit
-from bertkit.checkpoint import elmo
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.classic import elmo_files as elmo
+from bertkit.extensions.classic.character_ids import sentence_ids
 from bertkit.extensions.classic.words import Words
-from bertkit.text.character_ids import sentence_ids
 
 
 @pytest.fixture(scope="module")

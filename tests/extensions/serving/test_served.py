@@ -18,8 +18,8 @@ from tests.extensions.serving.conftest import Server
 from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
 
 import bertkit
-from bertkit.checkpoint.elmo import Softmax
 from bertkit.errors import BertkitError, CheckpointError, DataError
+from bertkit.extensions.classic.elmo_files import Softmax
 from bertkit.extensions.classic.elmo_task import Network
 from bertkit.extensions.classic.fill_gap import FillGap
 from bertkit.extensions.classic.finetune_elmo import Learning, finetune_elmo

@@ -8,6 +8,7 @@ EXTENSION = Extension(
         "lstm": "bertkit.extensions.classic.families.lstm:LSTM",
         "lstm-lm": "bertkit.extensions.classic.families.lstm:LSTM_LM",
     },
+    pretrainings={"elmo": "bertkit.extensions.classic.pretrain_elmo:PRETRAINING"},
     pipelines={
         "words": "bertkit.extensions.classic.words:Words",
         "fill-gap": "bertkit.extensions.classic.fill_gap:FillGap",

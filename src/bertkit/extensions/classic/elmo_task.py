@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from bertkit import tasks
-from bertkit.checkpoint.elmo import OPTIONS, WEIGHTS, only_file
 from bertkit.checkpoint.run_directory import SCORES
 from bertkit.checkpoint.weights import read_file, write_tensors
 from bertkit.config import Count, Rate, Settings, decode, plain
 from bertkit.data.tagged_text import TaggedText, untagged
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.classic.elmo_files import OPTIONS, WEIGHTS, only_file
 from bertkit.extensions.classic.feature_classifier import Features, MeanHead, WordHead
 from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.models.model import Model

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.checkpoint.elmo import load_elmo, load_softmax
 from bertkit.checkpoint.hub import resolve
 from bertkit.data.given import several
 from bertkit.data.tagged_text import untagged
 from bertkit.errors import ConfigError
+from bertkit.extensions.classic.elmo_files import load_elmo, load_softmax
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.words import Words, elmo_directory, whole_words
 from bertkit.nn.precision import Inference

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.checkpoint.elmo import SOFTMAX, load_elmo, load_softmax
 from bertkit.checkpoint.formats import LoadSettings, ModelFormat
 from bertkit.data.tagged_text import TaggedText
 from bertkit.data.word_columns import words_of
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.elmo_files import SOFTMAX, load_elmo, load_softmax
 from bertkit.extensions.classic.elmo_task import ElmoAnswer, read_record, word_features
 from bertkit.extensions.classic.fill_gap import FillGap
-from bertkit.extensions.classic.word_pairs import Range
 from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.nn.precision import check_cpu
 from bertkit.pipelines.base import Work
@@ -148,7 +147,7 @@ class FrozenVectors:
         self.vectors = vectors
 
     def read(
-        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+        self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
     ) -> list[Feature]:
         rows = [
             self.vectors.row(text[start:end])
@@ -182,7 +181,7 @@ class FrozenElmo:
         return self.words.model.config.layers
 
     def read(
-        self, texts: Sequence[str], ranges: Sequence[Range], *, long: Long = "truncate"
+        self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
     ) -> list[Feature]:
         features: list[Feature] = []
         for text, (start, end), words in zip(texts, ranges, self.words.split(texts), strict=True):
@@ -220,7 +219,7 @@ class StatePipeline:
     def __init__(self, frozen: FrozenElmo) -> None:
         self.frozen = frozen
 
-    def prepare(self, items: Sequence[tuple[str, Range]], *, long: Long) -> list[Work]:
+    def prepare(self, items: Sequence[tuple[str, tuple[int, int]]], *, long: Long) -> list[Work]:
         """Raises: DataError as reading does."""
         texts, ranges = zip(*items, strict=True)
         return [Work([feature]) for feature in self.frozen.read(texts, ranges, long=long)]

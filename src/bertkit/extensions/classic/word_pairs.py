@@ -6,21 +6,12 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.readers import json_object, numbered
 from bertkit.errors import DataError
-
-Range = tuple[int, int]
-"""[start, end) of a word in its text, in characters."""
-
-MIN_SIMILARITY = 0.5
-"""Least difflib ratio at which one word counts as a form of the other."""
-
-MAX_WORD_CHARACTERS = 64
-"""Most characters of a word."""
+from bertkit.text.word_splitting import find_word
 
 
 @dataclass(frozen=True)
@@ -28,7 +19,7 @@ class InContext:
     """A word in two sentences, and whether it means the same in both."""
 
     texts: tuple[str, str]
-    spans: tuple[Range, Range]
+    spans: tuple[tuple[int, int], tuple[int, int]]
     same: bool
 
 
@@ -100,7 +91,7 @@ def _wic(path: Path) -> Iterator[InContext]:
                 )
 
 
-def _nth_word(text: str, place: int) -> Range | None:
+def _nth_word(text: str, place: int) -> tuple[int, int] | None:
     words = list(re.finditer(r"\S+", text))
     return words[place].span() if place < len(words) else None
 
@@ -123,32 +114,10 @@ def _in_context(row: dict[str, Any], where: str) -> InContext | None:
     for place, text in enumerate(texts, start=1):
         start, end = row.get(f"start{place}"), row.get(f"end{place}")
         if start is None or end is None:
-            spans.append(find(word, text))
+            spans.append(find_word(word, text))
         elif isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(text):
             spans.append((start, end))
         else:
             raise DataError(f"{where}: start{place} and end{place} are no place in sentence{place}")
     one, other = spans
     return InContext(texts, (one, other), bool(label)) if one and other else None
-
-
-def find(word: str, text: str) -> Range | None:
-    """Find a word or one of its forms in a text: carry in "carried", come in "came".
-
-    It is the first of those most similar (ratio of difflib, at least `MIN_SIMILARITY`) with the
-    same first letter; `went` is not found for `go`. Words longer than `MAX_WORD_CHARACTERS` are
-    skipped, since comparing takes cubic time.
-    """
-    wanted = word.casefold()
-    best, place, start = 0.0, None, 0
-    for part in text.split():
-        start = text.index(part, start)
-        bare = part.strip(".,;:!?\"'()[]`")
-        own = bare.casefold()
-        if own[:1] == wanted[:1] and max(len(own), len(wanted)) <= MAX_WORD_CHARACTERS:
-            alike = SequenceMatcher(None, wanted, own, autojunk=False).ratio()
-            if alike > best and alike >= MIN_SIMILARITY:
-                begin = start + part.index(bare)
-                best, place = alike, (begin, begin + len(bare))
-        start += len(part)
-    return place

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.directory import Loaded
-from bertkit.checkpoint.elmo import load_elmo
 from bertkit.checkpoint.formats import open_format
 from bertkit.console import say
 from bertkit.data.tagged_text import untagged
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import ConfigError, DataError
-from bertkit.models.elmo import Elmo, State
+from bertkit.extensions.classic.character_ids import bytes_of, sentence_ids
+from bertkit.extensions.classic.elmo import Elmo, State
+from bertkit.extensions.classic.elmo_files import load_elmo
 from bertkit.nn.precision import Inference, check_cpu
 from bertkit.synonyms import check_keywords
-from bertkit.text.character_ids import bytes_of, sentence_ids
 from bertkit.text.encoding import Encoding, Text
 
 

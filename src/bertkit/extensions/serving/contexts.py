@@ -9,11 +9,11 @@ from typing import Any
 from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.readers import numbered
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.classic.word_pairs import Range, find
 from bertkit.extensions.serving.views.answers import context_squares, cosine_table
 from bertkit.extensions.serving.views.contexts import TEXTS, compared, read_word
 from bertkit.nn.precision import Precision
 from bertkit.storage import new_folder, refuse_used, write_json
+from bertkit.text.word_splitting import find_word
 from bertkit.view.chart import squares, write_svg
 from bertkit.view.figures import Marked, Table
 from bertkit.view.page import write_report
@@ -67,14 +67,14 @@ def contexts(
     return result
 
 
-def _texts(word: str, file: Path) -> tuple[list[str], list[Range]]:
+def _texts(word: str, file: Path) -> tuple[list[str], list[tuple[int, int]]]:
     """Raises: DataError naming file and line."""
     rows = numbered(file)
     if not 2 <= len(rows) <= TEXTS:
         raise DataError(f"{file}: {len(rows)} texts; give 2 to {TEXTS}, a line each")
     texts, ranges = [], []
     for number, line in rows:
-        place = find(word, line)
+        place = find_word(word, line)
         if place is None:
             raise DataError(f"{file}:{number}: {word!r} is not in it; write it as it stands there")
         texts.append(line)

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import DataError
-from bertkit.extensions.classic.word_pairs import Range, find
 from bertkit.pipelines import BYTES_PER_NUMBER, Work
 from bertkit.pipelines.frozen_words import FrozenWords
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
+from bertkit.text.word_splitting import find_word
 
 TEXTS, CHARACTERS = 32, 2_000
 """As many texts at most, and so long: all are compared with all, and words with each of theirs."""
@@ -23,7 +23,7 @@ class Contexts(msgspec.Struct, frozen=True):
     """Where the word stands in each text, and its states compared. Layer 0 is the embedding."""
 
     texts: list[str]
-    ranges: list[Range]
+    ranges: list[tuple[int, int]]
     cosines: list[list[list[float]]]
     """Of the layer, of one text, of another."""
     maps: list[list[tuple[float, float]]]
@@ -55,7 +55,7 @@ class ContextsPipeline:
                         f"{text[:40]!r}…: {len(text):,} characters, and {CHARACTERS:,} are the "
                         "most; give the sentences with the word"
                     )
-            spans = [find(word, text) for text in texts]
+            spans = [find_word(word, text) for text in texts]
             for text, place in zip(texts, spans, strict=True):
                 if place is None:
                     raise DataError(
@@ -76,7 +76,7 @@ def read_word(
     name: str,
     frozen: FrozenWords,
     texts: Sequence[str],
-    ranges: Sequence[Range],
+    ranges: Sequence[tuple[int, int]],
     *,
     long: Long = "truncate",
 ) -> list[Feature]:
@@ -97,7 +97,7 @@ def compared(
     frozen: FrozenWords,
     features: Sequence[Feature],
     texts: Sequence[str],
-    ranges: Sequence[Range],
+    ranges: Sequence[tuple[int, int]],
 ) -> Contexts:
     """The states of the word that was read in each text, every two of them."""
     states = frozen.states(features)

@@ -15,11 +15,11 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import Loaded
 from bertkit.errors import DataError
-from bertkit.extensions.classic.word_pairs import find
 from bertkit.models.model import Encoder
 from bertkit.pipelines import Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
+from bertkit.text.word_splitting import find_word
 from bertkit.view.chart import curves
 from bertkit.view.explain import read
 from bertkit.view.figures import Figure, Marked, Share, Table
@@ -68,7 +68,7 @@ class DistancePipeline:
             encoding = read(self.loaded, text, None, long="truncate")
             if encoding.truncated or len(encoding) > MAX_TOKENS:
                 raise DataError(f"{text[:40]!r}…: a page shows {MAX_TOKENS} tokens; shorten it")
-            span = find(word, text)
+            span = find_word(word, text)
             if span is None:
                 raise DataError(
                     f"{word[:60]!r} is not in {text[:60]!r}; write it as it stands there"

@@ -6,7 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.text.character_ids import CHARACTERS, MASK, PADDING, bytes_of, sentence_ids
+from bertkit.extensions.classic.character_ids import (
+    CHARACTERS,
+    MASK,
+    PADDING,
+    bytes_of,
+    sentence_ids,
+)
 
 ANY = st.text(st.characters(), max_size=70)
 

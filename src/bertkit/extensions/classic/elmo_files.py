@@ -20,7 +20,8 @@ from bertkit import memory
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.weights import read_file, write_tensors
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.models.elmo import Elmo, ElmoConfig
+from bertkit.extensions.classic.character_ids import CHARACTERS, MASK
+from bertkit.extensions.classic.elmo import Elmo, ElmoConfig
 from bertkit.storage import (
     VOCABULARY,
     check_file,
@@ -30,7 +31,6 @@ from bertkit.storage import (
     write_text,
     writing,
 )
-from bertkit.text.character_ids import CHARACTERS, MASK
 
 if TYPE_CHECKING:
     import h5py

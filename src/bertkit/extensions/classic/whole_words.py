@@ -14,7 +14,7 @@ from bertkit.batch import Batch, by_length
 from bertkit.data.corpus import Corpus
 from bertkit.data.shuffling import Shuffled
 from bertkit.errors import DataError
-from bertkit.text.character_ids import sentence_ids
+from bertkit.extensions.classic.character_ids import sentence_ids
 
 Ids = NDArray[np.int64]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bertkit.data.whole_words import WholeWordSentences, sentence_batches
+from bertkit.extensions.classic.character_ids import sentence_ids
+from bertkit.extensions.classic.whole_words import WholeWordSentences, sentence_batches
 from bertkit.recipes.prepare import prepare
-from bertkit.text.character_ids import sentence_ids
 from bertkit.text.vocabulary_training import train
 from bertkit.text.word_splitting import word_splitter
 

@@ -14,19 +14,21 @@ from tokenizers import models
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.checkpoint.elmo import Softmax, hdf5, save_elmo
 from bertkit.config import Count, Settings, decode, plain
 from bertkit.console import say
 from bertkit.data.corpus import Corpus
 from bertkit.data.corpus_volumes import draws_of, in_volumes
 from bertkit.data.samples import split_documents
-from bertkit.data.whole_words import WholeWordSentences, sentence_batches
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.models.bidirectional_lm import BiLM, new_bilm
-from bertkit.models.elmo import ElmoConfig
+from bertkit.extensions.classic.bidirectional_lm import BiLM, new_bilm
+from bertkit.extensions.classic.bidirectional_loss import both_ways
+from bertkit.extensions.classic.character_ids import CHARACTERS
+from bertkit.extensions.classic.elmo import Elmo, ElmoConfig
+from bertkit.extensions.classic.elmo_files import Softmax, hdf5, save_elmo
+from bertkit.extensions.classic.whole_words import WholeWordSentences, sentence_batches
 from bertkit.models.model import Model
 from bertkit.nn.precision import resolve, resolve_device
-from bertkit.objectives.bidirectional_lm import both_ways
+from bertkit.recipes.model_sizes import Pretraining, Variant
 from bertkit.recipes.pretrain_steps import (
     HeldOut,
     batches_of_step,
@@ -39,7 +41,6 @@ from bertkit.recipes.pretrain_steps import (
 )
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import sha256
-from bertkit.text.character_ids import CHARACTERS
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import joined
 from bertkit.training.master_weights import Masters
@@ -249,3 +250,27 @@ class _Folder:
         save_elmo(self.run.out, cast(BiLM, model).config, own)
         softmax = Softmax(self.words, weights["softmax.weight"], weights["softmax.bias"])
         softmax.save(self.run.out)
+
+
+def elmo_variant(name: str, settings: Mapping[str, Any]) -> Variant:
+    """Return the variant of a run file, from its name and settings."""
+    run = read_elmo_run(settings)
+    config, train = run.model, run.train
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in Elmo(config, CHARACTERS).parameters())
+    return Variant(
+        name=name,
+        family=FAMILY,
+        parameters=parameters,
+        layers=config.layers,
+        decoder=0,
+        hidden=config.hidden,
+        heads=0,
+        embedding=config.lstm.projection_dim,
+        weights=config.layers,
+        method=f"next and previous words, of {run.softmax.words:,}",
+        data=f"{train.steps:,} × {train.batch_size:,} sentences",
+    )
+
+
+PRETRAINING = Pretraining(pretrain_elmo, elmo_variant)

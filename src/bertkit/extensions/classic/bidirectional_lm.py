@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Batch
-from bertkit.models.elmo import CharacterCNN, Elmo, ElmoConfig
+from bertkit.extensions.classic.elmo import CharacterCNN, Elmo, ElmoConfig
 from bertkit.models.recurrent import ProjectedLSTM
 from bertkit.nn.embedding import hold_at_zero
 

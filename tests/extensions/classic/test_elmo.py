@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
 from torch import Tensor
 
-from bertkit.checkpoint.elmo import load_elmo
-from bertkit.models.elmo import Elmo, ElmoConfig
-from bertkit.text.character_ids import CHARACTERS, sentence_ids
+from bertkit.extensions.classic.character_ids import CHARACTERS, sentence_ids
+from bertkit.extensions.classic.elmo import Elmo, ElmoConfig
+from bertkit.extensions.classic.elmo_files import load_elmo
 
 Weights = dict[str, NDArray[Any]]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.bidirectional_lm import DIRECTIONS, BiLM
+from bertkit.extensions.classic.bidirectional_lm import DIRECTIONS, BiLM
 from bertkit.models.model import Model
 from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Totals

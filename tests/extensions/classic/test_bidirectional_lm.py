@@ -11,13 +11,13 @@ import torch
 from tests.factories import ELMO_OPTIONS
 from torch.nn import functional as F
 
-from bertkit.data.whole_words import Sentence, sentence_batches
-from bertkit.models.bidirectional_lm import BiLM, new_bilm
-from bertkit.models.elmo import ElmoConfig
+from bertkit.extensions.classic.bidirectional_lm import BiLM, new_bilm
+from bertkit.extensions.classic.bidirectional_loss import both_ways
+from bertkit.extensions.classic.character_ids import CHARACTERS, sentence_ids
+from bertkit.extensions.classic.elmo import ElmoConfig
+from bertkit.extensions.classic.whole_words import Sentence, sentence_batches
 from bertkit.models.model import Model
-from bertkit.objectives.bidirectional_lm import both_ways
 from bertkit.objectives.loss import totals
-from bertkit.text.character_ids import CHARACTERS, sentence_ids
 
 LENGTHS = (3, 1, 4)
 

@@ -15,8 +15,8 @@ import torch
 from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
 
 import bertkit
-from bertkit.checkpoint.elmo import load_elmo, save_elmo
 from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.classic.elmo_files import load_elmo, save_elmo
 
 h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
 
