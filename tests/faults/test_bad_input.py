@@ -360,7 +360,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "config too deep": (write("config.json", b"[" * 100_000), "config.json: not valid JSON"),
     "config binary": (write("config.json", b"\xff\x00"), "config.json: not valid JSON"),
     "config a list": (write("config.json", b"[]"), "config.json: a list, not an object"),
-    "no config": (lambda folder: (folder / "config.json").unlink(), "config.json: missing"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "no model found"),
     "tokenizer cut": (write("tokenizer.json", b'{"version'), "tokenizer.json"),
     "index of nothing": (only_index(b"{}"), "not a valid index"),
     "index that leaves the folder": (
