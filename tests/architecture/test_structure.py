@@ -23,8 +23,8 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_469,
-    "code lines": 37_112,
+    "code lines of the core": 22_471,
+    "code lines": 37_114,
     "imports from the core to extensions": 16,
     "imports between extensions": 39,
 }

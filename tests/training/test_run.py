@@ -220,6 +220,29 @@ def test_a_forked_process_does_not_hold_the_folder(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_forked_process_that_has_not_closed_the_folder_yet_does_not_hold_it(
+    tmp_path: Path,
+) -> None:
+    run = begun(tmp_path)
+    handles = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
+    copies = [os.dup(handle) for handle in handles if opens(handle, tmp_path)]
+    assert copies
+    with run.learning("learning", start=0):
+        pass
+    other = Run(tmp_path, resume=True)
+    other.check(RECORD)
+    assert other.begin(state(), 9) == 0
+    for copy in copies:
+        os.close(copy)
+
+
+def opens(handle: int, path: Path) -> bool:
+    """Return whether a file descriptor is open and leads to a path."""
+    link = f"/proc/self/fd/{handle}"
+    return os.path.lexists(link) and os.readlink(link) == str(path)
+
+
 def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:
     folders = saved(tmp_path, 3, keep=3)
     (folders[2] / "optimizer.safetensors").write_bytes(b"half")

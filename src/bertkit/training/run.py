@@ -24,7 +24,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -366,6 +366,8 @@ def _held(folder: Path) -> int:
 def _release(handle: int) -> None:
     if handle in _HELD:  # else a process was forked since, and this is it
         _HELD.remove(handle)
+        with suppress(OSError):  # a file system that has no locks
+            fcntl.flock(handle, fcntl.LOCK_UN)  # a forked process may not have closed it yet
         os.close(handle)
 
 
@@ -373,12 +375,13 @@ _HELD: set[int] = set()
 """Folders that are open; a process that is forked would hold them, and may outlive this one."""
 
 
-def _let_go_of_all() -> None:
-    for handle in [*_HELD]:
-        _release(handle)
+def _close_all() -> None:
+    """Close the folders in a forked process, which leaves them locked by its parent."""
+    while _HELD:
+        os.close(_HELD.pop())
 
 
-os.register_at_fork(after_in_child=_let_go_of_all)
+os.register_at_fork(after_in_child=_close_all)
 
 
 def _checkpoint(out: Path, step: int) -> Path:
