@@ -22,7 +22,7 @@ Install = Callable[[object], None]
 class Stars(Classify):
     """Stars of reviews."""
 
-    name = "stars"
+    name = "ratings"
 
 
 class Shout:
@@ -39,7 +39,7 @@ class Shout:
 ADDED = Extension(
     "mine",
     families={"stars-bert": "bertkit.families.bert:BERT"},
-    tasks={"stars": f"{__name__}:Stars"},
+    tasks={"ratings": f"{__name__}:Stars"},
     pipelines={"shout": f"{__name__}:Shout"},
 )
 RENAMED = Extension("renamed", tasks={"rate": f"{__name__}:Stars"})
@@ -63,10 +63,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
 def test_an_installed_extension_adds_to_each_registry(install: Install) -> None:
     assert "shout" not in PIPELINES
-    assert "stars" not in TASKS
+    assert "ratings" not in TASKS
     install(f"{__name__}:ADDED")
-    assert find("stars") is Stars
-    assert Stars.full_name() == "stars"
+    assert find("ratings") is Stars
+    assert Stars.full_name() == "ratings"
     assert pipeline("shout", "any")("text") == "TEXT"
     assert FAMILIES["stars-bert"] is FAMILIES["bert"]
     assert list(FAMILIES)[-1] == "stars-bert"
@@ -74,7 +74,7 @@ def test_an_installed_extension_adds_to_each_registry(install: Install) -> None:
 
 def test_its_task_is_a_command(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install(f"{__name__}:ADDED")
-    assert cli.run(["finetune", "stars", "--help"]) == 0
+    assert cli.run(["finetune", "ratings", "--help"]) == 0
     assert "Stars of reviews." in capsys.readouterr().out
 
 
@@ -82,7 +82,7 @@ def test_its_task_is_a_command(install: Install, capsys: pytest.CaptureFixture[s
     ("name", "message"),
     [
         (f"{__name__}:TWICE", "extension twice: .*:Stars has the name 'classify'"),
-        (f"{__name__}:BROKEN", "extension mine: .* is no bertkit.registry.Extension"),
+        (f"{__name__}:BROKEN", "extension mine: .* is not a bertkit.registry.Extension"),
         (f"{__name__}:NOTHING", "extension mine: cannot import .*AttributeError"),
         ("no_such_package:EXTENSION", "extension mine: cannot import .*ModuleNotFoundError"),
     ],
@@ -97,7 +97,7 @@ def test_an_extension_that_cannot_be_used_is_named(
 
 def test_find_rejects_a_task_with_another_name(install: Install) -> None:
     install(f"{__name__}:RENAMED")
-    with pytest.raises(ConfigError, match=r"task rate: .*:Stars has name = 'stars'; set it to"):
+    with pytest.raises(ConfigError, match=r"task rate: .*:Stars has name = 'ratings'; set it to"):
         find("rate")
 
 

@@ -33,6 +33,8 @@ class Extension:
     Args:
         name: Name of the extension.
         families: `Family` objects, by the `model_type` of their config.json.
+        formats: Subclasses of `ModelFormat`, by the names in `bertkit.checkpoint.formats`, which
+            lists the files of each format.
         tasks: Subclasses of `Task`, by name.
         pipelines: Subclasses of `ModelPipeline`, or other classes with its method `open`, by name.
         pretrainings: Objects of type `Pretraining` for models that are not Transformers, by the
@@ -41,12 +43,13 @@ class Extension:
 
     name: str
     families: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
     pretrainings: Mapping[str, str] = field(default_factory=dict)
 
 
-Kind = Literal["families", "tasks", "pipelines", "pretrainings"]
+Kind = Literal["families", "formats", "tasks", "pipelines", "pretrainings"]
 """Field of `Extension`."""
 
 
@@ -118,8 +121,8 @@ def extensions() -> tuple[Extension, ...]:
             ) from None
         if not isinstance(extension, Extension):
             raise ConfigError(
-                f"extension {point.name}: {point.value} is no bertkit.registry.Extension; repair "
-                "or uninstall the package"
+                f"extension {point.name}: {point.value} is not a bertkit.registry.Extension; "
+                "repair or uninstall the package"
             )
         others.append(extension)
     return (*own, *others)

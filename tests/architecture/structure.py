@@ -35,6 +35,10 @@ PUBLIC_NAMES = "__init__"
 """The module with the public names, which are imported when they are used."""
 
 
+COMMANDS = "commands.table"
+"""The module that lists the commands of bertkit and of its extensions."""
+
+
 def modules(source: Path = SOURCE) -> dict[str, ast.Module]:
     """Return the parsed modules below a package directory, by dotted names without the package."""
     parsed = {}
@@ -63,17 +67,26 @@ def imports(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:
     return {target.removeprefix("bertkit.") for target in targets} & names.keys()
 
 
+def places(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:
+    """Return the modules of bertkit that a module names in strings, as `bertkit.module:name`."""
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    named = {text.partition(":")[0] for text in strings if isinstance(text, str) and ":" in text}
+    return {name.removeprefix("bertkit.") for name in named} & names.keys()
+
+
 def edges(parsed: dict[str, ast.Module]) -> tuple[int, int]:
     """Count imports of extensions: from modules of the core, and from other extensions.
 
-    The public names of the package, which import them for type checkers only, do not count.
+    A string that names a place in an extension counts as an import. The public names of the package
+    do not count: they are imported for type checkers only, or when they are used. Neither does the
+    table of commands.
     """
     core = others = 0
     for module, tree in parsed.items():
-        if module == PUBLIC_NAMES:
+        if module in (PUBLIC_NAMES, COMMANDS):
             continue
         own = extension(module)
-        for target in imports(tree, parsed):
+        for target in imports(tree, parsed) | places(tree, parsed):
             if extension(target) not in (None, own):
                 core += own is None
                 others += own is not None

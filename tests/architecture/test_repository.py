@@ -244,7 +244,7 @@ def file_of(module: str) -> Path | None:
 
 
 TABLES = {
-    "bertkit.checkpoint.formats.FORMATS": FORMATS.values(),
+    "bertkit.checkpoint.formats.FORMATS": FORMATS.places.values(),
     "bertkit.families.FAMILIES": FAMILIES.places.values(),
     "bertkit.pipelines.pipeline": PIPELINES.places.values(),
 }

@@ -23,9 +23,9 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_471,
-    "code lines": 37_114,
-    "imports from the core to extensions": 16,
+    "code lines of the core": 22_464,
+    "code lines": 37_108,
+    "imports from the core to extensions": 18,
     "imports between extensions": 39,
 }
 """Lower a number when the source tree allows it. The aims are 19,000, 31,000, 0 and 0."""
@@ -99,3 +99,9 @@ def test_each_extension_has_a_readme_that_names_its_files(name: str) -> None:
     public = {word for word in re.findall(r"`([A-Z]\w+)`", text) if not word.isupper()}
     code = "".join(file.read_text("utf-8") for file in folder.rglob("*.py"))
     assert not [word for word in public if f"class {word}" not in code]
+
+
+def test_places_in_strings_count_as_imports() -> None:
+    sources = {"pipelines.base": 'ENGINE = "bertkit.extensions.export.fast:engine"'}
+    sources["extensions.export.fast"] = ""
+    assert edges({name: ast.parse(text) for name, text in sources.items()}) == (1, 0)

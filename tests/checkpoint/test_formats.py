@@ -21,7 +21,6 @@ from bertkit.checkpoint.formats import (
     open_format,
 )
 from bertkit.errors import BertkitError, CheckpointError
-from bertkit.registry import import_object
 
 
 def make(name: str, root: Path, tiny: Path) -> Path:
@@ -46,8 +45,7 @@ def make(name: str, root: Path, tiny: Path) -> Path:
 
 def test_each_format_has_files_and_a_class() -> None:
     assert {*SINGLE_FILES, *DIRECTORIES} == {*FORMATS}
-    for reference in FORMATS.values():
-        kind = import_object(reference)
+    for kind in FORMATS.values():
         assert issubclass(kind, ModelFormat)
         assert kind.noun
 
@@ -57,7 +55,7 @@ def test_format_is_detected(name: str, tmp_path: Path, tiny: Path) -> None:
     path = make(name, tmp_path, tiny)
     assert format_of(path) == name
     opened = open_format(path)
-    assert type(opened) is import_object(FORMATS[name])
+    assert type(opened) is FORMATS[name]
     assert opened.path == path
 
 

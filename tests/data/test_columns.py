@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from bertkit.data.columns import Roles, choose_columns, choose_text
+from bertkit.data.columns import LABELS, PAIRS, TEXTS, Roles, choose_columns, choose_text
 from bertkit.data.rows import Rows
 from bertkit.errors import DataError
 
@@ -122,3 +123,11 @@ def test_rows_without_labels_have_only_a_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column has a known name for the label"):
         choose_columns(found)
     assert choose_columns(found, labelled=False) == Roles("text", None)
+
+
+def test_the_guide_lists_the_known_names() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "fine-tuning.md"
+    text = guide.read_text("utf-8")
+    for role, names in (("text", TEXTS), ("second text", PAIRS), ("label", ("label", *LABELS))):
+        row = next(line for line in text.splitlines() if line.startswith(f"| {role} | `--"))
+        assert tuple(re.findall("`([^`]+)`", row.split("|")[3])) == names

@@ -70,7 +70,7 @@ def test_code_is_never_imported_because_a_folder_names_it(
     settings["bertkit"]["task"] = {"name": "rate:Rate", "options": {}}
     (shop / "model" / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     assert cli.run(["predict", "model", "fine"]) == 2
-    assert "pass --task rate:Rate if you trust it" in capsys.readouterr().err
+    assert "set --task if you trust its code" in capsys.readouterr().err
     assert "rate" not in sys.modules
 
 
@@ -78,7 +78,7 @@ def test_names_that_lead_nowhere(shop: Path, capsys: pytest.CaptureFixture[str])
     for name, sentence in (
         ("rate:Rte", "cannot be imported"),
         ("rates:Rate", "cannot be imported"),
-        ("json:JSONDecoder", "is no subclass of"),
+        ("json:JSONDecoder", "is not a subclass of"),
     ):
         assert cli.run(["finetune", "--task", name]) == 2
         assert sentence in capsys.readouterr().err

@@ -44,7 +44,7 @@ def test_names_lead_to_tasks_or_are_refused() -> None:
         ("clasify", "did you mean 'classify'"),
         ("nowhere:Task", "cannot be imported"),
         ("bertkit.tasks.classify:Nothing", "cannot be imported"),
-        ("bertkit.tasks.classify:ClassifyOptions", "no subclass of"),
+        ("bertkit.tasks.classify:ClassifyOptions", "not a subclass of"),
         (":Task", "cannot be imported"),
         ("..classify:Classify", "cannot be imported"),
     ):

@@ -12,25 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint.hub import resolve
 from bertkit.errors import CheckpointError
-from bertkit.registry import import_object
+from bertkit.registry import Registry
 
 if TYPE_CHECKING:
     from bertkit.nn.precision import Inference
 
-FORMATS: Mapping[str, str] = {
-    "gguf": "bertkit.extensions.generation.gguf:GgufFormat",
-    "word-vectors": "bertkit.extensions.classic.word_models:WordVectorsFormat",
-    "exported": "bertkit.extensions.export.exported_format:ExportedFormat",
-    "elmo-task": "bertkit.extensions.classic.word_models:ElmoTaskFormat",
-    "adapter": "bertkit.pipelines.transformer_format:TransformerFormat",
-    "transformer": "bertkit.pipelines.transformer_format:TransformerFormat",
-    "sentence-transformers": "bertkit.pipelines.transformer_format:TransformerFormat",
-    "elmo": "bertkit.extensions.classic.word_models:ElmoFormat",
-    "tensorflow": "bertkit.checkpoint.formats:TensorFlowFormat",
-    "run": "bertkit.checkpoint.formats:RunFormat",
-    "store": "bertkit.extensions.search.stores:StoreFormat",
-}
-"""Formats by name, and the class of each as module:Class. The first that matches is used."""
+FORMATS = Registry(
+    "formats",
+    {
+        "adapter": "bertkit.pipelines.transformer_format:TransformerFormat",
+        "transformer": "bertkit.pipelines.transformer_format:TransformerFormat",
+        "sentence-transformers": "bertkit.pipelines.transformer_format:TransformerFormat",
+        "tensorflow": "bertkit.checkpoint.formats:TensorFlowFormat",
+        "run": "bertkit.checkpoint.formats:RunFormat",
+    },
+)
+"""Subclasses of `ModelFormat` by name."""
 
 SINGLE_FILES: Mapping[str, str] = {"gguf": "*.gguf", "word-vectors": "*"}
 """Name patterns of the formats that are one file."""
@@ -46,7 +43,10 @@ DIRECTORIES: Mapping[str, tuple[str, ...]] = {
     "run": ("run.json",),
     "store": ("bertkit.json",),
 }
-"""Files of the formats that are directories. A file after "!" must not exist."""
+"""Files of the formats that are directories. A file after "!" must not exist.
+
+The first format that matches is used.
+"""
 
 
 def format_of(path: Path) -> str | None:
@@ -74,7 +74,7 @@ def open_format(model: Any, revision: str | None = None) -> ModelFormat:
         CheckpointError: If there is no model, or it has no known format.
     """
     if not isinstance(model, str | Path) and hasattr(model, "folder"):
-        loaded: ModelFormat = import_object(FORMATS["transformer"])(model.folder, model)
+        loaded: ModelFormat = FORMATS["transformer"](model.folder, model)
         return loaded
     path = resolve(model, revision)
     name = format_of(path)
@@ -82,7 +82,7 @@ def open_format(model: Any, revision: str | None = None) -> ModelFormat:
         raise CheckpointError(
             f"{path}: no model found; pass a directory with config.json, weights, and a tokenizer"
         )
-    opened: ModelFormat = import_object(FORMATS[name])(path)
+    opened: ModelFormat = FORMATS[name](path)
     return opened
 
 

@@ -96,9 +96,6 @@ def texts_of(rows: Any, text: str | None, name: str) -> Sequence[str]:
     return texts
 
 
-# ---- as rows
-
-
 def name_of(rows: Any) -> str | None:
     """Return the name of a `datasets.Dataset`, or the type of another table; None for others."""
     if not _is_table(rows):

@@ -9,7 +9,7 @@ from bertkit import tasks
 from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.console import quietly, say
-from bertkit.errors import CheckpointError, ConfigError
+from bertkit.errors import CheckpointError
 from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import open_engine
@@ -60,10 +60,7 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
                 f"{loaded.folder}: was fine-tuned for no task; use `bertkit finetune` first"
             )
         if task not in tasks.TASKS:
-            remedy = f"pass --task {task} if you trust it" if ":" in task else "install its package"
-            raise ConfigError(
-                f"{loaded.folder}: was fine-tuned for {task}, a task outside bertkit; {remedy}"
-            )
+            raise tasks.outside_error(loaded.folder, task)
     kind = tasks.find(task) if isinstance(task, str) else task
     made_for = recorded(loaded.settings)
     if made_for is not None and made_for != kind.full_name():

@@ -24,7 +24,7 @@ from bertkit.pipelines import (
     open_engine,
 )
 from bertkit.pipelines.frozen_words import FrozenEncoder, FrozenWords
-from bertkit.tasks import TASKS, find, name_in
+from bertkit.tasks import TASKS, find, name_in, outside_error
 
 PROBE = "A known sentence gives a known vector."
 
@@ -54,16 +54,13 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
     """Return the pipelines of a Transformer, on one engine; generative models run on the CPU.
 
     Raises:
-        CheckpointError: If the model was fine-tuned for an untrusted task from outside the package.
+        ConfigError: If the model was fine-tuned for an untrusted task from outside the package.
     """
     trusted, device = settings.trusted, settings.device
     task = name_in(loaded.settings, loaded.model.heads)
-    if task is not None and ":" in task and task not in trusted:
-        raise CheckpointError(
-            f"{loaded.folder}: made for the task {task}, whose code is not bertkit's and does not "
-            f"run in a server; if you trust it, name it: --task {task}"
-        )
-    kind = trusted.get(task or "") or (find(task) if task and task in TASKS else None)
+    if task is not None and task not in TASKS and task not in trusted:
+        raise outside_error(loaded.folder, task)
+    kind = None if task is None else trusted.get(task) or find(task)
     writes, decoder = "lm" in loaded.model.heads, loaded.model.decoder
     if writes and device != "cpu":
         say(f"{loaded.folder}: computes on the CPU, as models that write do here")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ConfigError, did_you_mean
+from bertkit.registry import import_object
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Task
 
@@ -16,13 +17,13 @@ def find(name: str) -> type[Task[Any, Any]]:
 
     Raises: ConfigError for a name that leads to no task.
     """
-    module, _, attribute = TASKS.places.get(name, name).partition(":")
-    if not attribute:
+    place = TASKS.places.get(name, name)
+    if ":" not in place:
         raise ConfigError(
             f"no task is named {name!r}; {did_you_mean(name, TASKS)} (your own: module:Class)"
         )
     try:
-        task = getattr(importlib.import_module(module), attribute)
+        task = import_object(place)
     except Exception as error:  # whatever the code of others raises
         if name in TASKS:
             raise
@@ -31,11 +32,9 @@ def find(name: str) -> type[Task[Any, Any]]:
             "PYTHONPATH to the directory of the module"
         ) from None
     if not (isinstance(task, type) and issubclass(task, Task)):
-        raise ConfigError(f"task {name}: is no subclass of bertkit.tasks.task.Task")
+        raise ConfigError(f"task {name}: is not a subclass of bertkit.tasks.task.Task")
     if name in TASKS and task.name != name:
-        raise ConfigError(
-            f"task {name}: {module}:{attribute} has name = {task.name!r}; set it to {name!r}"
-        )
+        raise ConfigError(f"task {name}: {place} has name = {task.name!r}; set it to {name!r}")
     return task
 
 
@@ -63,4 +62,10 @@ def name_in(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
     return recorded(settings) or (*by_head, None)[0]
 
 
-__all__ = ["TASKS", "Task", "find", "name_in", "recorded"]
+def outside_error(folder: Path, task: str) -> ConfigError:
+    """Return the error about a model of a task that is not installed, or that no user named."""
+    remedy = "set --task if you trust its code" if ":" in task else "install its package"
+    return ConfigError(f"{folder}: was fine-tuned for {task}, a task outside bertkit; {remedy}")
+
+
+__all__ = ["TASKS", "Task", "find", "name_in", "outside_error", "recorded"]

@@ -206,7 +206,9 @@ def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
     loaded = load(folders / "sentiment")
     task = {"bertkit": {"task": {"name": "os:system", "options": {}}}}
     save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, labels=loaded.labels, settings=task)
-    with pytest.raises(CheckpointError, match="os:system, whose code is not bertkit's"):
+    with pytest.raises(
+        ConfigError, match="os:system, a task outside bertkit; set task= if you trust"
+    ):
         ServedModel(str(tmp_path / "m"), "fp32")
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import bertkit
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import load
-from bertkit.errors import CheckpointError
+from bertkit.errors import ConfigError
 from bertkit.extensions.export.export import export
 from bertkit.extensions.export.exported import onnx_graph, padded
 from bertkit.extensions.serving.models import ModelRegistry
@@ -166,7 +166,9 @@ def test_the_window_asks_it(counter: Path, server: Server) -> None:
 
 
 def test_its_code_runs_only_where_it_is_named(counter: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"Letters, whose code .* name it: task="):
+    with pytest.raises(
+        ConfigError, match=r"Letters, a task outside bertkit; set task= if you trust"
+    ):
         ModelRegistry([str(counter)], None)
 
 

@@ -8,6 +8,11 @@ EXTENSION = Extension(
         "lstm": "bertkit.extensions.classic.families.lstm:LSTM",
         "lstm-lm": "bertkit.extensions.classic.families.lstm:LSTM_LM",
     },
+    formats={
+        "word-vectors": "bertkit.extensions.classic.word_models:WordVectorsFormat",
+        "elmo-task": "bertkit.extensions.classic.word_models:ElmoTaskFormat",
+        "elmo": "bertkit.extensions.classic.word_models:ElmoFormat",
+    },
     pretrainings={"elmo": "bertkit.extensions.classic.pretrain_elmo:PRETRAINING"},
     pipelines={
         "words": "bertkit.extensions.classic.words:Words",

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import msgspec
 import torch
 from torch import Tensor
 
-from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.hub import resolve
 from bertkit.data.given import several
 from bertkit.data.tagged_text import untagged
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.elmo_files import load_elmo, load_softmax
 from bertkit.extensions.classic.gap import Gap
-from bertkit.extensions.classic.words import Words, elmo_directory, whole_words
-from bertkit.nn.precision import Inference
+from bertkit.extensions.classic.words import ElmoPipeline, Words, whole_words
 from bertkit.pipelines.base import Work
 from bertkit.pipelines.fill_mask import Candidate
 from bertkit.synonyms import check_keywords
@@ -38,10 +35,11 @@ class GapAnswer(msgspec.Struct, frozen=True):
     backward: list[Candidate]
 
 
-class FillGap:
+class FillGap(ElmoPipeline):
     """Texts with a gap, written ___ -> the next word of the forward language model, and the
     previous word of the backward one. Peters et al. 2018, section 3.1."""
 
+    name = "fill-gap"
     policies: tuple[Long, ...] = ("error",)
 
     def __init__(self, model: str | Path, words: Words | None = None) -> None:
@@ -52,18 +50,6 @@ class FillGap:
         folder = resolve(model)
         self.words = words or Words(load_elmo(folder))
         self.softmax = load_softmax(folder, self.words.model.config)
-
-    @classmethod
-    def open(
-        cls,
-        model: str | Path | Loaded,
-        *,
-        precision: Inference = "fp32",
-        device: str = "auto",
-        revision: str | None = None,
-    ) -> Self:
-        """Open the directory of an ELMo with a softmax; it computes in fp32 on the CPU."""
-        return cls(elmo_directory("fill-gap", model, precision, device, revision))
 
     @check_keywords
     def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[GapAnswer]:

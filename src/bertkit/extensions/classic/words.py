@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -44,8 +44,36 @@ class WordStates:
         return mean
 
 
-class Words:
+class ElmoPipeline:
+    """Base of the pipelines of an ELMo, which computes in fp32 on the CPU."""
+
+    name: ClassVar[str]
+
+    def __init__(self, model: str | Path) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | Loaded,
+        *,
+        precision: Inference = "fp32",
+        device: str = "auto",
+        revision: str | None = None,
+    ) -> Self:
+        """Open a model as this pipeline; for the arguments and errors see `bertkit.pipeline`."""
+        check_cpu(device, "an ELMo")
+        if isinstance(model, Loaded):
+            raise open_format(model).mismatch("an ELMo", "pass the directory of an ELMo")
+        if precision != "fp32" or revision is not None:
+            raise ConfigError(f"precision, revision: {cls.name} has none; leave them out")
+        return cls(model)
+
+
+class Words(ElmoPipeline):
     """Sentences -> the states of their words. Nothing is kept from one call to the next."""
+
+    name = "words"
 
     def __init__(
         self,
@@ -62,18 +90,6 @@ class Words:
         """
         self.model = model if isinstance(model, Elmo) else load_elmo(model)
         self.max_batch_tokens, self.length = max_batch_tokens, length
-
-    @classmethod
-    def open(
-        cls,
-        model: str | Path | Loaded,
-        *,
-        precision: Inference = "fp32",
-        device: str = "auto",
-        revision: str | None = None,
-    ) -> Self:
-        """Open the directory of an ELMo; it computes in fp32 on the CPU."""
-        return cls(elmo_directory("words", model, precision, device, revision))
 
     @check_keywords
     def __call__(self, sentences: str | Sequence[Text]) -> list[WordStates]:
@@ -158,24 +174,6 @@ class Words:
         device = self.model.words.projection.weight.device
         states, state = self.model(ids.to(device), lengths, state)
         return list(states.cpu().split(lengths, 1)), state
-
-
-def elmo_directory(
-    task: str, model: str | Path | Loaded, precision: Inference, device: str, revision: str | None
-) -> str | Path:
-    """Return the directory of an ELMo, if the settings suit one.
-
-    Raises:
-        CheckpointError: If it is another model.
-        ConfigError: If an ELMo has no such setting.
-        DeviceError: If the device is neither auto nor the CPU.
-    """
-    check_cpu(device, "an ELMo")
-    if isinstance(model, Loaded):
-        raise open_format(model).mismatch("an ELMo", "pass the directory of an ELMo")
-    if precision != "fp32" or revision is not None:
-        raise ConfigError(f"precision, revision: {task} has none; leave them out")
-    return model
 
 
 def whole_words(ids: NDArray[np.int64]) -> Encoding:

@@ -2,4 +2,6 @@
 
 from bertkit.registry import Extension
 
-EXTENSION = Extension("export")
+EXTENSION = Extension(
+    "export", formats={"exported": "bertkit.extensions.export.exported_format:ExportedFormat"}
+)

@@ -12,6 +12,7 @@ EXTENSION = Extension(
         "t5": "bertkit.extensions.generation.families.t5:T5",
         "llama": "bertkit.extensions.generation.families.llama:LLAMA",
     },
+    formats={"gguf": "bertkit.extensions.generation.gguf:GgufFormat"},
     tasks={
         "chat": "bertkit.extensions.generation.tasks.chat:Chat",
         "dpo": "bertkit.extensions.generation.tasks.dpo:Dpo",

@@ -2,4 +2,4 @@
 
 from bertkit.registry import Extension
 
-EXTENSION = Extension("search")
+EXTENSION = Extension("search", formats={"store": "bertkit.extensions.search.stores:StoreFormat"})
