@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bertkit.recipes.distill import distill
     from bertkit.recipes.embed import embed
     from bertkit.recipes.evaluate import evaluate
+    from bertkit.recipes.experiment import experiment
     from bertkit.recipes.finetune import finetune
     from bertkit.recipes.predict import predict
     from bertkit.recipes.prepare import prepare
@@ -60,6 +61,7 @@ _HOME = {
     "distill": "recipes.distill",
     "embed": "recipes.embed",
     "evaluate": "recipes.evaluate",
+    "experiment": "recipes.experiment",
     "explain": "view.explain",
     "export": "extensions.export.export",
     "finetune": "recipes.finetune",
@@ -92,6 +94,7 @@ __all__ = [
     "distill",
     "embed",
     "evaluate",
+    "experiment",
     "explain",
     "export",
     "finetune",

@@ -16,7 +16,7 @@ import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import (
     Annotated,
@@ -230,6 +230,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
+def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
+    """Read a TOML file, or the file of a bare name such as bert-tiny in a directory of bertkit.
+
+    Raises:
+        ConfigError: If it is missing or malformed.
+    """
+    path = Path(path)
+    named = folder / f"{path.name.removesuffix('.toml')}.toml"
+    is_path = path.exists() or path.parent != Path() or not named.exists()
+    return read_toml(path if is_path else named)
+
+
 def as_toml(settings: Settings) -> str:
     """Settings as a TOML file, without those that are none."""
     return tomli_w.dumps(without_none(plain(settings)))
@@ -260,6 +272,27 @@ def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> di
         except tomllib.TOMLDecodeError:
             place[last] = text
     return result
+
+
+def parse_changes(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the settings that words of a command line change, as pairs of name and value.
+
+    The forms are `--train.steps 300`, `--train.steps=300`, and `train.steps=300`.
+
+    Raises:
+        ConfigError: If a word is not a setting or has no value.
+    """
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.removeprefix("--").partition("=")
+        is_option = word.startswith("--")
+        if "." not in name or not (is_option or equals):
+            raise ConfigError(f"{word!r}: not a setting; write --group.name VALUE")
+        if not equals:
+            value = next(rest, "")
+        if not value or (not equals and value.startswith("--")):
+            raise ConfigError(f"--{name}: a value is missing; write --{name} VALUE")
+        yield name, value
 
 
 def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:

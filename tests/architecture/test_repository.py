@@ -74,7 +74,6 @@ HOMES: dict[str, str] = {
     "nn/padding.py": "nn/test_kernels.py",
     "objectives/loss.py": "objectives/test_pretrain.py",
     "recipes/final_test.py": "recipes/test_finetune_report.py",
-    "recipes/seeds.py": "recipes/test_finetune.py",
     "extensions/search/search.py": "commands/test_search.py",
     "recipes/demo_report.py": "recipes/test_demo.py",
     "recipes/pretrain_samples.py": "recipes/test_pretrain_steps.py",

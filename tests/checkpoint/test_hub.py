@@ -13,7 +13,7 @@ import pytest
 from tests.hub import COMMITS, FILES, Hub, environment, serving
 
 from bertkit.checkpoint.hub import published, resolve
-from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST
+from bertkit.checkpoint.run_directory import EXPERIMENT, RUN, SCORES, TEST
 from bertkit.errors import CheckpointError
 from bertkit.extensions.export import tuning_record as tuned
 
@@ -103,8 +103,7 @@ def test_records_stay_and_modules_go(tmp_path: Path) -> None:
         *kept,
         RUN,
         SCORES,
-        SEEDS,
-        GRID,
+        EXPERIMENT,
         TEST,
         tuned.FILE,
         "errors.jsonl",

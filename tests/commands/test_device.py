@@ -31,6 +31,8 @@ NO_DEVICE = {
     # These commands read text, files or weights, and run no model.
     *("vocab train", "vocab extend", "clean", "prepare", "prepare pairs", "inspect", "families"),
     *("average", "runs", "push", "info", "extend-positions", "export"),
+    # Experiments have the setting settings.device.
+    "experiment",
     # Pretraining has the setting train.device.
     *("pretrain", "adapt", "demo"),
     # These commands run on the CPU by design.

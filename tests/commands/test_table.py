@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docstring_parser import parse
 
 from bertkit import cli, tasks
 from bertkit.commands.table import COMMANDS, GROUPS, SECTIONS, summary
@@ -49,7 +50,7 @@ def test_a_sentence_is_the_first_of_the_docstring(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "finetune" not in name])
 def test_every_argument_of_a_page_has_a_meaning(name: str) -> None:
     function = target(name)
-    documented = set(re.findall(r"^ {8}(\w+): ", function.__doc__, re.MULTILINE))
+    documented = {param.arg_name for param in parse(function.__doc__ or "").params}
     parameters = inspect.signature(function).parameters
     assert documented <= set(parameters)
     positional = {n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY}

@@ -39,6 +39,7 @@ PAGES = [
     *sorted((DOCS / "tutorial").glob("*.md")),
     DOCS / "guide" / "corpus.md",
     DOCS / "guide" / "elmo.md",
+    DOCS / "guide" / "experiments.md",
     DOCS / "guide" / "scale.md",
     DOCS / "guide" / "token-embeddings.md",
     DOCS / "guide" / "window.md",

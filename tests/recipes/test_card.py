@@ -53,9 +53,3 @@ def test_a_task_from_outside_names_its_code(tmp_path: Path) -> None:
     assert "opening the folder needs its code" in card
     assert f'bertkit.pipeline("mine.stars:Rate", "{tmp_path.name}")' in card
     assert card.count("```") == 2
-
-
-def test_seeds_stand_beside_the_one_kept(tmp_path: Path) -> None:
-    write_card(tmp_path, run("tag"), {"f1": {"mean": 0.4, "sd": 0.1, "each": [0.5, 0.3]}})
-    card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "| f1 | 0.5000 | 0.4000 ± 0.1000 | 0.5000, 0.3000 |" in card

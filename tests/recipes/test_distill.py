@@ -148,23 +148,6 @@ def test_the_same_seed_gives_the_same_student(
     assert one == other
 
 
-def test_seeds_do_not_see_each_other(teacher: Path, tmp_path: Path) -> None:
-    found = distill(
-        teacher,
-        layers=1,
-        train=rows(16),
-        dev=rows(8),
-        out=tmp_path / "s",
-        settings=SETTINGS,
-        seeds=2,
-    )
-    assert len(found["accuracy"]["each"]) == 2
-    alone = Finetune(**{**{n: getattr(SETTINGS, n) for n in SETTINGS.__struct_fields__}, "seed": 1})
-    distill(teacher, layers=1, train=rows(16), dev=rows(8), out=tmp_path / "one", settings=alone)
-    one, other = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("s/seed-1", "one"))
-    assert one == other
-
-
 def test_what_does_not_fit_is_refused_before_anything_is_written(
     teacher: Path, english: list[str], tmp_path: Path
 ) -> None:

@@ -33,7 +33,6 @@ from bertkit.recipes import finetune as recipe
 from bertkit.recipes import finetune_report as finished
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune, usual_rate
-from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks import classify, similarity, tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, LabelExample
@@ -505,7 +504,7 @@ def test_scores_of_rows_that_set_the_threshold_are_named_best(base: Path, tmp_pa
     for name, options in zip(("tuned", "fixed"), chosen, strict=True):
         out = tmp_path / name
         data: dict[str, Any] = {"train": given, "dev": given, "settings": settings}
-        found = finetune_seeds(1, "answer", base, **data, options=options, out=out)
+        found = finetune("answer", base, **data, options=options, out=out)
         kept = json.loads((out / "scores.json").read_text(encoding="utf-8"))
         begins = {True: "best_", False: ""}[name == "tuned"]
         assert kept["metric"] == f"{begins}f1"
@@ -626,21 +625,6 @@ def test_a_run_whose_labels_have_other_names_now_does_not_go_on(
             finetune(Classify, base, **data, out=tmp_path / "out", settings=settings)
     with pytest.raises(CheckpointError, match="an older bertkit began it, by other names of"):
         finetune(Classify, base, **data, out=tmp_path / "out", settings=settings, resume=True)
-
-
-def test_seeds_of_other_data_are_not_averaged(base: Path, tmp_path: Path) -> None:
-    settings = Finetune(epochs=1, batch_size=8, precision="fp32")
-    out = tmp_path / "out"
-    first = finetune_seeds(
-        1, Classify, base, train=rows(8), dev=rows(4), out=out, settings=settings
-    )
-    again = {"out": out, "settings": settings, "resume": True}
-    with pytest.raises(DataError, match=r"train: not the rows that .*seed-0 began with"):
-        finetune_seeds(2, Classify, base, train=rows(10), dev=rows(4), **again)
-    more = finetune_seeds(2, Classify, base, train=rows(8), dev=rows(4), **again)
-    assert more["accuracy"]["each"][0] == first["accuracy"]["each"][0]
-    with pytest.raises(ConfigError, match="seeds: 0; run one at least"):
-        finetune_seeds(0, Classify, base, train=rows(8), dev=rows(4), out=tmp_path / "no")
 
 
 def test_a_run_knows_its_data_by_content(base: Path, tmp_path: Path) -> None:
@@ -822,24 +806,6 @@ def test_adapters_at_the_command_line(
     capsys.readouterr()
     assert cli.run([*command, "--lora.rank", "-1"]) == 2
     assert "lora.rank: expected `int` >= 0" in capsys.readouterr().err
-
-
-def test_seeds_give_mean_spread_and_the_best_model(base: Path, tmp_path: Path) -> None:
-    settings = Finetune(epochs=1, batch_size=8, learning_rate=5e-3, precision="fp32", seed=3)
-    out, data = tmp_path / "out", {"train": rows(16), "dev": rows(8, 100)}
-    scores = finetune_seeds(3, Classify, base, **data, out=out, settings=settings)
-    each = [
-        json.loads((out / f"seed-{seed}" / "scores.json").read_text(encoding="utf-8"))["dev"]
-        for seed in (3, 4, 5)
-    ]
-    found = scores["accuracy"]
-    assert found["each"] == [run["accuracy"] for run in each]
-    assert found["mean"] == pytest.approx(np.mean(found["each"]))
-    assert found["sd"] == pytest.approx(np.std(found["each"], ddof=1))
-    best = json.loads((out / "seeds.json").read_text(encoding="utf-8"))["best"]
-    assert weights_of(out) == weights_of(out / best)
-    assert "3 seeds" in (out / "README.md").read_text(encoding="utf-8")
-    assert bertkit.pipeline("classify", out)("the loop number 3").label in ("doing", "thing")
 
 
 def test_the_folder_explains_itself(tuned: tuple[Path, dict[str, float]]) -> None:

@@ -17,7 +17,6 @@ from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.recipes.final_test import read_test
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
@@ -150,26 +149,6 @@ def test_dev_and_test_are_shares_of_one_file(base: Path, tmp_path: Path) -> None
     assert finetune(Classify, base, test=0.125, out=out, resume=True, **given) == first
     with pytest.raises(ConfigError, match=r"test\.held_out\.share \(was 0\.125\)"):
         finetune(Classify, base, test=0.25, out=out, resume=True, **given)
-
-
-@pytest.mark.parametrize("test", [rows(4, 200), 0.125])
-def test_seeds_share_what_is_held_out_and_score_test(base: Path, tmp_path: Path, test: Any) -> None:
-    settings = replace(SETTINGS, epochs=1)
-    summary = finetune_seeds(
-        2,
-        Classify,
-        base,
-        train=rows(32),
-        dev=0.25,
-        test=test,
-        out=tmp_path / "out",
-        settings=settings,
-    )
-    assert len(summary["test_accuracy"]["each"]) == 2
-    held = [record(tmp_path / "out" / f"seed-{seed}")["data"] for seed in (0, 1)]
-    assert held[0] == held[1]
-    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert card.count("| 2 seeds |") == 2
 
 
 def test_another_metric_chooses_the_epoch(base: Path, tmp_path: Path) -> None:

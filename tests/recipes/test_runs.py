@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.errors import CheckpointError
+from bertkit.metrics import spread
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import runs
-from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
@@ -33,7 +34,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     base = tiny_folder(folder / "base", tokenizer, "mlm", "nsp", hidden=16, intermediate=16)
     given: dict[str, Any] = {"train": rows(32), "dev": rows(8)}
     settings = Finetune(epochs=2, batch_size=8, precision="fp32")
-    finetune_seeds(2, Classify, base, out=folder / "a_b", settings=settings, **given)
+    for seed in range(2):
+        out = folder / "a_b" / f"seed-{seed}"
+        finetune(Classify, base, out=out, settings=replace(settings, seed=seed), **given)
     slower = Finetune(epochs=2, batch_size=16, precision="fp32")
     finetune(Classify, base, out=folder / "slower", settings=slower, **given)
     return folder
@@ -51,7 +54,11 @@ def test_seeds_are_a_row_and_what_differs_a_column(tuned: Path) -> None:
     assert (seeds["batch_size"], slower["batch_size"]) == ("8", "16")
     assert (seeds["steps"], slower["steps"]) == ("8", "4")
     assert not {"seed", "epochs", "epoch"} & seeds.keys()
-    summary = json.loads((tuned / "a_b" / "seeds.json").read_text("utf-8"))["scores"]["accuracy"]
+    each = [
+        json.loads(path.read_text("utf-8"))["dev"]["accuracy"]
+        for path in (tuned / "a_b").glob("*/scores.json")
+    ]
+    summary = spread(each)
     assert float(seeds["accuracy"]) == pytest.approx(summary["mean"], abs=1e-5)
     assert ("accuracy_sd" in seeds) == (summary["sd"] > 0)
     alone = json.loads((tuned / "slower" / "scores.json").read_text("utf-8"))["dev"]["accuracy"]

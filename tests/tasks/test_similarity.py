@@ -29,7 +29,6 @@ from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.similarity import (
     Similarity,
@@ -376,14 +375,6 @@ def test_what_a_dense_layer_is_decides_the_fingerprint(base: Path, tmp_path: Pat
         resave(opened, opened.model, again)
         assert bertkit.load(again).fingerprint() == opened.fingerprint()
     assert len(found) == 4
-
-
-def test_seeds_keep_the_whole_folder(base: Path, tmp_path: Path) -> None:
-    settings = Finetune(epochs=1, batch_size=10, precision="fp32")
-    data = {"train": pairs(20), "dev": pairs(10)}
-    finetune_seeds(2, "similarity", base, out=tmp_path / "out", settings=settings, **data)
-    assert bertkit.load(tmp_path / "out").pooling is not None
-    assert (tmp_path / "out" / "1_Pooling" / "config.json").exists()
 
 
 def test_ranks_count_those_as_near_against_one(base: Path, tmp_path: Path) -> None:

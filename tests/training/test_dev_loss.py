@@ -13,7 +13,6 @@ from tests.factories import tiny_folder, tiny_model, tiny_tokenizer
 
 import bertkit
 from bertkit.checkpoint.run_directory import SCORES
-from bertkit.recipes.grid import finetune_grid
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.similarity import Similarity
@@ -75,14 +74,12 @@ def test_a_rising_loss_keeps_the_earlier_epoch(base: Path, tmp_path: Path) -> No
 
 
 def test_combinations_with_equal_scores_are_chosen_by_loss(base: Path, tmp_path: Path) -> None:
-    settings = bertkit.recipes.finetune.Finetune(**SETTINGS)
-    result = finetune_grid(
-        ["learning_rate=1e-6,3e-6,2e-6"], 1, "classify", base,
-        train=ROWS, dev=ROWS, out=tmp_path / "out", settings=settings,
-    )  # fmt: skip
-    scores = json.loads((tmp_path / "out" / "grid.json").read_text(encoding="utf-8"))["scores"]
-    assert len({score["accuracy"] for score in scores.values()}) == 1
-    assert result["best"] == "learning_rate=3e-6"
+    settings = {"task": "classify", "model": str(base), "train": ROWS, "dev": ROWS, **SETTINGS}
+    grid = {"learning_rate": [1e-6, 3e-6, 2e-6]}
+    result = bertkit.experiment({"settings": settings, "grid": grid}, out=tmp_path / "out")
+    runs = (tmp_path / "out").glob("*/seed-0")
+    assert len({recorded(run)["dev"]["accuracy"] for run in runs}) == 1
+    assert result[""]["best"] == "learning_rate=3e-06"
 
 
 def test_loss_is_the_mean_cross_entropy() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS, TEST, TUNING_FILE
+from bertkit.checkpoint.run_directory import EXPERIMENT, RUN, SCORES, TEST, TUNING_FILE
 from bertkit.errors import CheckpointError
 
 WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
 """What is fetched: weights and plain data. No pickle, no code."""
 
 
-RECORDS = (RUN, SCORES, SEEDS, GRID, TEST, TUNING_FILE)
+RECORDS = (RUN, SCORES, EXPERIMENT, TEST, TUNING_FILE)
 """Of a run or a machine, and not of the model."""
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")

@@ -14,8 +14,11 @@ from bertkit.storage import read_bytes
 RUN, JOURNAL = "run.json", "journal.jsonl"
 """What the run was asked to do, and what happened."""
 
-SCORES, SEEDS, GRID, TEST = "scores.json", "seeds.json", "grid.json", "test.json"
-"""Of a fine-tuning; the first is written when all epochs are done."""
+SCORES, TEST = "scores.json", "test.json"
+"""Scores of a fine-tuned model on dev, written after the last epoch, and on the test set."""
+
+EXPERIMENT = "experiment.json"
+"""Settings and results of `bertkit experiment`."""
 
 TUNING_FILE = "tuned.json"
 """What `bertkit tune` found."""

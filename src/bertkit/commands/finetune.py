@@ -6,12 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import Count, Settings
-from bertkit.errors import ConfigError
+from bertkit.config import Settings
 from bertkit.recipes.finetune import Finetune
 from bertkit.recipes.finetune import finetune as fit_task
-from bertkit.recipes.grid import finetune_grid
-from bertkit.recipes.seeds import finetune_seeds
 from bertkit.tasks import Task
 from bertkit.tasks.task import Reading
 
@@ -26,9 +23,6 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         dev: Path,
         test: Path | None = None,
         out: Path,
-        seeds: Count = 1,
-        grid: list[str] | None = None,
-        keep_all: bool = False,
         resume: bool = False,
         settings: Finetune | None = None,
         options: Settings | None = None,
@@ -43,29 +37,20 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
                 train to hold out, such as 0.1.
             test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
             out: The folder of what is made; it must not exist yet.
-            seeds: Run as many seeds, and report mean and standard deviation.
-            grid: A setting and values to try, such as learning_rate=1e-4,3e-4; once for each. All
-                combinations are run, and the best by dev is kept.
-            keep_all: With --grid: keep the weights of all combinations, and not of the best alone.
             resume: Go on with a run that was stopped.
         """
-        rest: dict[str, Any] = {
-            "train": train,
-            "dev": dev,
-            "test": test,
-            "out": out,
-            "settings": settings,
-            "options": options,
-            "reading": reading,
-            "resume": resume,
-        }
-        if grid:
-            return finetune_grid(grid, seeds, task, model, keep_all=keep_all, **rest)
-        if keep_all:
-            raise ConfigError("--keep-all: goes with --grid; leave it out")
-        if seeds == 1:
-            return fit_task(task, model, **rest)
-        return finetune_seeds(seeds, task, model, **rest)
+        return fit_task(
+            task,
+            model,
+            train=train,
+            dev=dev,
+            test=test,
+            out=out,
+            settings=settings,
+            options=options,
+            reading=reading,
+            resume=resume,
+        )
 
     run.__annotations__["options"] = task.Options
     return run

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from bertkit.checkpoint.run_directory import RUN
-from bertkit.config import override, without_none
+from bertkit.config import override, parse_changes, without_none
 from bertkit.console import say
-from bertkit.errors import ConfigError, did_you_mean
+from bertkit.errors import ConfigError
 from bertkit.recipes.adapt import adapt as adapt_model
 from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain as pretrain_model
@@ -48,7 +47,7 @@ def pretrain(
     if config is not None and str(config).startswith("--"):  # a setting, and no run file
         config, settings = None, (str(config), *settings)
     data, before = _begun(out) if resume and (config is None or corpus is None) else ({}, None)
-    pairs = list(_settings(settings))  # what is no setting is named first
+    pairs = list(parse_changes(settings))  # what is no setting is named first
     if config is not None:
         data = read_run_file(config)
     elif not data:
@@ -76,7 +75,7 @@ def adapt(
         out: The run's folder; it is a model folder from the start.
         resume: Go on after the newest complete checkpoint.
     """
-    pairs = list(_settings(settings))
+    pairs = list(parse_changes(settings))
     return adapt_model(model, corpus=corpus, out=out, settings=pairs, resume=resume)
 
 
@@ -90,21 +89,3 @@ def _begun(out: Path) -> tuple[dict[str, Any], str | None]:
         case {"config": {**config}, "corpus_folder": str(corpus)}:
             return without_none({str(name): value for name, value in config.items()}), corpus
     raise ConfigError(f"{out / RUN}: damaged (not the record of a pretraining); name the run file")
-
-
-def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`--train.steps 300` or `--train.steps=300` as name and value."""
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") and "." in name and equals:  # train.steps=300
-            yield name, value
-            continue
-        if not word.startswith("--") or "." not in name:
-            near = did_you_mean(f"--{name}", ["--corpus", "--out", "--resume"])
-            raise ConfigError(f"{word!r}: not a setting; write --group.name VALUE; {near}")
-        if not equals:
-            value = next(rest, "")
-        if not value or (not equals and value.startswith("--")):
-            raise ConfigError(f"--{name}: a value is missing; write --{name} VALUE")
-        yield name, value

@@ -45,16 +45,13 @@ AUTO = {
 """The class of transformers for each task; of sentence-transformers, for vectors."""
 
 
-def write_card(
-    folder: Path,
-    run: Mapping[str, Any],
-    seeds: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    of: int = 1,
-) -> None:
-    """Write the card of a finished run; `seeds` are the scores of several, if there were.
+def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1) -> None:
+    """Write the model card of a fine-tuned model.
 
-    Its settings are the best `of` so many.
+    Args:
+        folder: Directory of the model.
+        run: Content of its scores.json.
+        num_candidates: Number of combinations of settings that dev selected the model from.
     """
     task = run["task"]
     name = task["name"]
@@ -75,16 +72,16 @@ def write_card(
         "",
         f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. "
         f"{_chosen(run['metric'])} chosen on these same rows, so expect a little less on others."
-        + f" So were its settings, among {of}."
-        * (of > 1),
+        + f" So were its settings, among {num_candidates}."
+        * (num_candidates > 1),
         "",
-        *_scores(scores, seeds),
+        *_scores(scores),
         "",
         *_labels(run),
         *_calibration(run.get("calibration")),
         "`errors.html` of the run lists the worst answers.",
         "",
-        *_test(read_test(folder), seeds),
+        *_test(read_test(folder)),
         "## Use",
         "",
         *_use(name, folder.name),
@@ -151,7 +148,7 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _test(scores: Mapping[str, float], seeds: Mapping[str, Mapping[str, Any]] | None) -> list[str]:
+def _test(scores: Mapping[str, float]) -> list[str]:
     if not scores:
         return []
     return [
@@ -159,7 +156,7 @@ def _test(scores: Mapping[str, float], seeds: Mapping[str, Mapping[str, Any]] | 
         "",
         "These rows chose nothing: they were scored once, at the end.",
         "",
-        *_scores(scores, seeds),
+        *_scores(scores),
         "",
     ]
 
@@ -200,19 +197,9 @@ def _chosen(metric: str) -> str:
     return "The epoch and the threshold were" if metric.startswith("best_") else "The epoch was"
 
 
-def _scores(
-    scores: Mapping[str, float], seeds: Mapping[str, Mapping[str, Any]] | None
-) -> list[str]:
-    if seeds is None:
-        rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
-        return ["| score | |", "|---|---|", *rows]
-    count = len(next(iter(seeds.values()))["each"])
-    rows = [
-        f"| {name} | {value:.4f} | {seeds[name]['mean']:.4f} ± {seeds[name]['sd']:.4f} | "
-        f"{', '.join(f'{one:.4f}' for one in seeds[name]['each'])} |"
-        for name, value in scores.items()
-    ]
-    return [f"| score | this model | {count} seeds | each |", "|---|---|---|---|", *rows]
+def _scores(scores: Mapping[str, float]) -> list[str]:
+    rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
+    return ["| score | |", "|---|---|", *rows]
 
 
 def _elsewhere(name: str, options: Mapping[str, Any], config: Path) -> list[str]:

@@ -1,14 +1,14 @@
-"""Teach a small model what a fine-tuned one does."""
+"""Distillation of a fine-tuned model into a smaller one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.config import Count, plain
+from bertkit.config import Count, Settings, plain, with_keywords
 from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import keep_layers
@@ -16,10 +16,10 @@ from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.seeds import finetune_seeds
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import RowsLike
 from bertkit.tasks.task import Reading, Task
+from bertkit.training.run import Resume
 from bertkit.training.teacher import TaskTeacher, check_length
 
 
@@ -35,71 +35,72 @@ def distill(
     layers: Count | None = None,
     follow: Sequence[int] = (),
     task: str | type[Task[Any, Any]] | None = None,
-    seeds: Count = 1,
-    resume: bool = False,
-    settings: Finetune | None = None,
-    terms: Terms | None = None,
-    reading: Reading | None = None,
+    resume: Resume = False,
+    settings: Finetune | Mapping[str, Any] | None = None,
+    terms: Terms | Mapping[str, Any] | None = None,
+    reading: Reading | Mapping[str, Any] | None = None,
+    **keywords: Any,
 ) -> dict[str, Any]:
-    """Teach a small model what a fine-tuned one does.
-
-    Returns: the student's scores, as `finetune` does.
-
-    The student is a model folder, or as many `layers` of the teacher, evenly taken, with its
-    embedding and its head. `follow` names, for each of the student's layers, the teacher's that
-    it is to be like, from 1; evenly by default. The task is the teacher's.
-    Raises: ConfigError for a student that cannot follow its teacher, before work.
+    """Distill a fine-tuned model into a smaller one.
 
     Args:
-        teacher: A fine-tuned model folder; the task is its own.
-        train: Labelled examples to learn from.
+        teacher: Directory of the fine-tuned model. Its task is the task of the student.
+        train: Labeled examples to train on.
         dev: Examples that select the best epoch and are scored: a file, or the fraction of train to
             hold out, such as 0.1.
         test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
-        out: The folder of what is made; it must not exist yet.
-        student: A model folder or hub id with the teacher's vocabulary.
-        layers: Instead: as many layers of the teacher, evenly taken.
-        follow: The teacher's layer that each of the student's follows, from 1; once for each.
-        task: The teacher's task, where it is module:Class.
-        seeds: Run as many seeds, and report mean and standard deviation.
-        resume: Go on with a run that was stopped.
+        out: Output directory. It must not exist.
+        student: Directory or hub id of a model with the vocabulary of the teacher.
+        layers: Number of layers of the teacher, evenly spaced, that the student starts from,
+            instead of a student.
+        follow: Layer of the teacher, from 1, that each layer of the student is compared with;
+            repeat the option. Default: evenly spaced layers.
+        task: Task of the teacher as module:Class, if it is not a task of bertkit.
+        resume: Whether to resume a run that was interrupted.
+
+    Returns:
+        The scores of the student, as `finetune` returns them.
+
+    Raises:
+        ConfigError: If a setting is invalid, or the student does not fit the teacher; before
+            training.
     """
-    settings, terms = settings or Finetune(), terms or Terms()
+    groups: dict[type[Settings], Any] = {Finetune: settings, Terms: terms, Reading: reading}
+    training, weights, columns = with_keywords("distill", groups, keywords)
     if (student is None) == (layers is None):
         raise ConfigError("student: name a model folder, or say how many layers of the teacher")
     if layers is not None and layers < 1:
         raise ConfigError(f"layers: {layers}; a student keeps one of its teacher's at least")
     known = answering(teacher, task)
-    model = _student(known.loaded, student, layers, settings.length)
-    device = resolve_device(settings.device)
-    dtype = resolve(settings.precision, device)
+    model = _student(known.loaded, student, layers, training.length)
+    device = resolve_device(training.device)
+    dtype = resolve(training.precision, device)
     task_teacher = TaskTeacher(
         task=known.task,
         model=packed(known.loaded.model.to(device), dtype),
-        terms=terms,
+        terms=weights,
         layers=follow,
         record={
             "teacher": str(teacher),
             "weights": {"teacher": known.loaded.weights_hash()},
             "layers": layers,
             "follow": list(follow),
-            "terms": plain(terms),
+            "terms": plain(weights),
         },
     )
-    rest: dict[str, Any] = {
-        "train": train,
-        "dev": dev,
-        "test": test,
-        "out": out,
-        "settings": settings,
-        "options": known.task.uncalibrated(),
-        "reading": reading,
-        "resume": resume,
-        "teacher": task_teacher,
-    }
-    if seeds == 1:
-        return finetune(type(known.task), model, **rest)
-    return finetune_seeds(seeds, type(known.task), model, **rest)
+    return finetune(
+        type(known.task),
+        model,
+        train=train,
+        dev=dev,
+        test=test,
+        out=out,
+        settings=training,
+        options=known.task.uncalibrated(),
+        reading=columns,
+        resume=resume,
+        teacher=task_teacher,
+    )
 
 
 def _student(

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.checkpoint.run_directory import SCORES, TEST
-from bertkit.console import quietly, say
-from bertkit.engine.engine import MAX_BATCH_TOKENS
-from bertkit.metrics import worth
+from bertkit.checkpoint.run_directory import SCORES
+from bertkit.console import say
 from bertkit.models.lora import rate_factor
-from bertkit.pipelines import answering
 from bertkit.recipes.card import write_card
 from bertkit.recipes.data_checks import check_answers, show_calibration, show_labels, unlearned
 from bertkit.recipes.error_report import write_mistakes
 from bertkit.recipes.final_test import read_test, score_test
-from bertkit.storage import link_or_copy, sha256, writing
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
-from bertkit.training.dev_loss import dev_loss
 from bertkit.training.epochs import (
-    ADAPTER_DIRECTORY,
     Epochs,
     check_published,
     read_scores,
-    read_seeds,
 )
 from bertkit.training.run import Run
 
@@ -53,56 +44,6 @@ def finish(
     write_card(run.out, record)
     run.drop_checkpoints()
     return {**record["dev"], **read_test(run.out)}
-
-
-def best_run(
-    folders: Sequence[Path], scores: Sequence[float], kind: type[Task[Any, Any]], dev: Sequence[Any]
-) -> Path:
-    """Return the run with the highest score, and of equal runs the one with the lowest loss on dev.
-
-    The loss of a run without weights counts as infinite.
-    """
-    highest = max(map(worth, scores))
-    equal = [f for f, score in zip(folders, scores, strict=True) if worth(score) == highest]
-    return equal[0] if len(equal) == 1 else min(equal, key=lambda f: _dev_loss(f, kind, dev))
-
-
-def _dev_loss(folder: Path, kind: type[Task[Any, Any]], dev: Sequence[Any]) -> float:
-    if not any(folder.glob("*.safetensors")):
-        return math.inf
-    with quietly():
-        model = answering(folder, kind)
-        features = model.task.features(
-            dev,
-            model.loaded.tokenizer,
-            model.loaded.length,
-            long=model.task.long_of_files(),
-            labelled=True,
-        )
-    return dev_loss(model.task, model.loaded.model, features, MAX_BATCH_TOKENS)
-
-
-def publish(best: Path, out: Path, *, of: int = 1) -> None:
-    """Make `out` the model folder of one of the runs that it holds, the best `of` so many settings.
-
-    Its card has the means of seeds where there were several. Of another run that was the best
-    before nothing stays.
-    """
-    if (out / SCORES).exists() and sha256(out / SCORES) != sha256(best / SCORES):
-        (out / TEST).unlink(missing_ok=True)
-        shutil.rmtree(out / ADAPTER_DIRECTORY, ignore_errors=True)
-    for file in best.rglob("*"):
-        place = file.relative_to(best)
-        if file.is_file() and not place.parts[0].startswith("seed-"):
-            (out / place).parent.mkdir(exist_ok=True)
-            with writing(out / place) as partial:
-                link_or_copy(file, partial)
-    describe(out, of=of)
-
-
-def describe(out: Path, *, of: int = 1) -> None:
-    """Write the card of a folder that was published."""
-    write_card(out, read_scores(out / SCORES), read_seeds(out), of=of)
 
 
 def finished(out: Path) -> dict[str, float]:

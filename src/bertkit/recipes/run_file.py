@@ -18,7 +18,7 @@ from bertkit.config import (
     merged,
     nested,
     plain,
-    read_toml,
+    read_toml_by_name,
 )
 from bertkit.data.corruption import Corruption, Damage
 from bertkit.data.masking import Masking
@@ -321,14 +321,12 @@ FREE = (
 
 
 def read_run_file(path: str | Path) -> dict[str, Any]:
-    """A run file as plain data, or one of those that come with bertkit by its bare name.
+    """Read a run file, or the run file of bertkit with a bare name, as plain data.
 
-    Raises: ConfigError when it is missing or malformed.
+    Raises:
+        ConfigError: If it is missing or malformed.
     """
-    path = Path(path)
-    ours = CONFIGS / f"{path.name.removesuffix('.toml')}.toml"
-    own = path.exists() or path.parent != Path() or not ours.exists()
-    return read_toml(path if own else ours)
+    return read_toml_by_name(path, CONFIGS)
 
 
 def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:

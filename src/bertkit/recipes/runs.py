@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit.checkpoint.run_directory import GRID, RUN, SCORES, SEEDS
+from bertkit.checkpoint.run_directory import SCORES
 from bertkit.config import flat
 from bertkit.metrics import plus_minus, spread
 from bertkit.recipes.final_test import read_test
@@ -17,6 +18,9 @@ from bertkit.training.epochs import read_scores
 from bertkit.training.journal import drawable
 from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import RunView, different_settings, find_runs, read_run, thin
+
+SEED_DIRECTORY = re.compile(r"seed-\d+")
+"""Name of the directory of one of several runs that differ by seed."""
 
 SEED_SETTING = "seed"
 """The last part of the name of the setting by which repetitions differ."""
@@ -47,16 +51,38 @@ def runs(
     for file, option in ((out, "--out"), (picture, "--picture")):
         if file is not None:
             refuse_used(file, option=option)
-    places = _places([Path(folder) for folder in folders])
-    opened = [read_run(*named) for named in zip(places, _names(places), strict=True)]
-    rows = _rows(opened, [_scores(path, run) for path, run in zip(places, opened, strict=True)])
+    paths = [Path(folder) for folder in folders]
+    table = FORMATS[format](*table_of_runs(paths, exact=format == "csv"))
     if picture is not None:
-        write_svg(picture, _picture(opened))
-    table = FORMATS[format](*_table(rows, exact=format == "csv"))
+        write_svg(picture, _picture([run for _, run in _read_runs(paths)]))
     if out is None:
         return table
     write_text(out, table + "\n")
     return None
+
+
+def table_of_runs(
+    folders: Sequence[Path], *, exact: bool = False
+) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns, and a row for each run or for runs that differ by seed.
+
+    Args:
+        folders: Run directories, or directories that contain runs.
+        exact: Whether numbers have full precision, and standard deviations their own columns.
+
+    Raises:
+        CheckpointError: If a directory contains no run.
+    """
+    opened = _read_runs(folders)
+    rows = _rows([run for _, run in opened], [_scores(path, run) for path, run in opened])
+    return _table(rows, exact=exact)
+
+
+def _read_runs(folders: Sequence[Path]) -> list[tuple[Path, RunView]]:
+    """Return the runs in directories, each with its path."""
+    paths = find_runs(folders)
+    names = _names(paths)
+    return [(path, read_run(path, name)) for path, name in zip(paths, names, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -83,24 +109,14 @@ class _Row:
         return spread(each) if each else None
 
 
-def _places(folders: Sequence[Path]) -> list[Path]:
-    """Of a fine-tuning with several seeds or settings each, and not the copy of the best."""
-    places: list[Path] = []
-    for run in find_runs(folders):
-        several = (run / SEEDS).exists() or (run / GRID).exists()
-        inside = sorted(path.parent for path in run.glob(f"*/{RUN}")) if several else []
-        places += _places(inside) if inside else [run]
-    return list(dict.fromkeys(places))
-
-
-def _names(places: Sequence[Path]) -> list[str]:
-    """By which they can be told apart; a seed of several is named behind the folder of all."""
-    whole = [path.parent if (path.parent / SEEDS).exists() else path for path in places]
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return names that distinguish the runs; the name of a seed follows that of its directory."""
+    whole = [path.parent if SEED_DIRECTORY.fullmatch(path.name) else path for path in paths]
     unique = list(dict.fromkeys(whole))
     names = dict(zip(unique, distinct_names(unique), strict=True))
     return [
         names[run] if run == path else f"{names[run]}/{path.name}"
-        for run, path in zip(whole, places, strict=True)
+        for run, path in zip(whole, paths, strict=True)
     ]
 
 

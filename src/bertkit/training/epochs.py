@@ -12,7 +12,7 @@ from typing import Any
 from bertkit import memory
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.directory import Loaded, load, save
-from bertkit.checkpoint.run_directory import CHECKPOINTS, RUN, SCORES, SEEDS
+from bertkit.checkpoint.run_directory import CHECKPOINTS, RUN, SCORES
 from bertkit.config import decode
 from bertkit.console import quietly, say
 from bertkit.engine.engine import Engine
@@ -280,20 +280,6 @@ def read_scores(path: Path) -> Record:
     raise CheckpointError(f"{path}: damaged; {remedy}")
 
 
-def read_seeds(out: Path) -> dict[str, Any] | None:
-    """Of a fine-tuning with several seeds the spread of each score; None of one without.
-
-    Raises: CheckpointError for a damaged file.
-    """
-    if not (out / SEEDS).exists():
-        return None
-    remedy = "run it again in another --out"
-    match read_json(out / SEEDS, CheckpointError, remedy):
-        case {"scores": {**scores}}:
-            return {str(name): score for name, score in scores.items()}
-    raise CheckpointError(f"{out / SEEDS}: damaged; {remedy}")
-
-
 def drop_weights(out: Path) -> None:
     """Take the weights of a finished run away; scores.json no longer vouches for them."""
     record = read_scores(out / SCORES)
@@ -332,7 +318,7 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 def _hashes(out: Path) -> dict[str, str]:
     """Of the model's files, by their places in a run's folder."""
-    of_the_run = {out / name for name in (RUN, SCORES, SEEDS)}
+    of_the_run = {out / name for name in (RUN, SCORES)}
     return {
         path.relative_to(out).as_posix(): sha256(path)
         for path in sorted(out.rglob("*"))

@@ -202,13 +202,14 @@ def _source(about: Any) -> Any:
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """These folders, or the runs in those that hold runs, two levels down at most.
-
-    Of a fine-tuning with several seeds the seeds are taken, and not the copy of the best.
-    """
+    """Return the run directories among these, and those up to three levels below the others."""
     runs: list[Path] = []
     for folder in folders:
-        inside = {place.parent for depth in ("*", "*/*") for place in folder.glob(f"{depth}/{RUN}")}
+        inside = {
+            place.parent
+            for depth in ("*", "*/*", "*/*/*")
+            for place in folder.glob(f"{depth}/{RUN}")
+        }
         alone = (folder / RUN).exists() or not inside
         runs += [folder] if alone else sorted(inside - {run.parent for run in inside})
     return list(dict.fromkeys(runs))

@@ -1,0 +1,274 @@
+"""Run a program with several variants, combinations of settings, and seeds, and compare them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import Meta, structs
+
+from bertkit.checkpoint.run_directory import EXPERIMENT
+from bertkit.config import (
+    Count,
+    Settings,
+    decode,
+    merged,
+    nested,
+    override,
+    parse_changes,
+    plain,
+    read_toml_by_name,
+)
+from bertkit.console import say
+from bertkit.data.row_errors import some
+from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError, did_you_mean
+from bertkit.metrics import spread, worth
+from bertkit.recipes.experiment_page import write_experiment_page
+from bertkit.recipes.experiment_programs import FILES, Program, SharedExamples, open_program
+from bertkit.recipes.runs import runs
+from bertkit.storage import check_out, write_json
+
+EXPERIMENTS = Path(__file__).parents[1] / "configs" / "experiments"
+"""Directory of the experiments that are part of bertkit."""
+
+FORBIDDEN = re.compile(r"[^\w.+ -]")
+"""Characters that names of directories do not contain."""
+
+
+class Experiment(Settings, frozen=True):
+    """An experiment: a program, and what differs between its runs."""
+
+    recipe: Literal["finetune", "distill", "pretrain"] = "finetune"
+    """Program that is run."""
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Settings of every run: arguments of the Python function of the program, except `out`."""
+    variants: Annotated[dict[str, dict[str, Any]], Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: {"": {}}
+    )
+    """Settings of each variant that differ from `settings`, by the name of the variant."""
+    grid: dict[str, Annotated[list[Any], Meta(min_length=1)]] = msgspec.field(default_factory=dict)
+    """Values of settings to try. Every combination is run in every variant, and the best on dev is
+    selected."""
+    seeds: Count = 1
+    """Number of runs of each combination, with consecutive seeds from the setting `seed`."""
+    keep: Literal["best", "all"] = "best"
+    """Fine-tuned weights to keep: those of the best combination of each variant, or all."""
+
+
+@dataclass
+class Cell:
+    """A combination of settings of a variant.
+
+    Args:
+        name: Directory of the runs, such as `bert/learning_rate=1e-4,epochs=2`.
+        program: The program with these settings.
+        scores: Scores of the finished runs on dev, one per seed.
+        metric: Name of the score that is compared.
+        error: Message of a run that failed.
+    """
+
+    name: str
+    program: Program
+    scores: list[Mapping[str, float]] = field(default_factory=list)
+    metric: str = ""
+    error: str | None = None
+
+    def folders(self, out: Path) -> list[Path]:
+        """Return the directories of the runs."""
+        return [out / self.name / f"seed-{seed}" for seed in self.program.seeds]
+
+    def rank(self) -> float:
+        """Return the mean score, negated if a lower score is better."""
+        mean = self.summary()[self.metric]["mean"]
+        return worth(-mean if self.metric.endswith(("loss", "perplexity")) else mean)
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Return the mean, the standard deviation and each value of the scores of all seeds."""
+        names = [name for name in self.scores[0] if all(name in each for each in self.scores)]
+        return {name: spread([each[name] for each in self.scores]) for name in names}
+
+
+def experiment(
+    file: str | Path | Mapping[str, Any],
+    /,
+    *changes: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+    out: Path | str,
+    data: Path | str | None = None,
+    seeds: Count | None = None,
+    variants: Sequence[str] | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Compare settings: run a program with variants, combinations, and seeds.
+
+    The runs are in OUT/VARIANT/COMBINATION/seed-N. A run that fails is reported, and the others
+    continue. Of every variant, the combination with the best mean score on dev is selected; only
+    its runs are scored on the test set, once. OUT also gets experiment.json and experiment.html;
+    `bertkit runs OUT` prints the table in other formats.
+
+    Args:
+        file: TOML file, or the name of an experiment that is part of bertkit, such as glue. Its
+            settings can be changed: --settings.model MODEL.
+        changes: Settings to change, such as settings.epochs=3.
+        out: Output directory. It must not exist.
+        data: Directory of the relative paths of train, dev and test. Default: the current one.
+        seeds: Number of seeds, instead of the number in the file.
+        variants: Variants to run; repeat the option. Default: all.
+        resume: Whether to continue an experiment that was interrupted or extended.
+
+    Returns:
+        For each variant the name of the best combination, its run directories, the metric, and the
+        mean, the standard deviation and each value of its scores.
+
+    Raises:
+        ConfigError: If a setting is invalid, before the first run.
+        DataError: If a file is missing or has an invalid row, before the first run.
+        TrainingError: If every run failed.
+    """
+    plan, out = _read(file, changes, seeds, variants), Path(out)
+    check_out(out, resume=resume)
+    examples = SharedExamples(None if data is None else Path(data))
+    cells = {name: _cells(plan, name, examples) for name in plan.variants}
+    total = plan.seeds * sum(map(len, cells.values()))
+    say(f"experiment: {total:,} runs")
+    done = 0
+    result: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    for variant, combinations in cells.items():
+        for cell in combinations:
+            _run(cell, out, done, total)
+            done += plan.seeds
+        failed |= {cell.name: cell.error for cell in combinations if cell.error is not None}
+        if finished := [cell for cell in combinations if cell.error is None]:
+            best = _select(finished, out)
+            if plan.keep == "best":
+                for cell in finished:
+                    cell.program.drop_weights(cell.folders(out) if cell is not best else [])
+            result[variant] = _result(best, out, len(combinations))
+    if not result:
+        raise TrainingError(f"experiment: every run failed: {next(iter(failed.values()))}")
+    record = {"plan": _record(plan), "result": result, "failed": failed}
+    write_json(out / EXPERIMENT, record)
+    write_experiment_page(out, record)
+    say(runs([str(out)]) or "")
+    return result
+
+
+def _read(
+    file: str | Path | Mapping[str, Any],
+    changes: Sequence[str],
+    seeds: int | None,
+    variants: Sequence[str] | None,
+) -> Experiment:
+    """Return the experiment of a file, with changes.
+
+    Raises:
+        ConfigError: If a setting is invalid.
+    """
+    source = file if isinstance(file, Mapping) else read_toml_by_name(file, EXPERIMENTS)
+    plan = decode(Experiment, override(source, list(parse_changes(changes))))
+    if seeds is not None:
+        plan = structs.replace(plan, seeds=seeds)
+    for name in variants or ():
+        if name not in plan.variants:
+            raise ConfigError(f"variant {name!r} not found; {did_you_mean(name, plan.variants)}")
+    if variants:
+        plan = structs.replace(plan, variants={name: plan.variants[name] for name in variants})
+    for name in plan.variants:
+        if FORBIDDEN.search(name) or name.strip(". ") != name:
+            raise ConfigError(f"variants: {name!r} cannot be the name of a directory; rename it")
+    if "seed" in plan.grid:
+        raise ConfigError("grid.seed: a seed cannot be selected; set `seeds` instead")
+    return plan
+
+
+def _cells(plan: Experiment, variant: str, examples: SharedExamples) -> list[Cell]:
+    """Return the combinations of a variant, whose settings and data are checked.
+
+    Raises:
+        ConfigError: If a setting is invalid, or scores cannot be compared.
+        DataError: If a file is missing or has an invalid row.
+    """
+    cells: dict[str, Cell] = {}
+    for values in itertools.product(*plan.grid.values()):
+        combination = dict(zip(plan.grid, values, strict=True))
+        parts = (f"{key}={FORBIDDEN.sub('-', str(value))}" for key, value in combination.items())
+        name = "/".join(filter(None, [variant, ",".join(parts)]))
+        if name in cells:
+            raise ConfigError(f"grid: two combinations have the name {name}; remove one")
+        settings = merged(merged(plan.settings, plan.variants[variant]), nested(combination))
+        try:
+            program = open_program(plan.recipe, settings, plan.seeds, examples)
+        except BertkitError as error:
+            raise type(error)(f"{name}: {error}" if name else str(error)) from None
+        cells[name] = Cell(name, program)
+    metrics = {cell.program.metric for cell in cells.values()}
+    if len(metrics) > 1:
+        raise ConfigError(
+            f"grid: combinations are scored by {' and '.join(sorted(map(str, metrics)))}, which "
+            "cannot be compared; use variants instead"
+        )
+    return list(cells.values())
+
+
+def _run(cell: Cell, out: Path, done: int, total: int) -> None:
+    """Run a combination with every seed, until a run fails."""
+    runs = zip(cell.folders(out), cell.program.seeds, strict=True)
+    for number, (folder, seed) in enumerate(runs, done + 1):
+        where = f"{number:,} of {total:,}: {folder.relative_to(out)}"
+        try:
+            scores = cell.program.run(seed, folder)
+        except (TrainingError, CheckpointError) as error:
+            cell.error = str(error)
+            say(f"{where}: failed: {error}")
+            return
+        cell.scores.append(scores)
+        cell.metric = cell.program.compared(folder, scores)
+        say(f"{where}: {cell.metric} {scores[cell.metric]:.4f}")
+
+
+def _select(cells: Sequence[Cell], out: Path) -> Cell:
+    """Return the combination with the best mean score, then with the lowest loss on dev."""
+    highest = max(cell.rank() for cell in cells)
+    equal = [cell for cell in cells if cell.rank() == highest]
+    best = equal[0]
+    if len(equal) > 1:
+        best = min(equal, key=lambda cell: cell.program.dev_loss(cell.folders(out)))
+    if len(cells) > 1:
+        say(f"{best.name}: best of {len(cells)} by {best.metric} on dev, which selected it")
+    if others := [cell.name for cell in equal if cell is not best]:
+        say(f"with the same score on dev: {some(map(repr, others))}")
+    return best
+
+
+def _result(best: Cell, out: Path, num_candidates: int) -> dict[str, Any]:
+    """Return the scores of the selected combination of a variant, on dev and on the test set."""
+    folders = best.folders(out)
+    tests = [best.program.score_test(folder, num_candidates) for folder in folders]
+    return {
+        "best": best.name,
+        "runs": [str(folder.relative_to(out)) for folder in folders],
+        "metric": best.metric,
+        **best.summary(),
+        **{name: spread([scores[name] for scores in tests]) for name in tests[0]},
+    }
+
+
+def _record(plan: Experiment) -> dict[str, Any]:
+    """Return the experiment as plain data, with the types of rows in memory instead of the rows."""
+
+    def without_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: type(value).__name__
+            if name in FILES and not isinstance(value, str | float)
+            else value
+            for name, value in settings.items()
+        }
+
+    variants = {name: without_rows(settings) for name, settings in plan.variants.items()}
+    return plain(structs.replace(plan, settings=without_rows(plan.settings), variants=variants))

@@ -1,0 +1,48 @@
+"""The HTML page of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.config import flat
+from bertkit.recipes.final_test import TEST_PREFIX
+from bertkit.recipes.runs import table_of_runs
+from bertkit.view.chart import score_bars
+from bertkit.view.figures import Table
+from bertkit.view.page import write_report
+
+
+def write_experiment_page(out: Path, record: Mapping[str, Any]) -> None:
+    """Write `experiment.html`, with charts of the selected combinations and a table of all runs.
+
+    Args:
+        out: Directory of the experiment.
+        record: Content of `experiment.json`.
+    """
+    names, rows = table_of_runs([out])
+    settings = [(name, str(value)) for name, value in flat(record["plan"]).items()]
+    write_report(
+        out / "experiment.html",
+        "experiment.html",
+        charts=_charts(record["result"]),
+        runs=Table("Runs", rows, names),
+        failed=Table("Failed", list(record["failed"].items()), ("run", "message")),
+        settings=Table("Settings", settings),
+    )
+
+
+def _charts(result: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a chart per score that is compared: on dev, and on the test set if there is one."""
+    charts = {}
+    for metric in dict.fromkeys(row["metric"] for row in result.values()):
+        for score, split in ((metric, "dev"), (TEST_PREFIX + metric.removeprefix("best_"), "test")):
+            scores = {
+                name or "runs": row[score]
+                for name, row in result.items()
+                if row["metric"] == metric and score in row
+            }
+            if scores:
+                charts[f"{metric} on {split}"] = score_bars(scores, score)
+    return charts

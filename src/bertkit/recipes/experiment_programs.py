@@ -1,0 +1,300 @@
+"""Programs that experiments run: fine-tuning, distillation, and pretraining."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import tasks
+from bertkit.checkpoint.run_directory import SCORES, TEST
+from bertkit.config import Settings, merged, override, with_keywords
+from bertkit.console import quietly
+from bertkit.engine.engine import MAX_BATCH_TOKENS
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.objectives.distill import Terms
+from bertkit.pipelines import answering
+from bertkit.recipes.card import write_card
+from bertkit.recipes.distill import distill
+from bertkit.recipes.final_test import read_test, score_test
+from bertkit.recipes.finetune import Finetune, finetune, grouped
+from bertkit.recipes.model_sizes import PRETRAININGS
+from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.run_file import read_run_file
+from bertkit.tasks.examples import Examples, check_examples
+from bertkit.tasks.held_out import take_rows
+from bertkit.tasks.task import Reading, Task
+from bertkit.training.dev_loss import dev_loss
+from bertkit.training.epochs import drop_weights, read_scores
+
+Scores = Mapping[str, float]
+
+FILES = ("train", "dev", "test")
+"""Settings with the files of examples."""
+
+
+class SharedExamples:
+    """Examples of the files that runs share; each file is read once.
+
+    Args:
+        data: Directory of relative paths. Default: the current one.
+    """
+
+    def __init__(self, data: Path | None) -> None:
+        self.data = data
+        self._read: dict[Any, dict[str, Examples]] = {}
+
+    def take(
+        self,
+        task: type[Task[Any, Any]],
+        settings: Mapping[str, Any],
+        options: Any,
+        reading: Reading,
+        seed: int,
+    ) -> dict[str, Examples]:
+        """Return the examples of the settings `train`, `dev` and `test`, checked for a task.
+
+        Raises:
+            ConfigError: If train or dev is missing.
+            DataError: If a file is missing or has an invalid row.
+        """
+        for name in ("train", "dev"):
+            _required(settings, name)
+        files = [self._place(settings.get(name)) for name in FILES]
+        key = (task, repr(options), repr(reading), seed, *map(_key, files))
+        if key not in self._read:
+            train, dev, test = files
+            self._read[key] = take_rows(task, train, dev, test, reading, options=options, seed=seed)
+        return self._read[key]
+
+    def _place(self, file: Any) -> Any:
+        return self.data / file if self.data is not None and isinstance(file, str) else file
+
+
+def _key(file: Any) -> Any:
+    return file if isinstance(file, str | Path | float | None) else id(file)
+
+
+@dataclass(frozen=True)
+class FinetuningProgram:
+    """Fine-tuning or distillation.
+
+    Args:
+        function: `finetune` or `distill`.
+        arguments: Its arguments, except the examples and the seed.
+        task: The task.
+        data: The examples, by `train`, `dev` and `test`.
+        device: Device of the computation.
+        seeds: Seeds of the runs.
+        metric: Score that is compared.
+    """
+
+    function: Callable[..., Scores]
+    arguments: Mapping[str, Any]
+    task: type[Task[Any, Any]]
+    data: Mapping[str, Examples]
+    device: str
+    seeds: range
+    metric: str | None
+
+    def run(self, seed: int, out: Path) -> Scores:
+        """Fine-tune with a seed, or resume the run, and return the scores of the best epoch."""
+        train, dev = self.data["train"], self.data["dev"]
+        with quietly():
+            scores = self.function(
+                **self.arguments, train=train, dev=dev, seed=seed, out=out, resume="auto"
+            )
+        skipped = ("epoch", *read_test(out))
+        return {name: score for name, score in scores.items() if name not in skipped}
+
+    def compared(self, folder: Path, scores: Scores) -> str:
+        """Return the name of the score by which epochs were selected."""
+        metric: str = read_scores(folder / SCORES)["metric"]
+        return metric
+
+    def dev_loss(self, folders: Sequence[Path]) -> float:
+        """Return the mean loss on dev; inf for runs whose weights were deleted."""
+        return sum(map(self._loss, folders)) / len(folders)
+
+    def _loss(self, folder: Path) -> float:
+        if not any(folder.glob("*.safetensors")):
+            return math.inf
+        with quietly():
+            model = answering(folder, self.task)
+            features = model.task.features(
+                self.data["dev"].examples,
+                model.loaded.tokenizer,
+                model.loaded.length,
+                long=model.task.long_of_files(),
+                labelled=True,
+            )
+        return dev_loss(model.task, model.loaded.model, features, MAX_BATCH_TOKENS)
+
+    def drop_weights(self, folders: Sequence[Path]) -> None:
+        """Delete the weights of runs that finished."""
+        for folder in folders:
+            if (folder / SCORES).exists():
+                drop_weights(folder)
+
+    def score_test(self, folder: Path, num_candidates: int) -> Scores:
+        """Score a selected run on the test set, once, and write its model card.
+
+        Raises:
+            CheckpointError: If the weights were deleted because they were not selected before.
+        """
+        if not any(folder.glob("*.safetensors")):
+            raise CheckpointError(
+                f"{folder}: the weights of this run were deleted, and now it is selected; delete "
+                "the directory and use --resume"
+            )
+        if "test" in self.data and not (folder / TEST).exists():
+            score_test(folder, self.task, self.data["test"], self.device)
+        write_card(folder, read_scores(folder / SCORES), num_candidates=num_candidates)
+        return read_test(folder)
+
+
+@dataclass(frozen=True)
+class PretrainingProgram:
+    """Pretraining from a run file.
+
+    Args:
+        settings: Settings of the run file.
+        corpus: Directory or address of the corpus.
+        seeds: Seeds of the runs.
+    """
+
+    settings: Mapping[str, Any]
+    corpus: str
+    seeds: range
+    metric: None = None
+
+    def run(self, seed: int, out: Path) -> Scores:
+        """Pretrain with a seed, or resume the run, and return the scores on held-out text."""
+        other = PRETRAININGS.get(str(self.settings.get("family")))
+        function = pretrain if other is None else other.run
+        settings = override(self.settings, [("train.seed", str(seed))])
+        with quietly():
+            return function(settings, corpus=self.corpus, out=out, resume="auto")
+
+    def compared(self, folder: Path, scores: Scores) -> str:
+        """Return the name of the first score."""
+        return next(iter(scores))
+
+    def dev_loss(self, folders: Sequence[Path]) -> float:
+        """Return 0: the score of a pretraining is a loss."""
+        return 0.0
+
+    def drop_weights(self, folders: Sequence[Path]) -> None:
+        """Keep the weights, which are the result of a pretraining."""
+
+    def score_test(self, folder: Path, num_candidates: int) -> Scores:
+        """Return no scores: pretraining has no test set."""
+        return {}
+
+
+Program = FinetuningProgram | PretrainingProgram
+
+
+def open_program(
+    recipe: str, settings: Mapping[str, Any], seeds: int, examples: SharedExamples
+) -> Program:
+    """Return a program with settings that are checked.
+
+    Raises:
+        ConfigError: If a setting is invalid.
+        DataError: If a file is missing or has an invalid row.
+    """
+    match recipe:
+        case "finetune":
+            return _finetuning(settings, seeds, examples)
+        case "distill":
+            return _distillation(settings, seeds, examples)
+        case _:
+            return _pretraining(settings, seeds)
+
+
+def _finetuning(
+    settings: Mapping[str, Any], seeds: int, examples: SharedExamples
+) -> FinetuningProgram:
+    """Return a fine-tuning with the arguments of `bertkit.finetune`."""
+    task = tasks.find(_required(settings, "task"))
+    _required(settings, "model")
+    arguments, keywords = _split(settings, ("task", "model", "settings", "options", "reading"))
+    training, options, reading = grouped(
+        task,
+        arguments.get("settings"),
+        arguments.get("options"),
+        arguments.get("reading"),
+        keywords,
+    )
+    data = examples.take(task, settings, options, reading, training.seed)
+    return _checked(finetune, {**arguments, **keywords}, task, options, data, training, seeds)
+
+
+def _distillation(
+    settings: Mapping[str, Any], seeds: int, examples: SharedExamples
+) -> FinetuningProgram:
+    """Return a distillation with the arguments of `bertkit.distill`."""
+    teacher = _required(settings, "teacher")
+    names = ("teacher", "task", "student", "layers", "follow", "settings", "terms", "reading")
+    arguments, keywords = _split(settings, names)
+    groups: dict[type[Settings], Any] = {
+        Finetune: arguments.get("settings"),
+        Terms: arguments.get("terms"),
+        Reading: arguments.get("reading"),
+    }
+    training, _, reading = with_keywords("distill", groups, keywords)
+    known = answering(teacher, arguments.get("task")).task
+    task, options = type(known), known.uncalibrated()
+    data = examples.take(task, settings, options, reading, training.seed)
+    return _checked(distill, {**arguments, **keywords}, task, options, data, training, seeds)
+
+
+def _pretraining(settings: Mapping[str, Any], seeds: int) -> PretrainingProgram:
+    """Return a pretraining with `config`, `corpus`, and settings of run files."""
+    corpus = _required(settings, "corpus")
+    changes = {name: v for name, v in settings.items() if name not in ("config", "corpus")}
+    data = merged(read_run_file(settings["config"]) if "config" in settings else {}, changes)
+    first = int(data.get("train", {}).get("seed", 0))
+    return PretrainingProgram(data, str(corpus), range(first, first + seeds))
+
+
+def _split(
+    settings: Mapping[str, Any], names: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings with these names, and the other ones, without those of `FILES`."""
+    arguments = {name: value for name, value in settings.items() if name in names}
+    rest = {n: value for n, value in settings.items() if n not in names and n not in FILES}
+    return arguments, rest
+
+
+def _required(settings: Mapping[str, Any], name: str) -> Any:
+    if name not in settings:
+        raise ConfigError(f"settings.{name}: this setting is required")
+    return settings[name]
+
+
+def _checked(
+    function: Callable[..., Scores],
+    arguments: Mapping[str, Any],
+    task: type[Task[Any, Any]],
+    options: Settings,
+    data: Mapping[str, Examples],
+    training: Finetune,
+    seeds: int,
+) -> FinetuningProgram:
+    """Return a program whose examples are checked."""
+    posed = task.from_examples(data["train"].examples, options)
+    for part in data.values():
+        check_examples(posed, part.examples)
+    return FinetuningProgram(
+        function,
+        {name: value for name, value in arguments.items() if name != "seed"},
+        task,
+        data,
+        training.device,
+        range(training.seed, training.seed + seeds),
+        training.metric or posed.metric,
+    )

@@ -1,0 +1,218 @@
+"""Experiments: variants, combinations of settings, and seeds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.factories import tiny_folder
+
+import bertkit
+from bertkit import cli
+from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingError
+from bertkit.text.vocabulary_training import train as train_tokenizer
+
+SETTINGS = {"task": "classify", "epochs": 1, "batch_size": 8, "precision": "fp32", "warmup": 0.0}
+GRID = {"learning_rate": [1e-9, 2e-2], "epochs": [1, 4]}
+BEST = "learning_rate=0.02,epochs=4"
+
+
+def rows(count: int, first: int = 0) -> list[dict[str, str]]:
+    words = [("class", "thing"), ("loop", "doing")]
+    pairs = [(i, *words[i % 2]) for i in range(first, first + count)]
+    return [{"text": f"the {word} number {i}", "label": label} for i, word, label in pairs]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
+    folder = tmp_path_factory.mktemp("experiment") / "base"
+    return tiny_folder(folder, tokenizer, "mlm", "nsp", hidden=32, intermediate=32)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    for name, examples in {"train": rows(64), "dev": rows(16, 100), "test": rows(8, 200)}.items():
+        lines = (json.dumps(row) + "\n" for row in examples)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def plan(base: Path, **changes: Any) -> dict[str, Any]:
+    settings = {"train": rows(64), "dev": rows(16, 100), "model": str(base), **SETTINGS}
+    return {"settings": {**settings, **changes.pop("settings", {})}, **changes}
+
+
+def test_grid_selects_best_combination_and_scores_test_once(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    found = bertkit.experiment(plan(base, grid=GRID, settings={"test": rows(8, 200)}), out=out)[""]
+    assert found["best"] == BEST  # a rate of 1e-9 changes nothing, one epoch less than four
+    assert found["metric"] == "accuracy"
+    assert 0 <= found["test_accuracy"]["mean"] <= 1
+    assert [path.parent.parent.name for path in out.rglob("test.json")] == [BEST]
+    assert [path.parent.parent.name for path in out.rglob("*.safetensors")] == [BEST]
+    card = (out / BEST / "seed-0" / "README.md").read_text("utf-8")
+    assert "So were its settings, among 4." in card
+    assert "## Scores on test" in card
+    assert bertkit.pipeline("classify", out / BEST / "seed-0")(["the loop number 3"])
+    shown = capsys.readouterr().err
+    assert re.search(rf"^4 of 4: {BEST}/seed-0: accuracy \d\.\d{{4}}$", shown, re.M)
+    assert f"{BEST}: best of 4 by accuracy on dev" in shown
+    assert "| learning_rate |" in shown
+    assert "epoch 1: " not in shown
+
+
+def test_variants_from_file(base: Path, files: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "rates.toml"
+    toml.write_text(
+        """
+        seeds = 2
+        [settings]
+        task = "classify"
+        train = "train.jsonl"
+        dev = "dev.jsonl"
+        test = "test.jsonl"
+        batch_size = 8
+        precision = "fp32"
+        [variants.low]
+        learning_rate = 1e-9
+        [variants.high]
+        learning_rate = 2e-2
+        epochs = 4
+        """,
+        encoding="utf-8",
+    )
+    out = tmp_path / "out"
+    words = ["experiment", str(toml), "--settings.model", str(base), "--data", str(files)]
+    assert cli.run([*words, "--out", str(out)]) == 0
+    record = json.loads((out / "experiment.json").read_text("utf-8"))["result"]
+    assert list(record) == ["low", "high"]
+    assert record["high"]["accuracy"]["mean"] > record["low"]["accuracy"]["mean"]
+    assert len(record["high"]["test_accuracy"]["each"]) == 2
+    assert (out / "experiment.html").exists()
+    assert len(list(out.rglob("model.safetensors"))) == 4  # those of every variant are kept
+    more = [*words, "--out", str(tmp_path / "one"), "--variant", "low", "--seeds", "1"]
+    assert cli.run(more) == 0
+    assert [path.name for path in (tmp_path / "one").iterdir() if path.is_dir()] == ["low"]
+
+
+def test_resume_skips_finished_runs(base: Path, tmp_path: Path) -> None:
+    out, rates = tmp_path / "out", [1e-9, 2e-2]
+    first = bertkit.experiment(plan(base, grid={"learning_rate": rates}), out=out)
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("journal.jsonl")}
+    (out / "learning_rate=1e-09/seed-0/scores.json").unlink()  # as after a kill
+    more = plan(base, grid={"learning_rate": [*rates, 1e-8]})
+    again = bertkit.experiment(more, out=out, resume=True)
+    assert again == first
+    changed = {path.parent.parent.name for path, t in times.items() if path.stat().st_mtime_ns != t}
+    assert changed == {"learning_rate=1e-09"}
+    assert (out / "learning_rate=1e-08/seed-0/scores.json").exists()
+    with pytest.raises(ConfigError, match="exists already"):
+        bertkit.experiment(more, out=out)
+    with pytest.raises(DataError, match="train: not the rows"):
+        bertkit.experiment(
+            plan(base, settings={"train": rows(62)}, grid=more["grid"]), out=out, resume=True
+        )
+
+
+def test_selected_run_without_weights_is_reported(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    bertkit.experiment(plan(base, grid=GRID), out=out)
+    shutil.rmtree(out / BEST)
+    smaller = plan(base, grid={"learning_rate": [2e-2], "epochs": [1]})
+    with pytest.raises(CheckpointError, match="weights of this run were deleted"):
+        bertkit.experiment(smaller, out=out, resume=True)
+
+
+def test_keep_all_weights(base: Path, tmp_path: Path) -> None:
+    bertkit.experiment(plan(base, grid={"epochs": [1, 2]}, keep="all"), out=tmp_path / "out")
+    assert len(list((tmp_path / "out").rglob("model.safetensors"))) == 2
+
+
+def test_failed_run_does_not_stop_others(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    found = bertkit.experiment(plan(base, grid={"learning_rate": [1e30, 2e-2]}), out=out)
+    assert found[""]["best"] == "learning_rate=0.02"
+    assert "1 of 2: learning_rate=1e+30/seed-0: failed: step" in capsys.readouterr().err
+    failed = json.loads((out / "experiment.json").read_text("utf-8"))["failed"]
+    assert list(failed) == ["learning_rate=1e+30"]
+    with pytest.raises(TrainingError, match=r"every run failed: step \d+"):
+        bertkit.experiment(plan(base, grid={"learning_rate": [1e30]}), out=tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"grid": {"lerning_rate": [1e-4]}},
+            "lerning_rate=0.0001: .*'learning_rate'",
+        ),
+        ({"grid": {"learning_rate": [1e-4, "fast"]}}, "learning_rate: expected `float`, got `str`"),
+        ({"grid": {"epochs": [0, 1]}}, "epochs: expected `int` >= 1"),
+        ({"grid": {"epochs": []}}, "grid.*length >= 1"),
+        ({"grid": {"device": ["a/b", "a:b"]}}, "two combinations have the name device=a-b"),
+        ({"grid": {"seed": [1, 2]}}, "grid.seed: a seed cannot be selected; set `seeds`"),
+        ({"grid": {"regression": [True, False]}}, "scored by accuracy and pearson"),
+        ({"recipe": "prepare"}, "recipe: invalid enum value 'prepare'"),
+        ({"variants": {}}, "variants: expected `object` of length >= 1"),
+        ({"variants": {"../up": {}}}, r"variants: '\.\./up' cannot be the name of a directory"),
+        ({"seeds": 0}, "seeds: expected `int` >= 1"),
+        ({"tries": 1}, "tries: no such setting"),
+        ({"settings": {"model": "none/such"}}, "every run failed"),
+    ],
+)
+def test_invalid_plan_is_rejected_before_work(
+    changes: Mapping[str, Any], message: str, base: Path, tmp_path: Path
+) -> None:
+    numbers = [{**row, "label": str(n % 2 + 1)} for n, row in enumerate(rows(8))]
+    given = plan(base, **changes)
+    if "regression" in given.get("grid", {}):
+        given["settings"] |= {"train": numbers, "dev": numbers}
+    if message == "every run failed":
+        with pytest.raises(TrainingError, match=message):
+            bertkit.experiment(given, out=tmp_path / "out")
+        return
+    with pytest.raises(ConfigError, match=message):
+        bertkit.experiment(given, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_invalid_test_rows_are_rejected_before_work(base: Path, tmp_path: Path) -> None:
+    other = [{"text": "a class", "label": "another"}]
+    with pytest.raises(DataError, match="label 'another' is not"):
+        bertkit.experiment(plan(base, settings={"test": other}), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_glue_reads_published_files(base: Path, tmp_path: Path) -> None:
+    sentence = "it is the class of number {i}"
+    forms = {
+        "CoLA": ("gj04\t{label}\t\t" + sentence, ""),
+        "MNLI": (
+            "{i}\t" + sentence + "\tanother\tkind{label}",
+            "index\tsentence1\tsentence2\tgold_label\n",
+        ),
+    }
+    for folder, (form, first) in forms.items():
+        (tmp_path / folder).mkdir()
+        lines = "".join(form.format(i=i, label=i % 2) + "\n" for i in range(16))
+        for name in ("train", "dev_matched" if folder == "MNLI" else "dev"):
+            (tmp_path / folder / f"{name}.tsv").write_text(first + lines, encoding="utf-8")
+    changes = ("settings.epochs=1", f"settings.model={base}")
+    given: dict[str, Any] = {"data": tmp_path, "out": tmp_path / "out"}
+    found = bertkit.experiment("glue", *changes, variants=["CoLA", "MNLI"], **given)
+    assert [row["metric"] for row in found.values()] == ["matthews", "accuracy"]
+    with pytest.raises(DataError, match=r"SST-2: .*SST-2.train\.tsv"):
+        bertkit.experiment("glue", *changes, data=tmp_path, out=tmp_path / "all")
+    with pytest.raises(ConfigError, match="variant 'COLA' not found; did you mean 'CoLA'"):
+        bertkit.experiment("glue", *changes, variants=["COLA"], **given)
