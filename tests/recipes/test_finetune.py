@@ -32,7 +32,7 @@ from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes import finetune_report as finished
 from bertkit.recipes.evaluate import evaluate
-from bertkit.recipes.finetune import Finetune, finetune, usual_rate
+from bertkit.recipes.finetune import Finetune, default_learning_rate, finetune
 from bertkit.tasks import classify, similarity, tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, LabelExample
@@ -232,10 +232,10 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
 def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
     """But where the vectors of a step are compared."""
     labels, vectors = Classify.from_examples(rows(4), classify.ClassifyOptions()), Similarity()
-    assert usual_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
-    assert usual_rate(vectors, hidden) == 5e-5
-    assert usual_rate(labels, hidden, 8) == pytest.approx(10 * rate, rel=1e-12)
-    assert usual_rate(vectors, hidden, 8) == 5e-5
+    assert default_learning_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
+    assert default_learning_rate(vectors, hidden) == 5e-5
+    assert default_learning_rate(labels, hidden, 8) == pytest.approx(10 * rate, rel=1e-12)
+    assert default_learning_rate(vectors, hidden, 8) == 5e-5
 
 
 def test_an_epoch_whose_score_is_no_number_is_the_worst(

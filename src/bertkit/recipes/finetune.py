@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,8 +34,8 @@ from bertkit.console import say
 from bertkit.data.labels import listed
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
-from bertkit.families import Family
 from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, rate_factor, unfreeze
+from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary_lm import WithNextWords
 from bertkit.objectives.loss import Objective
@@ -104,14 +105,22 @@ class Finetune(Settings, frozen=True):
     """Experiment tracker that records losses and scores."""
 
 
-def usual_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
-    """The peak learning rate of a model whose states have so many numbers: the paper's 5e-5 at
-    BERT-base's 768 and above, more the narrower a model is, at most 3e-4. Where the texts of a step
-    are compared with each other it is 5e-5: what a model knows of likeness is easily lost. Adapters
-    learn at ten times that, but for these tasks and those that write, where it was not tried.
+def default_learning_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
+    """Return the default peak learning rate.
 
-    Source: Devlin et al. 2019, appendix A.3; of narrow ones Turc et al. 2019, whose list ends at
-    3e-4, and notes/2026-11.md. Yang et al. 2022 have Adam's rate fall with the width, too.
+    It is the paper's 5e-5 for hidden sizes of 768 and more, and larger for smaller hidden sizes, up
+    to 3e-4. Tasks that compare the texts of a step use 5e-5, because a higher rate destroys
+    similarities that the model has learned. LoRA uses ten times the rate, except in these tasks and
+    in generative ones, where it was not tested.
+
+    Args:
+        task: The task.
+        hidden: Hidden size of the model.
+        lora_rank: Rank of the adapters; 0 without adapters.
+
+    Source:
+        Devlin et al. 2019, appendix A.3; Turc et al. 2019 for small models, with rates up to 3e-4;
+        measurements in notes/2026-11.md. Yang et al. 2022 also scale Adam's rate with the width.
     """
     if task.batching == "step":
         return 5e-5
@@ -141,19 +150,31 @@ def finetune(
     on_epoch: Callable[[int, Mapping[str, float]], object] | None = None,
     **keywords: Any,
 ) -> dict[str, float]:
-    """Fit a task and return the dev scores of the best epoch, whose weights `out` holds.
+    """Fine-tune a model for a task, and write the model of the best epoch.
 
-    Where dev taught the task something, such as a threshold, their names begin with `best_`.
-    `task` is a name, module:Class, or a class; `options` are the task's own; `train` and `dev`
-    files, DataFrames or other rows (`data.given`), or examples. `test`, the same, is scored once,
-    by the chosen epoch; the names of its scores begin with `test_`. A number for `dev` or `test` is
-    the share of train held out for it. Settings (`Finetune`), options and columns (`Reading`) may
-    be plain data, and any of them a keyword: `epochs=2, text_column="review"`. `bertkit finetune
-    TASK --help` describes the options, such as `class_weights="balanced"`. A model that is loaded
-    stays as it is. With a `teacher` the model learns from its outputs and states, too. `on_epoch`
-    is called with each epoch's number and dev scores. The same call with `resume` goes on after a
-    kill, to the same weights.
-    Raises: ConfigError when `out` is in use, DataError for examples that do not fit, before work.
+    Args:
+        task: Name of a task, module:Class, or a class.
+        model: Model directory, hub id, or loaded model, which is not changed.
+        train: Labeled examples: a file, a DataFrame or other rows, or examples of the task.
+        dev: Examples that select the best epoch, or the fraction of train to hold out, such as 0.1.
+        test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
+        out: Output directory. It must not exist, unless the run is resumed.
+        settings: Settings of training. Each is also a keyword: `epochs=2`.
+        options: Options of the task. Each is also a keyword: `class_weights="balanced"`.
+        reading: Columns and format of files. Each is also a keyword: `text_column="review"`.
+        resume: Whether to resume an interrupted run, to the same weights. "auto" starts the run if
+            it does not exist.
+        teacher: Teacher whose outputs and states the model is trained on, too.
+        on_epoch: Function that is called with the number and the dev scores of each epoch.
+        **keywords: Settings, options and columns, as listed below.
+
+    Returns:
+        The scores of the best epoch on dev. Names of scores start with `best_` if dev also set an
+        option, such as a threshold, and with `test_` if they are scores on the test set.
+
+    Raises:
+        ConfigError: If a setting is invalid or `out` is used, before training.
+        DataError: If an example is invalid, before training.
 
     Tasks and their options:
         answer: window_overlap, question_tokens, answer_tokens, best, no_answer,
@@ -179,7 +200,6 @@ def finetune(
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
     data = take_rows(kind, train, dev, test, reading, options=options, seed=settings.seed)
-    train, dev = data["train"], data["dev"]
     fitted = _task(kind, model, data, options)
     check_metric(fitted, settings.metric)
     _check_record(run, fitted, model, data, settings, reading, teacher)
@@ -187,70 +207,114 @@ def finetune(
         return finished(run.out)
 
     check_rows(fitted, data, options)
+    learner = _learner(fitted, model, data, settings, teacher, device, dtype)
+    return _train(run, learner, data, settings, on_epoch)
+
+
+@dataclass
+class _Learner:
+    """A model that is fine-tuned, with its task, features and objective."""
+
+    task: Task[Any, Any]
+    loaded: Loaded
+    network: Model
+    dtype: torch.dtype
+    objective: Objective
+    length: int
+    features: list[Feature]
+    dev_features: list[Feature]
+
+
+def _learner(
+    task: Task[Any, Any],
+    model: str | Path | Loaded,
+    data: Mapping[str, Examples],
+    settings: Finetune,
+    teacher: TaskTeacher | None,
+    device: str,
+    dtype: torch.dtype,
+) -> _Learner:
+    """Load the model, freeze or adapt its layers, and encode the examples.
+
+    Raises:
+        ConfigError: If no weight would be trained, or a setting does not fit the model.
+    """
     torch.manual_seed(settings.seed)
-    loaded, lm_weight = opened(model, fitted, settings.lm_weight if teacher is None else 0.0)
-    fitted = fitted.with_decoder(loaded.begin, loaded.target)
+    loaded, lm_weight = opened(model, task, settings.lm_weight if teacher is None else 0.0)
+    task = task.with_decoder(loaded.begin, loaded.target)
     network = loaded.model.to(device)
     length = _length(settings, loaded.length, network.config.max_positions)
     freeze(network, settings.frozen_layers)
     if settings.lora.rank:
-        if loaded.base is not None:
-            raise ConfigError(
-                f"lora.rank: {loaded.folder} holds adapters itself; take the whole model that they "
-                "were merged into"
-            )
-        sizes = partial(loaded.family.sizes, config=network.config)
-        if grown(loaded):
-            say("adapters have no place for added tokens: the run keeps the merged model alone")
-        add_lora(network, settings.lora, sizes, frozen_layers=settings.frozen_layers)
+        _add_adapters(loaded, settings)
         network.to(device)
-    parts = ("encoder.", "decoder.", f"heads.{fitted.head}.")
-    learn = (name for name, weight in network.named_parameters() if weight.requires_grad)
-    if not any(name.startswith(parts) for name in learn):
+    _check_trainable(network, task, settings)
+    features, dev_features = _features(task, loaded.tokenizer, length, data["train"], data["dev"])
+    objective: Objective = task.loss
+    if lm_weight:
+        objective = WithNextWords(task.loss_of, head=task.head, weight=lm_weight)
+    if teacher is not None:
+        teacher.check(task, network)
+        features = teacher.annotate(task, features, settings.max_batch_tokens)
+        distillation = teacher.objective(task, network)
+        objective, network = distillation, distillation.learner.to(device)
+    return _Learner(task, loaded, network, dtype, objective, length, features, dev_features)
+
+
+def _add_adapters(loaded: Loaded, settings: Finetune) -> None:
+    """Add LoRA adapters to a model.
+
+    Raises:
+        ConfigError: If the model directory contains only adapters.
+    """
+    if loaded.base is not None:
+        raise ConfigError(
+            f"lora.rank: {loaded.folder} holds adapters itself; take the whole model that they "
+            "were merged into"
+        )
+    sizes = partial(loaded.family.sizes, config=loaded.model.config)
+    if grown(loaded):
+        say("adapters have no place for added tokens: the run keeps the merged model alone")
+    add_lora(loaded.model, settings.lora, sizes, frozen_layers=settings.frozen_layers)
+
+
+def _check_trainable(network: Model, task: Task[Any, Any], settings: Finetune) -> None:
+    """Check that the task trains a weight of the model.
+
+    Raises:
+        ConfigError: If all weights are frozen.
+    """
+    parts = ("encoder.", "decoder.", f"heads.{task.head}.")
+    trained = (name for name, weight in network.named_parameters() if weight.requires_grad)
+    if not any(name.startswith(parts) for name in trained):
         raise ConfigError(
             f"frozen_layers: {settings.frozen_layers}; nothing is left that could learn "
-            f"{fitted.name}, which has no head of its own; freeze fewer"
+            f"{task.name}, which has no head of its own; freeze fewer"
         )
-    features, dev_features = _features(fitted, loaded.tokenizer, length, train, dev)
-    objective: Objective = fitted.loss
-    if lm_weight:
-        objective = WithNextWords(fitted.loss_of, head=fitted.head, weight=lm_weight)
-    if teacher is not None:
-        teacher.check(fitted, network)
-        features = teacher.annotate(fitted, features, settings.max_batch_tokens)
-        objective = teacher.objective(fitted, network)
-        network = objective.learner.to(device)
 
-    units = fitted.units(features, settings.seed)
-    per_epoch = math.ceil(len(units) / settings.batch_size)
+
+def _train(
+    run: Run,
+    learner: _Learner,
+    data: Mapping[str, Examples],
+    settings: Finetune,
+    on_epoch: Callable[[int, Mapping[str, float]], object] | None,
+) -> dict[str, float]:
+    """Train, score each epoch on dev, and return the scores of the best epoch."""
+    task, network = learner.task, learner.network
+    per_epoch = math.ceil(len(task.units(learner.features, settings.seed)) / settings.batch_size)
     total = per_epoch * settings.epochs
-    rate = settings.learning_rate or usual_rate(fitted, network.config.hidden, settings.lora.rank)
-    # batches of a task of one's own may hold tokens that no feature has
-    rows = rows_read(network, [f.encoding.ids for f in features]) if fitted.ours() else {}
-    state = _state(settings, rate, Masters(network, dtype, rows), loaded.family)
+    rate = settings.learning_rate or default_learning_rate(
+        task, network.config.hidden, settings.lora.rank
+    )
+    state = _state(settings, rate, learner)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
     start = run.begin(state, total)
-    # run.json says what was asked for, and what is written from here on says what was done
+    # Up to here run.json contains the requested rate; later files contain the rate that was used.
     run.record = {**run.record, "settings": {**run.record["settings"], "learning_rate": rate}}
-    max_batch_tokens = settings.max_batch_tokens
-    if fitted.from_start:
-        features, dev_features = with_start(
-            run, fitted, features, dev_features, start=start, max_batch_tokens=max_batch_tokens
-        )
-        units = fitted.units(features, settings.seed)
-    epochs = Epochs(
-        run,
-        fitted,
-        loaded,
-        length,
-        features,
-        dev.examples,
-        dev_features,
-        max_batch_tokens,
-        settings.metric,
-    )
-    groups = _groups(fitted, units, settings, start)
+    epochs = _epochs(run, learner, data["dev"], settings, start)
+    groups = _groups(task, task.units(learner.features, settings.seed), settings, start)
     if settings.gradual_unfreezing:
         groups = _unfreezing(groups, state, per_epoch, start, settings.epochs)
 
@@ -260,7 +324,7 @@ def finetune(
     ):
         for step in steps(
             state.masters,
-            objective,
+            learner.objective,
             groups,
             state.optimizer,
             plan,
@@ -280,7 +344,32 @@ def finetune(
                 run.save(step.number, keep=1)
                 if run.stopping:
                     run.stop(step.number)
-    return finish(run, fitted, epochs, data)
+    return finish(run, task, epochs, data)
+
+
+def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, start: int) -> Epochs:
+    """Return the epochs of a run, after the outputs of the start model are added to features."""
+    task, max_batch_tokens = learner.task, settings.max_batch_tokens
+    if task.from_start:
+        learner.features, learner.dev_features = with_start(
+            run,
+            task,
+            learner.features,
+            learner.dev_features,
+            start=start,
+            max_batch_tokens=max_batch_tokens,
+        )
+    return Epochs(
+        run,
+        task,
+        learner.loaded,
+        learner.length,
+        learner.features,
+        dev.examples,
+        learner.dev_features,
+        max_batch_tokens,
+        settings.metric,
+    )
 
 
 def grouped(
@@ -290,7 +379,11 @@ def grouped(
     reading: Reading | Mapping[str, Any] | None,
     keywords: Mapping[str, Any],
 ) -> tuple[Finetune, Settings, Reading]:
-    """Each group whole, with what was given for it as a keyword. Raises: ConfigError."""
+    """Return the complete settings, options and columns, with the keywords that set them.
+
+    Raises:
+        ConfigError: If a keyword is unknown or a value is invalid.
+    """
     groups: dict[type[Settings], Settings | Mapping[str, Any] | None] = {
         Finetune: settings,
         kind.Options: options,
@@ -306,9 +399,10 @@ def _task(
     data: Mapping[str, Examples],
     options: Settings,
 ) -> Task[Any, Any]:
-    """The task that the training examples pose to the model.
+    """Return the task with the labels of the training examples and the pooling of the model.
 
-    Raises: DataError for an example that does not fit.
+    Raises:
+        DataError: If an example is invalid.
     """
     task = kind.from_examples(data["train"].examples, options)
     for rows in data.values():
@@ -327,7 +421,12 @@ def _check_record(
     reading: Reading | None,
     teacher: TaskTeacher | None,
 ) -> None:
-    """Raises: ConfigError or DataError when the folder is another run's; files may have moved."""
+    """Check that a directory to resume belongs to this run. Files of examples may have moved.
+
+    Raises:
+        ConfigError: If a setting differs.
+        DataError: If the examples differ.
+    """
     run.check(
         {
             "task": task.settings()["bertkit"]["task"],
@@ -354,7 +453,7 @@ def _check_record(
 def _features(
     task: Task[Any, Any], tokenizer: Tokenizer, length: int, train: Examples, dev: Examples
 ) -> tuple[list[Feature], list[Feature]]:
-    """Those of train, with targets, and of dev; which examples were cut is said."""
+    """Encode the examples of train, with targets, and of dev; report truncated examples."""
     policy = task.long_of_files()
     made = []
     for name, data in (("train", train), ("dev", dev)):
@@ -378,21 +477,27 @@ def _length(settings: Finetune, usual: int, longest: int) -> int:
     return settings.length or usual
 
 
-def _state(settings: Finetune, rate: float, masters: Masters, family: Family) -> State:
+def _state(settings: Finetune, rate: float, learner: _Learner) -> State:
+    """Return the optimizer and the weights that it updates."""
+    network = learner.network
+    # Batches of a third-party task may contain tokens that no feature has.
+    ids = [feature.encoding.ids for feature in learner.features] if learner.task.ours() else []
+    rows = rows_read(network, ids) if ids else {}
+    masters = Masters(network, learner.dtype, rows)
     optimizer = adamw(
-        {name: w for name, w in masters.weights.items() if w.requires_grad},
+        {name: weight for name, weight in masters.weights.items() if weight.requires_grad},
         learning_rate=rate,
         weight_decay=settings.weight_decay,
         layer_decay=settings.layer_decay,
         crf_rate=CRF_RATE / (LORA_RATE if settings.lora.rank else 1.0),
     )
-    return State(masters, optimizer, family)
+    return State(masters, optimizer, learner.loaded.family)
 
 
 def _unfreezing(
     groups: Iterator[list[Batch]], state: State, per_epoch: int, start: int, epochs: int
 ) -> Iterator[list[Batch]]:
-    """The same groups; before the first of each epoch one layer more begins to learn."""
+    """Yield the groups of batches; unfreeze one more layer before the first one of each epoch."""
     model, learned = state.masters.model, tuple(state.learned)
     if still := unfreeze(model, learned, epochs - 1):
         say(
@@ -407,9 +512,13 @@ def _unfreezing(
 def _groups(
     task: Task[Any, Any], units: Sequence[list[Feature]], settings: Finetune, start: int
 ) -> Iterator[list[Batch]]:
-    """The batches of every step after `start`; the order depends on (seed, epoch) alone.
+    """Yield the batches of every step after `start`, in an order that depends on seed and epoch.
 
-    A unit is what must be learned from together: the choices of a question, else one sequence.
+    Args:
+        task: The task.
+        units: Features that must be in the same step, such as the choices of a question.
+        settings: Settings of training.
+        start: Number of finished steps.
     """
     lengths = [sum(f.tokens for f in unit) for unit in units]
     per_epoch = math.ceil(len(units) / settings.batch_size)
