@@ -107,14 +107,25 @@ def learn(
     start: int,
     flops: Callable[[Batch], int] | None = None,
 ) -> dict[str, float]:
-    """Take the steps behind `start`, and return the held-out scores at the end.
+    """Take the steps after `start`, and return the held-out scores at the end.
 
-    `batches` are those of a step that are this process's. With `flops` of a batch and a device
-    whose peak is known, journal and console have MFU.
-    Raises: KeyboardInterrupt after the step in which a signal asked to stop; it is saved.
+    Args:
+        run: The run.
+        objective: Function that computes the loss of a batch.
+        batches: Function that returns the batches of a step for this process.
+        plan: Schedule of the learning rate.
+        train: Settings of training.
+        folder: Writer of the model directory.
+        held_out: Evaluation on held-out text.
+        start: Number of finished steps.
+        flops: Function that returns the operations of a batch, to report the model FLOPS
+            utilization (MFU) of devices with a known peak.
+
+    Raises:
+        KeyboardInterrupt: If a signal requested a stop, after that step was saved.
     """
     ranks = run.ranks
-    masters, optimizer, average = run.state.masters, run.state.optimizer, run.state.average
+    masters, optimizer = run.state.masters, run.state.optimizer
     device = next(iter(masters.weights.values())).device
     peak = train.peak_flops or peak_of(str(device), masters.dtype)
     needed: list[int] = []
@@ -140,11 +151,7 @@ def learn(
             stopping=lambda: run.stopping,
         ):
             number, last = step.number, step.number == train.steps
-            if average is not None:
-                average.add(number)
-                if last:
-                    average.put()
-                    masters.update_model()
+            _add_to_average(run.state, number, last=last)
             log = last or number % train.log_every == 0
             seconds = step.seconds + step.waited
             mfu = {"mfu": needed[0] / seconds / peak} if needed and peak is not None else {}
@@ -165,6 +172,15 @@ def learn(
     if ranks.first:
         draw(run.out)
     return scores
+
+
+def _add_to_average(state: State, step: int, *, last: bool) -> None:
+    """Add the weights after a step to their average, which replaces them after the last step."""
+    if state.average is not None:
+        state.average.add(step)
+        if last:
+            state.average.put()
+            state.masters.update_model()
 
 
 def _check_finite(masters: Masters, step: int) -> None:

@@ -116,75 +116,28 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
 
     @classmethod
     def from_examples(cls, train: Sequence[LabelExample], options: Settings) -> Self:
-        """The task that these labels pose: a regression when all are numbers and some no integers.
+        """Return the task that these labels pose.
 
-        Raises: DataError for fewer than two labels.
+        Labels that are numbers, not all of them integers, pose a regression; lists pose several
+        labels per text.
+
+        Raises:
+            ConfigError: If options cannot be combined.
+            DataError: If an option does not suit the labels, or there are fewer than two labels.
         """
         assert isinstance(options, ClassifyOptions)
-        written = {label_of(example) for example in train}
-        multi = options.multi_label
-        if multi is None:
-            multi = all(label.startswith("[") for label in written)
-        numbers = [number(label) for label in written]
-        regression = options.regression
-        if regression is None:
-            regression = all(n is not None for n in numbers) and any(
-                n != int(n) for n in numbers if n is not None
-            )
-        if regression and multi:
-            raise DataError("a row cannot have several labels and a number; choose one of the two")
-        kind = "numbers" if regression else "several labels" if multi else "one label a text"
-        present = {kind}
-        if kind == "one label a text" and len(without_fractions(written)) == 2:
-            present.add("two labels")
-        for name, kinds in MEANT_FOR.items():
-            if not present.intersection(kinds) and getattr(options, name) != getattr(
-                ClassifyOptions(), name
-            ):
-                raise DataError(f"{name}: is for {' or '.join(kinds)}, and the rows have {kind}")
-        if options.tune_threshold and options.threshold is not None:
-            raise ConfigError("tune_threshold cannot be combined with threshold; set one of them")
-        pairs = options.pairs if options.pairs is not None else train[0].pair is not None
-        if options.both_orders and not pairs:
-            raise DataError("both_orders: the rows have no second text; leave it out")
-        options = msgspec.structs.replace(
-            options, pairs=pairs, regression=regression, multi_label=multi
-        )
-        if options.contrastive and (regression or multi or pairs):
-            kind = "numbers" if regression else "several labels" if multi else "pairs of texts"
-            raise DataError(
-                f"contrastive: is for single texts of one label, and the rows have {kind}"
-            )
-        if regression:
+        options = _with_defaults(options, train)
+        if options.regression:
             return cls(("score",), options)
         task = cls((), options)
-        if multi:
-            check_separators(written, {one for e in train for one in task.labels_of(e)})
-        written = {label for example in train for label in task.labels_of(example)}
-        task = cls(sorted(without_fractions(written), key=natural), options)
-        labels = task.labels
+        if options.multi_label:
+            parts = {part for example in train for part in task.labels_of(example)}
+            check_separators({label_of(example) for example in train}, parts)
         counts = Counter(label for example in train for label in task.labels_of(example))
-        if len(labels) < (1 if multi else 2):
-            only = f"only one label, {labels[0]!r}" if labels else "no labels"
-            rows = train[0].where.rpartition(":")[0] or "train"
-            raise DataError(f"{rows}: {only}: there is nothing to learn")
-        if options.contrastive:
-            check_rows(counts, train[0].where.rpartition(":")[0] or "train")
-        if options.thresholds and len(options.thresholds) != len(labels):
-            raise DataError(
-                f"thresholds: {len(options.thresholds)} for {len(labels)} labels; give each one, "
-                "or leave them out: dev teaches them"
-            )
+        task = cls(sorted(without_fractions({*counts}), key=natural), options)
+        _check_labels(task.labels, counts, options, train)
         if options.class_weights == "balanced":
-            import torch
-
-            held = np.array([counts[label] for label in labels])
-            weights = (
-                np.maximum(len(train) - held, 1) / held
-                if multi
-                else len(train) / (len(labels) * held)
-            )
-            task.weights = torch.tensor(weights, dtype=torch.float32)
+            task.weights = _balanced_weights(task.labels, counts, len(train), options)
         return task
 
     @classmethod
@@ -512,3 +465,80 @@ __all__ = [
     "LabelsAnswer",
     "reads_pairs",
 ]
+
+
+def _with_defaults(options: ClassifyOptions, train: Sequence[LabelExample]) -> ClassifyOptions:
+    """Return the options, where unset ones are inferred from the examples.
+
+    Raises:
+        ConfigError: If options cannot be combined.
+        DataError: If an option does not suit the labels.
+    """
+    written = {label_of(example) for example in train}
+    multi = options.multi_label
+    if multi is None:
+        multi = all(label.startswith("[") for label in written)
+    numbers = [number(label) for label in written]
+    regression = options.regression
+    if regression is None:
+        regression = all(n is not None for n in numbers) and any(
+            n != int(n) for n in numbers if n is not None
+        )
+    if regression and multi:
+        raise DataError("a row cannot have several labels and a number; choose one of the two")
+    kind = "numbers" if regression else "several labels" if multi else "one label a text"
+    present = {kind}
+    if kind == "one label a text" and len(without_fractions(written)) == 2:
+        present.add("two labels")
+    default = ClassifyOptions()
+    for name, kinds in MEANT_FOR.items():
+        if not present.intersection(kinds) and getattr(options, name) != getattr(default, name):
+            raise DataError(f"{name}: is for {' or '.join(kinds)}, and the rows have {kind}")
+    if options.tune_threshold and options.threshold is not None:
+        raise ConfigError("tune_threshold cannot be combined with threshold; set one of them")
+    pairs = options.pairs if options.pairs is not None else train[0].pair is not None
+    if options.both_orders and not pairs:
+        raise DataError("both_orders: the rows have no second text; leave it out")
+    if options.contrastive and (regression or multi or pairs):
+        kind = "numbers" if regression else "several labels" if multi else "pairs of texts"
+        raise DataError(f"contrastive: is for single texts of one label, and the rows have {kind}")
+    return msgspec.structs.replace(options, pairs=pairs, regression=regression, multi_label=multi)
+
+
+def _check_labels(
+    labels: Sequence[str],
+    counts: Mapping[str, int],
+    options: ClassifyOptions,
+    train: Sequence[LabelExample],
+) -> None:
+    """Check the number of labels, and of examples of each.
+
+    Raises:
+        DataError: If there are too few.
+    """
+    rows = train[0].where.rpartition(":")[0] or "train"
+    if len(labels) < (1 if options.multi_label else 2):
+        only = f"only one label, {labels[0]!r}" if labels else "no labels"
+        raise DataError(f"{rows}: {only}: there is nothing to learn")
+    if options.contrastive:
+        check_rows(counts, rows)
+    if options.thresholds and len(options.thresholds) != len(labels):
+        raise DataError(
+            f"thresholds: {len(options.thresholds)} for {len(labels)} labels; give each one, "
+            "or leave them out: dev teaches them"
+        )
+
+
+def _balanced_weights(
+    labels: Sequence[str], counts: Mapping[str, int], num_rows: int, options: ClassifyOptions
+) -> Tensor:
+    """Return a weight per label that is inversely proportional to its frequency. Shapes: (L,)."""
+    import torch
+
+    held = np.array([counts[label] for label in labels])
+    weights = (
+        np.maximum(num_rows - held, 1) / held
+        if options.multi_label
+        else num_rows / (len(labels) * held)
+    )
+    return torch.tensor(weights, dtype=torch.float32)

@@ -76,11 +76,24 @@ def steps(
 ) -> Iterator[Step]:
     """Take one optimizer step for each group of batches and yield it.
 
-    Gradients of a group add up, in fp32, before the step, and so do those of all processes, each
-    of which has the batches of its own parts. They are scaled down to `max_grad_norm`, unless it is
-    infinite. Dropout's numbers depend on (seed, step, part) alone: a run resumed at `start`, by as
-    many processes or others, goes on as if it had never stopped.
-    Raises: TrainingError before the weights are touched when a loss or gradient is not finite.
+    Gradients of a group are summed in fp32 before the step, over all processes, each of which has
+    the batches of its own parts. Dropout depends only on seed, step and part, so that a resumed run
+    has the same steps, also with another number of processes.
+
+    Args:
+        masters: The weights.
+        objective: Function that computes the loss of a batch.
+        groups: Batches of each step.
+        optimizer: The optimizer.
+        schedule: Function that returns the factor of the learning rate of a step.
+        max_grad_norm: Largest norm of the gradient, which is scaled down; may be infinite.
+        seed: Random seed of dropout.
+        start: Number of finished steps.
+        ranks: Processes of a distributed run.
+        stopping: Function that returns whether a signal requested a stop.
+
+    Raises:
+        TrainingError: If a loss or gradient is not finite, before the weights are updated.
     """
     model, device = masters.model, next(iter(masters.weights.values())).device
     memory.retain_freed()
@@ -108,12 +121,7 @@ def steps(
         size = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
         parts, accuracy = sums.means()  # with the norm the one time that a device is waited for
         total, norm = sum(parts.values()), size.item()
-        if not (math.isfinite(total) and math.isfinite(norm)):
-            optimizer.zero_grad()
-            raise TrainingError(
-                f"step {number}: the loss is {total:g} and the gradient's norm {norm:g}; begin "
-                "again with a lower learning rate or a longer warmup"
-            )
+        _check_finite(number, total, norm, optimizer)
         factor = schedule(number)
         for settings, rate in zip(optimizer.param_groups, rates, strict=True):
             settings["lr"] = rate * factor
@@ -134,6 +142,16 @@ def steps(
             slowest=slowest,
         )
         model.train()
+
+
+def _check_finite(step: int, loss: float, norm: float, optimizer: Optimizer) -> None:
+    """Raise TrainingError, without gradients, if the loss or the gradient is not finite."""
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        optimizer.zero_grad()
+        raise TrainingError(
+            f"step {step}: the loss is {loss:g} and the gradient's norm {norm:g}; begin "
+            "again with a lower learning rate or a longer warmup"
+        )
 
 
 def _seed(seed: int, step: int, part: int) -> None:
