@@ -41,7 +41,12 @@ def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[st
     assert [name for name, _ in rows] == ["random weights", "pretrained"]
     for name in ("model", "untrained"):
         assert set(bertkit.load(out / name).model.heads) == {"mlm", "nsp"}
-    assert bertkit.load(out / "finetuned-model-1").labels == ("part0", "part1", "part2", "part3")
+    assert bertkit.load(out / "finetuned" / "model" / "seed-1").labels == (
+        "part0",
+        "part1",
+        "part2",
+        "part3",
+    )
     assert "does not show what pretraining is for" in page
     with pytest.raises(ConfigError, match="exists already"):
         demo(out, text=[folder], steps=12)

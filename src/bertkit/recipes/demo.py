@@ -28,13 +28,13 @@ from bertkit.families import BERT
 from bertkit.models.model import build
 from bertkit.pipelines import MaskAnswer, pipeline
 from bertkit.recipes.demo_report import DemoReport, MaskedWord, write_demo
-from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.experiment import experiment
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.run_file import read_config, read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import refuse_used, write_text
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.classify import LabelExample
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.runs import loss_curve
 
@@ -65,17 +65,20 @@ CONFIG = {
 def demo(
     out: Path = Path("demo"), *, text: Sequence[Path] | None = None, steps: int = PRETRAINING_STEPS
 ) -> Path:
-    """The whole life of a BERT on this machine, with a report, in minutes.
-
-    Returns: the path of the report.
-    Raises: ConfigError when `out` is in use or `steps` are none, DataError when the text is too
-    little.
+    """Run all steps, from text to a fine-tuned BERT, in minutes, and write a report.
 
     Args:
-        out: The folder for everything, report.html included.
-        text: Files or folders of your own; by default the English on this machine: the Python
+        out: Output directory. It must not exist.
+        text: Files or directories of text. Default: the English on this machine, from the Python
             reference and the docstrings of installed packages.
-        steps: How long to pretrain, however fast the machine is.
+        steps: Number of pretraining steps.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        ConfigError: If `out` exists or `steps` is less than 1.
+        DataError: If there is too little text.
     """
     refuse_used(out)
     if steps < 1:
@@ -86,7 +89,7 @@ def demo(
 
     say("1/6 text")
     collected = _collect(text)
-    train, dev = _labelled(collected)  # before anything is written: there may be too little of it
+    train, dev = _labelled(collected)  # Before anything is written: there may be too little text.
     folder = out / "text"
     _write_documents(folder, collected)
     characters = sum(len(t) for _, t in collected)
@@ -103,18 +106,7 @@ def demo(
     say(f"    {corpus.tokens:,} tokens, {corpus.sentences:,} sentences")
 
     say(f"4/6 pretraining with masked words and next sentence, {steps} steps")
-    settings = read_run_file("bert-tiny")
-    settings = override(settings, list(CONFIG.items()))
-    settings = override(
-        settings,
-        [
-            ("train.steps", str(steps)),
-            ("train.warmup_steps", str(steps // 10)),
-            ("train.evaluate_every", str(max(1, steps // 6))),
-            ("train.save_every", str(max(1, steps // 2))),
-            ("train.log_every", str(max(1, steps // 60))),
-        ],
-    )
+    settings = _settings(steps)
     scores = pretrain(settings, corpus=out / "corpus", out=out / "model")
     _save_untrained(settings, tokenizer, out / "untrained")
 
@@ -122,20 +114,6 @@ def demo(
     words = _masked_words(collected, tokenizer, out)
 
     say("6/6 fine-tuning: which source is a passage from?")
-    table: dict[str, list[dict[str, float]]] = {"untrained": [], "model": []}
-    for name, runs in table.items():
-        for seed in SEEDS:
-            with quietly():
-                scores_of_seed = finetune(
-                    Classify,
-                    out / name,
-                    train=train,
-                    dev=dev,
-                    out=out / f"finetuned-{name}-{seed}",
-                    settings=Finetune(**FINETUNE, seed=seed),
-                )
-            say(f"    {name}, seed {seed}: accuracy {scores_of_seed['accuracy']:.3f}")
-            runs.append(scores_of_seed)
     report = DemoReport(
         corpus={
             "documents": len(collected),
@@ -149,13 +127,44 @@ def demo(
         words=words,
         labels=sorted({str(example.label) for example in train}),
         rows={"train": len(train), "dev": len(dev)},
-        accuracy={name: [run["accuracy"] for run in runs] for name, runs in table.items()},
+        accuracy=_accuracy(out, train, dev),
         seconds=time.perf_counter() - began,
     )
     path = write_demo(out / "report.html", report)
     say(f"    {report.verdict()}")
     say(f"    {report.seconds / 60:.1f} minutes in all")
     return path
+
+
+def _settings(steps: int) -> dict[str, Any]:
+    """Return the settings of pretraining."""
+    settings = override(read_run_file("bert-tiny"), list(CONFIG.items()))
+    return override(
+        settings,
+        [
+            ("train.steps", str(steps)),
+            ("train.warmup_steps", str(steps // 10)),
+            ("train.evaluate_every", str(max(1, steps // 6))),
+            ("train.save_every", str(max(1, steps // 2))),
+            ("train.log_every", str(max(1, steps // 60))),
+        ],
+    )
+
+
+def _accuracy(
+    out: Path, train: Sequence[LabelExample], dev: Sequence[LabelExample]
+) -> dict[str, list[float]]:
+    """Fine-tune the untrained and the pretrained model, and return the accuracy of each seed."""
+    settings = {"task": "classify", "train": train, "dev": dev, "seed": SEEDS[0], **FINETUNE}
+    variants = {name: {"model": str(out / name)} for name in ("untrained", "model")}
+    plan = {"settings": settings, "variants": variants, "seeds": len(SEEDS)}
+    with quietly():
+        scores = experiment(plan, out=out / "finetuned")
+    accuracy = {name: scores[name]["accuracy"]["each"] for name in variants}
+    for name, each in accuracy.items():
+        for seed, score in zip(SEEDS, each, strict=True):
+            say(f"    {name}, seed {seed}: accuracy {score:.3f}")
+    return accuracy
 
 
 def _collect(text: Sequence[Path] | None) -> list[tuple[str, str]]:

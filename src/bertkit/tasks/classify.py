@@ -130,11 +130,11 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
         if options.regression:
             return cls(("score",), options)
         task = cls((), options)
+        written = {label for example in train for label in task.labels_of(example)}
         if options.multi_label:
-            parts = {part for example in train for part in task.labels_of(example)}
-            check_separators({label_of(example) for example in train}, parts)
+            check_separators({label_of(example) for example in train}, written)
+        task = cls(sorted(without_fractions(written), key=natural), options)
         counts = Counter(label for example in train for label in task.labels_of(example))
-        task = cls(sorted(without_fractions({*counts}), key=natural), options)
         _check_labels(task.labels, counts, options, train)
         if options.class_weights == "balanced":
             task.weights = _balanced_weights(task.labels, counts, len(train), options)

@@ -89,13 +89,22 @@ def explain(
     long: Literal["error", "truncate"] = "error",
     fill: FillMask | None = None,
 ) -> Explained:
-    """What a model computes on a text or pair, without the heads that are switched `off`.
+    """Compute the embeddings, attention, states and predictions of a model on a text or pair.
 
-    `hide` are words, by their places from 0, that are masked together as well as each alone;
-    `fill` is the model's pipeline, where one is at hand.
-    Raises: ConfigError for heads or words that are not there, all heads of a layer, or words that
-    nothing can fill; DataError for a text without words, or one that is too long unless `long` is
-    truncate; CheckpointError for weights that give no numbers.
+    Args:
+        model: Model directory, hub id, or loaded model.
+        text: A text.
+        pair: A second text.
+        off: Attention heads that are switched off, as pairs of layer and head.
+        hide: Indices of words, from 0, that are masked together in addition to one by one.
+        long: Whether a text that is too long is an error or is truncated.
+        fill: Pipeline of the model that fills masks. Default: a new one.
+
+    Raises:
+        ConfigError: If a head or a word does not exist, all heads of a layer are switched off, or
+            the model cannot fill the words.
+        DataError: If a text has no words or is too long.
+        CheckpointError: If the states are not finite.
     """
     loaded = model if isinstance(model, Loaded) else load(model)
     encoding = read(loaded, text, pair, long)
@@ -110,17 +119,7 @@ def explain(
     batch = Batch.of([encoding]).to(next(encoder.parameters()).device)
     trace = Trace(projections=True)
     encoder(batch, trace)
-    states = torch.stack(trace.states).float()  # (layers + 1, T, D)
-    if not states.isfinite().all():
-        raise CheckpointError(
-            f"{loaded.folder}: its states of this text are not numbers (nan or inf); the weights "
-            "are damaged, take another checkpoint"
-        )
-    off_change = None
-    if off:
-        before = Trace(weights=False)
-        whole(batch, before)
-        off_change = _between(states, torch.stack(before.states).float()).tolist()
+    states = _states(trace, loaded)
     attention = torch.stack([layer[0] for layer in trace.attention])  # (layers, H, T, T)
     mean = attention.mean(1)
     tokens = _tokens(loaded.tokenizer, encoding, words, causal)
@@ -130,7 +129,7 @@ def explain(
         pair=pair,
         truncated=encoding.truncated,
         off=[f"{layer}.{head}" for layer, head in off],
-        off_change=off_change,
+        off_change=_change(states, whole, batch) if off else None,
         model=_shape(loaded, model),
         tokens=tokens,
         words=words,
@@ -154,6 +153,21 @@ def explain(
         sources={part: source(function) for part, function in SOURCES.items()}
         | ({"masked": source(CausalLM.features)} if causal else {}),
     )
+
+
+def _states(trace: Trace, loaded: Loaded) -> Tensor:
+    """Return the states of the embeddings and of each layer. Shapes: (layers + 1, T, D).
+
+    Raises:
+        CheckpointError: If they are not finite.
+    """
+    states = torch.stack(trace.states).float()
+    if not states.isfinite().all():
+        raise CheckpointError(
+            f"{loaded.folder}: its states of this text are not numbers (nan or inf); the weights "
+            "are damaged, take another checkpoint"
+        )
+    return states
 
 
 def _adds_to_scores(encoder: Transformer) -> bool:
@@ -182,9 +196,12 @@ def similarity(states: Tensor) -> Tensor:
     return (x @ x.transpose(1, 2)).clamp(-1, 1)
 
 
-def _between(states: Tensor, others: Tensor) -> Tensor:
-    """The cosines of states with those in their places. Shapes: (layers + 1, T)."""
-    return F.cosine_similarity(states, others, dim=-1)
+def _change(states: Tensor, whole: Transformer, batch: Batch) -> list[list[float]]:
+    """Return the cosine of each state with that of the whole model. Shapes: (layers + 1, T)."""
+    before = Trace(weights=False)
+    whole(batch, before)
+    others = torch.stack(before.states).float()
+    return F.cosine_similarity(states, others, dim=-1).tolist()
 
 
 SOURCES: dict[str, Callable[..., Any]] = {

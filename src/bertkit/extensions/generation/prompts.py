@@ -59,13 +59,10 @@ def evaluate_prompts(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> list[PromptScore]:
-    """Accuracy of labels that a model gives by a prompt with k examples, for each k.
+    """Score the labels that a generative model predicts from a prompt with k examples, for each k.
 
-    Examples are drawn from `train`, each label in turn; `dev` is scored, and chooses nothing. A
-    label's score is the log-probability of its word behind the text. Brown et al. 2020, section 2.
-    Raises: ConfigError for a template without {text} or that does not end with {label} and white
-    space, or for a folder in use; DataError for labels that dev has and train lacks, or a prompt
-    that fills the model.
+    Examples are sampled from train, one label after the other. The score of a label is the
+    log-probability of its word after the text (Brown et al. 2020, section 2).
 
     Args:
         model: A folder, GGUF file or hub id of a model that writes.
@@ -80,6 +77,13 @@ def evaluate_prompts(
         seed: Random seed of the examples.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        For each k the mean accuracy and its standard deviation, with calibration and without.
+
+    Raises:
+        ConfigError: If the template has no {text}, or does not end with {label}, or `out` exists.
+        DataError: If train lacks a label of dev, or a prompt is too long.
     """
     if out is not None:
         refuse_used(out)
@@ -89,15 +93,11 @@ def evaluate_prompts(
         raise ConfigError("model: reads a text and writes another; take one such as SmolLM2")
     learned, scored = take_examples(Classify, train, dev, None)
     labels = sorted({one.label for one in learned.examples})
-    strange = next((one for one in scored.examples if one.label not in labels), None)
-    if strange is not None:
-        raise DataError(f"{strange.where}: no row of train has the label {strange.label!r}")
+    _check_labels(scored.examples, labels)
     spoken = _spoken(words, labels)
     space = before[len(before.rstrip(" ")) :]  # a word begins with its space
     before = before.rstrip(" ")
-    asked = list(scored.examples)
-    if rows is not None and rows < len(asked):
-        asked = [asked[i] for i in np.linspace(0, len(asked) - 1, rows).astype(int)]
+    asked = _evenly(scored.examples, rows)
     gold = np.array([labels.index(one.label) for one in asked])
     commonest = float(np.bincount(gold).max() / len(gold))
 
@@ -130,6 +130,20 @@ def evaluate_prompts(
     if out is not None:
         _write(out, results)
     return results
+
+
+def _check_labels(examples: Sequence[LabelExample], labels: Sequence[str]) -> None:
+    """Raise DataError if an example has another label."""
+    for example in examples:
+        if example.label not in labels:
+            raise DataError(f"{example.where}: no row of train has the label {example.label!r}")
+
+
+def _evenly(examples: Sequence[LabelExample], count: int | None) -> list[LabelExample]:
+    """Return evenly spaced examples, or all."""
+    if count is None or count >= len(examples):
+        return list(examples)
+    return [examples[i] for i in np.linspace(0, len(examples) - 1, count).astype(int)]
 
 
 def _split(template: str) -> tuple[str, str]:

@@ -66,10 +66,8 @@ def index(
 ) -> dict[str, int]:
     """Put documents into a store, to be searched.
 
-    A document replaces the one of its id, and one that is the same already is left alone. All are
-    read and checked before any is written; what a folder holds besides is told.
-    Raises: DataError for documents that cannot be used, SearchError for a store made with another
-    model or other settings; what the store held is found as before.
+    A document replaces the document with its id; an unchanged document is skipped. All documents
+    are read and checked before any is written.
 
     Args:
         paths: Files or folders: .jsonl, .csv or .tsv, a document a row; .txt, .md, .html, .pdf,
@@ -87,6 +85,14 @@ def index(
         skip_bad: Leave out files and rows that cannot be used, and name them.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The number of documents, of unchanged and removed documents, and of passages in the store.
+
+    Raises:
+        ConfigError: If a setting is invalid.
+        DataError: If a document is invalid.
+        SearchError: If the store was made with another model or other settings.
     """
     limit_onednn_cache()
     columns = columns or DocumentColumns()
@@ -96,64 +102,99 @@ def index(
     listing = listed(paths)
     say(str(listing))
     with Converter() as convert:
-        names, left_out = _read_all(listing, columns, convert, skip_bad=skip_bad)
-        if sync and left_out:
-            raise DataError(
-                f"--sync would take out what {left_out:,} files or rows held that cannot be used "
-                "now; mend them, or leave out --sync"
-            )
+        names, left_out = _read_all(listing, columns, convert, skip_bad=skip_bad, sync=sync)
         loaded = model if isinstance(model, Loaded) else load(model)
-        prompts, similarity = (loaded.pooling or Pooling()).prompts, similarity_of(loaded)
-        before, asked = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
-        if before or asked or prompts.known:
-            say(f"prompts: {before!r} before each passage, {asked!r} before each query")
-        most = loaded.length
-        if length is not None and not 8 <= length <= most:
-            raise ConfigError(f"length: {length}; this model reads 8 to {most} tokens")
-        room = _room(loaded.tokenizer, before, length or most)
+        before, asked = _prompts(loaded, prompt, query_prompt)
+        length = _length(loaded, length)
+        capacity = _room(loaded.tokenizer, before, length)
+        similarity = similarity_of(loaded)
         embed = load_embedder(loaded, precision, similarity, before, device)
         spec = Spec(
             model=name_of(model),
             fingerprint=embed.fingerprint(),
             dimension=embed.dimension,
-            length=length or most,
+            length=length,
             long=long,
             fields=columns.fields(),
             prompt=before,
             query_prompt=asked,
             similarity=similarity,
         )
-        unchanged = 0
         with closing(open_store(store, create=spec)) as opened:
+            unchanged = 0
             with progress() as bar:
                 task = bar.add_task("indexing", total=len(names), note="")
                 again = documents(listing, columns, bad=lambda _: None, convert=convert)
                 for read in _parts(again):
-                    unchanged += _write_part(opened, embed, read, room)
+                    unchanged += _write_part(opened, embed, read, capacity)
                     bar.advance(task, len(read))
-            sources = opened.sources()
-            moved = [id for id, where in names.items() if sources.get(id) != where]
-            if moved:
-                say(f"the same as before, and in other places: {len(moved):,} ({some(moved)})")
-            for part in batched(moved, PART_DOCUMENTS):
-                opened.move({id: names[id] for id in part})
-            gone = _gone(sources, paths, names, frozenset(listing.unread), everything=sync)
-            if sync:
-                for part in batched(gone, PART_DOCUMENTS):
-                    opened.remove(part)
-            elif gone:
-                say(
-                    f"in the store, and in these files no more: {len(gone):,} ({some(gone)}); "
-                    "searches still find them, and --sync takes them out"
-                )
+            gone = _update_sources(opened, paths, names, frozenset(listing.unread), sync=sync)
             opened.finish()
             return {
                 "documents": len(names),
                 "unchanged": unchanged,
                 **({"left_out": left_out} if left_out else {}),
-                **({"removed" if sync else "gone": len(gone)} if sync or gone else {}),
+                **({"removed" if sync else "gone": gone} if sync or gone else {}),
                 "passages": len(opened),
             }
+
+
+def _prompts(loaded: Loaded, prompt: str | None, query_prompt: str | None) -> tuple[str, str]:
+    """Return the prompts of passages and of queries."""
+    prompts = (loaded.pooling or Pooling()).prompts
+    before, asked = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
+    if before or asked or prompts.known:
+        say(f"prompts: {before!r} before each passage, {asked!r} before each query")
+    return before, asked
+
+
+def _length(loaded: Loaded, length: int | None) -> int:
+    """Return the number of tokens of a passage.
+
+    Raises:
+        ConfigError: If the model does not support it.
+    """
+    if length is not None and not 8 <= length <= loaded.length:
+        raise ConfigError(f"length: {length}; this model reads 8 to {loaded.length} tokens")
+    return length or loaded.length
+
+
+def _update_sources(
+    store: Store,
+    paths: Sequence[Path | str],
+    names: Mapping[str, str],
+    unread: frozenset[str],
+    *,
+    sync: bool,
+) -> int:
+    """Update the sources of moved documents, and remove documents that are gone.
+
+    Args:
+        store: The store.
+        paths: Files or directories that were read.
+        names: Source of each document, by id.
+        unread: Files that were skipped.
+        sync: Whether to remove documents that are gone; else they are reported.
+
+    Returns:
+        The number of documents that are gone.
+    """
+    sources = store.sources()
+    moved = [id for id, where in names.items() if sources.get(id) != where]
+    if moved:
+        say(f"the same as before, and in other places: {len(moved):,} ({some(moved)})")
+    for part in batched(moved, PART_DOCUMENTS):
+        store.move({id: names[id] for id in part})
+    gone = _gone(sources, paths, names, unread, everything=sync)
+    if sync:
+        for part in batched(gone, PART_DOCUMENTS):
+            store.remove(part)
+    elif gone:
+        say(
+            f"in the store, and in these files no more: {len(gone):,} ({some(gone)}); "
+            "searches still find them, and --sync takes them out"
+        )
+    return len(gone)
 
 
 def _its_model(place: str) -> Loaded:
@@ -169,12 +210,12 @@ def _its_model(place: str) -> Loaded:
 
 
 def _read_all(
-    listing: Listing, columns: DocumentColumns, convert: Converter, *, skip_bad: bool
+    listing: Listing, columns: DocumentColumns, convert: Converter, *, skip_bad: bool, sync: bool
 ) -> tuple[dict[str, str], int]:
-    """Where each document stands, by its id, and how many files and rows are left out: each is
-    named.
+    """Return the source of each document, by its id, and the number of skipped files and rows.
 
-    Raises: DataError for what cannot be used where nothing is to be left out.
+    Raises:
+        DataError: If a document is invalid and is not skipped, or `sync` would remove it.
     """
     bad: list[DataError] = []
     names: dict[str, str] = {}
@@ -193,6 +234,11 @@ def _read_all(
         )
     if not names:
         raise DataError("no document in these files")
+    if sync and bad:
+        raise DataError(
+            f"--sync would take out what {len(bad):,} files or rows held that cannot be used "
+            "now; mend them, or leave out --sync"
+        )
     return names, len(bad)
 
 
