@@ -42,7 +42,7 @@ from bertkit.data.samples import Sample
 from bertkit.models.flops import Flops, peak_of
 from bertkit.models.model import build
 from bertkit.objectives.pretrain import pretrain as masked_words
-from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
+from bertkit.recipes.pretrain_config import PretrainConfig, read_config
 from bertkit.threads import cores
 from bertkit.training.compiled import compile_blocks
 from bertkit.training.data_loader import prefetched
@@ -159,7 +159,7 @@ def alone(corpus: Corpus) -> Iterator[kept.Row]:
     config = settings(corpus, attention_dropout=0.0)
     drawn = sorted(pretrain.samples(config, corpus).batch(0, 64), key=len)
     torch.manual_seed(0)
-    model = build(config.model, heads_of(config)).to(device()).eval()
+    model = build(config.model, config.heads).to(device()).eval()
 
     def states(samples: Sequence[Sample]) -> torch.Tensor:
         (batch,) = collate(samples, head="nsp", max_batch_tokens=10**6)
@@ -232,7 +232,7 @@ def ours(corpus: Corpus, way: Way, work: Work) -> tuple[float, float]:
 
         activate_flash_attention_impl("FA3")
     torch.manual_seed(0)
-    model = build(config.model, heads_of(config)).to(device())
+    model = build(config.model, config.heads).to(device())
     flops = Flops(model)
     masters = Masters(model, numbers())
     if way.compiled:

@@ -47,7 +47,7 @@ from bertkit.models.model import build
 from bertkit.nn.precision import resolve
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.recipes.prepare import prepare
-from bertkit.recipes.run_file import PretrainConfig, heads_of, read_config
+from bertkit.recipes.pretrain_config import PretrainConfig, read_config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.loop import steps
 from bertkit.training.master_weights import Masters
@@ -222,7 +222,7 @@ def samples(config: PretrainConfig, corpus: Corpus) -> Samples:
 
 def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
     """One optimizer step of the recipe a call: draw, mask, pack, learn. Answers its real tokens."""
-    train, heads, source = config.train, heads_of(config), samples(config, corpus)
+    train, heads, source = config.train, config.heads, samples(config, corpus)
     torch.manual_seed(0)
     masters = Masters(build(config.model, heads), resolve(train.precision, "cpu"))
     tokens = 0

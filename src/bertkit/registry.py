@@ -37,6 +37,7 @@ class Extension:
             lists the files of each format.
         tasks: Subclasses of `Task`, by name.
         pipelines: Subclasses of `ModelPipeline`, or other classes with its method `open`, by name.
+        objectives: Subclasses of `PretrainConfig`, by the `objective` of their run files.
         pretrainings: Objects of type `Pretraining` for models that are not Transformers, by the
             `family` of their run files.
     """
@@ -46,10 +47,11 @@ class Extension:
     formats: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
+    objectives: Mapping[str, str] = field(default_factory=dict)
     pretrainings: Mapping[str, str] = field(default_factory=dict)
 
 
-Kind = Literal["families", "formats", "tasks", "pipelines", "pretrainings"]
+Kind = Literal["families", "formats", "tasks", "pipelines", "objectives", "pretrainings"]
 """Field of `Extension`."""
 
 

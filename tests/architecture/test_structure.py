@@ -25,7 +25,7 @@ FOLDER = "extensions."
 CEILINGS = {
     "code lines of the core": 22_464,
     "code lines": 37_108,
-    "imports from the core to extensions": 18,
+    "imports from the core to extensions": 11,
     "imports between extensions": 39,
 }
 """Lower a number when the source tree allows it. The aims are 19,000, 31,000, 0 and 0."""
@@ -54,8 +54,8 @@ def test_the_core_never_imports_from_the_extensions() -> None:
 def test_edges_count_imports_of_other_extensions() -> None:
     sources = {
         "tasks.classify": "from bertkit.extensions.serving import app\nimport bertkit.errors",
-        "extensions.serving.app": "def f():\n    import bertkit.data.pairs\nimport bertkit.errors",
-        "data.pairs": "",
+        "extensions.serving.app": "def f():\n    import bertkit.extensions.generation.pairs",
+        "extensions.generation.pairs": "",
         "errors": "",
     }
     parsed = {name: ast.parse(text) for name, text in sources.items()}

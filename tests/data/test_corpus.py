@@ -238,5 +238,5 @@ def test_the_tokenizer_comes_with_the_corpus(corpus: Corpus, tmp_path: Path) -> 
     assert corpus.tokenizer().fingerprint == corpus.manifest.tokenizer
     vocab = corpus.folder / "tokenizer" / "tokenizer.json"
     vocab.write_text(vocab.read_text().replace('"z"', '"zz"'))
-    with pytest.raises(DataError, match="not the tokenizer this corpus was made with"):
+    with pytest.raises(DataError, match=r"not the tokenizer that .* was made with"):
         corpus.tokenizer()

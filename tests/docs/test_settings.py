@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from bertkit.config import Settings
+from bertkit.extensions.generation.objectives import DenoisingConfig
 from bertkit.extensions.serving.limits import Limits
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import card, finetune
-from bertkit.recipes.run_file import FREE, PretrainConfig
+from bertkit.recipes.pretrain_config import PretrainConfig
+from bertkit.recipes.run_file import FREE
 from bertkit.tasks import TASKS, find
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"
@@ -37,7 +39,8 @@ def settings() -> dict[str, str]:
     fields = {field.name: field.default for field in msgspec.structs.fields(PretrainConfig)}
     found = {name: _written(fields[name]) for name in ("family", "objective")}
     found["decoder"] = _written(fields["decoder"])  # its settings are those of `model`
-    groups = {n: hint for n, hint in get_type_hints(PretrainConfig).items() if n != "decoder"}
+    hints = {**get_type_hints(DenoisingConfig), **get_type_hints(PretrainConfig)}
+    groups = {n: hint for n, hint in hints.items() if n != "decoder"}
     for group, hint in groups.items():
         for kind in get_args(hint) or (hint,):  # one that may be left out is a union with None
             if isinstance(kind, type) and issubclass(kind, Settings):

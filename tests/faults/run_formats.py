@@ -15,14 +15,15 @@ from tests.faults.user_formats import write_rows
 from bertkit.checkpoint.directory import save
 from bertkit.checkpoint.run_directory import say_unfinished
 from bertkit.data.corpus import Corpus
-from bertkit.data.pairs import Pairs
+from bertkit.extensions.generation.pairs import Pairs
 from bertkit.extensions.generation.prepare_pairs import prepare_pairs
 from bertkit.families import BERT
 from bertkit.recipes.finetune import finetune
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.pretrain_config import read_config
 from bertkit.recipes.pretrain_samples import RunSamples
-from bertkit.recipes.run_file import read_config, read_run_file
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.runs import runs
 from bertkit.training.distributed import Ranks
 

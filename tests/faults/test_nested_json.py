@@ -8,8 +8,8 @@ import pytest
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.labels import several
-from bertkit.data.pairs import Pairs
 from bertkit.errors import DataError
+from bertkit.extensions.generation.pairs import Pairs
 from bertkit.tasks.respond import Respond
 from bertkit.tasks.task import Reading
 

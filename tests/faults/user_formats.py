@@ -13,7 +13,8 @@ from bertkit.data.readers import documents as texts
 from bertkit.extensions.search.converter import Converter
 from bertkit.extensions.search.documents import DocumentColumns, documents
 from bertkit.extensions.search.judgments import read_judgments, read_queries
-from bertkit.recipes.run_file import complete, read_run_file
+from bertkit.recipes.pretrain_config import complete
+from bertkit.recipes.run_file import read_run_file
 from bertkit.tasks import find
 from bertkit.tasks.examples import read_examples
 

@@ -15,7 +15,7 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.directory import load, save
 from bertkit.errors import BertkitError, CheckpointError, ConfigError
 from bertkit.families import FAMILIES
-from bertkit.recipes.run_file import read_config
+from bertkit.recipes.pretrain_config import read_config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 

@@ -15,7 +15,7 @@ from tests.factories import tiny_folder
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 import bertkit
-from bertkit.data.blocks import block
+from bertkit.extensions.generation.blocks import block
 from bertkit.extensions.generation.chat_format import ChatFormat
 from bertkit.extensions.generation.likelihood import _scores
 from bertkit.extensions.generation.messages import Conversation

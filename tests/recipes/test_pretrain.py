@@ -268,10 +268,16 @@ def test_a_run_of_next_words_that_was_stopped_goes_on_to_the_same_weights(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([("objective", "masked")], 'those before them alone .* learns by "next"'),
-        ([("sampling.pairs", "nsp"), ("model.token_types", "2")], "from running text"),
+        ([("objective", "masked")], "requires a bidirectional model, .* a causal model; use next"),
+        (
+            [("sampling.pairs", "nsp"), ("model.token_types", "2")],
+            "not supported with objective = .next.",
+        ),
         ([("sampling.length", "64")], "longer than the model's positions"),
-        ([("teacher.model", "x")], "next words are learned without"),
+        (
+            [("teacher.model", "x")],
+            "teacher: not supported with objective = .next.",
+        ),
     ],
 )
 def test_what_next_words_cannot_be_learned_with(
@@ -602,7 +608,7 @@ def test_teachers_that_cannot_teach_are_refused(
     none = {**SETTINGS, "sampling": {**SETTINGS["sampling"], "pairs": "none"}}
     teacher = {"model": str(run[0])}
     for wrong, message in (
-        ({**SETTINGS, "teacher": teacher}, "learns from a teacher learns from no pairs"),
+        ({**SETTINGS, "teacher": teacher}, "sampling.pairs = 'nsp': not supported with teacher"),
         ({**ELECTRA, "teacher": teacher}, "generator and teacher"),
         ({**none, "teacher": {"model": "nowhere/at-all"}}, "nowhere"),
         ({**none, "teacher": {**teacher, "follow": [2]}}, r"layers: \[2\]"),
@@ -780,7 +786,10 @@ def test_batches_grow_to_their_size() -> None:
         ({"family": "roberta"}, "sampling.pairs = 'nsp': a folder of roberta cannot hold the head"),
         ({"family": "albert"}, "sampling.pairs = 'nsp': a folder of albert cannot hold the head"),
         ({**ELECTRA, "family": "bert"}, "model.embedding = 16: every model of bert"),
-        ({"generator": ELECTRA["generator"]}, "sampling.pairs = 'nsp': a model that learns from a"),
+        (
+            {"generator": ELECTRA["generator"]},
+            "sampling.pairs = 'nsp': not supported with generator",
+        ),
         (
             {**ELECTRA, "family": "bert", "model": {"embedding": None}},
             "generator: a folder of bert cannot hold the head",

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
-from typing import cast
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from bertkit.batch import Batch, by_length
-from bertkit.data.blocks import TokenBlock
-from bertkit.data.pairs import Pair, pair_batch
 from bertkit.data.samples import Sample
 
+S = TypeVar("S", bound=Sized)
 
-def collate(
-    samples: Sequence[Sample] | Sequence[TokenBlock] | Sequence[Pair],
-    *,
-    head: str | None,
-    max_batch_tokens: int,
+
+def pack_by_length(
+    samples: Sequence[S], pack: Callable[[list[S]], Batch], max_batch_tokens: int
 ) -> list[Batch]:
-    """Samples sorted by length and cut into batches of at most `max_batch_tokens` tokens.
+    """Sort samples by length, and pack each group of up to `max_batch_tokens` tokens."""
+    groups = by_length([len(sample) for sample in samples], max_batch_tokens)
+    return [pack([samples[index] for index in group]) for group in groups]
 
-    `head` is the one that learns beside masked words: nsp or sop, from pairs; or rtd, whose targets
-    are all pieces as they were. It is lm where next words are learned, from blocks or pairs.
+
+def collate(samples: Sequence[Sample], *, head: str | None, max_batch_tokens: int) -> list[Batch]:
+    """Sort masked samples by length, and pack them into batches.
+
+    Args:
+        samples: The masked samples.
+        head: Head that is trained in addition to masked tokens: nsp or sop, whose targets are the
+            labels of pairs, or rtd, whose targets are all original tokens.
+        max_batch_tokens: Maximum number of tokens of a batch.
     """
-    lengths = [len(sample) for sample in samples]
-    groups = by_length(lengths, max_batch_tokens)
-    if isinstance(samples[0], Pair):
-        pairs = cast(Sequence[Pair], samples)
-        return [pair_batch([pairs[place] for place in group]) for group in groups]
-    rest = cast(Sequence[Sample | TokenBlock], samples)
-    return [_batch([rest[place] for place in group], head) for group in groups]
+    return pack_by_length(samples, partial(_batch, head=head), max_batch_tokens)
 
 
-def _batch(samples: Sequence[Sample | TokenBlock], head: str | None) -> Batch:
+def _batch(samples: Sequence[Sample], head: str | None) -> Batch:
+    """Pack masked samples, with the targets of masked tokens and of the head."""
     labels = torch.from_numpy(np.concatenate([s.labels for s in samples]))
-    if head == "lm":
-        return Batch.of(samples, targets={head: labels})
-    samples = cast(Sequence[Sample], samples)
     batch = Batch.of(samples, token_indices=[s.masked_positions for s in samples])
     targets = {"mlm": labels}
     if head == "rtd":

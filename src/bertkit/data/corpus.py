@@ -77,13 +77,44 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PreparedText:
+    """Directory of tokenized text, with a manifest and a copy of the tokenizer."""
+
+    folder: Path
+    manifest: Any
+
+    @property
+    def place(self) -> str:
+        """Address from which it can be opened again."""
+        return str(self.folder.resolve())
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens."""
+        raise NotImplementedError
+
+    def tokenizer(self) -> Tokenizer:
+        """Load the tokenizer that the text was prepared with.
+
+        Raises:
+            DataError: If the copy has another fingerprint.
+        """
+        path = self.folder / "tokenizer"
+        tokenizer = Tokenizer.load(path)
+        if tokenizer.fingerprint != self.manifest.tokenizer:
+            raise DataError(
+                f"{path}: not the tokenizer that {self.folder} was made with; prepare it again"
+            )
+        return tokenizer
+
+
+@dataclass(frozen=True)
+class Corpus(PreparedText):
     """A prepared corpus, or some shards of one.
 
     Sentences and documents are numbered from 0 over these shards.
     """
 
-    folder: Path
     manifest: Manifest
     numbers: tuple[int, ...]
     """Of the shards."""
@@ -140,8 +171,7 @@ class Corpus:
 
     @property
     def place(self) -> str:
-        """Where it is, for who opens it again."""
-        return self.store.url if self.store else str(self.folder.resolve())
+        return self.store.url if self.store else super().place
 
     @property
     def shards(self) -> list[Shard]:
@@ -163,19 +193,6 @@ class Corpus:
     def bytes(self) -> int:
         """Everything on disk, the tokenizer's copy included."""
         return sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
-
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made this corpus.
-
-        Raises: DataError if the copy in the folder is another one.
-        """
-        tokenizer = Tokenizer.load(self.folder / "tokenizer")
-        if tokenizer.fingerprint != self.manifest.tokenizer:
-            raise DataError(
-                f"{self.folder / 'tokenizer'}: not the tokenizer this corpus was made with; "
-                "prepare the corpus again"
-            )
-        return tokenizer
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:

@@ -38,9 +38,9 @@ def in_volumes(
     return Volumes(corpus, opened, size, seed)
 
 
-def draws_of(corpus: Corpus) -> int:
-    """The version of the order and the draws of its samples; a run resumes only with its own."""
-    return SAMPLING_VERSION if len(corpus.volumes) == 1 else SAMPLING_VERSION + 1
+def draws_of(text: object) -> int:
+    """Return the version of the sampling of a text; a run resumes only with the same version."""
+    return SAMPLING_VERSION + (isinstance(text, Corpus) and len(text.volumes) > 1)
 
 
 class Volumes(Shuffled[T]):

@@ -13,7 +13,7 @@ from bertkit.config import override, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.run_file import heads_of, read_config
+from bertkit.recipes.pretrain_config import read_config
 from bertkit.training.journal import Journal
 
 PAIRS = ("nsp", "sop")
@@ -70,7 +70,7 @@ def adapt(
     data = override(data, settings)
     config = read_config(data, loaded.tokenizer)
     torch.manual_seed(config.train.seed)
-    opened = load(model, heads=heads_of(config))
+    opened = load(model, heads=config.heads)
     fresh = sorted({name.split(".")[1] for name in opened.report.fresh})
     if fresh:
         say(f"{model}: has no head {', '.join(fresh)}; it starts at random")

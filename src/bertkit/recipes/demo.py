@@ -31,7 +31,8 @@ from bertkit.recipes.demo_report import DemoReport, MaskedWord, write_demo
 from bertkit.recipes.experiment import experiment
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.run_file import read_config, read_run_file
+from bertkit.recipes.pretrain_config import read_config
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import refuse_used, write_text
 from bertkit.tasks.classify import LabelExample

@@ -12,7 +12,8 @@ from bertkit.config import Seed, decode
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.samples import Sample, Samples, Sampling
-from bertkit.recipes.run_file import read_config, read_run_file
+from bertkit.recipes.pretrain_config import read_config
+from bertkit.recipes.run_file import read_run_file
 from bertkit.text.tokenizer import Tokenizer
 
 

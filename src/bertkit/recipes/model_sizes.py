@@ -13,27 +13,9 @@ from rich.table import Table
 from bertkit.config import read_toml
 from bertkit.families import FAMILIES
 from bertkit.models.model import empty
-from bertkit.recipes.run_file import CONFIGS, PretrainConfig, complete, heads_of
+from bertkit.recipes.pretrain_config import PretrainConfig, complete
+from bertkit.recipes.run_file import CONFIGS
 from bertkit.registry import Registry
-
-PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
-TERMS = {
-    "labels": "masked words",
-    "outputs": "a teacher's answers",
-    "states": "a teacher's states",
-    "attention": "a teacher's attention",
-    "relations": "a teacher's relations",
-}
-WRITTEN = {
-    "next": "next words",
-    "translate": "translations",
-    "spans": "what was taken from a text",
-    "infill": "texts that were damaged",
-    "mass": "a stretch that was taken from a text",
-    "prefix": "the end of a text",
-}
-"""What models that write learn to write, by their objective."""
-UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -102,7 +84,7 @@ def variants() -> list[Variant]:
         family = FAMILIES[data.get("family", "bert")]
         config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
         model = config.model
-        heads = ("pooler",) if config.objective == "masked" else heads_of(config)
+        heads = ("pooler",) if config.objective == "masked" else config.heads
         whole = empty(model, heads, decoder=config.decoder)
         made.append(
             Variant(
@@ -115,28 +97,12 @@ def variants() -> list[Variant]:
                 heads=model.heads,
                 embedding=model.width,
                 weights=max(model.depths) + 1,
-                method=_method(config),
+                method=config.method,
                 data=_data(config),
             )
         )
     order = [*FAMILIES, *PRETRAININGS]
     return sorted(made, key=lambda variant: (order.index(variant.family), variant.parameters))
-
-
-def _method(config: PretrainConfig) -> str:
-    masking, sampling = config.masking, config.sampling
-    if config.objective != "masked":
-        taken = config.objective in ("spans", "infill", "mass")
-        share = f"; {config.corruption.rate:.0%} of tokens" if taken else ""
-        return WRITTEN[config.objective] + share
-    drawn = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
-    learned = "masked words" if config.generator is None else "replaced pieces"
-    if config.teacher is not None:
-        learned = " + ".join(text for term, text in TERMS.items() if getattr(config.terms, term))
-    method = (
-        f"{learned}{PAIRS[sampling.pairs]}; {masking.mlm_probability:.0%} of {UNITS[masking.unit]}"
-    )
-    return f"{method}, {drawn}" + ("; across documents" if sampling.cross_documents else "")
 
 
 def _data(config: PretrainConfig) -> str:

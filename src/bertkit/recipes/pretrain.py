@@ -14,12 +14,7 @@ from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import Loaded, load, save
-from bertkit.config import plain
 from bertkit.console import say
-from bertkit.data.corpus import Corpus
-from bertkit.data.corpus_volumes import draws_of
-from bertkit.data.pairs import Pairs
-from bertkit.data.samples import SAMPLING_VERSION
 from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
@@ -35,24 +30,19 @@ from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replaced_tokens import GENERATOR_HEAD, replaced_tokens, with_generator
 from bertkit.pipelines import PIPELINES
 from bertkit.recipes.pretrain_card import write_pretraining_card
+from bertkit.recipes.pretrain_config import PretrainConfig, config_class, read_config
 from bertkit.recipes.pretrain_samples import RunSamples
 from bertkit.recipes.pretrain_steps import (
     HeldOut,
     begin,
+    check_record,
     learn,
     optimization,
     tail_average,
     warn,
     with_parts,
 )
-from bertkit.recipes.run_file import (
-    FREE,
-    PretrainConfig,
-    heads_of,
-    read_config,
-    read_run_file,
-)
-from bertkit.storage import sha256
+from bertkit.recipes.run_file import read_run_file
 from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.compiled import compile_blocks
@@ -93,7 +83,7 @@ def pretrain(
 def _pretrain(
     run: Run, settings: Mapping[str, Any], corpus: Path | str, start_from: Loaded | None
 ) -> dict[str, float]:
-    text = open_text(corpus, settings)
+    text = config_class(settings).open_text(corpus)
     tokenizer = text.tokenizer()
     if start_from is not None:
         _same_vocabulary(tokenizer, corpus, start_from)
@@ -103,7 +93,9 @@ def _pretrain(
     dtype = resolve(train.precision, device)
     warn(train, attention_dropout=config.model.attention_dropout, device=device)
     teacher = _teacher(config, corpus, tokenizer)
-    _check_record(run, config, text, tokenizer, teacher)
+    # The directory of a teacher may contain another model when the run is resumed.
+    weights = {} if teacher is None else {"teacher": teacher.weights_hash()}
+    check_record(run, config, text, tokenizer, {"weights": weights})
     samples = RunSamples(text, tokenizer, config, run.ranks)
     check_tracker(train.track, "train.track")
 
@@ -141,15 +133,10 @@ def _pretrain(
             base=None if start_from is None else str(start_from.folder),
             corpus=text.place,
             tokens=text.tokens,
-            mask="".join(tokenizer.pieces([tokenizer.mask])) if "mlm" in heads_of(config) else "",
+            mask="".join(tokenizer.pieces([tokenizer.mask])) if "mlm" in config.heads else "",
             scores=scores,
         )
     return scores
-
-
-def open_text(corpus: Path | str, settings: Mapping[str, Any]) -> Corpus | Pairs:
-    """What there is to learn from: running text, or pairs of texts."""
-    return (Pairs if settings.get("objective") == "translate" else Corpus).open(corpus)
 
 
 def _same_vocabulary(tokenizer: Tokenizer, corpus: Path | str, model: Loaded) -> None:
@@ -159,43 +146,6 @@ def _same_vocabulary(tokenizer: Tokenizer, corpus: Path | str, model: Loaded) ->
             f"{corpus}: made with another vocabulary than {model.folder}; prepare it again with "
             f"--tokenizer {model.folder}"
         )
-
-
-def _check_record(
-    run: Run,
-    config: PretrainConfig,
-    text: Corpus | Pairs,
-    tokenizer: Tokenizer,
-    teacher: Loaded | None,
-) -> None:
-    """Raises: ConfigError or DataError when the folder is another run's."""
-    corpus = text.place
-    # another teacher may lie in the same folder when the run goes on
-    weights = {} if teacher is None else {"teacher": teacher.weights_hash()}
-    run.check(
-        {
-            "config": plain(config),
-            "weights": weights,
-            "corpus": sha256(text.folder / "manifest.json"),
-            "corpus_folder": corpus,
-            "tokenizer": tokenizer.fingerprint,
-            "draws": SAMPLING_VERSION if isinstance(text, Pairs) else draws_of(text),
-        },
-        free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
-        refusals={
-            "draws": ConfigError(
-                f"{run.out}: began with a version of bertkit that draws other samples; resume it "
-                "with that version, or start another run"
-            ),
-            "tokenizer": DataError(
-                f"{corpus}: made with another tokenizer than {run.out}; resume with its own corpus"
-            ),
-            "corpus": DataError(
-                f"{corpus}: not the corpus that {run.out} began with; a resumed run would be "
-                "another run"
-            ),
-        },
-    )
 
 
 @dataclass(frozen=True)
@@ -220,7 +170,7 @@ def _learner(
     dtype: torch.dtype,
 ) -> _Learner:
     """Raises: ConfigError for a student that cannot follow its teacher, or begin as it."""
-    heads = heads_of(config)
+    heads = config.heads
     model = (
         build(config.model, heads, decoder=config.decoder)
         if start_from is None

@@ -8,16 +8,16 @@ from pathlib import Path
 from bertkit.config import plain
 from bertkit.recipes.card import FILE, settings_lines
 from bertkit.recipes.metadata import hub_id, model_name
-from bertkit.recipes.run_file import PretrainConfig
+from bertkit.recipes.pretrain_config import PretrainConfig
 from bertkit.storage import write_text
 
-TRANSLATES, GENERATES, FILLS, EMBEDS = (
-    ("translation", 'bertkit.pipeline("generate", "{}")', '"A text."'),
-    ("text-generation", 'bertkit.pipeline("generate", "{}")', '"A text"'),
-    ("fill-mask", 'bertkit.pipeline("fill-mask", "{}")', '"A {} text."'),
-    ("feature-extraction", 'bertkit.pipeline("token-embeddings", "{}")', '"A text."'),
-)
-"""Name of the task on the hub, and code that runs the model."""
+CODE = {
+    "translation": ('bertkit.pipeline("generate", "{}")', '"A text."'),
+    "text-generation": ('bertkit.pipeline("generate", "{}")', '"A text"'),
+    "fill-mask": ('bertkit.pipeline("fill-mask", "{}")', '"A {} text."'),
+    "feature-extraction": ('bertkit.pipeline("token-embeddings", "{}")', '"A text."'),
+}
+"""Code that loads and runs a model, by the name of its task on the hub."""
 
 
 def write_pretraining_card(
@@ -43,11 +43,11 @@ def write_pretraining_card(
     """
     from huggingface_hub import ModelCardData
 
-    pipeline, load, example = _use(config)
+    load, example = CODE[config.hub_task]
     data = ModelCardData(
         model_name=folder.name,
         library_name="transformers",
-        pipeline_tag=pipeline,
+        pipeline_tag=config.hub_task,
         base_model=hub_id(base) if base else None,
         tags=["bertkit"],
     )
@@ -68,14 +68,6 @@ def write_pretraining_card(
         *("", "## Settings", "", *settings_lines(settings)),
     ]
     write_text(folder / FILE, "\n".join(lines) + "\n")
-
-
-def _use(config: PretrainConfig) -> tuple[str, str, str]:
-    if config.objective == "translate":
-        return TRANSLATES
-    if config.objective != "masked":
-        return GENERATES
-    return EMBEDS if config.generator is not None else FILLS
 
 
 def _scores(scores: Mapping[str, float]) -> Sequence[str]:

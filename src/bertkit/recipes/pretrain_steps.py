@@ -6,20 +6,24 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.run_directory import RUN
-from bertkit.config import Settings, as_toml, flat
+from bertkit.config import Settings, as_toml, flat, plain
 from bertkit.console import say
-from bertkit.errors import ConfigError, TrainingError
+from bertkit.data.corpus import PreparedText
+from bertkit.data.corpus_volumes import draws_of
+from bertkit.errors import ConfigError, DataError, TrainingError
 from bertkit.models.flops import peak_of
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Objective
-from bertkit.recipes.run_file import Train
-from bertkit.storage import read_json, write_text
+from bertkit.recipes.run_file import FREE, Train
+from bertkit.storage import read_json, sha256, write_text
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.data_loader import prefetched, processes_for
 from bertkit.training.distributed import Ranks
 from bertkit.training.loop import Step, evaluate, steps
@@ -199,6 +203,50 @@ def begin(run: Run, state: State, config: Settings, steps: int) -> int:
     if run.ranks.first:
         write_text(run.out / RUN_FILE, as_toml(config))
     return start
+
+
+def check_record(
+    run: Run,
+    config: Settings,
+    text: PreparedText,
+    tokenizer: Tokenizer,
+    extra: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Check that a resumed run has the settings, the text and the tokenizer that it began with.
+
+    Args:
+        run: The run.
+        config: Its settings.
+        text: Its text.
+        tokenizer: Tokenizer of the text.
+        extra: Other values that must not change.
+
+    Raises:
+        ConfigError: If settings differ, or this version of bertkit takes other samples.
+        DataError: If the text or its tokenizer differs.
+    """
+    refusals = {
+        "draws": ConfigError(
+            f"{run.out}: began with a version of bertkit that draws other samples; resume it "
+            "with that version, or start another run"
+        ),
+        "tokenizer": DataError(
+            f"{text.place}: made with another tokenizer than {run.out}; resume with its own corpus"
+        ),
+        "corpus": DataError(
+            f"{text.place}: not the corpus that {run.out} began with; resume with the same corpus"
+        ),
+    }
+    record = {
+        "config": plain(config),
+        **extra,
+        "corpus": sha256(text.folder / "manifest.json"),
+        "corpus_folder": text.place,
+        "tokenizer": tokenizer.fingerprint,
+        "draws": draws_of(text),
+    }
+    free = ("corpus_folder", *(f"config.train.{name}" for name in FREE))
+    run.check(record, free=free, refusals=refusals)
 
 
 def with_parts(settings: Mapping[str, Any], run: Run) -> Mapping[str, Any]:

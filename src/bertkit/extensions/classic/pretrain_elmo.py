@@ -14,10 +14,10 @@ from tokenizers import models
 from torch import Tensor
 
 from bertkit.batch import Batch
-from bertkit.config import Count, Settings, decode, plain
+from bertkit.config import Count, Settings, decode
 from bertkit.console import say
 from bertkit.data.corpus import Corpus
-from bertkit.data.corpus_volumes import draws_of, in_volumes
+from bertkit.data.corpus_volumes import in_volumes
 from bertkit.data.samples import split_documents
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.extensions.classic.bidirectional_lm import BiLM, new_bilm
@@ -33,14 +33,14 @@ from bertkit.recipes.pretrain_steps import (
     HeldOut,
     batches_of_step,
     begin,
+    check_record,
     learn,
     optimization,
     tail_average,
     warn,
     with_parts,
 )
-from bertkit.recipes.run_file import FREE, Train
-from bertkit.storage import sha256
+from bertkit.recipes.run_file import Train
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.distributed import joined
 from bertkit.training.master_weights import Masters
@@ -50,9 +50,6 @@ from bertkit.training.trackers import check_tracker
 
 FAMILY = "elmo"
 """What `family` is in the run file of one."""
-
-DRAWS = 1
-"""Version of what is drawn; a run resumes only with its own."""
 
 
 class Told(Settings, frozen=True):
@@ -124,7 +121,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     dtype = resolve(train.precision, device)
     warn(train, attention_dropout=0.0, device=device)
     check_tracker(train.track, "train.track")
-    _check_record(run, config, text, tokenizer)
+    check_record(run, config, text, tokenizer)
     names = tokenizer.pieces(range(tokenizer.vocab_size))
     words = names[: config.softmax.words]
     parts = run.ranks.share(train.parts)
@@ -162,27 +159,6 @@ def with_perplexity(scores: Mapping[str, float]) -> dict[str, float]:
         for name, value in losses.items()
     }
     return {**scores, **perplexities}
-
-
-def _check_record(run: Run, config: ElmoRun, text: Corpus, tokenizer: Tokenizer) -> None:
-    """Raises: ConfigError or DataError when the folder is another run's."""
-    corpus = text.place
-    run.check(
-        {
-            "config": plain(config),
-            "corpus": sha256(text.folder / "manifest.json"),
-            "corpus_folder": corpus,
-            "tokenizer": tokenizer.fingerprint,
-            "draws": draws_of(text),
-        },
-        free=("corpus_folder", *(f"config.train.{name}" for name in FREE)),
-        refusals={
-            "corpus": DataError(
-                f"{corpus}: not the corpus that {run.out} began with; a resumed run would be "
-                "another run"
-            )
-        },
-    )
 
 
 class _Samples:

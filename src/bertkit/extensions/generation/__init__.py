@@ -18,6 +18,14 @@ EXTENSION = Extension(
         "dpo": "bertkit.extensions.generation.tasks.dpo:Dpo",
         "seq2seq": "bertkit.extensions.generation.tasks.seq2seq:Seq2seq",
     },
+    objectives={
+        "next": "bertkit.extensions.generation.objectives:NextTokenConfig",
+        "translate": "bertkit.extensions.generation.objectives:TranslationConfig",
+        "spans": "bertkit.extensions.generation.objectives:DenoisingConfig",
+        "infill": "bertkit.extensions.generation.objectives:DenoisingConfig",
+        "mass": "bertkit.extensions.generation.objectives:DenoisingConfig",
+        "prefix": "bertkit.extensions.generation.objectives:DenoisingConfig",
+    },
     pipelines={
         "generate": "bertkit.extensions.generation.pipeline:Generate",
         "summarize": "bertkit.extensions.generation.summarize:WriteSummaries",

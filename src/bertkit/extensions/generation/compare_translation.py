@@ -21,11 +21,11 @@ from bertkit.checkpoint.run_directory import RUN
 from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Positive, Rate, Seed, Settings, override, plain
 from bertkit.console import say
-from bertkit.data.pairs import SIDES
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation.bleu import bleu
 from bertkit.extensions.generation.length_groups import LengthGroup, groups_by_length
 from bertkit.extensions.generation.long_pairs import VOCABULARY_SIZE, Texts, joined, reversals
+from bertkit.extensions.generation.pairs import SIDES
 from bertkit.extensions.generation.prepare_pairs import Side, prepare_pairs, read_pairs
 from bertkit.extensions.generation.translation_report import sequential_steps, write_columns
 from bertkit.metrics import plus_minus, words_in_place
@@ -33,7 +33,8 @@ from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Precision
 from bertkit.pipelines import pipeline
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.run_file import complete, read_run_file
+from bertkit.recipes.pretrain_config import complete
+from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.study import study
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import read_json, refuse_used, write_json, write_text

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.blocks import TokenBlock, block
-from bertkit.data.collate import collate
+from bertkit.data.collate import pack_by_length
 from bertkit.data.readers import documents
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.generation.blocks import TokenBlock, block, pack_blocks
 from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import batched, load_on
 from bertkit.training.loop import evaluate
@@ -67,7 +67,7 @@ def evaluate_text(
         raise DataError(f"{texts[0]}: no text")
     nats, tokens = 0.0, sum(map(len, blocks))
     for part in batched(blocks, BLOCKS_AT_ONCE):
-        batches = collate(part, head="lm", max_batch_tokens=MAX_BATCH_TOKENS)
+        batches = pack_by_length(part, pack_blocks, MAX_BATCH_TOKENS)
         losses, _ = evaluate(loaded.model, pretrain, batches)
         nats += losses["lm"] * sum(map(len, part))
     return Perplexity(math.exp(nats / tokens), nats / math.log(2) / size, tokens, size)

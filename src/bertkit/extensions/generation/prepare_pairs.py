@@ -6,10 +6,10 @@ from pathlib import Path
 
 from bertkit.console import say
 from bertkit.data.columns import check_columns, first_column, missing_columns
-from bertkit.data.pairs import SIDES, Pairs, write_pairs
 from bertkit.data.readers import read_lines
 from bertkit.data.rows import Rows
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.generation.pairs import SIDES, Pairs, write_pairs
 from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 

@@ -12,8 +12,8 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertkit.data.corruption import Damage
 from bertkit.errors import BertkitError
+from bertkit.extensions.generation.corruption import Damage
 from bertkit.extensions.serving.errors import Refused, invalid
 from bertkit.extensions.serving.request_bodies import A, refused_by
 from bertkit.extensions.serving.request_context import refusal

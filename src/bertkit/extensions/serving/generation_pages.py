@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bertkit.data.corruption import Damage, damager, marks_of
 from bertkit.errors import TokenizerError
 from bertkit.extensions.classic.fill_gap import FillGap, GapAnswer
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.gap_view import EXAMPLE, Sides, gap_figure
+from bertkit.extensions.generation.corruption import Damage, damager, marks_of
 from bertkit.extensions.generation.stepper import CausalStepper
 from bertkit.extensions.serving.forms import (
     MAX_BEAMS,

@@ -21,7 +21,7 @@ from bertkit.extensions.classic.families.lstm import LSTM, LSTM_LM
 from bertkit.models.model import Model, build
 from bertkit.pipelines.model_info import info
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.run_file import complete
+from bertkit.recipes.pretrain_config import complete
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.classify import LabelExample
 from bertkit.text.tokenizer import Tokenizer

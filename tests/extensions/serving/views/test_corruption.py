@@ -11,8 +11,8 @@ from tests.factories import tiny_tokenizer
 from tests.view.conftest import html_of
 
 from bertkit.data.corpus import Corpus
-from bertkit.data.corruption import Corrupted, Damage
 from bertkit.errors import DataError, TokenizerError
+from bertkit.extensions.generation.corruption import Corrupted, Damage
 from bertkit.extensions.serving.views.corruption import (
     MAX_TOKENS,
     SETTINGS,

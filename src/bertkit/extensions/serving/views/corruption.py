@@ -7,10 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.data.corruption import Corruption, Damage, Ids, damager, marks_of, permuted
 from bertkit.data.sentences import Encoder, placed
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
+from bertkit.extensions.generation.corruption import (
+    Corruption,
+    Damage,
+    Ids,
+    damager,
+    marks_of,
+    permuted,
+)
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.figures import Figure, Spans
 from bertkit.view.token_text import spelled
@@ -46,7 +53,7 @@ class Damaged(NamedTuple):
 
 
 def damaged(tokenizer: Tokenizer, text: str, damage: Damage, seed: int) -> Damaged:
-    """What `data/corruption.py` makes of a text.
+    """What `generation/corruption.py` makes of a text.
 
     Raises: TokenizerError for a vocabulary without what stands for a span; DataError for a text of
     fewer than two tokens, or more than `MAX_TOKENS`.

@@ -8,7 +8,8 @@ import pytest
 
 from bertkit.config import decode, merged
 from bertkit.errors import ConfigError
-from bertkit.recipes.run_file import PretrainConfig, complete
+from bertkit.recipes.pretrain_card import CODE
+from bertkit.recipes.pretrain_config import OBJECTIVES, PretrainConfig, complete, config_class
 
 RUN: dict[str, Any] = {
     "model": {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64},
@@ -53,24 +54,12 @@ CAUSAL = {"attention": {"causal": True}}
             r"train\.compile: .* made of LSTMs",
         ),
         ({"terms": {"labels": 3.0}}, r"terms: .* a teacher, and there is none"),
-        (
-            {"masking": {"unit": "word"}, "objective": "next", "model": CAUSAL},
-            r"masking\.unit: objective = 'next' masks no words; leave it out",
-        ),
         ({"train": {"first_window_share": 0.2}}, r"train: first_window_share: .* there is none"),
-        (
-            {
-                "masking": {"first_mlm_probability": 0.3},
-                "objective": "next",
-                "model": CAUSAL,
-            },
-            r"masking\.first_mlm_probability: objective = 'next' masks no words; leave it out",
-        ),
     ],
 )
 def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        decode(PretrainConfig, merged(RUN, settings))
+        decode(config_class(settings), merged(RUN, settings))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +67,6 @@ def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: s
     [
         {"train": {"zero_init": True}, "teacher": {"model": "m"}},
         {"train": {"zero_init": True}, "generator": GENERATOR},
-        {"train": {"z_loss": 0.1}, "objective": "next", "model": CAUSAL},
         {"masking": {"first_mlm_probability": 0.3}, "generator": GENERATOR},
         {"train": {"label_smoothing": 0.1}},
         {"train": {"compile": True}, "generator": GENERATOR},
@@ -86,13 +74,42 @@ def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: s
         {"sampling": {"first_length": 16, "first_share": 0.5}},
         {"terms": {"labels": 3.0}, "teacher": {"model": "m"}},
         {"masking": {"unit": "word"}},
-        {"masking": {"unit": "token"}, "objective": "next", "model": CAUSAL},
         {"train": {"first_window": 8}, "generator": GENERATOR},
-        {"train": {"first_window": 8}, "objective": "next", "model": CAUSAL},
     ],
 )
 def test_what_can_is_not(settings: dict[str, Any]) -> None:
-    assert decode(PretrainConfig, merged(RUN, settings))
+    assert decode(config_class(settings), merged(RUN, settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"objective": "nxt"}, r"objective: no objective 'nxt'; did you mean 'next'\?"),
+        ({"objective": ["next"]}, r"objective: expected `str`, got `array`"),
+        ({"corruption": {"rate": 0.3}}, r"corruption: no such setting"),
+        (
+            {"decoder": RUN["model"]},
+            r"objective = 'masked': requires a bidirectional model, .*; use translate or spans",
+        ),
+        (
+            {"model": CAUSAL},
+            r"objective = 'masked': requires a bidirectional model, .* a causal model; use next",
+        ),
+    ],
+)
+def test_run_file_rejects_an_objective(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decode(config_class(settings), merged(RUN, settings))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_objectives_describe_their_method(name: str) -> None:
+    assert issubclass(OBJECTIVES[name], PretrainConfig)
+    family = {"masked": "bert", "next": "gpt2", "translate": "marian"}.get(name, "t5")
+    config = complete({**RUN, "family": family, "objective": name}, vocab=100, pad=0)
+    assert config.objective == name
+    assert config.method
+    assert config.hub_task in CODE
 
 
 @pytest.mark.parametrize("table", ["model", "decoder"])

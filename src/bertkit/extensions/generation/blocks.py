@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from bertkit.batch import Batch
 from bertkit.data.corpus import Corpus
 from bertkit.data.shuffling import Shuffled
 from bertkit.errors import DataError
@@ -86,3 +89,9 @@ def block(
     first = end if begin is None else begin
     tokens = np.concatenate([[first] * begins, tokens, [end] * ends]).astype(np.int64)
     return TokenBlock(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
+
+
+def pack_blocks(blocks: Sequence[TokenBlock]) -> Batch:
+    """Pack blocks, with the next token of each token as the target of the LM head."""
+    labels = torch.from_numpy(np.concatenate([block.labels for block in blocks]))
+    return Batch.of(blocks, targets={"lm": labels})

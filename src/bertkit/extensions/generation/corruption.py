@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from bertkit.config import Settings
 from bertkit.data.corpus import Corpus
-from bertkit.data.pairs import Pair
 from bertkit.data.shuffling import Purpose, Shuffled, generator
 from bertkit.errors import DataError, TokenizerError
+from bertkit.extensions.generation.pairs import Pair
 from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.data.corpus import Corpus
-from bertkit.data.corruption import (
+from bertkit.errors import ConfigError, TokenizerError
+from bertkit.extensions.generation.corruption import (
     Corrupted,
     Corruption,
     Damage,
@@ -24,10 +25,9 @@ from bertkit.data.corruption import (
     sentinels_of,
     spans,
 )
-from bertkit.errors import ConfigError, TokenizerError
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.run_file import read_config
+from bertkit.recipes.pretrain_config import read_config
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.text.test_marian_tokenizer import sentences
 
-from bertkit.data.collate import collate
-from bertkit.data.pairs import Pairs, PairSamples, split_pairs
+from bertkit.data.collate import pack_by_length
 from bertkit.errors import BertkitError, ConfigError, DataError
+from bertkit.extensions.generation.pairs import Pairs, PairSamples, pack_pairs, split_pairs
 from bertkit.extensions.generation.prepare_pairs import prepare_pairs
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.text.tokenizer import Tokenizer
@@ -68,7 +68,7 @@ def test_a_batch_holds_each_pair_once_with_its_own_source(pairs: Pairs) -> None:
     samples = PairSamples(pairs, tokenizer, start=tokenizer.pad, length=1000)
     drawn = samples.batch(0, 120)
     found = []
-    for batch in collate(drawn, head="lm", max_batch_tokens=900):
+    for batch in pack_by_length(drawn, pack_pairs, 900):
         assert batch.source is not None
         assert batch.source_order is not None
         assert batch.tokens <= 900

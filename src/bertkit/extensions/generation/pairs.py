@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bertkit import storage
 from bertkit.batch import Batch
-from bertkit.data.corpus import check_ids, check_total
+from bertkit.data.corpus import PreparedText, check_ids, check_total
 from bertkit.data.shuffling import Purpose, Shuffled, generator
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
@@ -50,10 +50,9 @@ class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """A prepared folder of pairs, numbered from 0."""
+class Pairs(PreparedText):
+    """A prepared directory of pairs, numbered from 0."""
 
-    folder: Path
     manifest: PairManifest
 
     @staticmethod
@@ -85,24 +84,9 @@ class Pairs:
         return pairs
 
     @property
-    def place(self) -> str:
-        """Where it is, for who opens it again."""
-        return str(self.folder.resolve())
-
-    @property
     def tokens(self) -> int:
-        """Of both sides."""
+        """Number of tokens of both sides."""
         return self.manifest.source_tokens + self.manifest.target_tokens
-
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the pairs. Raises: DataError if the copy is another one."""
-        tokenizer = Tokenizer.load(self.folder / "tokenizer")
-        if tokenizer.fingerprint != self.manifest.tokenizer:
-            raise DataError(
-                f"{self.folder / 'tokenizer'}: not the tokenizer these pairs were made with; "
-                "prepare them again"
-            )
-        return tokenizer
 
     @cached_property
     def starts(self) -> dict[str, NDArray[np.int64]]:
@@ -229,8 +213,8 @@ def split_pairs(pairs: Pairs, share: float) -> tuple[Ids, Ids]:
     return np.sort(order[kept:]), np.sort(order[:kept])
 
 
-def pair_batch(pairs: Sequence[Pair]) -> Batch:
-    """Both sides packed, each with its shortest first."""
+def pack_pairs(pairs: Sequence[Pair]) -> Batch:
+    """Pack both sides of pairs, each with the shortest text first."""
     pairs = sorted(pairs, key=lambda pair: len(pair.ids))
     labels = np.concatenate([pair.labels for pair in pairs])
     return Batch.of(

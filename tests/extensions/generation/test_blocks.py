@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.blocks import Blocks
 from bertkit.data.corpus import Corpus
 from bertkit.data.shuffling import EVALUATION_EPOCH
 from bertkit.errors import TokenizerError
+from bertkit.extensions.generation.blocks import Blocks
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train

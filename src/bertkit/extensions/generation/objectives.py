@@ -1,0 +1,116 @@
+"""Pretraining objectives of generative models: settings, text, and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from bertkit.batch import Batch
+from bertkit.config import plain
+from bertkit.data.collate import pack_by_length
+from bertkit.data.corpus import PreparedText
+from bertkit.data.masking import Masking
+from bertkit.data.samples import Ids
+from bertkit.extensions.generation.blocks import Blocks, pack_blocks
+from bertkit.extensions.generation.corruption import Corrupted, Corruption, Damage
+from bertkit.extensions.generation.pairs import Pairs, PairSamples, pack_pairs, split_pairs
+from bertkit.families import FAMILIES
+from bertkit.recipes.pretrain_config import PretrainConfig, Sampler
+from bertkit.text.tokenizer import Tokenizer
+
+METHODS = {
+    "next": "next words",
+    "translate": "translations",
+    "spans": "what was taken from a text",
+    "infill": "texts that were damaged",
+    "mass": "a stretch that was taken from a text",
+    "prefix": "the end of a text",
+}
+"""Short descriptions of the objectives."""
+
+
+class GenerativeConfig(PretrainConfig, frozen=True):
+    """Settings that all generative objectives share. They mask no tokens."""
+
+    def unsupported(self) -> Sequence[str]:
+        names = [name for name in ("generator", "teacher") if getattr(self, name) is not None]
+        if self.decoder is not None and self.sampling.first_length is not None:
+            names.append("sampling.first_length")
+        defaults = plain(Masking())
+        changed = [name for name, value in plain(self.masking).items() if value != defaults[name]]
+        return [*names, *(f"masking.{name}" for name in changed)]
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("lm",)
+
+    @property
+    def hub_task(self) -> str:
+        return "translation" if self.objective == "translate" else "text-generation"
+
+    @property
+    def method(self) -> str:
+        return METHODS[self.objective]
+
+
+class NextTokenConfig(GenerativeConfig, frozen=True):
+    """Next-token prediction by a causal model (GPT)."""
+
+    objective: Literal["next"] = "next"
+
+    architecture: ClassVar[str] = "a causal model"
+
+    def sampler(self, tokenizer: Tokenizer, masking: Masking) -> Sampler:
+        return partial(Blocks, tokenizer=tokenizer)
+
+    def pack(self, samples: Sequence[Any]) -> list[Batch]:
+        return pack_by_length(samples, pack_blocks, self.train.max_batch_tokens)
+
+
+class SequenceToSequenceConfig(GenerativeConfig, frozen=True):
+    """Settings of the objectives of an encoder with a decoder."""
+
+    architecture: ClassVar[str] = "an encoder with a decoder"
+
+    def start(self, tokenizer: Tokenizer) -> int:
+        """Return the first token of the decoder's texts."""
+        start: int = getattr(tokenizer, FAMILIES[self.family].start)
+        return start
+
+    def pack(self, samples: Sequence[Any]) -> list[Batch]:
+        return pack_by_length(samples, pack_pairs, self.train.max_batch_tokens)
+
+
+class TranslationConfig(SequenceToSequenceConfig, frozen=True):
+    """Translation: the target text of a pair, from its source text."""
+
+    objective: Literal["translate"] = "translate"
+
+    @classmethod
+    def open_text(cls, folder: Path | str) -> PreparedText:
+        return Pairs.open(folder)
+
+    def split(self, text: Any) -> tuple[Ids, Ids]:
+        return split_pairs(text, self.sampling.held_out)
+
+    def sampler(self, tokenizer: Tokenizer, masking: Masking) -> Sampler:
+        return partial(PairSamples, tokenizer=tokenizer, start=self.start(tokenizer))
+
+
+class DenoisingConfig(SequenceToSequenceConfig, frozen=True):
+    """Denoising of corrupted text: T5's spans, BART's infilling, MASS, and prefix LM."""
+
+    objective: Damage = "spans"
+    corruption: Corruption = Corruption()
+    """How the input is corrupted."""
+
+    @property
+    def method(self) -> str:
+        fraction = f"; {self.corruption.rate:.0%} of tokens"
+        return super().method + fraction * (self.objective != "prefix")
+
+    def sampler(self, tokenizer: Tokenizer, masking: Masking) -> Sampler:
+        corrupted = partial(Corrupted, damage=self.objective, settings=self.corruption)
+        return partial(corrupted, tokenizer=tokenizer, start=self.start(tokenizer))

@@ -1,0 +1,295 @@
+"""All settings of a pretraining, and what depends on its objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bertkit.batch import Batch
+from bertkit.config import Settings, decode, merged, nested
+from bertkit.data.collate import collate
+from bertkit.data.corpus import Corpus, PreparedText
+from bertkit.data.masking import Masking
+from bertkit.data.samples import Ids, Samples, Sampling, split_documents
+from bertkit.data.shuffling import Shuffled
+from bertkit.errors import ConfigError, did_you_mean
+from bertkit.families import BERT, FAMILIES, Family
+from bertkit.models.config import TransformerConfig
+from bertkit.objectives.distill import Terms
+from bertkit.objectives.replaced_tokens import Generator
+from bertkit.recipes.run_file import Train
+from bertkit.registry import Registry
+from bertkit.text.tokenizer import Tokenizer
+
+PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
+UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
+TERMS = {
+    "labels": "masked words",
+    "outputs": "a teacher's answers",
+    "states": "a teacher's states",
+    "attention": "a teacher's attention",
+    "relations": "a teacher's relations",
+}
+"""Terms of distillation, as descriptions of a method name them."""
+
+
+class Teacher(Settings, frozen=True):
+    """A pretrained model whose masked words, states and attention this one learns from."""
+
+    model: str
+    """Model directory of the teacher; it has a masked-LM head and the corpus's vocabulary."""
+    start: bool = False
+    """Whether this model begins with the teacher's embedding, head and layers, evenly taken."""
+    follow: tuple[int, ...] = ()
+    """For each layer the teacher's that it is to be like, from 1; evenly by default."""
+
+
+Sampler = Callable[..., Shuffled[Any]]
+"""Function of a text, and of the keywords `documents`, `length` in tokens, and `seed`."""
+
+
+class PretrainConfig(Settings, frozen=True):
+    """A complete run file, and what depends on its objective: text, samples, and heads.
+
+    This class is the objective "masked" of encoders. A subclass defines another objective.
+    """
+
+    model: TransformerConfig
+    train: Train
+    sampling: Sampling = Sampling()
+    masking: Masking = Masking()
+    teacher: Teacher | None = None
+    terms: Terms = Terms()
+    """What is learned from a teacher."""
+    generator: Generator | None = None
+    """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
+    decoder: TransformerConfig | None = None
+    """Decoder settings of families that translate; others are those of `model`."""
+    objective: str = "masked"
+    """Training objective, by its name in `OBJECTIVES`."""
+    family: str = "bert"
+    """Whose folder the model is saved as, by its `model_type`."""
+
+    architecture: ClassVar[str] = "a bidirectional model"
+    """Architecture that the objective trains, as `_check_objective` names it."""
+
+    def __post_init__(self) -> None:
+        if self.generator is not None and self.teacher is not None:
+            raise ValueError("generator and teacher: a model learns from one of them")
+        self._check_objective()
+        other = "generator" if self.generator else "teacher" if self.teacher else None
+        for name, what in (("z_loss", "z-loss"), ("label_smoothing", "label smoothing")):
+            value = getattr(self.train, name)
+            if value and other:
+                raise ValueError(
+                    f"train.{name} = {value:g}: a model that learns from a generator or a teacher "
+                    f"has no {what}; leave it out"
+                )
+        if self.teacher is None and self.terms != Terms():
+            raise ValueError(
+                "terms: say what is learned from a teacher, and there is none; set teacher.model, "
+                "or leave them out"
+            )
+        if self.train.compile and self.model.recurrent is not None:
+            raise ValueError(
+                "train.compile: a model made of LSTMs has no layers to compile; leave it out"
+            )
+        begun = self.teacher is not None and self.teacher.start
+        if self.train.zero_init and (begun or self.model.recurrent is not None):
+            raise ValueError(
+                "train.zero_init: a model that begins as its teacher, or is made of LSTMs, has no "
+                "matrices to begin at 0; leave it out"
+            )
+        alone = self.teacher is None and self.decoder is None and self.model.recurrent is None
+        if self.train.first_window is not None and not alone:
+            raise ValueError(
+                f"train.first_window = {self.train.first_window}: is for a model that learns "
+                "without a teacher, and is one stack of attention; leave it out"
+            )
+        pairs = self.sampling.pairs
+        if pairs != "none" and (other or pairs not in self.heads):
+            reason = other or f"objective = {self.objective!r}"
+            raise ValueError(
+                f'sampling.pairs = {pairs!r}: not supported with {reason}; set it to "none"'
+            )
+        if self.sampling.pairs != "none" and self.model.token_types < 2:
+            raise ValueError(
+                f"model.token_types = {self.model.token_types} cannot tell sentence A from B; "
+                'set it to 2, or sampling.pairs to "none"'
+            )
+        for name in ("length", "first_length"):
+            length = getattr(self.sampling, name)
+            if length is not None and length > self.model.max_positions:
+                raise ValueError(
+                    f"sampling.{name} = {length} is longer than the model's positions "
+                    f"(model.max_positions = {self.model.max_positions})"
+                )
+
+    def _check_objective(self) -> None:
+        """Check that the objective supports the model and the settings."""
+        model = "a causal model" if self.model.attention.causal else "a bidirectional model"
+        model = model if self.decoder is None else "an encoder with a decoder"
+        if model != self.architecture:
+            fitting = [name for name, other in OBJECTIVES.items() if other.architecture == model]
+            raise ValueError(
+                f"objective = {self.objective!r}: requires {self.architecture}, and the settings "
+                f"are those of {model}; use {' or '.join(fitting)}, or another family"
+            )
+        for name in self.unsupported():
+            raise ValueError(
+                f"{name}: not supported with objective = {self.objective!r}; remove it"
+            )
+
+    def unsupported(self) -> Sequence[str]:
+        """Return the settings that are not default and that the objective does not support."""
+        return ()
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Heads that the run trains."""
+        if self.generator is not None:
+            return ("rtd",)
+        return ("mlm",) if self.sampling.pairs == "none" else ("mlm", self.sampling.pairs)
+
+    @property
+    def hub_task(self) -> str:
+        """Name of the task of the model on the Hugging Face hub."""
+        return "fill-mask" if self.generator is None else "feature-extraction"
+
+    @property
+    def method(self) -> str:
+        """Short description of what the model is trained on."""
+        masking, terms = self.masking, self.terms
+        drawn = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
+        learned = "masked words" if self.generator is None else "replaced pieces"
+        if self.teacher is not None:
+            learned = " + ".join(text for term, text in TERMS.items() if getattr(terms, term))
+        fraction = f"{masking.mlm_probability:.0%} of {UNITS[masking.unit]}"
+        across = "; across documents" if self.sampling.cross_documents else ""
+        return f"{learned}{PAIRS[self.sampling.pairs]}; {fraction}, {drawn}{across}"
+
+    @classmethod
+    def open_text(cls, folder: Path | str) -> PreparedText:
+        """Open the text of a run.
+
+        Raises:
+            DataError: If a file is missing or damaged.
+        """
+        return Corpus.open(folder)
+
+    def split(self, text: Any) -> tuple[Ids, Ids]:
+        """Return the numbers of the documents to train on, and of the held-out documents."""
+        return split_documents(text, self.sampling.held_out)
+
+    def sampler(self, tokenizer: Tokenizer, masking: Masking) -> Sampler:
+        """Return a function that returns the samples of some documents."""
+        return partial(Samples, tokenizer=tokenizer, sampling=self.sampling, masking=masking)
+
+    def pack(self, samples: Sequence[Any]) -> list[Batch]:
+        """Pack samples into batches of up to `train.max_batch_tokens` tokens."""
+        head = next((head for head in self.heads if head != "mlm"), None)
+        return collate(samples, head=head, max_batch_tokens=self.train.max_batch_tokens)
+
+
+OBJECTIVES: Mapping[str, type[PretrainConfig]] = Registry(
+    "objectives", {"masked": "bertkit.recipes.pretrain_config:PretrainConfig"}
+)
+"""Settings of a run, by the `objective` of the run file."""
+
+
+def config_class(data: Mapping[str, Any]) -> type[PretrainConfig]:
+    """Return the class of the settings of a run file.
+
+    Raises:
+        ConfigError: If there is no such objective.
+    """
+    name = data.get("objective", "masked")
+    if not isinstance(name, str):
+        return PretrainConfig  # which rejects it
+    if name not in OBJECTIVES:
+        raise ConfigError(f"objective: no objective {name!r}; {did_you_mean(name, OBJECTIVES)}")
+    return OBJECTIVES[name]
+
+
+def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:
+    """Return the settings of a run, with the vocabulary size of the tokenizer by default.
+
+    Args:
+        data: Content of the run file.
+        tokenizer: The tokenizer that the corpus was prepared with.
+
+    Raises:
+        ConfigError: If a setting is invalid or the family does not support the tokenizer.
+    """
+    family = _family(data)
+    tokenizer.need(*family.roles)
+    pad = tokenizer.pad if "pad" in family.roles else 0
+    if pad != (expected := family.fixed.get("pad_id", pad)):
+        raise ConfigError(
+            f"family: {family.name} requires a padding token with id {expected}, got {pad}; "
+            "use another family, or train the vocabulary with --kind bpe"
+        )
+    config = complete(data, vocab=tokenizer.vocab_size, pad=pad)
+    if config.model.vocab < tokenizer.vocab_size:
+        raise ConfigError(
+            f"model.vocab: {config.model.vocab} rows cannot hold the tokenizer's "
+            f"{tokenizer.vocab_size} pieces; leave it out"
+        )
+    return config
+
+
+def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig:
+    """Return the settings of a run, with the defaults of its family and its vocabulary.
+
+    Args:
+        data: Content of the run file.
+        vocab: Size of the vocabulary.
+        pad: Id of the padding token.
+
+    Raises:
+        ConfigError: If a setting is invalid or no model of the family can have its value.
+    """
+    family = _family(data)
+    name = family.name
+    if isinstance(data.get("model"), Mapping):
+        model = data["model"]
+        known = {**family.usual, "vocab": vocab}
+        if "pad" in family.roles:
+            known["pad_id"] = pad
+        if family.decoder is not None:
+            usual = {**family.decoder.usual, **{n: known[n] for n in ("vocab", "pad_id")}}
+            as_encoder = merged(merged(usual, model), nested(family.decoder.fixed))
+            decoder = data.get("decoder", {})
+            tables = [t.get("head") for t in (model, decoder) if isinstance(t, Mapping)]
+            head = {
+                k: v for table in tables if isinstance(table, Mapping) for k, v in table.items()
+            }
+            if head.get("lm_tied") is False and "lm_scaled" not in head:
+                # T5 scales its states only before an output matrix that is tied.
+                as_encoder = merged(as_encoder, {"head": {"lm_scaled": False}})
+            is_table = isinstance(decoder, Mapping)
+            data = {**data, "decoder": merged(as_encoder, decoder) if is_table else decoder}
+            model = {name: value for name, value in model.items() if name != "head"}
+        data = {**data, "model": merged(known, model)}
+    config = decode(config_class(data), data)
+    family.write_config(config.model, config.decoder)
+    if frozenset(config.heads) not in family.architectures:
+        if config.generator is not None:
+            raise ConfigError(
+                f"generator: a folder of {name} cannot hold the head that learns from one; choose "
+                'family = "electra", or leave it out'
+            )
+        raise ConfigError(
+            f"sampling.pairs = {config.sampling.pairs!r}: a folder of {name} cannot hold the head "
+            "that learns it; choose another, or none"
+        )
+    return config
+
+
+def _family(data: Mapping[str, Any]) -> Family:
+    name = data.get("family", BERT.name)
+    if name not in FAMILIES:
+        raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
+    return FAMILIES[name]

@@ -1,0 +1,68 @@
+"""Generative objectives reject the settings that only encoders have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bertkit.config import decode, merged
+from bertkit.errors import ConfigError
+from bertkit.extensions.generation.objectives import DenoisingConfig, NextTokenConfig
+
+MODEL: dict[str, Any] = {"vocab": 100, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
+CAUSAL = {**MODEL, "attention": {"causal": True}}
+RUN = {"model": MODEL, "sampling": {"pairs": "none"}, "train": {"steps": 10}}
+NEXT = {**RUN, "model": CAUSAL, "objective": "next"}
+SPANS = {**RUN, "decoder": CAUSAL, "objective": "spans"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"masking": {"unit": "word"}},
+            r"masking\.unit: not supported with objective = 'next'; rem",
+        ),
+        ({"masking": {"first_mlm_probability": 0.3}}, r"masking\.first_mlm_probability: not supp"),
+        ({"generator": {"hidden": 16, "heads": 2, "intermediate": 32}}, "generator: not supported"),
+        ({"teacher": {"model": "m"}}, "teacher: not supported with objective = 'next'"),
+        (
+            {"model": {"attention": {"causal": False}}},
+            r"requires a causal model, .*; use masked, or",
+        ),
+        ({"decoder": CAUSAL}, "those of an encoder with a decoder; use translate or spans"),
+    ],
+)
+def test_next_token_objective_rejects_a_setting(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decode(NextTokenConfig, merged(NEXT, settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train": {"z_loss": 0.1}},
+        {"train": {"first_window": 8}},
+        {"masking": {"unit": "token"}},
+        {"sampling": {"first_length": 16}},
+    ],
+)
+def test_next_token_objective_accepts_a_setting(settings: dict[str, Any]) -> None:
+    assert decode(NextTokenConfig, merged(NEXT, settings)).heads == ("lm",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"decoder": None},
+            "requires an encoder with a decoder, .* a bidirectional model; use mask",
+        ),
+        ({"sampling": {"first_length": 16}}, r"sampling\.first_length: not supported"),
+        ({"corruption": {"rate": 0.0}}, r"corruption\.rate: expected `float` > 0"),
+    ],
+)
+def test_denoising_objective_rejects_a_setting(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        decode(DenoisingConfig, merged(SPANS, settings))
