@@ -35,6 +35,7 @@ class Extension:
         families: `Family` objects, by the `model_type` of their config.json.
         formats: Subclasses of `ModelFormat`, by the names in `bertkit.checkpoint.formats`, which
             lists the files of each format.
+        tokenizers: Objects of type `TokenizerFormat`, by the `use` of their vocabularies.
         tasks: Subclasses of `Task`, by name.
         pipelines: Subclasses of `ModelPipeline`, or other classes with its method `open`, by name.
         objectives: Subclasses of `PretrainConfig`, by the `objective` of their run files.
@@ -45,13 +46,16 @@ class Extension:
     name: str
     families: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
+    tokenizers: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
     objectives: Mapping[str, str] = field(default_factory=dict)
     pretrainings: Mapping[str, str] = field(default_factory=dict)
 
 
-Kind = Literal["families", "formats", "tasks", "pipelines", "objectives", "pretrainings"]
+Kind = Literal[
+    "families", "formats", "tokenizers", "tasks", "pipelines", "objectives", "pretrainings"
+]
 """Field of `Extension`."""
 
 

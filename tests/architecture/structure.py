@@ -13,8 +13,6 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 EXTENSIONS: dict[str, tuple[str, ...]] = {
     "generation": (
         "checkpoint.generation_config",
-        "text.marian_tokenizer",
-        "text.shared_vocabulary",
         "models.decoding",
         "training.reference_model",
     ),

@@ -11,8 +11,17 @@ SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 
 FLOORS = (  # from the ground up
     ("errors",),
-    ("metrics", "storage", "memory", "threads", "console", "published_keys", "synonyms"),
-    ("text", "batch", "config", "progress", "registry"),
+    (
+        "metrics",
+        "storage",
+        "memory",
+        "threads",
+        "console",
+        "published_keys",
+        "synonyms",
+        "registry",
+    ),
+    ("text", "batch", "config", "progress"),
     ("nn", "data"),
     ("models",),
     ("objectives", "engine", "families"),

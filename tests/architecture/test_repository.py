@@ -50,7 +50,6 @@ HOMES: dict[str, str] = {
     "training/reference_model.py": "extensions/generation/tasks/test_dpo.py",
     "extensions/generation/prepare_pairs.py": "extensions/generation/test_pairs.py",
     "recipes/pretrain_card.py": "recipes/test_pretrain.py",
-    "text/shared_vocabulary.py": "extensions/generation/test_pairs.py",
     "extensions/classic/word_models.py": "checkpoint/test_formats.py",
     "extensions/export/accelerated.py": "pipelines/test_base.py",
     "extensions/export/exported_format.py": "checkpoint/test_formats.py",

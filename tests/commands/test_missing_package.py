@@ -90,7 +90,7 @@ def test_missing_package_is_named_with_its_extra(
 
 
 def test_shared_vocabulary_names_sentencepiece(tmp_path: Path, block: Any) -> None:
-    from bertkit.text.shared_vocabulary import train_shared
+    from bertkit.extensions.generation.shared_vocabulary import train_shared
 
     block("sentencepiece")
     with pytest.raises(BertkitError, match=r"sentencepiece is not installed; run `pip install"):

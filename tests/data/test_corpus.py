@@ -218,10 +218,10 @@ def test_a_manifest_is_read_strictly(
     with pytest.raises(DataError, match=message):
         Corpus.open(corpus.folder)
     path.write_bytes(b'{"format": \xff')
-    with pytest.raises(DataError, match="not a corpus manifest"):
+    with pytest.raises(DataError, match="not a valid manifest"):
         Corpus.open(corpus.folder)
     path.write_text("{}")
-    with pytest.raises(DataError, match="not a corpus manifest"):
+    with pytest.raises(DataError, match="not a valid manifest"):
         Corpus.open(corpus.folder)
 
 

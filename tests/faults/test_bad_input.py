@@ -165,7 +165,7 @@ def other_tokenizer(corpus: Path) -> None:
         (lose_manifest, "no corpus here"),
         (cut_tokens, "where the manifest says"),
         (lose_sentences, "shard-00000.sentences: missing"),
-        (scribble, "not a corpus manifest"),
+        (scribble, "not a valid manifest"),
         (other_tokenizer, "not the tokenizer that"),
     ],
 )

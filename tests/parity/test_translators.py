@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.extensions.generation.test_marian_tokenizer import sentences, write_folder
 from tests.parity.test_decoders import CHOICES, near_in, same_tokens
 from tests.parity.test_tokenizer import t5_folder
-from tests.text.test_marian_tokenizer import sentences, write_folder
 from torch import Tensor
 
 import bertkit

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tests.text.test_marian_tokenizer import sentences, write_folder
+from tests.extensions.generation.test_marian_tokenizer import sentences, write_folder
 
 import bertkit
 from bertkit.checkpoint.generation_config import FILE

@@ -66,13 +66,3 @@ def test_a_refusal_writes_nothing(texts: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"missing\.txt"):
         train_vocabulary([tmp_path / "missing.txt"], kind="wordpiece", size=500, out=out)
     assert not out.exists()
-
-
-def test_long_lines_are_learned_from_where_languages_share_a_vocabulary(tmp_path: Path) -> None:
-    """SentencePiece leaves out what is longer than 4,192 bytes where it is not told otherwise."""
-    long = "Ω Ж paragraph " * 400
-    (tmp_path / "a.txt").write_text(f"{long}\nwords and more words\n" * 3, encoding="utf-8")
-    tokenizer = train_vocabulary(
-        tmp_path / "a.txt", out=tmp_path / "vocab", kind="unigram", use="translate", size=20
-    )
-    assert tokenizer.unk not in tokenizer.encode("Ω Ж paragraph").ids

@@ -426,16 +426,27 @@ def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return size[owner] + (place < longer[owner]), pieces
 
 
-def _read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path, kind: Any, version: int) -> Any:
+    """Read the manifest of prepared text, of type `kind`.
+
+    Raises:
+        DataError: If it is damaged or has another format version.
+    """
     try:
         content = storage.read_bytes(path, DataError, most=storage.VOCABULARY)
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{path}: not a corpus manifest ({error}); prepare it again") from None
-    if manifest.format != FORMAT:
+        raise DataError(f"{path}: not a valid manifest ({error}); prepare it again") from None
+    if manifest.format != version:
         raise DataError(
-            f"{path}: format {manifest.format}, this bertkit reads {FORMAT}; prepare it again"
+            f"{path}: format {manifest.format}, this bertkit reads {version}; prepare it again"
         )
+    return manifest
+
+
+def _read_manifest(path: Path) -> Manifest:
+    """Read the manifest of a corpus, and check that each shard has the hashes of all parts."""
+    manifest: Manifest = read_manifest(path, Manifest, FORMAT)
     for i, shard in enumerate(manifest.shards):
         if set(shard.sha256) != set(PARTS):
             raise DataError(f"{path}: shards[{i}].sha256: wants {', '.join(PARTS)}")

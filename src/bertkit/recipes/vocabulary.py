@@ -13,8 +13,8 @@ from bertkit.errors import ConfigError
 from bertkit.progress import progress
 from bertkit.storage import refuse_used
 from bertkit.synonyms import check_keywords
-from bertkit.text.shared_vocabulary import train_shared
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_files import TOKENIZERS
 from bertkit.text.vocabulary_training import Kind, Use, train
 
 
@@ -59,8 +59,7 @@ def train_vocabulary(
         raise ConfigError(f"use: a vocabulary to translate with is unigram, not {kind}")
     with progress() as bar:
         if use == "translate":
-            tokenizer = train_shared(_watched(texts, bar), out, size=size)
-            return _said(tokenizer, out, size)
+            return _said(TOKENIZERS[use].train(_watched(texts, bar), out, size=size), out, size)
         tokenizer = train(
             _watched(texts, bar),
             kind=kind,

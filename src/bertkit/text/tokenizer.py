@@ -35,12 +35,12 @@ from bertkit.text.encoding import (
     with_prompts,
     words_lose_their_space,
 )
-from bertkit.text.marian_tokenizer import Numbering
-from bertkit.text.marian_tokenizer import Side as Language
 from bertkit.text.special_tokens import find_specials, is_special, required
 from bertkit.text.tokenizer_classes import SETTINGS
 from bertkit.text.tokenizer_files import (
     MOST_PIECES,
+    Language,
+    Numbering,
     fingerprint,
     lowercase,
     normalizer_settings,
@@ -93,8 +93,8 @@ class Tokenizer:
         """Read a Hugging Face folder, its tokenizer.json, or a Google vocab.txt.
 
         A folder gives tokenizer.json if it has one, else vocab.txt, else vocab.json with
-        merges.txt, else Marian's source.spm and vocab.json; `side` is which texts it is for, where
-        a translator has a model for each of its languages. Where tokenizer_config.json names
+        merges.txt, else the files of an extension, as Marian's; `side` is which texts it is for,
+        where a translator has a model for each of its languages. Where tokenizer_config.json names
         lower-casing, accents or Chinese characters, it wins over tokenizer.json, as in
         `transformers`. Where nothing names lower-casing, a vocab.txt is taken as cased if any piece
         but the `[...]` ones has a capital: an uncased vocabulary cannot hold one.
@@ -111,12 +111,12 @@ class Tokenizer:
         """The same settings, with `changes`, and special tokens over another `core`, which is taken
         over.
 
-        Raises: TokenizerError where ids are not those of a core (Marian).
+        Raises: TokenizerError where ids are not those of a core.
         """
         if self._numbering is not None:
             raise TokenizerError(
-                f"{self.source}: the pieces of two SentencePiece models share its ids; it cannot "
-                "be changed, only trained anew"
+                f"{self.source}: cannot be changed, because its ids are in a separate file; train "
+                "a new tokenizer"
             )
         roles = {f"{role}_token": token for role, token in self._specials.items()}
         return Tokenizer(core, {**self._settings, **roles, **(changes or {})}, self.source)
@@ -128,8 +128,8 @@ class Tokenizer:
         return self.remade(core, changes)
 
     def save(self, folder: str | Path, *, segments: bool = True) -> None:
-        """Write tokenizer.json, tokenizer_config.json and, for WordPiece, vocab.txt; of Marian's
-        its own files.
+        """Write tokenizer.json, or the files that it was read from, tokenizer_config.json, and, for
+        WordPiece, vocab.txt.
 
         `transformers` opens the folder and gives the same ids; without `segments` it gives no
         segment of each token, for a model that knows none. Each file is replaced whole.
@@ -145,8 +145,7 @@ class Tokenizer:
             lines = (self.core.id_to_token(i) or f"[hole{i}]" for i in range(self.vocab_size))
             write_text(folder / "vocab.txt", "".join(piece + "\n" for piece in lines))
         config = {**self._settings, **normalizer_settings(self.core)}
-        usual = usual_class(self.core) if self._numbering is None else "MarianTokenizer"
-        config.setdefault("tokenizer_class", usual)
+        config.setdefault("tokenizer_class", usual_class(self.core))
         config |= {f"{role}_token": token for role, token in self._specials.items()}
         # Always written: the default of a class of transformers may differ.
         types = ["token_type_ids"] if segments and self._has_types else []

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertkit.errors import BertkitError, TokenizerError
+from bertkit.registry import Registry
 from bertkit.storage import VOCABULARY
 from bertkit.text.file_limits import check_json, check_tokens
-from bertkit.text.marian_tokenizer import Numbering, Side, open_marian
 from bertkit.text.special_tokens import ROLES, find_specials, lacks, named_token, required
 from bertkit.text.tokenizer_classes import CLASSES, name_class
 from bertkit.text.tokenizer_config import (
@@ -27,6 +29,26 @@ from bertkit.text.tokenizer_config import (
     read_text,
 )
 
+Language = Literal["source", "target"]
+"""Texts of a tokenizer: those that a translator reads, or those that it generates."""
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Ids of tokens, if they differ from the ids of the `tokenizers` object.
+
+    Other tokens are unknown.
+    """
+
+    ids: Mapping[str, int]
+    files: Mapping[str, bytes] = field(repr=False)
+    """Files of the tokenizer, which are saved unchanged."""
+
+    @cached_property
+    def pieces(self) -> dict[int, str]:
+        """The token of each id."""
+        return {i: piece for piece, i in self.ids.items()}
+
 
 class Opened(NamedTuple):
     """A tokenizer, the settings beside it, and what to name in messages about it."""
@@ -36,6 +58,19 @@ class Opened(NamedTuple):
     source: Path
     numbering: Numbering | None = None
 
+
+class TokenizerFormat(NamedTuple):
+    """Tokenizer files that an extension adds."""
+
+    file: str
+    """File that each directory of this format contains."""
+    open: Callable[[Path, dict[str, Any], Language], Opened]
+    train: Callable[..., Any]
+    """Train a vocabulary: texts, directory, and `size` -> `Tokenizer`."""
+
+
+TOKENIZERS: Mapping[str, TokenizerFormat] = Registry("tokenizers", {})
+"""Formats of tokenizers by the `use` of their vocabularies."""
 
 WORD_END = "</w>"
 """What GPT's vocabulary marks the last piece of a word by."""
@@ -59,7 +94,12 @@ def usable(source: str) -> Iterator[None]:
         ) from None
 
 
-def open_tokenizer(path: Path, side: Side = "source") -> Opened:
+def open_tokenizer(path: Path, side: Language = "source") -> Opened:
+    """Open a tokenizer file, or the tokenizer of a directory.
+
+    Raises:
+        TokenizerError: If there is no tokenizer, or a file is damaged.
+    """
     if not path.exists():
         raise TokenizerError(
             f"{path}: no such file or folder; name a folder with tokenizer.json or vocab.txt"
@@ -76,10 +116,10 @@ def open_tokenizer(path: Path, side: Side = "source") -> Opened:
         named = _class_of(path, settings, "merges.txt")
         settings = _with_tokens(settings, named)
         return Opened(_pair_merges(path, settings, named), settings, path)
-    if (path / "source.spm").is_file():
-        _class_of(path, settings, "source.spm")
-        core, numbering = open_marian(path, settings, side)
-        return Opened(core, settings, path, numbering)
+    for other in TOKENIZERS.values():
+        if (path / other.file).is_file():
+            _class_of(path, settings, other.file)
+            return other.open(path, settings, side)
     for sentencepiece in sorted(path.glob("*.model")):
         raise TokenizerError(_not_readable(sentencepiece))
     raise TokenizerError(

@@ -107,8 +107,8 @@ def train(
     are left to the unknown token (byte-level BPE has none). A vocabulary comes out smaller if
     the text has fewer pieces that occur `min_frequency` times. `use` write is for models that
     write, whose texts have no frame: GPT-2's, of `bpe` alone; spans for those that learn from
-    damaged text: T5's, with a hundred tokens that stand for spans, `bpe` too. (One to translate
-    with is learned by `text.shared_vocabulary`.)
+    damaged text: T5's, with a hundred tokens that stand for spans, `bpe` too. (`train_vocabulary`
+    trains one to translate with.)
     Raises: ConfigError if `size` is below specials plus alphabet, naming the minimum; DataError
     if there is no text or it is not Unicode.
     """

@@ -9,8 +9,8 @@ import pytest
 import torch
 from msgspec import structs
 from tests.extensions.generation.tasks.test_seq2seq import write_model
+from tests.extensions.generation.test_marian_tokenizer import sentences
 from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the fixture)
-from tests.text.test_marian_tokenizer import sentences
 
 import bertkit
 from bertkit.errors import DataError

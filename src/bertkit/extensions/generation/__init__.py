@@ -18,6 +18,7 @@ EXTENSION = Extension(
         "dpo": "bertkit.extensions.generation.tasks.dpo:Dpo",
         "seq2seq": "bertkit.extensions.generation.tasks.seq2seq:Seq2seq",
     },
+    tokenizers={"translate": "bertkit.extensions.generation.marian_tokenizer:MARIAN"},
     objectives={
         "next": "bertkit.extensions.generation.objectives:NextTokenConfig",
         "translate": "bertkit.extensions.generation.objectives:TranslationConfig",

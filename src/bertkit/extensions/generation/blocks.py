@@ -82,12 +82,12 @@ def block(
     `begin` is by default the end token. Without an end token it is the text only.
     """
     if end is None:
-        tokens = text[start : start + length + 1].astype(np.int64)
-        return TokenBlock(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
-    tokens = text[max(start - 1, 0) : start + length].astype(np.int64)  # one more, to be predicted
-    begins, ends = start == 0, start + length > len(text)
-    first = end if begin is None else begin
-    tokens = np.concatenate([[first] * begins, tokens, [end] * ends]).astype(np.int64)
+        tokens: NDArray[Any] = text[start : start + length + 1]  # one more, to be predicted
+    else:
+        begins = [end if begin is None else begin] * (start == 0)
+        ends = [end] * (start + length > len(text))
+        tokens = np.concatenate([begins, text[max(start - 1, 0) : start + length], ends])
+    tokens = tokens.astype(np.int64)
     return TokenBlock(tokens[:-1], np.zeros(len(tokens) - 1, dtype=np.int64), tokens[1:])
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bertkit import storage
 from bertkit.batch import Batch
-from bertkit.data.corpus import PreparedText, check_ids, check_total
+from bertkit.data.corpus import PreparedText, check_ids, check_total, read_manifest
 from bertkit.data.shuffling import Purpose, Shuffled, generator
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
@@ -64,15 +64,7 @@ class Pairs(PreparedText):
             raise DataError(
                 f"{folder}: no pairs here (no manifest.json); make them by `bertkit prepare pairs`"
             )
-        try:
-            content = storage.read_bytes(path, DataError)
-            manifest = msgspec.json.decode(content, type=PairManifest)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(
-                f"{path}: no manifest of pairs ({error}); make some with `bertkit prepare pairs`"
-            ) from None
-        if manifest.format != FORMAT:
-            raise DataError(f"{path}: format {manifest.format}; prepare the pairs again")
+        manifest: PairManifest = read_manifest(path, PairManifest, FORMAT)
         pairs = Pairs(folder, manifest)
         width = np.dtype(manifest.dtype).itemsize
         for side in SIDES:

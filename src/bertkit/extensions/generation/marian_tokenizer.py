@@ -3,21 +3,17 @@ is written, and one numbering of the pieces of both. Junczys-Dowmunt et al. 2018
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertkit.errors import TokenizerError
+from bertkit.extensions.generation.shared_vocabulary import train_shared
 from bertkit.storage import VOCABULARY, read_bytes, read_json
 from bertkit.text.file_limits import check_added, check_charsmap, check_tokens
-
-Side = Literal["source", "target"]
-"""Which texts are tokenized: those that a translator reads, or those that it writes."""
+from bertkit.text.tokenizer_files import Language, Numbering, Opened, TokenizerFormat
 
 FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
 """Of a folder; the last where each side has a numbering of its own."""
@@ -26,29 +22,11 @@ UNIGRAM, NORMAL, UNKNOWN, USER = 1, 1, 2, 4
 """Kinds of models and of pieces, as SentencePiece's files number them."""
 
 
-@dataclass(frozen=True)
-class Numbering:
-    """The ids of pieces, where they are not those of the `tokenizers` object.
+def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opened:
+    """Open the SentencePiece model of one side, with the ids of the vocabulary.
 
-    A piece that is not among them is unknown.
-    """
-
-    ids: Mapping[str, int]
-    files: Mapping[str, bytes] = field(repr=False)
-    """What the folder holds, to be saved as it was."""
-
-    @cached_property
-    def pieces(self) -> dict[int, str]:
-        """The piece of each id."""
-        return {i: piece for piece, i in self.ids.items()}
-
-
-def open_marian(
-    folder: Path, settings: Mapping[str, Any], side: Side
-) -> tuple[tokenizers.Tokenizer, Numbering]:
-    """The pieces of one side's SentencePiece model, and the ids that the vocabulary gives them.
-
-    Raises: TokenizerError naming the file that is missing, damaged or of another kind.
+    Raises:
+        TokenizerError: If a file is missing, damaged, or of another type.
     """
     present = [name for name in FILES if (folder / name).is_file()]
     files = {name: read_bytes(folder / name, TokenizerError, most=VOCABULARY) for name in present}
@@ -72,7 +50,8 @@ def open_marian(
         pair="$A $B </s>",
         special_tokens=[("</s>", core.token_to_id("</s>"))],
     )
-    return core, Numbering(ids, files)
+    settings = {"tokenizer_class": "MarianTokenizer", **settings}
+    return Opened(core, settings, folder, Numbering(ids, files))
 
 
 def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
@@ -117,3 +96,6 @@ def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
     core.decoder = decoders.Metaspace(prepend_scheme=scheme)
     core.add_tokens([piece.piece for piece in model.pieces if piece.type == USER])
     return core
+
+
+MARIAN = TokenizerFormat("source.spm", open_marian, train_shared)

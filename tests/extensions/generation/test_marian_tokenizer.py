@@ -156,7 +156,7 @@ def test_roles_are_those_that_have_an_id(folder: Path) -> None:
     [ids] = tokenizer.ids(["a</s>"])
     assert tokenizer.eos not in ids
     assert tokenizer.starts_word[tokenizer.encode("the list").ids[0]]
-    with pytest.raises(TokenizerError, match="two SentencePiece models share its ids"):
+    with pytest.raises(TokenizerError, match="because its ids are in a separate file"):
         tokenizer.remade(tokenizer.core)
 
 
