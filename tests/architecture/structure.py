@@ -14,7 +14,6 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
     "generation": (
         "checkpoint.generation_config",
         "models.decoding",
-        "training.reference_model",
     ),
     "classic": (
         "models.recurrent",

@@ -47,7 +47,7 @@ HOMES: dict[str, str] = {
     "extensions/generation/bleu.py": "recipes/test_translate.py",
     "tasks/labeled_text.py": "tasks/test_classify.py",
     "extensions/generation/tasks/language.py": "extensions/generation/tasks/test_seq2seq.py",
-    "training/reference_model.py": "extensions/generation/tasks/test_dpo.py",
+    "extensions/generation/tasks/reference_model.py": "extensions/generation/tasks/test_dpo.py",
     "extensions/generation/prepare_pairs.py": "extensions/generation/test_pairs.py",
     "recipes/pretrain_card.py": "recipes/test_pretrain.py",
     "extensions/classic/word_models.py": "checkpoint/test_formats.py",

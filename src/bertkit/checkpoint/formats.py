@@ -150,6 +150,10 @@ class ModelFormat:
         """Load the model to compute states of single words."""
         return self.load_frozen(settings)
 
+    def load_neighbors(self) -> Any:
+        """Load a function of a word and a number N that returns its N most similar words."""
+        raise self.mismatch("a file of word vectors")
+
     def load_pipelines(self, settings: LoadSettings) -> Any:
         """Load the model with all pipelines that it supports."""
         raise self.mismatch("a model that can be served")

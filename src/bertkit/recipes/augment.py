@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from bertkit.batch import Batch
+from bertkit.checkpoint.formats import FORMATS
 from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError
 from bertkit.pipelines import pipeline
@@ -23,7 +24,6 @@ from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.word_vectors import Vectors
 
 WORD = re.compile(r"[^\W\d_]+")
 """What may be replaced: a run of letters."""
@@ -36,6 +36,9 @@ LONGEST_WORD = 100
 
 CANDIDATE_FACTOR = 4
 """So many times the candidates are asked of the model, since pieces inside words are none."""
+
+Neighbors = Callable[[str, int], list[str]]
+"""Function that returns up to N words with the most similar vectors; none for an unknown word."""
 
 Candidates = Mapping[tuple[int, int], Sequence[str]]
 """For each word of a text, by where it stands, what may be put there."""
@@ -85,12 +88,12 @@ def augment(
             "candidate at least, and a share above 0 and up to 1"
         )
     guesser = Guesser(model, candidates, device)
-    near = None if vectors is None else Vectors.load(vectors)
+    neighbors = None if vectors is None else FORMATS["word-vectors"](vectors).load_neighbors()
     rows: Sequence[LabelExample] = read_examples(Classify, data, reading)
     lines, changed = [], 0
     for number, row in enumerate(rows):
         parts = [row.text, *([] if row.pair is None else [row.pair])]
-        known = [_candidates(part, guesser, near, candidates) for part in parts]
+        known = [_candidates(part, guesser, neighbors, candidates) for part in parts]
         for copy in range(copies + 1):
             rng = np.random.default_rng((seed, number, copy))
             texts = [
@@ -115,15 +118,15 @@ def replaced(text: str, candidates: Candidates, share: float, rng: np.random.Gen
     return "".join([*pieces, text[end:]])
 
 
-def _candidates(text: str, guesser: Guesser, near: Vectors | None, count: int) -> Candidates:
+def _candidates(text: str, guesser: Guesser, neighbors: Neighbors | None, count: int) -> Candidates:
+    """Return the replacements of each word of a text: from the model, or its nearest words."""
     places = [(match.start(), match.end()) for match in WORD.finditer(text)]
     known = [place for place in places if guesser.knows(text[slice(*place)])]
     candidates = dict(zip(known, guesser(text, known), strict=True))
-    if near is not None:
+    if neighbors is not None:
         for place in places:
-            word = text[slice(*place)].lower()
-            if place not in candidates and word in near:
-                candidates[place] = [other for other, _ in near.nearest(word, count)]
+            if place not in candidates:
+                candidates[place] = neighbors(text[slice(*place)].lower(), count)
     return {place: words for place, words in candidates.items() if words}
 
 

@@ -50,7 +50,6 @@ from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.master_weights import Masters, rows_read
 from bertkit.training.optimizer import CRF_RATE, adamw
-from bertkit.training.reference_model import with_start
 from bertkit.training.run import Resume, Run
 from bertkit.training.schedule import schedule
 from bertkit.training.state import State
@@ -348,10 +347,10 @@ def _train(
 
 
 def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, start: int) -> Epochs:
-    """Return the epochs of a run, after the outputs of the start model are added to features."""
+    """Return the epochs of a run, after the outputs of the initial model are added to features."""
     task, max_batch_tokens = learner.task, settings.max_batch_tokens
-    if task.from_start:
-        learner.features, learner.dev_features = with_start(
+    if task.add_reference is not None:
+        learner.features, learner.dev_features = task.add_reference(
             run,
             task,
             learner.features,

@@ -8,7 +8,7 @@ the command line are the same for all. One from outside the package is named mod
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -174,9 +174,10 @@ class Task(ABC, Generic[E, A]):
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
     """What must be learned from in one batch: nothing but a sequence itself, the sequences of an
     example (the choices of a question), or all of a step (texts that are compared)."""
-    from_start: ClassVar[bool] = False
-    """Whether it learns from what the model said before it learned: a feature's `teacher_outputs`
-    are then the model's own outputs at the start."""
+    add_reference: ClassVar[Callable[..., tuple[list[Feature], list[Feature]]] | None] = None
+    """Function that sets `teacher_outputs` of features to the outputs of the initial model, if the
+    loss compares with them. Arguments: run, task, train and dev features, `start` (the last step),
+    and `max_batch_tokens`."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)

@@ -32,7 +32,7 @@ def dev_loss(
     Returns:
         The loss, or infinity if it is not a number or the features have no targets.
     """
-    if not features or any(feature.target is None for feature in features) or task.from_start:
+    if not features or any(feature.target is None for feature in features) or task.add_reference:
         return math.inf
     units = [[f] for f in features] if task.batching == "sequence" else group(features)
     units = sorted(filter(None, units), key=lambda unit: sum(f.tokens for f in unit))

@@ -58,7 +58,7 @@ class TaskTeacher:
 
     def check(self, task: Task[Any, Any], student: Model) -> None:
         """Raises: ConfigError for a student whose answers cannot be compared with the teacher's."""
-        if task.from_start:
+        if task.add_reference is not None:
             raise ConfigError(
                 f"teacher: {task.name} learns from where a model began, and from no teacher; name "
                 "one that another task tuned"

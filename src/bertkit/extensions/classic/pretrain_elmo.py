@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -124,8 +125,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     check_record(run, config, text, tokenizer)
     names = tokenizer.pieces(range(tokenizer.vocab_size))
     words = names[: config.softmax.words]
-    parts = run.ranks.share(train.parts)
-    samples = _Samples(text, tokenizer, names, len(words), config, parts)
+    samples = _Samples(text, tokenizer, names, config, run.ranks.share(train.parts))
 
     torch.manual_seed(train.seed)
     model = new_bilm(config.model, CHARACTERS, len(words)).to(device)
@@ -165,33 +165,26 @@ class _Samples:
     """The batches of every step, from the step's number alone, and the held-out ones."""
 
     def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        names: list[str],
-        size: int,
-        config: ElmoRun,
-        parts: range,
+        self, corpus: Corpus, tokenizer: Tokenizer, names: list[str], config: ElmoRun, parts: range
     ) -> None:
         self.train, self.parts = config.train, parts
-        marks = tokenizer.bos, tokenizer.eos, tokenizer.unk
-        characters = config.model.char_cnn.max_characters_per_token
-
-        def of(volume: Corpus, documents: Any, seed: int) -> WholeWordSentences:
-            return WholeWordSentences(
-                volume, names, marks=marks, size=size, characters=characters,
-                documents=documents, seed=seed,
-            )  # fmt: skip
+        sentences = partial(
+            WholeWordSentences,
+            names=names,
+            marks=(tokenizer.bos, tokenizer.eos, tokenizer.unk),
+            size=min(config.softmax.words, len(names)),
+            characters=config.model.char_cnn.max_characters_per_token,
+        )
 
         def opened(volume: Corpus) -> WholeWordSentences:
-            learned, _ = split_documents(volume, config.held_out)
-            return of(volume, learned, seed)
+            documents, _ = split_documents(volume, config.held_out)
+            return sentences(volume, documents=documents, seed=seed)
 
         seed = config.train.seed
         self.main = in_volumes(corpus, opened, size=lambda v: v.sentences, seed=seed)
         volume = corpus.first_volume
         _, held_out = split_documents(volume, config.held_out)
-        self._evaluated = of(volume, held_out, 0) if len(held_out) else None
+        self._evaluated = sentences(volume, documents=held_out, seed=0) if len(held_out) else None
 
     def batches(self, step: int) -> list[Batch]:
         """Those of a step that are this process's."""

@@ -22,6 +22,7 @@ from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat, Message
 from bertkit.extensions.generation.messages import Preference, read_preferences
 from bertkit.extensions.generation.tasks.language import WordsTask, refuse_encoders
+from bertkit.extensions.generation.tasks.reference_model import add_reference
 from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
@@ -72,7 +73,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
     Answer = PreferenceAnswer
     long = ("truncate", "error")
     batching = "example"
-    from_start = True
+    add_reference = staticmethod(add_reference)
 
     @classmethod
     def read(

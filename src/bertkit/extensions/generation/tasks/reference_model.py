@@ -1,4 +1,4 @@
-"""What a model said before it learned, for tasks that learn from the difference."""
+"""Outputs of the initial model, for tasks whose loss compares with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertkit.training.run import Run
 FILE = "start.safetensors"
 
 
-def with_start(
+def add_reference(
     run: Run,
     task: Task[Any, Any],
     train: Sequence[Feature],
@@ -32,16 +32,19 @@ def with_start(
     start: int,
     max_batch_tokens: int,
 ) -> tuple[list[Feature], list[Feature]]:
-    """The features with the outputs of the model that the run begins with.
+    """Return the features with the outputs of the initial model of a run.
 
-    They are computed once, before the first step, and kept beside the checkpoints: no second model
-    is in memory. Those of train are in the numbers that the model learns in, so that the first
-    difference is none; those of dev in fp32, as epochs are scored.
-    Raises: CheckpointError where those of a run that goes on are lost.
+    They are computed once, before the first step, and stored next to the checkpoints, so that no
+    second model is in memory. Train outputs are computed in the training precision, so the
+    difference is zero at the first step. Dev outputs are computed in fp32, as in the evaluation
+    after each epoch.
+
+    Raises:
+        CheckpointError: If the outputs of a resumed run are missing.
     """
     path = run.out / CHECKPOINTS / FILE
     if start == 0:
-        say(f"{task.name}: what the model says of all examples before it learns")
+        say(f"{task.name}: computing the outputs of the initial model")
         masters = run.state.masters
         path.parent.mkdir(exist_ok=True)
         engine = Engine(masters.model.eval(), precision=None, max_batch_tokens=max_batch_tokens)
@@ -52,23 +55,25 @@ def with_start(
             write_tensors(partial, kept)
     else:
         kept = _read(path)
-    return _dealt(path, train, kept.get("train")), _dealt(path, dev, kept.get("dev"))
+    return _assign(path, train, kept.get("train")), _assign(path, dev, kept.get("dev"))
 
 
 def _outputs(task: Task[Any, Any], engine: Engine, features: Sequence[Feature]) -> Tensor:
+    """Return the outputs of all features, concatenated."""
     return torch.from_numpy(np.concatenate(task.run(engine, features)))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    """Read the stored outputs of a resumed run."""
     if not path.exists():
         raise CheckpointError(
-            f"{path}: missing, and without it the run cannot go on; start over in another --out"
+            f"{path}: missing, so the run cannot be resumed; start over in another --out"
         )
     return read_file(path, "start over in another --out")[0]
 
 
-def _dealt(path: Path, features: Sequence[Feature], outputs: Tensor | None) -> list[Feature]:
-    """To each feature the rows that are its own."""
+def _assign(path: Path, features: Sequence[Feature], outputs: Tensor | None) -> list[Feature]:
+    """Return the features, each with its rows of the outputs."""
     counts = [1 if f.token_indices is None else len(f.token_indices) for f in features]
     if outputs is None or len(outputs) != sum(counts):
         raise CheckpointError(f"{path}: damaged; start over in another --out")
