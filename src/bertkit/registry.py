@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any
 
 from bertkit.errors import ConfigError
 
@@ -53,12 +53,6 @@ class Extension:
     pretrainings: Mapping[str, str] = field(default_factory=dict)
 
 
-Kind = Literal[
-    "families", "formats", "tokenizers", "tasks", "pipelines", "objectives", "pretrainings"
-]
-"""Field of `Extension`."""
-
-
 class Registry(Mapping[str, Any]):
     """Objects of one kind by name: those of the core, then those that extensions add.
 
@@ -67,7 +61,7 @@ class Registry(Mapping[str, Any]):
         core: Places of the objects of the core, as in `Extension`.
     """
 
-    def __init__(self, kind: Kind, core: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, core: Mapping[str, str]) -> None:
         self.kind, self.core = kind, core
 
     @property

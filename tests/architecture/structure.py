@@ -20,7 +20,6 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
         "models.seq2seq",
         "text.word_vectors",
     ),
-    "export": ("engine.quantize",),
 }
 """Modules of extensions that are not in `extensions/` yet, because the core imports them."""
 

@@ -12,7 +12,7 @@ from tests.factories import tiny_model
 
 from bertkit.batch import Batch
 from bertkit.engine.engine import Engine, Forward
-from bertkit.engine.quantize import calibrate, unavailable
+from bertkit.extensions.export.int8_layers import calibrate, calibrated, unavailable
 from bertkit.models.model import Model
 from bertkit.nn.pooling import first, mean
 from bertkit.text.encoding import Encoding
@@ -120,7 +120,7 @@ def test_integers_reach_heads_at_tokens(
     int8 = calibrate(model, [batch for _, batch in exact.batches(encodings)])
     pairs = zip(
         exact.run(encodings, of_task(head), indices),
-        Engine(model, int8=int8).run(encodings, of_task(head), indices),
+        Engine(model, int8=calibrated(int8)).run(encodings, of_task(head), indices),
         strict=True,
     )
     apart = [np.abs(a - b).max(initial=0) for a, b in pairs]

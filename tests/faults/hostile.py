@@ -14,8 +14,8 @@ from tests.faults.damage import read_header
 from bertkit.checkpoint.directory import load, save
 from bertkit.checkpoint.pooling import write_pooling
 from bertkit.engine.engine import Engine
-from bertkit.engine.quantize import calibrate, unavailable
 from bertkit.extensions.export.exported import RECORD
+from bertkit.extensions.export.int8_layers import calibrate, unavailable
 from bertkit.extensions.export.int8_record import Quality, write_int8
 from bertkit.extensions.export.tuning_record import Tuned, processor_and_instructions, write_tuned
 from bertkit.families import FAMILIES

@@ -390,7 +390,7 @@ def test_a_run_of_other_samples_is_not_resumed(corpus: Path, tmp_path: Path) -> 
     record = json.loads((out / "run.json").read_text(encoding="utf-8"))
     del record["draws"]
     (out / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(ConfigError, match="a version of bertkit that draws other samples"):
+    with pytest.raises(ConfigError, match="a version that draws other samples"):
         pretrain(settings, corpus=corpus, out=out, resume=True)
 
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Tokens, by_length
-from bertkit.engine.packed_linear import packed
+from bertkit.engine.packed_linear import Replace, packed
 from bertkit.engine.pruned_heads import without_dead_heads
-from bertkit.engine.quantize import Int8
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
 from bertkit.text.encoding import Encoding
@@ -48,7 +47,7 @@ class Engine:
 
     With `batch_invariant` a text's states are the same to the last bit whatever it is run with (on
     one machine, with as many threads), for each goes through the model by itself: slower. `int8`
-    says which linear layers compute in integers. `precision` None runs the model itself, as it is,
+    replaces linear layers by layers in integers. `precision` None runs the model itself, as it is,
     in place of a copy that is packed for inference. The copy computes on `device`, by default where
     the model is.
     """
@@ -60,7 +59,7 @@ class Engine:
         precision: Precision | None = "fp32",
         max_batch_tokens: int = MAX_BATCH_TOKENS,
         batch_invariant: bool = False,
-        int8: Int8 | None = None,
+        int8: Replace | None = None,
         device: str | None = None,
     ) -> None:
         weight = next(model.parameters())

@@ -7,6 +7,7 @@ activation is computed on the way out (notes/2026-11.md).
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -14,8 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from bertkit import memory
-from bertkit.engine import quantize
-from bertkit.engine.quantize import Int8, Int8Linear, Int8RowsLinear, trial
 from bertkit.errors import DeviceError
 from bertkit.models.heads import CausalLM
 from bertkit.models.lora import merged
@@ -43,6 +42,44 @@ class PackedLinear(nn.Module):
         return out
 
 
+LAYERS: Mapping[type[nn.Module], tuple[str, ...]] = {
+    CrossAttention: ("q", "kv", "out"),
+    Attention: ("qkv", "out"),
+    FeedForward: ("up", "down"),
+}
+"""Linear layers of the parts of a block."""
+
+Replace = Callable[[Model, Model], None]
+"""Function that replaces layers of a copy of a model, given the copy and the model."""
+
+
+def linear_layers(stack: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return the name, the parent and the attribute of each linear layer of all blocks."""
+    return [
+        (f"{name}.{attribute}", part, attribute)
+        for name, part in stack.named_modules()
+        for attribute in LAYERS.get(type(part), ())
+    ]
+
+
+def fused_activation(part: nn.Module, attribute: str) -> str | None:
+    """Return the activation after a layer, if oneDNN can compute it with the layer."""
+    if attribute != "up" or part.gated:
+        return None
+    names = {function: name for name, function in ACTIVATIONS.items() if name in NAMES}
+    return names.get(cast(Any, part.activation))
+
+
+def trial() -> tuple[nn.Linear, Tensor]:
+    """Return a layer and its input to test operators with, which are always the same.
+
+    The state of torch's generator does not change, so a seed has the same effect in every process.
+    """
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(0)
+        return nn.Linear(32, 64), torch.randn(8, 32)
+
+
 @cache
 def unavailable(dtype: torch.dtype) -> str | None:
     """None, or why this build of torch cannot pack (the operators are not public API)."""
@@ -61,14 +98,19 @@ def unavailable(dtype: torch.dtype) -> str | None:
 def packed(
     model: Model,
     dtype: torch.dtype,
-    int8: Int8 | None = None,
+    int8: Replace | None = None,
     device: torch.device | None = None,
 ) -> Model:
-    """A copy of the model for inference, its large linear layers packed where that is possible.
+    """Return a copy of the model for inference, with packed linear layers if they are available.
 
-    `int8` names those that compute in integers, and how their inputs are rounded, or says that all
-    do by rows; `device` is where the copy lies, by default where the model does.
-    Raises: DeviceError where they cannot, or where the device has too little memory.
+    Args:
+        model: The model.
+        dtype: Precision of the copy.
+        int8: Function that replaces layers by layers in integers.
+        device: Device of the copy. Default: the device of the model.
+
+    Raises:
+        DeviceError: If int8 is not available, or the device lacks memory.
     """
     memory.retain_freed()
     exact = merged(model)
@@ -83,21 +125,18 @@ def packed(
     _place(model.encoder)
     on_cpu = device.type == "cpu"
     reason = unavailable(dtype) if on_cpu else f"layers are not packed on {device.type}"
-    if int8:
-        reason = reason or quantize.unfit(model) or quantize.unavailable()
     if reason is not None:
-        if int8:
+        if int8 is not None:
             raise DeviceError(f"int8: {reason}; choose another --precision")
         return model
-    _pack(model.encoder, exact.encoder, dtype, int8 or {})
-    if model.decoder is not None:
-        assert exact.decoder is not None
-        _pack(model.decoder, exact.decoder, dtype, int8 if int8 == "rows" else {})
-    for name, head in model.heads.items():
-        if isinstance(head, CausalLM):  # it runs at every step, MaskedLM at a few places
-            of: Any = exact.heads[name]
-            by_rows = int8 == "rows"
-            head.product = Int8RowsLinear(of, dtype) if by_rows else PackedLinear(head)
+    if int8 is not None:
+        int8(model, exact)
+    for stack in filter(None, (model.encoder, model.decoder)):
+        _pack(stack)
+    for head in model.heads.values():
+        # CausalLM runs at every step; MaskedLM runs at a few positions.
+        if isinstance(head, CausalLM) and head.product is None:
+            head.product = PackedLinear(head)
     return model
 
 
@@ -112,34 +151,12 @@ def _place(stack: nn.Module) -> None:
             part.distant = part.of_distances(vectors)
 
 
-def _pack(stack: nn.Module, exact: nn.Module, dtype: torch.dtype, int8: Int8) -> None:
-    """Pack its layers in place; `exact` has the weights that are rounded."""
-    names = {function: name for name, function in ACTIVATIONS.items()}
-    weights = dict(exact.named_modules())
-
-    def place(
-        part: nn.Module, where: str, name: str, activation: str | None = None, after: str = ""
-    ) -> None:
-        path, linear = f"{where}.{name}", cast(nn.Linear, getattr(weights[where], name))
-        if int8 == "rows":
-            setattr(part, name, Int8RowsLinear(linear, dtype))
-        elif path in int8:
-            kind = NAMES[activation] if activation else ("none", "")
-            setattr(part, name, Int8Linear(linear, int8[path], kind, int8.get(after), dtype))
-        else:
-            setattr(part, name, PackedLinear(getattr(part, name), activation))
-
-    for where, part in list(stack.named_modules()):
-        if isinstance(part, CrossAttention):
-            for name in ("q", "kv", "out"):
-                place(part, where, name)
-        elif isinstance(part, Attention):
-            place(part, where, "qkv")
-            place(part, where, "out")
-        elif isinstance(part, FeedForward):
-            name = names[part.activation]
-            fused = name in NAMES and not part.gated and int8 != "rows"
-            place(part, where, "up", name if fused else None, f"{where}.down" if fused else "")
-            place(part, where, "down")
-            if fused:
+def _pack(stack: nn.Module) -> None:
+    """Pack the linear layers that are not replaced, in place."""
+    for _, part, attribute in linear_layers(stack):
+        layer = getattr(part, attribute)
+        if isinstance(layer, nn.Linear):
+            activation = fused_activation(part, attribute)
+            setattr(part, attribute, PackedLinear(layer, activation))
+            if activation is not None:
                 part.activation = nn.Identity()

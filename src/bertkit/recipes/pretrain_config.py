@@ -149,9 +149,8 @@ class PretrainConfig(Settings, frozen=True):
     @property
     def heads(self) -> tuple[str, ...]:
         """Heads that the run trains."""
-        if self.generator is not None:
-            return ("rtd",)
-        return ("mlm",) if self.sampling.pairs == "none" else ("mlm", self.sampling.pairs)
+        pairs = () if self.sampling.pairs == "none" else (self.sampling.pairs,)
+        return ("mlm", *pairs) if self.generator is None else ("rtd",)
 
     @property
     def hub_task(self) -> str:
@@ -205,9 +204,7 @@ def config_class(data: Mapping[str, Any]) -> type[PretrainConfig]:
     Raises:
         ConfigError: If there is no such objective.
     """
-    name = data.get("objective", "masked")
-    if not isinstance(name, str):
-        return PretrainConfig  # which rejects it
+    name = str(data.get("objective", "masked"))
     if name not in OBJECTIVES:
         raise ConfigError(f"objective: no objective {name!r}; {did_you_mean(name, OBJECTIVES)}")
     return OBJECTIVES[name]

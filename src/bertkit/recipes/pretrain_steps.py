@@ -227,8 +227,7 @@ def check_record(
     """
     refusals = {
         "draws": ConfigError(
-            f"{run.out}: began with a version of bertkit that draws other samples; resume it "
-            "with that version, or start another run"
+            f"{run.out}: began with a version that draws other samples; resume it with that version"
         ),
         "tokenizer": DataError(
             f"{text.place}: made with another tokenizer than {run.out}; resume with its own corpus"

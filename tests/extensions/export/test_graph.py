@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.extensions.export.test_graph_export import SHAPE, encodings, model_of
 from tests.factories import ENCODERS, tiny_model
 
-from bertkit.engine import quantize
 from bertkit.engine.engine import Engine
-from bertkit.engine.quantize import Inputs, calibrate
+from bertkit.extensions.export import int8_layers as quantize
 from bertkit.extensions.export.exported import LOGITS, VECTORS, GraphOutput, onnx_graph, padded
+from bertkit.extensions.export.int8_layers import Inputs, calibrate, calibrated
 from bertkit.metrics import cosines
 from bertkit.models.lora import LoRA, adapters, add_lora
 from bertkit.models.model import Model
@@ -161,7 +161,7 @@ def test_integers_by_the_scales_of_ours() -> None:
     assert "MatMul" not in {n.op_type for n in graph.graph.node[:-6]}
     found = run_of(graph)(given)
     assert cosines(found, exact).min() > 0.99
-    ours = Engine(model, int8=inputs).rows(read, POOLINGS["mean"])
+    ours = Engine(model, int8=calibrated(inputs)).rows(read, POOLINGS["mean"])
     assert cosines(found, ours).min() > 0.995
     wrong = {n: Inputs(i.factor * 3, i.scale / 3, i.zero) for n, i in inputs.items()}
     assert cosines(run_of(build(model, Pooling(), int8=wrong))(given), exact).min() < 0.99

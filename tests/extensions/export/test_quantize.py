@@ -18,13 +18,13 @@ from torch import nn
 
 from bertkit import cli
 from bertkit.checkpoint.directory import load, save
-from bertkit.engine import quantize as integers
 from bertkit.engine.engine import Engine
 from bertkit.engine.packed_linear import PackedLinear
-from bertkit.engine.quantize import Int8Linear, layers_of, unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError, DeviceError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.export import int8_layers as integers
 from bertkit.extensions.export import quantize as recipe
+from bertkit.extensions.export.int8_layers import Int8Linear, layers_of, unavailable
 from bertkit.extensions.export.int8_record import FILE, read_int8, write_int8
 from bertkit.extensions.export.quantize import quantize
 from bertkit.extensions.generation.families.gpt2 import GPT2

@@ -15,9 +15,9 @@ from tests.factories import tiny_folder
 
 from bertkit.checkpoint.directory import load, save
 from bertkit.engine.engine import Engine
-from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.export.int8_layers import unavailable
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.serving import models as registries
 from bertkit.extensions.serving.models import ModelRegistry

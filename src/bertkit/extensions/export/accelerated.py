@@ -9,9 +9,10 @@ import torch
 from bertkit.checkpoint.directory import Loaded
 from bertkit.console import say
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine
-from bertkit.engine.quantize import Int8, faster
+from bertkit.engine.packed_linear import Replace
 from bertkit.extensions.export.exported import Graph, Runtime
 from bertkit.extensions.export.graph_layers import GraphLayers
+from bertkit.extensions.export.int8_layers import calibrated, faster, replace_by_rows
 from bertkit.extensions.export.int8_record import read_int8
 from bertkit.extensions.export.tuning_record import read_tuned
 from bertkit.nn.precision import Inference, resolve
@@ -36,7 +37,7 @@ def accelerated_engine(
         graphs: Function that returns the graph of a runtime, if graphs are loaded already; the
             stored settings are then not printed.
     """
-    int8: Int8 | None = None
+    int8: Replace | None = None
     max_batch_tokens = MAX_BATCH_TOKENS
     tuned = read_tuned(loaded.folder) if precision == "auto" else None
     if tuned is not None:
@@ -52,10 +53,10 @@ def accelerated_engine(
         return None
     if precision == "int8" and "lm" in loaded.model.heads:
         # A few tokens of a generative model have states a thousand times as large as the others.
-        int8, precision = "rows", "fp32"
+        int8, precision = replace_by_rows, "fp32"
     elif precision == "int8":
         stored, _ = read_int8(loaded.folder, loaded.fingerprint())
-        int8, precision = faster(stored, resolve("auto", "cpu")), "auto"
+        int8, precision = calibrated(faster(stored, resolve("auto", "cpu"))), "auto"
     engine = Engine(
         loaded.model,
         precision=precision,

@@ -20,8 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from bertkit.engine.pruned_heads import without_dead_heads
-from bertkit.engine.quantize import Inputs, quantized
 from bertkit.extensions.export.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
+from bertkit.extensions.export.int8_layers import Inputs, quantized
 from bertkit.models.block import Block
 from bertkit.models.config import LearnedPositions, SinusoidalPositions, TransformerConfig
 from bertkit.models.heads import Classifier, SpanHead, Tagger, Transform

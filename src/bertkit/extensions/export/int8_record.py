@@ -12,8 +12,8 @@ from msgspec import Meta
 from safetensors.torch import save_file
 
 from bertkit.checkpoint.weights import read_file
-from bertkit.engine.quantize import Inputs
 from bertkit.errors import CheckpointError
+from bertkit.extensions.export.int8_layers import Inputs
 from bertkit.storage import from_json, writing
 
 FILE = "int8.safetensors"

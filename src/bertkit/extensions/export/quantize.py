@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from bertkit.console import say
 from bertkit.data.readers import documents
 from bertkit.engine.engine import Engine
 from bertkit.engine.pruned_heads import without_dead_heads
-from bertkit.engine.quantize import Inputs, calibrate, unavailable, unfit
 from bertkit.errors import ConfigError, DataError, DeviceError
+from bertkit.extensions.export.int8_layers import Inputs, calibrate, calibrated, unavailable, unfit
 from bertkit.extensions.export.int8_record import Quality, write_int8
 from bertkit.metrics import cosines
 from bertkit.nn.pooling import Pooling
@@ -75,9 +76,8 @@ def quantize(
     def cosines_of(encodings: Sequence[Encoding]) -> Callable[[Layers], NDArray[np.float32]]:
         """For some layers in integers the cosine of each text's vector to its fp32 one."""
         exact = engine.rows(encodings, pooling)
-        return lambda layers: cosines(
-            Engine(pruned, precision="auto", int8=layers).rows(encodings, pooling), exact
-        )
+        run = partial(Engine, pruned, precision="auto")
+        return lambda layers: cosines(run(int8=calibrated(layers)).rows(encodings, pooling), exact)
 
     chosen, left = _choose(inputs, cosines_of(choosing), lowest)
     if not chosen:

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.directory import Loaded, load
 from bertkit.console import say
 from bertkit.data.local_text import documents
-from bertkit.engine.quantize import unavailable
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.export.exported import Runtime
 from bertkit.extensions.export.graph_layers import GraphLayers
+from bertkit.extensions.export.int8_layers import unavailable
 from bertkit.extensions.export.int8_record import FILE as INT8
 from bertkit.extensions.export.int8_record import read_int8
 from bertkit.extensions.export.quantize import MIN_COSINE, read_texts

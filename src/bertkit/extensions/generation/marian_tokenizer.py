@@ -29,10 +29,10 @@ def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opene
         TokenizerError: If a file is missing, damaged, or of another type.
     """
     present = [name for name in FILES if (folder / name).is_file()]
-    files = {name: read_bytes(folder / name, TokenizerError, most=VOCABULARY) for name in present}
     for name in FILES[:3]:
-        if name not in files:
+        if name not in present:
             raise TokenizerError(f"{folder / name}: no such file; fetch the whole folder again")
+    files = {name: read_bytes(folder / name, TokenizerError, most=VOCABULARY) for name in present}
     own = side == "target" and settings.get("separate_vocabs") is True
     vocabulary = folder / ("target_vocab.json" if own else "vocab.json")
     ids = read_json(vocabulary, TokenizerError, "fetch the file again", most=VOCABULARY)

@@ -17,18 +17,19 @@ from torch import nn
 
 from bertkit.batch import Batch
 from bertkit.engine.engine import Engine
-from bertkit.engine.quantize import (
+from bertkit.errors import ConfigError
+from bertkit.extensions.export.int8_layers import (
     Inputs,
     Int8Linear,
     Int8RowsLinear,
     calibrate,
+    calibrated,
     largest_weight,
     layers_of,
     rounded,
     unavailable,
     watched,
 )
-from bertkit.errors import ConfigError
 from bertkit.families import FAMILIES
 from bertkit.nn.pooling import mean
 
@@ -72,7 +73,7 @@ def test_inputs_are_rounded_to_the_next_integer(zero: int, dtype: torch.dtype) -
 LARGEST = """
 import torch
 from torch import nn
-from bertkit.engine import quantize
+from bertkit.extensions.export import int8_layers as quantize
 linear = nn.Linear(64, 16, bias=False)
 nn.init.ones_(linear.weight)
 inputs = quantize.Inputs(torch.full((64,), 255.0), 1 / 255, 0)
@@ -158,12 +159,12 @@ def test_every_family_in_integers(family: str) -> None:
     assert set(inputs) == set(layers_of(model))
     new = encodings(np.random.default_rng(1), [33, 3, 17])
     exact = engine.rows(new, mean)
-    found = Engine(model, int8=inputs).rows(new, mean)
+    found = Engine(model, int8=calibrated(inputs)).rows(new, mean)
     cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
     assert cosines.min() > 0.98
     assert np.abs(found - exact).max() > 1e-4
     half = {name: one for name, one in inputs.items() if name.endswith((".up", ".out"))}
-    some = Engine(model, int8=half).rows(new, mean)
+    some = Engine(model, int8=calibrated(half)).rows(new, mean)
     assert np.abs(some - exact).mean() < np.abs(found - exact).mean()
 
 
@@ -173,7 +174,7 @@ def test_nothing_is_left_on_the_model() -> None:
     read = encodings(np.random.default_rng(0), [9, 5])
     batch = Batch.of(sorted(read, key=len))
     calibrate(model, [batch])
-    Engine(model, int8=calibrate(model, [batch]))
+    Engine(model, int8=calibrated(calibrate(model, [batch])))
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert not any(part._forward_pre_hooks for part in model.modules())
     with pytest.raises(RuntimeError), watched(layers_of(model), lambda *_: None):

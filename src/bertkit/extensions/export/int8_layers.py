@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from bertkit.batch import Batch
+from bertkit.engine.packed_linear import NAMES, Replace, fused_activation, linear_layers, trial
+from bertkit.errors import DeviceError
 from bertkit.models.heads import CausalLM
 from bertkit.models.model import Model
-from bertkit.nn.attention import Attention
-from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.precision import has_amx
 
 SMOOTHING = 0.5
@@ -51,10 +51,6 @@ class Inputs:
     def smoothing(self) -> Tensor:
         """What each number was divided by, and its weights multiplied. Shapes: (D,)."""
         return 1.0 / (self.factor * self.scale)
-
-
-Int8 = Mapping[str, Inputs] | Literal["rows"]
-"""Which linear layers compute in integers, and how their inputs are rounded; or all, by rows."""
 
 
 def faster(inputs: Mapping[str, Inputs], dtype: torch.dtype) -> Mapping[str, Inputs]:
@@ -185,14 +181,6 @@ def rounded(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
     return signed.view(torch.uint8).bitwise_xor_(ZERO_POINT)  # its first bit: `ZERO_POINT` more
 
 
-def trial() -> tuple[nn.Linear, Tensor]:
-    """A layer and its input to try operators on: always the same, and torch's generator goes on
-    as if nothing had been drawn, so that a seed means the same in every process."""
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(0)
-        return nn.Linear(32, 64), torch.randn(8, 32)
-
-
 @cache
 def unavailable() -> str | None:
     """None, or why this build of torch cannot (the operators are not public API)."""
@@ -209,23 +197,62 @@ def unavailable() -> str | None:
 
 def unfit(model: Model) -> str | None:
     """None, or why a model has no layers that could."""
-    if model.config.recurrent is None:
-        return None
-    return "a model made of LSTMs computes in no integers"
+    recurrent = model.config.recurrent is not None
+    return "a model made of LSTMs computes in no integers" if recurrent else None
+
+
+# ---- replacement of layers
+
+
+def replace_by_rows(model: Model, exact: Model) -> None:
+    """Replace all linear layers of a copy of a model by layers whose rows have their own scales.
+
+    Raises:
+        DeviceError: If the model or the machine does not support them.
+    """
+    _check(model)
+    dtype, weights = next(model.parameters()).dtype, dict(exact.named_modules())
+    for name, part, attribute in linear_layers(model):
+        setattr(part, attribute, Int8RowsLinear(cast(nn.Linear, weights[name]), dtype))
+    for name, head in model.heads.items():
+        if isinstance(head, CausalLM):
+            head.product = Int8RowsLinear(cast(CausalLM, exact.heads[name]), dtype)
+
+
+def calibrated(inputs: Mapping[str, Inputs]) -> Replace:
+    """Return a function that replaces the linear layers whose inputs are calibrated.
+
+    It raises DeviceError if the model or the machine does not support layers in integers.
+    """
+
+    def replace(model: Model, exact: Model) -> None:
+        _check(model)
+        dtype, weights = next(model.parameters()).dtype, layers_of(exact)
+        for name, part, attribute in linear_layers(model.encoder):
+            if name in inputs:
+                activation = fused_activation(part, attribute)
+                following = inputs.get(f"{name[:-2]}down") if activation else None
+                kind = NAMES[activation] if activation else ("none", "")
+                layer = Int8Linear(weights[name], inputs[name], kind, following, dtype)
+                setattr(part, attribute, layer)
+                if activation is not None:
+                    part.activation = nn.Identity()
+
+    return replace
+
+
+def _check(model: Model) -> None:
+    """Check that a model can have layers in integers on this machine."""
+    if reason := unfit(model) or unavailable():
+        raise DeviceError(f"int8: {reason}; choose another --precision")
 
 
 # ---- calibration
 
 
 def layers_of(model: Model) -> dict[str, nn.Linear]:
-    """The linear layers that become integers, by name."""
-    layers: dict[str, nn.Linear] = {}
-    for name, part in model.transformer.named_modules():
-        if isinstance(part, Attention):
-            layers |= {f"{name}.qkv": part.qkv, f"{name}.out": part.out}
-        elif isinstance(part, FeedForward):
-            layers |= {f"{name}.up": part.up, f"{name}.down": part.down}
-    return layers
+    """Return the linear layers that may become integers, by name."""
+    return {name: getattr(part, key) for name, part, key in linear_layers(model.transformer)}
 
 
 @torch.inference_mode()
