@@ -35,6 +35,7 @@ class Extension:
         families: `Family` objects, by the `model_type` of their config.json.
         formats: Subclasses of `ModelFormat`, by the names in `bertkit.checkpoint.formats`, which
             lists the files of each format.
+        accelerators: Functions that return a faster `engine` or `embedder` of a model, or None.
         tokenizers: Objects of type `TokenizerFormat`, by the `use` of their vocabularies.
         tasks: Subclasses of `Task`, by name.
         pipelines: Subclasses of `ModelPipeline`, or other classes with its method `open`, by name.
@@ -46,6 +47,7 @@ class Extension:
     name: str
     families: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
+    accelerators: Mapping[str, str] = field(default_factory=dict)
     tokenizers: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)

@@ -5,7 +5,7 @@ Nothing here imports torch, because exported models are used without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,9 @@ FORMATS = Registry(
     },
 )
 """Subclasses of `ModelFormat` by name."""
+
+ACCELERATORS: Mapping[str, Callable[..., Any]] = Registry("accelerators", {})
+"""Functions that load a faster `engine` or `embedder` of a model, or return None."""
 
 SINGLE_FILES: Mapping[str, str] = {"gguf": "*.gguf", "word-vectors": "*"}
 """Name patterns of the formats that are one file."""

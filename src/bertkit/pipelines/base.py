@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded, load
+from bertkit.checkpoint.formats import ACCELERATORS
 from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.console import say
 from bertkit.engine.engine import Engine, Read
 from bertkit.errors import CheckpointError, refuse_unknown
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
-from bertkit.registry import import_object
 from bertkit.tasks.inference import Work, batched
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
@@ -28,9 +28,6 @@ from bertkit.text.tokenizer import Tokenizer
 
 BYTES_PER_NUMBER = 64
 """Bytes of a number of an answer: as Python has it, and as text."""
-
-ACCELERATED = "bertkit.extensions.export.accelerated:accelerated_engine"
-"""Function that returns the engine of an int8 or tuned model; None if it was not tuned here."""
 
 __all__ = [
     "BYTES_PER_NUMBER",
@@ -145,7 +142,7 @@ def open_engine(
     is_tuned = kind == "cpu" and (loaded.folder / TUNING_FILE).exists()
     options: dict[str, Any] = {"batch_invariant": batch_invariant, "device": device}
     if precision == "int8" or (precision == "auto" and is_tuned):
-        engine: Engine | None = import_object(ACCELERATED)(loaded, precision, **options)
+        engine: Engine | None = ACCELERATORS["engine"](loaded, precision, **options)
         if engine is not None:
             return engine
         precision = "auto"

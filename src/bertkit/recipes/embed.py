@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.formats import LoadSettings, open_format
+from bertkit.checkpoint.formats import ACCELERATORS, LoadSettings, open_format
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.console import lines, say
 from bertkit.data.paths import is_table
 from bertkit.errors import DataError
 from bertkit.memory import limit_onednn_cache
-from bertkit.registry import import_object
 from bertkit.storage import refuse_used, writing
 from bertkit.synonyms import check_keywords
 from bertkit.text.long_texts import Long
@@ -160,7 +159,7 @@ def opened(
     if isinstance(model, str | Path) and settings in TUNABLE and not GPU.exists():
         folder = resolve(model)
         if (folder / TUNING_FILE).exists():
-            ready = import_object(TUNED_EMBEDDER)(folder)
+            ready = ACCELERATORS["embedder"](folder)
     if ready is None:
         ready = open_format(model).load_embedder(settings)
     ready.prompt.usual = ready.prompt.prompts.find(prompt)
@@ -169,9 +168,6 @@ def opened(
 
 TUNABLE = tuple(LoadSettings("auto", device) for device in ("auto", "cpu"))
 """Settings with which the settings that `bertkit tune` stored are used."""
-
-TUNED_EMBEDDER = "bertkit.extensions.export.tuned_embedder:tuned_embedder"
-"""Function that returns an embedder of a tuned model that needs no torch, or None."""
 
 GPU = Path("/proc/driver/nvidia")
 """There where a GPU may be the faster device."""
