@@ -34,7 +34,7 @@ MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
             "--dev is missing; `bertkit finetune tag --help`",
         ),
         (["embed", "m", "t", "--pooling"], "--pooling has no value; `bertkit embed --help`"),
-        (["vocab", "train", "x", "--out", "y", "--size", "many"], "--size"),
+        (["tokenizer", "train", "x", "--out", "y", "--size", "many"], "--size"),
         (["predict", "m", "--train.steps", "3"], "--train.steps"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
         ("--reverse: leave out --file", "reverse: leave out file="),
         ("name it with --text-column.", "name it with text_column=."),
         ("cut it (--long truncate) or --lora.rank", 'cut it (long="truncate") or lora.rank='),
-        ("`bertkit vocab train --kind words`", "`bertkit vocab train --kind words`"),
+        ("`bertkit tokenizer train --kind words`", "`bertkit tokenizer train --kind words`"),
         ("label '--none' is not the model's", "label '--none' is not the model's"),
         ("a -- b, a--b/c and 1--2", "a -- b, a--b/c and 1--2"),
     ],

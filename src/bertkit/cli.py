@@ -17,7 +17,7 @@ from cyclopts import (
 )
 
 from bertkit import __version__
-from bertkit.commands.table import register
+from bertkit.commands.table import check_replaced, register
 from bertkit.console import STDIN, write_line
 from bertkit.errors import BertkitError, ConfigError, at_command_line, missing_package
 from bertkit.synonyms import translated
@@ -53,6 +53,7 @@ def _run(arguments: Sequence[str]) -> int:
     if sys.stdin is None:  # closed by who started us
         sys.stdin = io.TextIOWrapper(io.BytesIO())
     try:
+        check_replaced(arguments)
         words = _with_task([STDIN if word == "-" else word for word in arguments])
         if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:
             raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")

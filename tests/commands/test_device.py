@@ -29,7 +29,15 @@ Patch = pytest.MonkeyPatch
 
 NO_DEVICE = {
     # These commands read text, files or weights, and run no model.
-    *("vocab train", "vocab extend", "clean", "prepare", "prepare pairs", "inspect", "families"),
+    *(
+        "tokenizer train",
+        "tokenizer extend",
+        "clean",
+        "prepare",
+        "prepare pairs",
+        "inspect",
+        "families",
+    ),
     *("average", "runs", "push", "info", "extend-positions", "export"),
     # Experiments have the setting settings.device.
     "experiment",

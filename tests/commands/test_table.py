@@ -12,7 +12,7 @@ import pytest
 from docstring_parser import parse
 
 from bertkit import cli, tasks
-from bertkit.commands.table import COMMANDS, GROUPS, SECTIONS, summary
+from bertkit.commands.table import COMMANDS, GROUPS, REPLACED, SECTIONS, summary
 
 Captured = pytest.CaptureFixture[str]
 README = Path(__file__).parents[2] / "README.md"
@@ -38,6 +38,14 @@ def test_the_list_has_each_command_once_by_what_people_want(capsys: Captured) ->
     page = capsys.readouterr().out
     places = [page.index(f" {section} ") for section in SECTIONS]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_replaced_command_prints_the_new_one(name: str, capsys: Captured) -> None:
+    assert name not in COMMANDS
+    assert cli.run([*name.split(), "model", "--out", "folder"]) == 2
+    assert f"`bertkit {name}` is now `bertkit {REPLACED[name]}`" in capsys.readouterr().err
+    assert cli.run([*REPLACED[name].split(" --")[0].split(), "--help"]) == 0
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -46,14 +46,14 @@ def test_text_that_cannot_be_read(name: str, world: Any, refused: Any, tmp_path:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     out = tmp_path / "out"
-    assert sentence in refused("vocab", "train", tmp_path / name, "--out", out, "--size", 300)
+    assert sentence in refused("tokenizer", "train", tmp_path / name, "--out", out, "--size", 300)
     command = ("prepare", tmp_path / name, "--tokenizer", world.vocab, "--out", out)
     assert sentence in refused(*command, "--processes", 1)
     assert not out.exists()
 
 
 def test_a_vocabulary_too_small_for_its_specials(world: Any, refused: Any, tmp_path: Path) -> None:
-    said = refused("vocab", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4)
+    said = refused("tokenizer", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4)
     assert "too small" in said
     assert not (tmp_path / "vocab").exists()
 
@@ -193,7 +193,7 @@ def other_corpus(world: Any, place: Path, size: int) -> Path:
     texts, vocab = world.texts, world.vocab
     if size != 300:
         vocab = place / "vocab"
-        words = ["vocab", "train", texts, "--out", vocab, "--size", size]
+        words = ["tokenizer", "train", texts, "--out", vocab, "--size", size]
         assert cli.run([str(word) for word in words]) == 0
     else:
         texts = place / "texts"

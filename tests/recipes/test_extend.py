@@ -75,7 +75,7 @@ def test_refusals_leave_nothing(base: Path, tmp_path: Path) -> None:
 
 def test_the_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "words.txt").write_text("zyxzyx\n\nxyzxyz\n", encoding="utf-8")
-    asked = ["vocab", "extend", str(base / "model"), str(base / "0.txt")]
+    asked = ["tokenizer", "extend", str(base / "model"), str(base / "0.txt")]
     words = ["--words", str(tmp_path / "words.txt")]
     assert cli.run([*asked, "--out", str(tmp_path / "out"), *words]) == 0
     assert json.loads(capsys.readouterr().out)["words"] == 2

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from cyclopts import App, Group
 
+from bertkit.errors import ConfigError
+
 COMMANDS = {
-    "vocab train": "recipes.vocabulary:train_vocabulary",
-    "vocab extend": "recipes.extend:extend",
+    "tokenizer train": "recipes.vocabulary:train_vocabulary",
+    "tokenizer extend": "recipes.extend:extend",
     "clean": "extensions.cleaning.clean:clean",
     "prepare": "recipes.prepare:prepare",
     "prepare pairs": "extensions.generation.prepare_pairs:prepare_pairs",
@@ -81,7 +83,7 @@ COMMANDS = {
 
 SECTIONS = {
     "Begin": "demo",
-    "Prepare text": "vocab clean prepare inspect",
+    "Prepare text": "tokenizer clean prepare inspect",
     "Pretrain": "pretrain adapt average scale families vectors",
     "Learn from labels": "finetune distill augment prune extend-positions",
     "Score and compare": "evaluate experiment runs compare probe",
@@ -93,10 +95,24 @@ SECTIONS = {
 """The list of commands by what people want to do."""
 
 GROUPS = {
-    "vocab": "Learn a vocabulary, or extend a model's.",
+    "tokenizer": "Train a tokenizer, or add words to the tokenizer of a model.",
     "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
 }
 """What the list of commands says of names that have commands below them alone."""
+
+
+REPLACED = {
+    "vocab train": "tokenizer train",
+    "vocab extend": "tokenizer extend",
+}
+"""Commands that were renamed or merged, with the command that does the same work now."""
+
+
+def check_replaced(words: Sequence[str]) -> None:
+    """Raise ConfigError if a command line begins with a command that was replaced."""
+    for name in (" ".join(words[:2]), " ".join(words[:1])):
+        if name in REPLACED:
+            raise ConfigError(f"`bertkit {name}` is now `bertkit {REPLACED[name]}`")
 
 
 def register(app: App) -> None:

@@ -25,19 +25,24 @@ def extend(
     words: Path | Sequence[str] | None = None,
     min_frequency: int = 5,
 ) -> dict[str, Any]:
-    """Give a model more words, which start from their old pieces.
+    """Add words to the vocabulary of a model.
 
-    Every old id and
-    vector stays; a new word begins as the mean of its old pieces, and wants `adapt` or fine-tuning.
-    Raises: ConfigError when `out` is in use, for words already there, and for no words at all.
+    Existing ids and embeddings do not change. The embedding of a new word is the mean of the
+    embeddings of its old subwords; continue pretraining or fine-tune the model afterwards.
 
     Args:
-        model: A model folder or hub id with a WordPiece vocabulary.
-        texts: Files or folders of .txt, .jsonl or .parquet, also .gz, of your field.
-        out: The folder of the larger model, to be made.
-        size: Number of words: those that save most tokens on the text.
-        words: Instead: a file with a word a line.
-        min_frequency: How often a word must occur to be chosen.
+        model: Model directory or hub id, with a WordPiece vocabulary.
+        texts: Files or directories of .txt, .jsonl or .parquet, also .gz, of your domain.
+        out: Output directory of the larger model. Must not exist.
+        size: Number of words to add: the words that save the most tokens in the texts.
+        words: File with the words to add, one per line, instead of --size.
+        min_frequency: Minimum count of a word in the texts.
+
+    Returns:
+        Number of new words, subwords per word before and after, and the first new words.
+
+    Raises:
+        ConfigError: If out exists, a word is already in the vocabulary, or there are no words.
     """
     refuse_used(out)
     if isinstance(words, Path):

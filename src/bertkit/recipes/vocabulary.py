@@ -1,4 +1,4 @@
-"""Learn a vocabulary from files of raw text and write it as a folder."""
+"""Train a tokenizer on raw text and save it as a directory."""
 
 from __future__ import annotations
 
@@ -34,32 +34,37 @@ def train_vocabulary(
     character_coverage: float = 0.9999,
     max_length: int | None = 512,
 ) -> Tokenizer:
-    """Learn a vocabulary from text: WordPiece, byte-level BPE, Unigram, or whole words.
+    """Train a tokenizer on text.
 
-    All documents are read once. More settings are those of `text.vocabulary_training`.
-    Raises: ConfigError if `out` is in use or the settings are impossible, DataError if a text
-    cannot be read. Nothing is written then.
+    All documents are read once. `text.vocabulary_training` describes `chinese_chars`,
+    `character_coverage` and `max_length`.
 
     Args:
-        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
-        out: The tokenizer's folder, to be made.
-        kind: wordpiece is BERT's, bpe RoBERTa's (byte-level), unigram ALBERT's; words are whole
-            ones, for an ELMo.
-        size: Pieces, special tokens included.
-        use: encode is for models that read; write for those that write (GPT), with bpe alone;
-            spans for T5, the same; translate for two languages at once, by SentencePiece, with
-            unigram alone.
-        lowercase: Whether case is dropped; by default as BERT-uncased, ALBERT and RoBERTa do.
-        strip_accents: Whether accents are dropped; by default as lowercase.
-        min_frequency: How often a pair of pieces must occur to be joined, or a whole word.
+        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
+        out: Output directory of the tokenizer. Must not exist.
+        kind: wordpiece (BERT), bpe (byte-level, RoBERTa and GPT-2), unigram (ALBERT), or words
+            (whole words, ELMo).
+        size: Vocabulary size, with special tokens.
+        use: encode for encoders; write for GPT, and spans for T5, both with --kind bpe; translate
+            for two languages that share a vocabulary (SentencePiece), with --kind unigram.
+        lowercase: Whether to lowercase text. Default: as in BERT-uncased, ALBERT and RoBERTa.
+        strip_accents: Whether to remove accents. Default: the value of --lowercase.
+        min_frequency: Minimum count of a pair of tokens to merge, or of a whole word.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        ConfigError: If out exists, or the settings do not fit together.
+        DataError: If a text cannot be read. Nothing is written.
     """
     out = Path(out)
     refuse_used(out)
     if use == "translate" and kind != "unigram":
-        raise ConfigError(f"use: a vocabulary to translate with is unigram, not {kind}")
+        raise ConfigError(f"--use translate requires --kind unigram, got {kind}")
     with progress() as bar:
         if use == "translate":
-            return _said(TOKENIZERS[use].train(_watched(texts, bar), out, size=size), out, size)
+            return _report(TOKENIZERS[use].train(_watched(texts, bar), out, size=size), out, size)
         tokenizer = train(
             _watched(texts, bar),
             kind=kind,
@@ -73,11 +78,12 @@ def train_vocabulary(
             max_length=max_length,
         )
     tokenizer.save(out)
-    return _said(tokenizer, out, size if kind != "words" else 0)  # of words it is the most
+    # A vocabulary of whole words may have fewer than `size` words.
+    return _report(tokenizer, out, size if kind != "words" else 0)
 
 
-def _said(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
-    """Say how many pieces there are, and where the text had no more."""
+def _report(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
+    """Print the vocabulary size, and whether the text had too few tokens for `size`."""
     fewer = tokenizer.vocab_size < size
     asked = f" of {size:,} asked for: the text has no more; give more, or a smaller size" * fewer
     say(f"{out}: {tokenizer.vocab_size:,} pieces{asked}")
@@ -85,7 +91,7 @@ def _said(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
 
 
 def _watched(texts: Sequence[Path | str], bar: Progress) -> Iterator[str]:
-    """The documents' texts, telling the bar what has been read and when learning begins."""
+    """Yield the texts of the documents, and show progress."""
     task = bar.add_task("counting words", total=None, note="")
     characters = 0
     for count, document in enumerate(documents(texts), start=1):

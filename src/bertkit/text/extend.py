@@ -52,7 +52,7 @@ def extended(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, dic
     if not isinstance(core.model, models.WordPiece):
         raise ConfigError(
             f"{tokenizer.source}: only WordPiece vocabularies can be extended; others are learned "
-            "anew with `bertkit vocab train`"
+            "anew with `bertkit tokenizer train`"
         )
     spec = json.loads(core.to_str())
     vocab: dict[str, int] = spec["model"]["vocab"]

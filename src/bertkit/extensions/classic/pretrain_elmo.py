@@ -113,7 +113,7 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     if not isinstance(tokenizer.core.model, models.WordLevel):
         raise DataError(
             f"{corpus}: holds pieces of words, and an ELMo learns from whole ones; make its "
-            "vocabulary with `bertkit vocab train --kind words`"
+            "vocabulary with `bertkit tokenizer train --kind words`"
         )
     tokenizer.need("bos", "eos", "unk")
     config = read_elmo_run(with_parts(settings, run))

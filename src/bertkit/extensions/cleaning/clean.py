@@ -86,7 +86,7 @@ def clean(
 
     Args:
         texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
-        out: The folder of what is kept: files of .jsonl, which `vocab train` and `prepare` read.
+        out: Output directory of .jsonl files, the input of `tokenizer train` and `prepare`.
         filters: Published rules for pages of the web: gopher-quality, gopher-repetition, c4.
         language: Keep this one alone, as en, or as en:0.65 with the least probability.
         duplicates: Which are removed: near ones too, exact ones, or none (keep).

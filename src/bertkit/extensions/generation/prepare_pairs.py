@@ -37,7 +37,7 @@ def prepare_pairs(
         file: Instead of both: rows of .tsv, .csv or .jsonl, also .gz.
         source_column: With --file: column of the text to translate. Default: source.
         target_column: With --file: column of its translation. Default: target.
-        tokenizer: The folder of a vocabulary, made with `vocab train --use translate`.
+        tokenizer: The folder of a vocabulary, made with `tokenizer train --use translate`.
         out: The folder, to be made.
     """
     refuse_used(out)
