@@ -45,8 +45,6 @@ NO_DEVICE = {
     *("pretrain", "adapt", "demo"),
     # These commands run on the CPU by design.
     *("finetune elmo", "fill-gap", "vectors", "quantize", "tune"),
-    # This command computes a cost model.
-    "scale",
 }
 
 

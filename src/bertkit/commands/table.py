@@ -22,7 +22,6 @@ COMMANDS = {
     "pretrain": "commands.pretrain:pretrain",
     "adapt": "commands.pretrain:adapt",
     "average": "recipes.average:average",
-    "scale": "recipes.scaling:scale",
     "families": "recipes.model_sizes:families",
     "demo": "recipes.demo:demo",
     "finetune classify": "tasks.classify:Classify",
@@ -84,7 +83,7 @@ COMMANDS = {
 SECTIONS = {
     "Begin": "demo",
     "Prepare text": "tokenizer clean prepare inspect",
-    "Pretrain": "pretrain adapt average scale families vectors",
+    "Pretrain": "pretrain adapt average families vectors",
     "Learn from labels": "finetune distill augment prune extend-positions",
     "Score and compare": "evaluate experiment runs compare probe",
     "Ask a model": "predict fill-mask fill-gap next-sentence generate summarize translate chat",
