@@ -38,7 +38,7 @@ NO_DEVICE = {
         "inspect",
         "families",
     ),
-    *("average", "runs", "push", "info", "extend-positions", "export"),
+    *("edit average", "edit positions", "runs", "push", "info", "export"),
     # Experiments have the setting settings.device.
     "experiment",
     # Pretraining has the setting train.device.
@@ -101,7 +101,7 @@ LINES = {
     "contexts": "day {0}/text.txt --model {0}/model --out {0}/contexts",
     "probe": "{0}/model --train {0}/tags.txt --dev {0}/tags.txt --out {0}/probe",
     "augment": "{0}/labels.csv --model {0}/model --out {0}/more.jsonl",
-    "prune": "{0}/model --dev {0}/labels.csv --head 1.1 --out {0}/pruned",
+    "edit prune": "{0}/model --dev {0}/labels.csv --head 1.1 --out {0}/pruned",
 }
 
 

@@ -137,7 +137,7 @@ def test_the_command(
     english: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = made(BERT, english, tmp_path / "bert")
-    words = ["extend-positions", str(folder), "--length", "24", "--how", "interpolate"]
+    words = ["edit", "positions", str(folder), "--length", "24", "--how", "interpolate"]
     assert cli.run([*words, "--out", str(tmp_path / "out")]) == 0
     assert json.loads(capsys.readouterr().out)["positions"]["after"] == 24
     assert cli.run([*words, "--out", str(tmp_path / "out")]) == 2

@@ -106,7 +106,7 @@ def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) 
     features = ready.task.features(one, ready.loaded.tokenizer, 32, long="error", labelled=True)
     weighed = importance(ready.loaded.model, ready.task, features)
     np.testing.assert_allclose(first["importance"], weighed, atol=1e-4)
-    with pytest.raises(ConfigError, match="would be chosen by the rows that score them"):
+    with pytest.raises(ConfigError, match="data: must differ from dev="):
         prune(tuned, data=one, dev=one, out=tmp_path / "no", count=4)
 
 
@@ -115,7 +115,7 @@ def test_what_is_gone_is_not_taken_again(tuned: Path, tmp_path: Path) -> None:
     assert spare(load(tmp_path / "one").model) == spare(load(tuned).model) - 2
     again = prune(tmp_path / "one", **apart(16), out=tmp_path / "two", count=2)["heads"]
     assert not {tuple(head) for head in first} & {tuple(head) for head in again}
-    with pytest.raises(ConfigError, match="can spare 1 to 2"):
+    with pytest.raises(ConfigError, match="must be from 1 to 2, got 3"):
         prune(tmp_path / "two", **apart(16), out=tmp_path / "three", count=3)
 
 
@@ -168,12 +168,12 @@ def test_layers_are_kept_in_their_order(tuned: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({}, "say one"),
-        ({"count": 2, "layers": [1], "data": rows(4)}, "say one"),
-        ({"count": 7, "data": rows(4)}, "count: 7 heads; the model can spare 1 to 6"),
-        ({"count": 0, "data": rows(4)}, "count: 0 heads"),
-        ({"count": 2}, "data: rows that choose heads"),
-        ({"layers": [1], "data": rows(4)}, "data: rows that choose heads"),
+        ({}, "expected exactly one of count"),
+        ({"count": 2, "layers": [1], "data": rows(4)}, "expected exactly one of count"),
+        ({"count": 7, "data": rows(4)}, "count: must be from 1 to 6, got 7"),
+        ({"count": 0, "data": rows(4)}, "count: must be from 1 to 6, got 0"),
+        ({"count": 2}, "count= and data= require each other"),
+        ({"layers": [1], "data": rows(4)}, "count= and data= require each other"),
         ({"heads": [(1, 1), (1, 2), (1, 3)]}, "all of layer 1; a layer keeps one"),
         ({"heads": [(4, 1)]}, "heads: 4.1; name LAYER.HEAD, from 1.1 to 3.3"),
         ({"layers": [2, 1]}, r"layers: \[2, 1\]; name layers from 1 to 3"),
@@ -206,7 +206,7 @@ def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
 
 
 def test_the_command(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["prune", str(tuned), "--dev", str(file(tmp_path / "dev.tsv"))]
+    words = ["edit", "prune", str(tuned), "--dev", str(file(tmp_path / "dev.tsv"))]
     assert cli.run([*words, "--head", "1.2", "--head", "2.3", "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["heads"] == [[1, 2], [2, 3]]
@@ -215,5 +215,5 @@ def test_the_command(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "write LAYER.HEAD" in capsys.readouterr().err
     same = ["--data", str(tmp_path / "dev.tsv"), "--count", "1", "--out", str(tmp_path / "no")]
     assert cli.run([*words, *same]) == 2
-    assert "by the rows that score them" in capsys.readouterr().err
+    assert "--data: must differ from --dev" in capsys.readouterr().err
     assert not (tmp_path / "no").exists()

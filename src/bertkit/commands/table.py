@@ -21,7 +21,6 @@ COMMANDS = {
     "inspect": "recipes.inspect_corpus:inspect",
     "pretrain": "commands.pretrain:pretrain",
     "adapt": "commands.pretrain:adapt",
-    "average": "recipes.average:average",
     "families": "recipes.model_sizes:families",
     "demo": "recipes.demo:demo",
     "finetune classify": "tasks.classify:Classify",
@@ -37,7 +36,6 @@ COMMANDS = {
     "finetune elmo": "extensions.classic.finetune_elmo:finetune_elmo",
     "distill": "recipes.distill:distill",
     "augment": "recipes.augment:augment",
-    "prune": "recipes.prune:prune",
     "probe": "extensions.classic.probe:probe",
     "vectors": "extensions.classic.train_vectors:train_vectors",
     "compare": "extensions.classic.compare:compare",
@@ -73,7 +71,9 @@ COMMANDS = {
     "explain": "commands.view:explain",
     "align": "extensions.generation.commands:align",
     "info": "commands.view:info",
-    "extend-positions": "recipes.extend:extend_positions",
+    "edit average": "recipes.average:average",
+    "edit prune": "recipes.prune:prune",
+    "edit positions": "recipes.extend:extend_positions",
     "export": "extensions.export.export:export",
     "quantize": "extensions.export.quantize:quantize",
     "tune": "extensions.export.tune:tune",
@@ -83,8 +83,8 @@ COMMANDS = {
 SECTIONS = {
     "Begin": "demo",
     "Prepare text": "tokenizer clean prepare inspect",
-    "Pretrain": "pretrain adapt average families vectors",
-    "Learn from labels": "finetune distill augment prune extend-positions",
+    "Pretrain": "pretrain adapt families vectors",
+    "Learn from labels": "finetune distill augment edit",
     "Score and compare": "evaluate experiment runs compare probe",
     "Ask a model": "predict fill-mask fill-gap next-sentence generate summarize translate chat",
     "Search": "embed token-embeddings index search mine",
@@ -95,6 +95,7 @@ SECTIONS = {
 
 GROUPS = {
     "tokenizer": "Train a tokenizer, or add words to the tokenizer of a model.",
+    "edit": "Average checkpoints, prune a model, or extend its positions.",
     "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
 }
 """What the list of commands says of names that have commands below them alone."""
@@ -103,6 +104,9 @@ GROUPS = {
 REPLACED = {
     "vocab train": "tokenizer train",
     "vocab extend": "tokenizer extend",
+    "average": "edit average",
+    "prune": "edit prune",
+    "extend-positions": "edit positions",
 }
 """Commands that were renamed or merged, with the command that does the same work now."""
 

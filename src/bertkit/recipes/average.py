@@ -1,4 +1,4 @@
-"""One model of the last of a run: the mean of its checkpoints."""
+"""Average the last checkpoints of a pretraining run."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from bertkit.training.state import damage
 
 
 def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
-    """Average the weights of a run's last checkpoints, as a model of its own.
-
-    Source: Vaswani et al. 2017, section 6.1.
-    Raises: CheckpointError for a run with fewer checkpoints, or with a damaged one.
+    """Average the weights of the last checkpoints of a run.
 
     Args:
-        run: The folder of a pretraining, which keeps as many checkpoints as train.keep says.
-        out: The folder of the averaged model, to be made.
-        last: Number of checkpoints, the newest first.
+        run: Pretraining directory, which contains the last `train.keep` checkpoints.
+        out: Output directory of the averaged model. Must not exist.
+        last: Number of checkpoints to average, counted from the newest.
+
+    Raises:
+        CheckpointError: If the run has fewer checkpoints, or a corrupted checkpoint.
+
+    Source:
+        Vaswani et al. 2017, section 6.1.
     """
     refuse_used(out)
     loaded = load(run)
     checkpoints = sorted((run / CHECKPOINTS).glob("step-*"))[-last:]
     if len(checkpoints) < last:
         raise CheckpointError(
-            f"{run / CHECKPOINTS}: {len(checkpoints)} checkpoints, and {last} are to be averaged; "
-            "give --last fewer, or let a run keep more (train.keep, train.save_every)"
+            f"{run / CHECKPOINTS}: cannot average {last} of {len(checkpoints)} checkpoints; reduce "
+            "--last, or pretrain with a larger train.keep or a smaller train.save_every"
         )
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:

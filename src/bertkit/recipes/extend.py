@@ -1,4 +1,4 @@
-"""Give a model words of its own field, or more positions; what is new starts from what there is."""
+"""Extend the vocabulary or the positions of a model, initialized from its own embeddings."""
 
 from __future__ import annotations
 
@@ -78,18 +78,25 @@ def extend(
 def extend_positions(
     model: str | Path, /, *, length: int, out: Path, how: Literal["tile", "interpolate"] = "tile"
 ) -> dict[str, Any]:
-    """Let a model read longer texts.
+    """Extend the position embeddings of a model to longer texts.
 
-    `tile` repeats those there are (Beltagy et al. 2020, section 5), so that texts as short as
-    before read the same; `interpolate` stretches them. Either way the new ones are a start: go on
-    with `adapt` on long texts.
-    Raises: ConfigError for a model without learned positions or with as many already.
+    Continue pretraining on long texts afterwards.
 
     Args:
-        model: A model folder or hub id.
-        length: Tokens of the longest sequence.
-        out: The folder of the longer model, to be made. Go on with adapt, on long texts.
-        how: Repeat the positions there are, or stretch them.
+        model: Model directory or hub id.
+        length: Number of tokens of the longest sequence.
+        out: Output directory of the new model. Must not exist.
+        how: tile repeats the position embeddings, so that outputs for short texts do not change;
+            interpolate stretches them.
+
+    Returns:
+        Number of positions before and after.
+
+    Raises:
+        ConfigError: If the model has no learned positions, or at least `length` positions already.
+
+    Source:
+        Beltagy et al. 2020, section 5.
     """
     refuse_used(out)
     loaded = load(model)

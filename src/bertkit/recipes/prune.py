@@ -1,4 +1,4 @@
-"""Take from a fine-tuned model the attention heads, or the layers, that it needs least."""
+"""Prune the least important attention heads, or layers, of a fine-tuned model."""
 
 from __future__ import annotations
 
@@ -51,38 +51,41 @@ def prune(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> dict[str, Any]:
-    """Take from a fine-tuned model the heads or layers that it needs least.
+    """Prune attention heads or layers of a fine-tuned model.
 
-    Either the `count` heads go that matter least on labelled `data`, or the `heads` named, or all
-    layers but those named. Labelled `dev` is scored before and after, and chooses nothing. A head
-    that is gone is zeros: the folder has its old shape and opens everywhere, fine-tuning leaves the
-    head dead, and bertkit's engine does not compute it.
-    Raises: ConfigError for parts that are not there, for all heads of a layer, and for `data` that
-    is `dev`, before work.
+    The weights of a pruned head are zero: the shape of the model does not change, and fine-tuning
+    does not update the head. bertkit does not compute pruned heads.
 
     Args:
-        model: A model folder or hub id.
-        dev: Labelled examples, to score before and after.
-        out: The folder of what is made; it must not exist yet.
-        data: Other labelled examples, to weigh heads by; with --count.
-        count: Take as many heads: those that matter least.
-        heads: Take this head instead, as LAYER.HEAD from 1; once for each.
-        layers: Keep this layer instead, and no other, from 1; once for each.
-        task: The model's task, where it is module:Class.
+        model: Model directory or hub id.
+        dev: Labeled examples for the scores before and after.
+        out: Output directory. Must not exist.
+        data: Labeled examples that determine the importance of heads, with --count. Must differ
+            from --dev.
+        count: Number of heads to prune, the least important first.
+        heads: Head to prune, as LAYER.HEAD, counted from 1. Repeatable.
+        layers: Layer to keep, counted from 1; other layers are removed. Repeatable.
+        task: Task of the model as module:Class, if it is not a task of bertkit.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        Scores before and after, the pruned heads or the layers that remain, and, with `count`, the
+        importance of each head.
+
+    Raises:
+        ConfigError: If a head or layer does not exist, a layer would lose all heads, or data is
+            dev.
     """
     taken = [read_head(head) if isinstance(head, str) else head for head in heads]
     refuse_used(out)
     if sum((count is not None, bool(taken), bool(layers))) != 1:
-        raise ConfigError("say one: how many heads to take, which heads, or which layers to keep")
+        raise ConfigError("expected exactly one of count, heads and layers")
     if (count is None) != (data is None):
-        raise ConfigError(
-            "data: rows that choose heads go with how many to take (count), and with nothing else"
-        )
+        raise ConfigError("--count and --data require each other; add the other one")
     if data is not None and _same(data, dev):
         raise ConfigError(
-            "data: heads would be chosen by the rows that score them (dev); give others, such as a "
-            "part of what the model was fine-tuned on"
+            "--data: must differ from --dev, which measures the result; use examples of the "
+            "training data"
         )
     ready = answering(load_on(model, device), task)
     network = ready.loaded.model
@@ -92,8 +95,8 @@ def prune(
         lighter = without_heads(network, taken)
     elif not 0 < (count or 0) <= spare(network):
         raise ConfigError(
-            f"count: {count} heads; the model can spare 1 to {spare(network)}, for each layer "
-            "keeps one"
+            f"--count: must be from 1 to {spare(network)}, got {count}; each layer keeps at least "
+            "one head"
         )
     rows = _read(ready, dev, reading)
     weighing = [] if data is None else _read(ready, data, reading)
