@@ -35,8 +35,6 @@ NO_DEVICE = {
         "clean",
         "prepare",
         "prepare pairs",
-        "inspect",
-        "families",
     ),
     *("edit average", "edit positions", "runs", "push", "info", "export"),
     # Experiments have the setting settings.device.

@@ -76,7 +76,7 @@ def test_without_a_run_file_it_is_bertkit_mini(
     begun = ("--train.steps", 5, "--train.batch_size", 8, *small, "--sampling.held_out", 0.2)
     run = tmp_path / "run"
     assert told(*begun, "--corpus", corpus, "--out", run) == 0
-    assert "no run file is named: bertkit-mini it is" in capsys.readouterr().err
+    assert "using the run file bertkit-mini" in capsys.readouterr().err
     config = json.loads((run / "run.json").read_text("utf-8"))["config"]
     assert (config["family"], config["train"]["optimizer"]) == ("modernbert", "muon")
 

@@ -250,7 +250,7 @@ def test_other_commands_do_not_run_under_torchrun(
     refused: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert "only `bertkit pretrain` runs under torchrun" in refused("families")
+    assert "only `bertkit pretrain` runs under torchrun" in refused("info")
 
 
 def test_half_an_environment_of_several_processes_is_refused(

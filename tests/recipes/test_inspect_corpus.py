@@ -1,4 +1,4 @@
-"""What `bertkit inspect` prints says what was masked, replaced and kept."""
+"""`bertkit info CORPUS` prints samples with their masks, and statistics."""
 
 import json
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
-from bertkit import cli
 from bertkit.recipes.model_sizes import variants
 from bertkit.recipes.run_file import CONFIGS
 
@@ -51,11 +46,3 @@ def test_models_that_write_have_their_decoder_and_no_masks() -> None:
     assert layers["gpt-mini"] == (4, 0)
     # 4 + 4 layers of 256, and one table: the decoder's layers attend twice
     assert by_name["bart-mini"].parameters > by_name["gpt-mini"].parameters + 4 * 16 * 256**2
-
-
-def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["families"]) == 0
-    assert "albert-base" in capsys.readouterr().out
-    assert cli.run(["families", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in rows] == [v.name for v in variants()]

@@ -84,6 +84,7 @@ TITLES = {
     "options": "Settings of the task",
     "decoding": "How it writes",
     "reading": "Columns of files",
+    "samples": "Samples of a corpus",
 }
 """Under what --help has the settings of a parameter of this name, in this order."""
 

@@ -51,7 +51,7 @@ def pretrain(
     if config is not None:
         data = read_run_file(config)
     elif not data:
-        say(f"no run file is named: {DEFAULT_RUN_FILE} it is; `bertkit families` lists the others")
+        say(f"using the run file {DEFAULT_RUN_FILE}; `bertkit info` lists the others")
         data = read_run_file(DEFAULT_RUN_FILE)
     if (corpus := corpus or before) is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")

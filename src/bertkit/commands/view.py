@@ -1,27 +1,16 @@
-"""Commands that show a model, and what it does."""
+"""The command that shows what a model does with a text."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from bertkit.checkpoint.formats import open_format
 from bertkit.console import say
 from bertkit.models.surgery import read_head
 from bertkit.pipelines import load_on
 from bertkit.view.explain import explain as explain_text
 from bertkit.view.page import refuse_place, write_page
-
-
-def info(model: str, /) -> None:
-    """What a model folder holds: shape, parameters, heads.
-
-    Args:
-        model: A model folder or hub id.
-    """
-    print(json.dumps(open_format(model).info(), indent=2))
 
 
 def explain(

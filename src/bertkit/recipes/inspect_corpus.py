@@ -1,4 +1,4 @@
-"""A prepared corpus as a person reads it: samples with their masks, and statistics."""
+"""Print samples of a corpus with their masks, and statistics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.config import Seed, decode
+from bertkit.config import Seed, Settings, decode
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
 from bertkit.data.samples import Sample, Samples, Sampling
@@ -17,35 +17,34 @@ from bertkit.recipes.run_file import read_run_file
 from bertkit.text.tokenizer import Tokenizer
 
 
-def inspect(
-    corpus: Path,
-    /,
-    *,
-    count: int = 3,
-    config: Path | None = None,
-    seed: Seed = 0,
-    length: int = 128,
-    pairs: Literal["nsp", "sop", "none"] = "nsp",
-) -> None:
-    """Print samples of a corpus as a person reads them, and statistics.
+class SampleSettings(Settings, frozen=True):
+    """Settings of the samples of a corpus that are printed."""
 
-    Args:
-        corpus: A prepared corpus.
-        count: Samples to print.
-        config: A run file whose sampling and masking to use, instead of length and pairs.
-        seed: Random seed of the samples.
-        length: Tokens of a sample.
-        pairs: Next sentence, sentence order, or none.
-    """
+    count: int = 3
+    """Number of samples to print."""
+    config: str | None = None
+    """Run file whose sampling and masking to use, instead of length and pairs."""
+    seed: Seed = 0
+    """Random seed of the samples."""
+    length: int = 128
+    """Number of tokens of a sample."""
+    pairs: Literal["nsp", "sop", "none"] = "nsp"
+    """Objective of the sentence pairs: next sentence prediction, sentence order prediction, or
+    none."""
+
+
+def print_samples(corpus: Path, settings: SampleSettings) -> None:
+    """Print samples of a corpus with their masks, and statistics."""
     opened = Corpus.open(corpus)
     tokenizer = opened.tokenizer()
-    sampling = decode(Sampling, {"pairs": pairs, "length": length}, "sampling")
+    sampling = decode(Sampling, {"pairs": settings.pairs, "length": settings.length}, "sampling")
     masking = Masking()
-    if config is not None:
-        settings = read_config(read_run_file(config), tokenizer)
-        sampling, masking = settings.sampling, settings.masking
-    samples, drawn = draw(opened, tokenizer, sampling, masking, seed=seed, count=max(count, 1000))
-    for sample in drawn[:count]:
+    if settings.config is not None:
+        config = read_config(read_run_file(settings.config), tokenizer)
+        sampling, masking = config.sampling, config.masking
+    count = max(settings.count, STATISTICS_SAMPLES)
+    samples, drawn = draw(opened, tokenizer, sampling, masking, seed=settings.seed, count=count)
+    for sample in drawn[: settings.count]:
         print("\n".join(readable(samples, sample)), end="\n\n")
     for name, value in statistics(opened).items():
         print(f"{name:32} {value:,}")
@@ -54,8 +53,12 @@ def inspect(
         print(f"{name:32} {share:.3f}")
 
 
+STATISTICS_SAMPLES = 1000
+"""Minimum number of samples from which the rates of masks and pairs are computed."""
+
+
 def statistics(corpus: Corpus) -> dict[str, float | int]:
-    """Counts and typical lengths of a corpus, in tokens and sentences."""
+    """Count tokens, sentences and documents of a corpus, and their typical lengths."""
     lengths = np.diff(corpus.starts)
     documents = np.diff(corpus.document_starts)
     return {
@@ -70,7 +73,7 @@ def statistics(corpus: Corpus) -> dict[str, float | int]:
 
 
 def rates(samples: Samples, drawn: list[Sample]) -> dict[str, float]:
-    """What the draws came to: how much is masked and how, and how many pairs are true."""
+    """Return the fractions of masked tokens by type of mask, and of true pairs."""
     mask = samples.tokenizer.mask
     seen = np.concatenate([s.ids[s.masked_positions] for s in drawn])
     labels = np.concatenate([s.labels for s in drawn])
@@ -95,15 +98,16 @@ def draw(
     seed: int,
     count: int,
 ) -> tuple[Samples, list[Sample]]:
-    """The first samples a run with these settings would see (if it held nothing out)."""
+    """Return the first samples of a run with these settings, without held-out documents."""
     samples = Samples(corpus, tokenizer, sampling, masking, seed=seed)
     return samples, samples.batch(0, count)
 
 
 def readable(samples: Samples, sample: Sample) -> Iterator[str]:
-    """A sample in lines: what the pair is, then its tokens by segment.
+    """Yield the lines that show a sample: the label of the pair, then the tokens of each segment.
 
-    `[MASK]←word` was masked, `other←word` replaced, `word←=` chosen but kept.
+    `[MASK]←word` is a masked token, `other←word` a replaced token, and `word←=` a target that was
+    kept.
     """
     says = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped"), "none": ("", "")}
     if sample.pair is not None:
@@ -121,7 +125,7 @@ def readable(samples: Samples, sample: Sample) -> Iterator[str]:
 
 
 def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
-    """The first samples of a pretraining run, from its `run.json`; none if its corpus is gone."""
+    """Return the first samples of a run, from its `run.json`; no samples if its corpus is gone."""
     corpus = Path(record.get("corpus_folder", ""))
     if not record.get("corpus_folder") or "config" not in record or not corpus.is_dir():
         return []

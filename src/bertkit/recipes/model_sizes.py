@@ -1,9 +1,9 @@
-"""What the run files that come with bertkit make: the variants of BERT side by side."""
+"""Compare the run files of bertkit: size, shape, method and data."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,15 +53,8 @@ PRETRAININGS: Mapping[str, Pretraining] = Registry("pretrainings", {})
 """By the `family` of their run files."""
 
 
-def families(*, json: bool = False) -> list[Variant] | None:
-    """The run files side by side: size, shape, method, data.
-
-    Args:
-        json: Print JSON.
-    """
-    rows = variants()
-    if json:
-        return rows
+def print_variants(rows: Sequence[Variant]) -> None:
+    """Print one table row per run file."""
     table = Table("run file", "family", "parameters", "layers/hidden/heads", "method", "data")
     for v in rows:
         layers = f"{v.layers} + {v.decoder}" if v.decoder else str(v.layers)
@@ -70,11 +63,10 @@ def families(*, json: bool = False) -> list[Variant] | None:
         shape += f", embedding {v.embedding}" if v.embedding != v.hidden else ""
         table.add_row(v.name, v.family, f"{v.parameters / 1e6:.1f} M", shape, v.method, v.data)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    return None
 
 
 def variants() -> list[Variant]:
-    """The run files in the order of their families and sizes."""
+    """Return the run files in the order of their families and sizes."""
     made = []
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)

@@ -13,13 +13,13 @@ from tests.factories import tiny_elmo, tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.commands.view import info
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.classic.elmo_task import ElmoAnswer, Network, new_network
 from bertkit.extensions.classic.feature_classifier import Features
 from bertkit.extensions.classic.finetune_elmo import Learning, finetune_elmo
 from bertkit.pipelines.answering import answering
 from bertkit.recipes.evaluate import evaluate
+from bertkit.recipes.info import info
 from bertkit.tasks.tag import Tag
 from bertkit.text.word_vectors import Vectors
 

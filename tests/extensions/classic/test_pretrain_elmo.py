@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import bertkit
-from bertkit.commands.view import info
 from bertkit.config import override
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, DataError
 from bertkit.extensions.classic.elmo_files import load_elmo, load_softmax
 from bertkit.extensions.classic.fill_gap import FillGap
 from bertkit.extensions.classic.pretrain_elmo import pretrain_elmo, read_elmo_run
+from bertkit.recipes.info import info
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary

@@ -1,0 +1,55 @@
+"""Describe a model, a corpus, a run, or the run files of bertkit."""
+
+from __future__ import annotations
+
+from json import dumps
+from pathlib import Path
+
+from bertkit.checkpoint.formats import format_of, open_format
+from bertkit.errors import ConfigError
+from bertkit.recipes.inspect_corpus import SampleSettings, print_samples
+from bertkit.recipes.model_sizes import Variant, print_variants, variants
+from bertkit.recipes.runs import runs
+from bertkit.view.runs import holds_runs
+
+
+def info(
+    path: str | None = None,
+    /,
+    *,
+    samples: SampleSettings | None = None,
+    json: bool = False,
+) -> list[Variant] | None:
+    """Describe a model, a corpus, a run, or the run files of bertkit.
+
+    Prints the shape, parameters, heads and labels of a model as JSON; samples with their masks, and
+    statistics, of a corpus; and a table of runs if the directory contains runs but no model.
+
+    Args:
+        path: Directory of a model, corpus or run, or hub id. Default: compare the run files of
+            bertkit by size, shape, method and data.
+        json: Print the run files as JSON.
+
+    Returns:
+        The run files, with `json`.
+
+    Raises:
+        ConfigError: If an option does not apply to the directory.
+    """
+    found = None if path is None else format_of(Path(path))
+    is_corpus = path is not None and found is None and Path(path, "manifest.json").exists()
+    if samples is not None and not is_corpus:
+        raise ConfigError(f"{path or 'info'}: not a corpus; remove the options of samples")
+    if json and path is not None:
+        raise ConfigError(f"{path}: --json is only supported for the list of run files; remove it")
+    if json:
+        return variants()
+    if path is None:
+        print_variants(variants())
+    elif is_corpus:
+        print_samples(Path(path), samples or SampleSettings())
+    elif found in (None, "run") and holds_runs(Path(path)):
+        print(runs([path]))
+    else:
+        print(dumps(open_format(path).info(), indent=2))
+    return None
