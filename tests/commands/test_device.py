@@ -40,7 +40,7 @@ NO_DEVICE = {
     # Experiments have the setting settings.device.
     "experiment",
     # Pretraining has the setting train.device.
-    *("pretrain", "adapt", "demo"),
+    *("pretrain", "demo"),
     # These commands run on the CPU by design.
     *("finetune elmo", "fill-gap", "vectors", "quantize", "tune"),
 }

@@ -1,4 +1,4 @@
-"""Commands of pretraining: a run file, any setting of which can be replaced."""
+"""The command that pretrains a model; options replace the settings of a run file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from bertkit.checkpoint.run_directory import RUN
 from bertkit.config import override, parse_changes, without_none
 from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.recipes.adapt import adapt as adapt_model
 from bertkit.recipes.model_sizes import PRETRAININGS
-from bertkit.recipes.pretrain import pretrain as pretrain_model
+from bertkit.recipes.pretrain import pretrain as run_pretraining
 from bertkit.recipes.run_file import read_run_file
+from bertkit.recipes.start_model import load_start
 from bertkit.storage import read_json
 from bertkit.training.run import Resume
 
 DEFAULT_RUN_FILE = "bertkit-mini"
-"""The run file where none is named."""
 
 Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 
@@ -30,62 +29,63 @@ def pretrain(
     *settings: Word,
     corpus: str | None = None,
     out: Path,
+    start: str | None = None,
     resume: Resume = False,
 ) -> None:
-    """Pretrain a model from a run file.
+    """Pretrain a model on a corpus, from a run file or from another model.
 
     Args:
-        config: The run file: a path, or the name of one that comes with bertkit: see `bertkit
-            families`; by default bertkit-mini. Any setting of it can be replaced:
-            --train.learning_rate 3e-4. A run that goes on has its own, where none is named.
-        corpus: A prepared corpus: its folder, or an address such as s3://bucket/corpus, of which
-            shards are copied here when they are needed. A run that goes on knows its own.
-        out: The run's folder; it is a model folder from the start.
-        resume: Go on after the newest complete checkpoint. `--resume auto` begins where there is
-            none yet, so that the same command can always be given again.
+        config: Run file: a path, or the name of a run file of bertkit (listed by `bertkit info`).
+            Default: bertkit-mini. Options replace its settings: --train.learning_rate 3e-4.
+        corpus: Corpus directory, or a URL such as s3://bucket/corpus, whose shards are downloaded
+            when they are needed. A resumed run uses its own corpus by default.
+        out: Run directory, which is also a model directory from the first step. Must not exist.
+        start: Model directory or hub id to continue pretraining, instead of a run file. The corpus
+            must be prepared with the tokenizer of the model.
+        resume: Resume the run from its newest complete checkpoint, with its own settings.
+            `--resume auto` starts the run if there is no checkpoint.
     """
-    if config is not None and str(config).startswith("--"):  # a setting, and no run file
+    if config is not None and str(config).startswith("--"):  # a setting, not a run file
         config, settings = None, (str(config), *settings)
-    data, before = _begun(out) if resume and (config is None or corpus is None) else ({}, None)
-    pairs = list(parse_changes(settings))  # what is no setting is named first
-    if config is not None:
-        data = read_run_file(config)
-    elif not data:
-        say(f"using the run file {DEFAULT_RUN_FILE}; `bertkit info` lists the others")
-        data = read_run_file(DEFAULT_RUN_FILE)
-    if (corpus := corpus or before) is None:
+    if config is not None and start is not None:
+        raise ConfigError(f"{config}: a run file cannot be combined with --start; remove one")
+    record = _record(out) if resume and (config is None or corpus is None) else {}
+    changes = list(parse_changes(settings))
+    corpus = corpus or record.get("corpus_folder")
+    if config is None:
+        start = start or record.get("start")
+    data = _settings(config, start, record)
+    if corpus is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
-    data = override(data, pairs)
     other = PRETRAININGS.get(str(data.get("family")))
-    run = pretrain_model if other is None else other.run
-    scores = run(data, corpus=corpus, out=out, resume=resume)
+    if start is not None:
+        data, model = load_start(start, changes, data)
+        scores = run_pretraining(data, corpus=corpus, out=out, resume=resume, start_from=model)
+    else:
+        run = run_pretraining if other is None else other.run
+        scores = run(override(data, changes), corpus=corpus, out=out, resume=resume)
     say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
 
 
-def adapt(
-    model: str, /, *settings: Word, corpus: str, out: Path, resume: bool = False
-) -> dict[str, dict[str, float]]:
-    """Go on pretraining a model on text of your own field.
-
-    Returns: the losses on held-out text, before and after.
-
-    Args:
-        model: A model folder or hub id. Any setting of a run file can be given: --train.steps 5000.
-        corpus: A corpus prepared with the model's vocabulary.
-        out: The run's folder; it is a model folder from the start.
-        resume: Go on after the newest complete checkpoint.
-    """
-    pairs = list(parse_changes(settings))
-    return adapt_model(model, corpus=corpus, out=out, settings=pairs, resume=resume)
+def _settings(config: Path | None, start: str | None, record: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the run file or of the resumed run; none for a start model."""
+    if config is not None:
+        return read_run_file(config)
+    if record:
+        return without_none(record["config"])
+    if start is not None:
+        return {}
+    say(f"using the run file {DEFAULT_RUN_FILE}; `bertkit info` lists the others")
+    return read_run_file(DEFAULT_RUN_FILE)
 
 
-def _begun(out: Path) -> tuple[dict[str, Any], str | None]:
-    """The settings and the corpus of a run that has begun; nothing where none has."""
+def _record(out: Path) -> dict[str, Any]:
+    """Return the record of a run; empty if there is no run."""
     try:
         record = read_json(out / RUN, ConfigError, "start over in another --out")
     except FileNotFoundError:
-        return {}, None
+        return {}
     match record:
-        case {"config": {**config}, "corpus_folder": str(corpus)}:
-            return without_none({str(name): value for name, value in config.items()}), corpus
-    raise ConfigError(f"{out / RUN}: damaged (not the record of a pretraining); name the run file")
+        case {"config": dict(), "corpus_folder": str()}:
+            return dict(record)
+    raise ConfigError(f"{out / RUN}: not the record of a pretraining run; name the run file")

@@ -19,7 +19,6 @@ COMMANDS = {
     "prepare": "recipes.prepare:prepare",
     "prepare pairs": "extensions.generation.prepare_pairs:prepare_pairs",
     "pretrain": "commands.pretrain:pretrain",
-    "adapt": "commands.pretrain:adapt",
     "demo": "recipes.demo:demo",
     "finetune classify": "tasks.classify:Classify",
     "finetune tag": "tasks.tag:Tag",
@@ -81,7 +80,7 @@ COMMANDS = {
 SECTIONS = {
     "Begin": "demo",
     "Prepare text": "tokenizer clean prepare",
-    "Pretrain": "pretrain adapt vectors",
+    "Pretrain": "pretrain vectors",
     "Learn from labels": "finetune distill augment edit",
     "Score and compare": "evaluate experiment runs compare probe",
     "Ask a model": "predict fill-mask fill-gap next-sentence generate summarize translate chat",
@@ -102,6 +101,7 @@ GROUPS = {
 REPLACED = {
     "vocab train": "tokenizer train",
     "vocab extend": "tokenizer extend",
+    "adapt": "pretrain --start",
     "average": "edit average",
     "inspect": "info CORPUS",
     "families": "info",

@@ -63,15 +63,26 @@ def pretrain(
     resume: Resume = False,
     start_from: Loaded | None = None,
 ) -> dict[str, float]:
-    """Run (or go on with) a pretraining and return the held-out scores at its end.
+    """Pretrain a model on a corpus.
 
-    `settings` are those of a run file: as data, a file, or one that comes with bertkit by its name.
-    It begins with fresh weights, or with those of a model that is open, whose shape the settings
-    have to name. Processes that torchrun started learn together; the scores are the first one's.
-    `out` becomes a model folder that `bertkit.load` and transformers open, with checkpoints,
-    a journal and a loss curve beside.
-    Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
-    fault can be seen then.
+    Processes that torchrun started train together.
+
+    Args:
+        settings: Settings of a run file: a mapping, a path, or the name of a run file of bertkit.
+        corpus: Corpus directory or URL.
+        out: Run directory. It is a model directory that `bertkit.load` and transformers load, with
+            checkpoints, a journal and a loss curve.
+        resume: Whether to resume the run; "auto" starts it if there is no checkpoint.
+        start_from: Model to continue; its shape must be the shape in `settings`. Default: newly
+            initialized weights.
+
+    Returns:
+        The held-out scores after the last step, in the first process.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: If the input cannot be used. Most checks run before
+            training.
+        TrainingError: If training fails.
     """
     if not isinstance(settings, Mapping):
         settings = read_run_file(settings)
@@ -95,7 +106,8 @@ def _pretrain(
     teacher = _teacher(config, corpus, tokenizer)
     # The directory of a teacher may contain another model when the run is resumed.
     weights = {} if teacher is None else {"teacher": teacher.weights_hash()}
-    check_record(run, config, text, tokenizer, {"weights": weights})
+    start = {} if start_from is None else {"start": str(start_from.folder.resolve())}
+    check_record(run, config, text, tokenizer, {"weights": weights, **start})
     samples = RunSamples(text, tokenizer, config, run.ranks)
     check_tracker(train.track, "train.track")
 

@@ -219,7 +219,7 @@ def check_record(
         config: Its settings.
         text: Its text.
         tokenizer: Tokenizer of the text.
-        extra: Other values that must not change.
+        extra: Other values that must not change, except the directory of the `start` model.
 
     Raises:
         ConfigError: If settings differ, or this version of bertkit takes other samples.
@@ -244,7 +244,7 @@ def check_record(
         "tokenizer": tokenizer.fingerprint,
         "draws": draws_of(text),
     }
-    free = ("corpus_folder", *(f"config.train.{name}" for name in FREE))
+    free = ("corpus_folder", "start", *(f"config.train.{name}" for name in FREE))
     run.check(record, free=free, refusals=refusals)
 
 

@@ -114,7 +114,9 @@ class Run:
         Raises: ConfigError for a damaged record or changed settings, or one of `refusals`.
         """
         self.record = record
-        self.ranks.agree({name: v for name, v in record.items() if name != "corpus_folder"})
+        self.ranks.agree(
+            {name: v for name, v in record.items() if name not in ("corpus_folder", "start")}
+        )
         if not (self.resumed and self.ranks.first):
             return
         place, remedy = self.out / RUN, "start over in another --out"

@@ -1,8 +1,7 @@
-"""Adapting goes on where a model stands, and says what it was worth."""
+"""`pretrain --start` continues the pretraining of a model."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.checkpoint.directory import load, save
+from bertkit.commands.pretrain import pretrain
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.generation.families.bart import BART
@@ -19,11 +19,11 @@ from bertkit.families import BERT
 from bertkit.families.family import Family
 from bertkit.models.model import build
 from bertkit.nn.pooling import Pooling
-from bertkit.recipes.adapt import adapt
 from bertkit.recipes.prepare import prepare
 from bertkit.text.prompts import Prompts
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
+from bertkit.training.journal import Journal
 
 FAST = [
     ("train.steps", "20"),
@@ -36,10 +36,20 @@ FAST = [
 ]
 
 
+def continue_pretraining(
+    start: Path, *, corpus: Path, out: Path, settings: list[tuple[str, str]], resume: bool = False
+) -> dict[str, dict[str, float]]:
+    """Continue the pretraining of a model, and return its held-out losses before and after."""
+    words = [f"--{name}={value}" for name, value in settings]
+    pretrain(None, *words, corpus=str(corpus), out=out, start=str(start), resume=resume)
+    losses = [record["held_out"] for record in Journal(out).records() if "held_out" in record]
+    return {"before": losses[0], "after": losses[-1]}
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> tuple[Path, Path]:
     """A model and a corpus of its vocabulary."""
-    place = tmp_path_factory.mktemp("adapt")
+    place = tmp_path_factory.mktemp("start")
     for i, text in enumerate(english[:16]):
         (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
     tokenizer = train(english[:16], kind="wordpiece", size=300)
@@ -58,17 +68,21 @@ def test_vectors_are_made_as_before(made: tuple[Path, Path], tmp_path: Path) -> 
     start, pooling = tmp_path / "start", Pooling("max", prompts=Prompts({"query": "find: "}))
     opened = load(folder)
     save(start, opened.model, opened.tokenizer, BERT, pooling=pooling, length=40)
-    adapt(start, corpus=corpus, out=tmp_path / "run", settings=[*FAST, ("train.steps", "2")])
+    continue_pretraining(
+        start, corpus=corpus, out=tmp_path / "run", settings=[*FAST, ("train.steps", "2")]
+    )
     found = load(tmp_path / "run")
     assert (found.pooling, found.length) == (pooling, 40)
-    adapt(folder, corpus=corpus, out=tmp_path / "bare", settings=[*FAST, ("train.steps", "2")])
+    continue_pretraining(
+        folder, corpus=corpus, out=tmp_path / "bare", settings=[*FAST, ("train.steps", "2")]
+    )
     assert load(tmp_path / "bare").pooling is None
 
 
 def test_it_goes_on_and_compares(made: tuple[Path, Path], tmp_path: Path) -> None:
     folder, corpus = made
     before = (folder / "model.safetensors").read_bytes()
-    found = adapt(folder, corpus=corpus, out=tmp_path / "run", settings=FAST)
+    found = continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert set(found["before"]) == {"mlm", "nsp"}  # the pairs of the folder's own head
     assert found["after"]["mlm"] < found["before"]["mlm"]
     assert (folder / "model.safetensors").read_bytes() == before
@@ -78,7 +92,7 @@ def test_it_goes_on_and_compares(made: tuple[Path, Path], tmp_path: Path) -> Non
 def test_it_starts_from_the_weights_there_are(made: tuple[Path, Path], tmp_path: Path) -> None:
     folder, corpus = made
     still = [*FAST, ("train.steps", "1"), ("train.learning_rate", "1e-12")]
-    adapt(folder, corpus=corpus, out=tmp_path / "run", settings=still)
+    continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=still)
     mine, theirs = (load(f).model.state_dict() for f in (tmp_path / "run", folder))
     for name, weight in theirs.items():
         torch.testing.assert_close(mine[name], weight, atol=1e-6, rtol=0)
@@ -91,9 +105,9 @@ def test_a_head_that_is_not_there_starts_at_random(
     tokenizer = load(folder).tokenizer
     bare = tmp_path / "bare"
     folder_of(bare, tokenizer)
-    found = adapt(bare, corpus=corpus, out=tmp_path / "run", settings=FAST)
+    found = continue_pretraining(bare, corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert set(found["after"]) == {"mlm"}
-    assert "has no head mlm; it starts at random" in capsys.readouterr().err
+    assert "has no head mlm; it is newly initialized" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", [GPT2, LSTM_LM], ids=["gpt2", "lstm-lm"])
@@ -105,12 +119,14 @@ def test_a_model_that_writes_learns_next_words(
     corpus = prepare(files, tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
     start = folder_of(tmp_path / "start", tokenizer, "lm", family=family)
     (start / "generation_config.json").write_text('{"num_beams": 3, "suppress_tokens": [7]}')
-    found = adapt(start, corpus=corpus, out=tmp_path / "run", settings=FAST)
+    found = continue_pretraining(start, corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert load(tmp_path / "run").generation == load(start).generation
     assert set(found["before"]) == {"lm"}
     assert found["after"]["lm"] < found["before"]["lm"]
     assert load(tmp_path / "run").model.config == load(start).model.config
-    again = adapt(start, corpus=corpus, out=tmp_path / "run", settings=FAST, resume=True)
+    again = continue_pretraining(
+        start, corpus=corpus, out=tmp_path / "run", settings=FAST, resume=True
+    )
     assert again == found
 
 
@@ -123,7 +139,7 @@ def test_a_model_with_a_decoder_is_refused(
     encoder, decoder = (kind.config({"vocab": 400, **shape}) for kind in (BART, BART.decoder))
     save(tmp_path / "both", build(encoder, ("lm",), decoder=decoder), tokenizer, BART)
     with pytest.raises(ConfigError, match=r"an encoder and a decoder, .*bertkit finetune seq2seq"):
-        adapt(tmp_path / "both", corpus=made[1], out=tmp_path / "run", settings=FAST)
+        continue_pretraining(tmp_path / "both", corpus=made[1], out=tmp_path / "run", settings=FAST)
     assert not (tmp_path / "run").exists()
 
 
@@ -134,7 +150,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(
     other = train(english[:5], kind="wordpiece", size=280)
     folder_of(tmp_path / "other", other, "mlm")
     with pytest.raises(DataError, match=r"another vocabulary .* prepare it again"):
-        adapt(tmp_path / "other", corpus=corpus, out=tmp_path / "run", settings=FAST)
+        continue_pretraining(tmp_path / "other", corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert not (tmp_path / "run").exists()
 
 
@@ -144,18 +160,33 @@ def test_a_setting_that_changes_the_shape_is_refused(
     folder, corpus = made
     wider = [*FAST, ("model.hidden", "64")]
     with pytest.raises(BertkitError, match=r"model\.hidden"):
-        adapt(folder, corpus=corpus, out=tmp_path / "run", settings=wider)
+        continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=wider)
     for seed in ("abc", "9" * 23):
         with pytest.raises(BertkitError, match=r"train\.seed"):
-            adapt(folder, corpus=corpus, out=tmp_path / "run", settings=[("train.seed", seed)])
+            continue_pretraining(
+                folder, corpus=corpus, out=tmp_path / "run", settings=[("train.seed", seed)]
+            )
     assert not (tmp_path / "run").exists()
 
 
-def test_the_command(
+def test_resume_finds_the_model_in_the_record(made: tuple[Path, Path], tmp_path: Path) -> None:
+    """The model card names the model, which is not among the settings of the run."""
+    start, corpus = made
+    run = tmp_path / "run"
+    words = [f"--{name}={value}" for name, value in FAST]
+    begun = ["pretrain", "--start", str(start), "--corpus", str(corpus), "--out", str(run), *words]
+    assert cli.run(begun) == 0
+    card = (run / "README.md").read_text("utf-8")
+    assert "starting from `model`" in card
+    (run / "README.md").unlink()
+    assert cli.run(["pretrain", "--out", str(run), "--resume"]) == 0
+    assert (run / "README.md").read_text("utf-8") == card
+
+
+def test_a_run_file_cannot_be_combined_with_a_model(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, corpus = made
-    words = [word for key, value in FAST for word in (f"--{key}", value)]
-    asked = ["adapt", str(folder), "--corpus", str(corpus), "--out", str(tmp_path / "run")]
-    assert cli.run([*asked, *words]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"before", "after"}
+    words = ["--start", str(folder), "--corpus", str(corpus), "--out", str(tmp_path / "run")]
+    assert cli.run(["pretrain", "bert-tiny", *words]) == 2
+    assert "bert-tiny: a run file cannot be combined with --start" in capsys.readouterr().err
