@@ -1,4 +1,4 @@
-"""The page of `bertkit explain`, with real clicks and keys in a real browser."""
+"""The page of `bertkit view explain`, with real clicks and keys in a real browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that shows what a model does, as it is typed."""
+"""`bertkit view explain` writes a page about a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Captured = pytest.CaptureFixture[str]
 
 def test_a_page_is_written_once(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "page.html"
-    words = ["explain", str(tiny), "a b c", "--pair", "c d", "--out", str(out)]
+    words = ["view", "explain", str(tiny), "a b c", "--pair", "c d", "--out", str(out)]
     assert cli.run(words) == 0
     assert capsys.readouterr() == ("", f"{out}: 8 tokens, 1 layers of 2 heads\n")
     assert "a b c" in out.read_text(encoding="utf-8")
@@ -22,16 +22,16 @@ def test_a_page_is_written_once(tiny: Path, tmp_path: Path, capsys: Captured) ->
 
 
 def test_a_long_text_is_cut_if_so_asked(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
-    words = ["explain", str(tiny), "a " * 50, "--out", str(tmp_path / "page.html")]
+    words = ["view", "explain", str(tiny), "a " * 50, "--out", str(tmp_path / "page.html")]
     assert cli.run(words) == 2
     assert "52 tokens, and the model reads 32" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert cli.run([*words, "--long", "truncate"]) == 0
-    assert "32 tokens, 1 layers of 2 heads; the text is longer and was cut" in (
+    assert "32 tokens, 1 layers of 2 heads; the text is longer and was truncated" in (
         capsys.readouterr().err
     )
 
 
 def test_the_place_is_looked_at_before_the_model(tmp_path: Path, capsys: Captured) -> None:
-    assert cli.run(["explain", "no-such-model", "a", "--out", str(tmp_path)]) == 2
+    assert cli.run(["view", "explain", "no-such-model", "a", "--out", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err

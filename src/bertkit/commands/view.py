@@ -1,4 +1,4 @@
-"""The command that shows what a model does with a text."""
+"""The command that writes a page about what a model does with a text."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def explain(
     long: Literal["error", "truncate"] = "error",
     device: str = "auto",
 ) -> None:
-    """What a model does with a text, as a page: attention, masked words, layers.
+    """Write a page about one text: attention, masked words and layers.
 
     Args:
-        model: A model folder or hub id.
-        text: The text.
-        out: The file, to be made; pieces, attention, masked words and layers, for any browser.
-        pair: A second text, read together with the first.
-        off: Switch this head off, as LAYER.HEAD from 1; once for each.
-        long: What to do with a text longer than the model.
+        model: Model directory or hub id.
+        text: Text.
+        out: Output path of the HTML page. Must not exist.
+        pair: Second text of a pair.
+        off: Attention head to switch off, as LAYER.HEAD, counted from 1. Repeatable.
+        long: What to do if the text is longer than the model: raise an error, or truncate it.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     refuse_place(out)
@@ -40,7 +40,7 @@ def explain(
         load_on(model, device), text, pair, off=[read_head(name) for name in off], long=long
     )
     write_page(out, shown)
-    cut = "; the text is longer and was cut" if shown.truncated else ""
+    cut = "; the text is longer and was truncated" if shown.truncated else ""
     say(
         f"{out}: {len(shown.tokens)} tokens, {shown.model.layers} layers of "
         f"{shown.model.heads} heads{cut}"

@@ -133,7 +133,7 @@ def page(
     links: Mapping[str, str] | None = None,
     here: str = "",
 ) -> str:
-    """The page of `bertkit explain`, with style, script and numbers in it.
+    """The page of `bertkit view explain`, with style, script and numbers in it.
 
     A server adds a form and links to its other pages.
     """

@@ -122,21 +122,21 @@ def test_the_command_prints_numbers_or_draws_them(
     folder, out = str(learned(place, "luong")), tmp_path / "a.svg"
     looked = alignment(folder, "a b c", "c b a")
     capsys.readouterr()
-    assert cli.run(["align", folder, "a b c", "--translation", "c b a"]) == 0
+    assert cli.run(["view", "align", folder, "a b c", "--translation", "c b a"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["source"], printed["target"]) == (looked.source, looked.target)
     np.testing.assert_allclose(printed["weights"], looked.weights, atol=1e-4)
-    assert cli.run(["align", folder, "a b c", "--out", str(out)]) == 0
+    assert cli.run(["view", "align", folder, "a b c", "--out", str(out)]) == 0
     assert capsys.readouterr().err == f"{out}: 4 tokens written, 4 read\n"
     drawn = re.findall(r'fill-opacity="([\d.]+)"', out.read_text(encoding="utf-8"))
     np.testing.assert_allclose(list(map(float, drawn)), looked.weights.flatten(), atol=1e-3)
     for words, message in (
         (["--out", str(out)], "exists already"),
-        (["--out", str(tmp_path / "a.png")], "the picture is an .svg file"),
+        (["--out", str(tmp_path / "a.png")], "the suffix must be .svg"),
     ):
-        assert cli.run(["align", folder, "a b c", *words]) == 2
+        assert cli.run(["view", "align", folder, "a b c", *words]) == 2
         assert message in capsys.readouterr().err
-    assert cli.run(["align", str(learned(place, "none", steps=20)), "a b c"]) == 2
+    assert cli.run(["view", "align", str(learned(place, "none", steps=20)), "a b c"]) == 2
     assert "its decoder has no attention" in capsys.readouterr().err.splitlines()[-1]
 
 

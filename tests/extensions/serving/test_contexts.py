@@ -59,7 +59,7 @@ def test_each_model_knows_what_it_sees(
 ) -> None:
     out = tmp_path / "out"
     asked = [word for model in models.values() for word in ("--model", str(model))]
-    assert cli.run(["contexts", "class", str(texts), *asked, "--out", str(out)]) == 0
+    assert cli.run(["view", "contexts", "class", str(texts), *asked, "--out", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert json.loads((out / "contexts.json").read_text(encoding="utf-8")) == found
     assert [text[a:b] for text, (a, b) in zip(found["texts"], found["ranges"], strict=True)] == [

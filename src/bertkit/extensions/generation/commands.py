@@ -208,22 +208,22 @@ def align(
     out: Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any] | None:
-    """Where a decoder looks in a text while it writes each token: numbers, or a heat map.
+    """Show which source tokens a translation attends to.
 
-    Of several layers and heads it is the mean.
+    The weights are the mean over layers and heads.
 
     Args:
-        model: A folder or hub id of a model that translates, by attention.
-        text: The text.
-        translation: What it writes; by default what it would.
-        out: A picture (.svg), to be made; by default the numbers are printed, a row for each token
-            of the translation.
+        model: Directory or hub id of a translation model with attention.
+        text: Source text.
+        translation: Translation. Default: the translation of the model.
+        out: Output path of a heat map (.svg). Must not exist. Default: print the weights, one row
+            per token of the translation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if out is not None:
         refuse_place(out)
         if out.suffix != ".svg":
-            raise ConfigError(f"{out}: the picture is an .svg file; name it so")
+            raise ConfigError(f"{out}: the suffix must be .svg")
     looked = alignment(load_on(model, device), text, translation)
     if out is None:
         rows = [[round(float(weight), 4) for weight in row] for row in looked.weights]

@@ -1,4 +1,4 @@
-"""One word in several texts, by every kind of model: how alike its states are there."""
+"""Compare the states of one word in several texts, for models of several types."""
 
 from __future__ import annotations
 
@@ -30,25 +30,29 @@ def contexts(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """The same word in several texts, by word vectors, ELMo, GPT and BERT: cosines of its states.
+    """Compare one word in several texts, by word vectors, ELMo, GPT and BERT.
 
-    Each model gives the word a state in each text and layer; word vectors have one for all texts,
-    a causal model knows what stands before the word alone. `out` gets contexts.json, .svg, .html:
-    the cosines of every two texts, a square for each model.
-    Returns: what contexts.json holds.
-    Raises: ConfigError when `out` exists, or for a layer that a model has not; DataError naming
-    file and line of a text without the word; CheckpointError. Nothing is written then.
+    A model computes a state of the word in each text and layer; word vectors have the same state
+    in all texts. The output contains the cosine similarity of every two texts, for each model.
 
     Args:
-        word: A word, or another form of it than stands there (carry, carried).
-        file: Texts with the word, a line each.
-        models: A file of word vectors, a model folder or hub id, the folder of an ELMo; once for
-            each.
-        out: The folder of what is made; it must not exist yet.
-        layer: Which layer the picture shows, of models that have several; the last by default, 0
-            is the embeddings. All are in contexts.json and on the page.
+        word: Word, or another form of the word in the texts (carry, carried).
+        file: Texts with the word, one per line.
+        models: File of word vectors, model directory or hub id, or directory of an ELMo.
+            Repeatable.
+        out: Output directory for contexts.json, contexts.svg and contexts.html. Must not exist.
+        layer: Layer that the picture shows: 0 is the embedding layer, -1 the last layer.
+            contexts.json and contexts.html contain all layers.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The contents of contexts.json.
+
+    Raises:
+        ConfigError: If out exists, or a model does not have the layer.
+        DataError: If a text does not contain the word; with file and line.
+        CheckpointError: If a model cannot be loaded.
     """
     out = Path(out)
     refuse_used(out)
