@@ -1,7 +1,7 @@
 """One query at a time on the CPU: bertkit against sentence-transformers, ONNX Runtime and OpenVINO.
 
 What people type is short: 200 sentences of at most 32 tokens, each embedded by itself by
-all-MiniLM-L6-v2, tokenizing included. Ours is the engine that `bertkit tune` chose on other
+all-MiniLM-L6-v2, tokenizing included. Ours is the engine that `bertkit export tune` chose on other
 sentences, as `--precision auto` takes it: packed batches or ONNX Runtime. Each side has a process
 of its own, one after the other, since threads of one runtime that wait for work would take time
 from another's; all take three turns, since machines are not equally fast from minute to minute.

@@ -21,7 +21,7 @@ EXPERIMENT = "experiment.json"
 """Settings and results of `bertkit experiment`."""
 
 TUNING_FILE = "tuned.json"
-"""What `bertkit tune` found."""
+"""What `bertkit export tune` found."""
 
 MAX_JOURNAL_BYTES = 512 << 20
 """Largest size in bytes of a journal; a step takes about 150 bytes."""

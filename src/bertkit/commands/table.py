@@ -72,8 +72,8 @@ COMMANDS = {
     "edit prune": "recipes.prune:prune",
     "edit positions": "recipes.extend:extend_positions",
     "export": "extensions.export.export:export",
-    "quantize": "extensions.export.quantize:quantize",
-    "tune": "extensions.export.tune:tune",
+    "export int8": "extensions.export.quantize:quantize",
+    "export tune": "extensions.export.tune:tune",
 }
 """Where the function of each command is."""
 
@@ -86,7 +86,7 @@ SECTIONS = {
     "Ask a model": "predict fill-mask fill-gap next-sentence generate summarize translate chat",
     "Search": "embed token-embeddings index search mine",
     "Look inside": "view info",
-    "Serve, publish, make faster": "serve push export quantize tune",
+    "Serve, publish, make faster": "serve push export",
 }
 """The list of commands by what people want to do."""
 
@@ -103,6 +103,8 @@ REPLACED = {
     "vocab extend": "tokenizer extend",
     "adapt": "pretrain --start",
     "average": "edit average",
+    "quantize": "export int8",
+    "tune": "export tune",
     "explain": "view explain",
     "align": "view align",
     "contexts": "view contexts",

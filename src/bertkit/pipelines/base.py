@@ -132,8 +132,9 @@ def open_engine(
 
     Args:
         loaded: The model.
-        precision: Precision of the computation. auto uses the fastest setting that `bertkit tune`
-            stored for this machine; without it, bf16 if the processor supports it.
+        precision: Precision of the computation. auto uses the fastest setting that
+            `bertkit export tune` stored for this machine; without it, bf16 if the processor
+            supports it.
         batch_invariant: Whether results are the same, bit for bit, in every batch.
         device: Device of the computation. Default: the device of the model.
     """

@@ -167,7 +167,7 @@ def opened(
 
 
 TUNABLE = tuple(LoadSettings("auto", device) for device in ("auto", "cpu"))
-"""Settings with which the settings that `bertkit tune` stored are used."""
+"""Settings with which the settings that `bertkit export tune` stored are used."""
 
 GPU = Path("/proc/driver/nvidia")
 """There where a GPU may be the faster device."""

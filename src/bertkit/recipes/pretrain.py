@@ -106,8 +106,8 @@ def _pretrain(
     teacher = _teacher(config, corpus, tokenizer)
     # The directory of a teacher may contain another model when the run is resumed.
     weights = {} if teacher is None else {"teacher": teacher.weights_hash()}
-    start = {} if start_from is None else {"start": str(start_from.folder.resolve())}
-    check_record(run, config, text, tokenizer, {"weights": weights, **start})
+    origin = {} if start_from is None else {"start": str(start_from.folder.resolve())}
+    check_record(run, config, text, tokenizer, {"weights": weights, **origin})
     samples = RunSamples(text, tokenizer, config, run.ranks)
     check_tracker(train.track, "train.track")
 

@@ -188,7 +188,7 @@ def test_a_model_that_writes_needs_no_folder_of_its_own(english: list[str], tmp_
 
 
 def test_folders_without_or_with_other_integers(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="do that with `bertkit quantize`"):
+    with pytest.raises(CheckpointError, match="use `bertkit export int8`"):
         pipeline("embed", tiny, precision="int8")
     out = tmp_path / "out"
     quantize(tiny, [texts(tmp_path / "t.txt", 64)], out=out)
@@ -205,10 +205,10 @@ def test_folders_without_or_with_other_integers(tiny: Path, tmp_path: Path) -> N
 
 def test_the_command(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
-    words = ["quantize", str(tiny), str(texts(tmp_path / "t.txt", 64)), "--out", out]
+    words = ["export", "int8", str(tiny), str(texts(tmp_path / "t.txt", 64)), "--out", out]
     assert cli.run(words) == 0
     assert json.loads(capsys.readouterr().out)["texts"] == 16
     assert cli.run(["embed", out, "a b", "--precision", "int8"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 32
     assert cli.run(["embed", str(tiny), "a b", "--precision", "int8"]) == 2
-    assert "bertkit quantize" in capsys.readouterr().err
+    assert "bertkit export int8" in capsys.readouterr().err

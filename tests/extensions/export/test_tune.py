@@ -54,7 +54,7 @@ def test_the_fastest_is_what_auto_takes(
 ) -> None:
     clock = {"fp32": 1.0, "bf16": 2.0, 1024: 4.0, 2048: 0.5, 1: 0.25}
     monkeypatch.setattr(tuning, "_seconds", lambda made: {c: clock.get(c, 3.0) for c in made})
-    assert cli.run(["tune", str(model), str(texts)]) == 0
+    assert cli.run(["export", "tune", str(model), str(texts)]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["precision"], said["max_batch_tokens"], said["threads"]) == ("fp32", 2048, 1)
     assert said["tried"]["max_batch_tokens"]["2048"] == 60.0
@@ -82,7 +82,7 @@ def test_a_worker_takes_no_more_threads_than_its_share(
     )
     monkeypatch.setattr(tuning, "thread_limit", lambda: 4)
     monkeypatch.setattr("bertkit.extensions.export.tuning_record.thread_limit", lambda: 4)
-    assert cli.run(["tune", str(model), str(texts)]) == 0
+    assert cli.run(["export", "tune", str(model), str(texts)]) == 0
     assert json.loads(capsys.readouterr().out)["threads"] == 4
     for share in (8, 2, 1):
         monkeypatch.setattr(
@@ -232,10 +232,13 @@ def test_a_graph_that_was_changed_is_refused(
     graph.write_bytes(graph.read_bytes() + b"x")
     capsys.readouterr()
     assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
-    assert "not what this folder was made with; tune again" in capsys.readouterr().err
+    assert (
+        "not what this folder was made with; run `bertkit export tune` again"
+        in capsys.readouterr().err
+    )
     shutil.rmtree(model / "tuned")
     assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
-    assert "no exported graph; make one with `bertkit tune`" in capsys.readouterr().err
+    assert "no exported graph; make one with `bertkit export tune`" in capsys.readouterr().err
 
 
 def test_weights_that_change_meanwhile_are_not_those_of_the_record(

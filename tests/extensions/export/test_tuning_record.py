@@ -69,7 +69,7 @@ def test_weights_and_versions_are_of_the_record(
     write_tuned(model, made())
     assert read_tuned(model) is None
     assert (
-        "was found with other weights or settings and is not used; `bertkit tune`"
+        "was found with other weights or settings and is not used; run `bertkit export tune` again"
         in capsys.readouterr().err
     )
     write_tuned(model, made(versions={**tuned.versions(), "torch": "0"}))

@@ -1,4 +1,4 @@
-"""Engines with the settings that `bertkit tune` stored, and of int8 models."""
+"""Engines with the settings that `bertkit export tune` stored, and of int8 models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that makes vectors -> a folder that runs without torch."""
+"""Export a model to a directory that runs without torch."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ def export(
     pooling: Literal["mean", "cls", "max"] | None = None,
     task: str | type[Task[Any, Any]] | None = None,
 ) -> dict[str, Any]:
-    """A model that makes vectors as ONNX or OpenVINO, to run without torch.
+    """Export an embedding model or classifier to ONNX or OpenVINO.
 
-    The folder has a graph and a tokenizer. Returns: how far its vectors are from the model's.
-    Models of layers like BERT's become the fused operators of ONNX Runtime; others, and graphs for
-    OpenVINO, the standard ones.
-
-    With a `task` that the model was fine-tuned for, the logits of its head are an output too.
-    Raises: ConfigError when `out` is in use or a package is missing, CheckpointError when the graph
-    gives other vectors. Nothing is written then.
+    The output runs without torch: a graph and a tokenizer.
 
     Args:
-        model: A model folder or hub id.
-        out: The folder, to be made; `bertkit embed` opens it.
-        format: What runs it: ONNX Runtime or OpenVINO.
-        operators: ONNX operators: those of ONNX Runtime, which are the fastest there, or the
-            standard's, which other programs read.
-        pooling: The mean or maximum over tokens, or [CLS]; by default as the folder says, else
-            mean.
-        task: What it was fine-tuned for, whose logits are to be an output too.
+        model: Model directory or hub id.
+        out: Output directory, an input of `bertkit embed` and `predict`. Must not exist.
+        format: Runtime: ONNX Runtime or OpenVINO.
+        operators: ONNX operators: fused operators of ONNX Runtime, which are the fastest, or
+            standard operators, which other runtimes support. Models without layers like BERT's,
+            and graphs for OpenVINO, always have standard operators.
+        pooling: Pooling of token embeddings. Default: the pooling of the model, or else mean.
+        task: Fine-tuned task, such as classify, whose logits become an output of the graph.
+
+    Returns:
+        Format, operators, and the difference between the outputs of the graph and of the model.
+
+    Raises:
+        ConfigError: If out exists, or a package is not installed.
+        CheckpointError: If the outputs of the graph differ from those of the model.
     """
     refuse_used(out)
     missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]

@@ -105,10 +105,10 @@ class Graph:
         precision: Numbers = "fp32",
         output: str = VECTORS,
         runtime: Runtime | None = None,
-        maker: Literal["export", "tune"] = "export",
+        maker: Literal["export", "export tune"] = "export",
     ) -> None:
         refuse_unknown("precision", precision, get_args(Numbers))
-        self._remedy = f"{maker} again"
+        self._remedy = f"run `bertkit {maker}` again"
         try:
             record = read_json(folder / RECORD, CheckpointError, self._remedy)
             self.record = msgspec.convert(record, type=ExportRecord)

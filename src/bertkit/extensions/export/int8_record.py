@@ -54,9 +54,7 @@ def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Qualit
     """
     path = folder / FILE
     if not path.exists():
-        raise CheckpointError(
-            f"{folder}: was not made to compute in integers; do that with `bertkit quantize`"
-        )
+        raise CheckpointError(f"{folder}: no int8 layers; use `bertkit export int8`")
     factors, notes = read_file(path, "quantize the model again")
     try:
         record = msgspec.convert(from_json(notes.get("bertkit", "").encode()), type=_Record)

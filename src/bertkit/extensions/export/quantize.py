@@ -1,4 +1,4 @@
-"""Make a model compute in 8-bit integers, on texts like those it will see."""
+"""Quantize a model to int8, calibrated on texts."""
 
 from __future__ import annotations
 
@@ -40,21 +40,25 @@ Layers = Mapping[str, Inputs]
 def quantize(
     model: str | Path, texts: Sequence[Path], /, *, out: Path, lowest: float = MIN_COSINE
 ) -> dict[str, Any]:
-    """Make a model compute in 8-bit integers, and measure what that costs.
+    """Quantize a model to int8, and measure the loss of accuracy.
 
-    Each file of `texts` is .txt, a text a line, or .jsonl. The layers that bear it least stay
-    as they are, as many as it takes for every vector of a quarter of the texts to keep a cosine of
-    `lowest` to its fp32 one; what is returned was measured on another quarter.
-    Raises: ConfigError for a model that writes or is made of LSTMs, DataError for too few texts,
-    DeviceError where the machine has no such layers.
+    The texts should resemble the input of the model: half of them calibrate the layers, a quarter
+    selects the layers that stay in floating point, and the result is measured on the last quarter.
 
     Args:
-        model: A model folder or hub id.
-        texts: .txt files, a text a line, or .jsonl: texts like those the model will see.
-        out: The folder, to be made: the model, and how its layers round what they read, for
-            --precision int8.
-        lowest: The lowest cosine to its fp32 vector that any may have; layers stay as they are for
-            it.
+        model: Model directory or hub id.
+        texts: .txt files with one text per line, or .jsonl files.
+        out: Output directory of the model with int8 layers, for --precision int8. Must not exist.
+        lowest: Minimum cosine similarity of an int8 embedding and its fp32 embedding. Layers stay
+            in floating point until each text reaches it.
+
+    Returns:
+        Number of int8 layers, the other layers, cosine similarities and number of texts.
+
+    Raises:
+        ConfigError: If the model is generative or an LSTM.
+        DataError: If there are too few texts.
+        DeviceError: If the processor has no int8 layers.
     """
     refuse_used(out)
     reason = unavailable()

@@ -1,4 +1,4 @@
-"""Find out what a model is fastest with on this machine, and remember it in its folder."""
+"""Find the fastest settings of a model on this machine, and store them in its directory."""
 
 from __future__ import annotations
 
@@ -67,23 +67,26 @@ def tune(
     lowest: float = MIN_COSINE,
     precision: Inference = "auto",
 ) -> dict[str, Any]:
-    """What a model is fastest with on this machine, for --precision auto.
+    """Find the fastest settings of a model on this machine, for --precision auto.
 
-    Precisions are timed, then tokens of a batch, then threads, and then bertkit's own engine beside
-    a graph by ONNX Runtime and OpenVINO, where these are installed and the model is made of layers
-    like BERT's: with one text, with few and with many, short and long. `precision="auto"` takes it
-    from then on, on this machine, for vectors and for answers. `texts` are files of texts like
-    those to come, for the answer depends on their length; by default English that is there already.
-    A precision or a runtime is left out if a vector has a cosine below `lowest` to its fp32 one.
-    Returns: the choice, and the
-    texts per second of all that was tried.
-    Raises: ConfigError for a folder that cannot be written to, DataError for files without a text.
+    Times precisions, batch sizes and numbers of threads. If ONNX Runtime or OpenVINO is installed
+    and the model has layers like BERT's, times bertkit's engine against a graph, with few and many
+    texts, short and long. The model directory stores the result.
 
     Args:
-        model: A model folder, which remembers it.
-        texts: .txt files, a text a line, or .jsonl: texts like those to come. By default English.
-        lowest: A precision is left out if a vector has a lower cosine to its fp32 one.
-        precision: The one to find the fastest of; auto is any.
+        model: Model directory.
+        texts: .txt files with one text per line, or .jsonl files. The best settings depend on the
+            length of the texts. Default: English text of this machine.
+        lowest: Minimum cosine similarity of an embedding and its fp32 embedding. Precisions and
+            runtimes below it are skipped.
+        precision: Precision to find the fastest settings for. auto tries all precisions.
+
+    Returns:
+        The settings, and the texts per second of each setting that was timed.
+
+    Raises:
+        ConfigError: If the directory is not writable.
+        DataError: If the files contain no text.
     """
     loaded = load(model)
     if not loaded.folder.is_dir():

@@ -108,7 +108,7 @@ class Tuned(Settings, frozen=True):
         def opened(runtime: Runtime) -> Graph:
             bf16 = runtime == "openvino" and self.precision == "bf16"
             precision: Numbers = "bf16" if bf16 else "fp32"
-            return Graph(folder / GRAPH_DIRECTORY, precision, runtime=runtime, maker="tune")
+            return Graph(folder / GRAPH_DIRECTORY, precision, runtime=runtime, maker="export tune")
 
         return cache(opened)
 
@@ -191,7 +191,7 @@ def read_tuned(folder: Path) -> Tuned | None:
     else:
         why = "" if record.weights == weights_of(folder) else "with other weights or settings"
     if why:
-        say(f"{folder / FILE}: was found {why} and is not used; `bertkit tune` finds it again")
+        say(f"{folder / FILE}: was found {why} and is not used; run `bertkit export tune` again")
         return None
     return record
 
