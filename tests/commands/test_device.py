@@ -85,8 +85,6 @@ LINES = {
     "evaluate words": "{0}/model {0}/words.txt",
     "fill-mask": "{0}/model a[MASK]",
     "generate": "{0}/gpt text",
-    "summarize": "{0}/gpt {0}/docs.jsonl --text-column text",
-    "translate": "{0}/gpt {0}/text.txt",
     "chat": "{0}/gpt",
     "next-sentence": "{0}/model a b",
     "token-embeddings": "{0}/model day",

@@ -16,7 +16,7 @@ from tests.extensions.generation.test_marian_tokenizer import sentences, write_f
 import bertkit
 from bertkit.checkpoint.generation_config import FILE
 from bertkit.errors import BertkitError, CheckpointError, DataError
-from bertkit.extensions.generation.commands import translate
+from bertkit.extensions.generation.commands import generate
 from bertkit.models.decoding import Decoding
 
 
@@ -80,25 +80,27 @@ def test_lines_stay_where_they_are(
     source = tmp_path / "text.en"
     first, second = [text for text in sentences(english) if len(text) == 60][:2]
     source.write_text(f"{first}\n\n{second}\n \n", encoding="utf-8")
-    assert list(translate(str(folder), source)) == []
+    generate(str(folder), file=source)
     out = capsys.readouterr().out.split("\n")
     assert [bool(line) for line in out] == [True, False, True, False, False]
     (one,) = bertkit.pipeline("generate", folder)([second])[0]
     assert out[2] == one.text
     monkeypatch.setattr("sys.stdin", io.StringIO(source.read_text(encoding="utf-8")))
-    assert list(translate(str(folder))) == []
+    generate(str(folder))
     assert capsys.readouterr().out.split("\n") == out
-    answers = list(translate(str(folder), source, scores=True, decoding=Decoding(beams=4, best=2)))
+    generate(str(folder), file=source, scores=True, decoding=Decoding(beams=4, best=2))
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [len(texts) for texts in answers] == [2, 0, 2, 0]
-    assert answers[0][0].score > answers[0][1].score
+    assert answers[0][0]["score"] > answers[0][1]["score"]
 
 
 def test_a_cut_line_is_named(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x").write_text("one\nThe class statement\n", encoding="utf-8")
-    list(translate(str(folder), tmp_path / "x", decoding=Decoding(max_tokens=1, min_tokens=1)))
-    assert "line 2: cut, as it has no end after 1 tokens" in capsys.readouterr().err
+    decoding = Decoding(max_tokens=1, min_tokens=1)
+    generate(str(folder), file=tmp_path / "x", decoding=decoding)
+    assert ":2: truncated after 1 tokens, without an EOS token" in capsys.readouterr().err
 
 
 def test_what_cannot_be_translated(folder: Path, tiny: Path, tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_what_cannot_be_translated(folder: Path, tiny: Path, tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"a source of .* longer than the model reads, 64"):
         writer(["short", "word " * 100])
     with pytest.raises(CheckpointError, match="has no lm head"):
-        list(translate(str(tiny), tmp_path / "x"))
+        generate(str(tiny), file=tmp_path / "x")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ from bertkit.pipelines import (
 from bertkit.pipelines.frozen_words import FrozenEncoder, FrozenWords
 from bertkit.tasks import TASKS, find, name_in, outside_error
 
+TRANSLATION_FAMILIES = ("marian", "lstm")
+"""Families of encoder-decoder models that translate. The others summarize."""
+
 PROBE = "A known sentence gives a known vector."
 
 
@@ -77,7 +80,7 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
     if writes:
         writer = PIPELINES["generate"](loaded, engine)
         pipelines["translate" if writer.reads else "write"] = writer
-        if writer.reads and loaded.family.name not in ("marian", "lstm"):  # which translate
+        if writer.reads and loaded.family.name not in TRANSLATION_FAMILIES:
             pipelines["summarize"] = PIPELINES["summarize"](loaded, engine)
     optional: dict[str, Callable[[Loaded, Engine], Pipeline]] = {
         "fill-mask": FillMask,

@@ -26,7 +26,7 @@ EXAMPLES = {
 COMMANDS = {
     "chat": "bertkit chat {}",
     "dpo": "bertkit chat {}",
-    "seq2seq": 'echo "A text." | bertkit summarize {}',
+    "seq2seq": 'echo "A text." | bertkit generate {}',
 }
 """How tasks are asked whose models write."""
 

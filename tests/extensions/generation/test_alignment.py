@@ -157,14 +157,16 @@ def test_the_command_translates_line_by_line(
     folder = learned(place, "luong")
     (tmp_path / "text.txt").write_text("a b c\n\nd e f g\n", encoding="utf-8")
     capsys.readouterr()
-    assert cli.run(["translate", str(folder), str(tmp_path / "text.txt")]) == 0
+    assert cli.run(["generate", str(folder), "--file", str(tmp_path / "text.txt")]) == 0
     assert capsys.readouterr().out == "c b a\n\ng f e d\n"
-    asked = ["translate", str(folder), str(tmp_path / "text.txt"), "--beams", "3", "--best", "2"]
-    assert cli.run([*asked, "--scores"]) == 0
+    words = ["generate", str(folder), "--file", str(tmp_path / "text.txt")]
+    assert cli.run([*words, "--beams", "3", "--best", "2", "--scores"]) == 0
     first, empty, _ = map(json.loads, capsys.readouterr().out.splitlines())
     assert first[0]["text"] == "c b a"
     assert first[0]["score"] > first[1]["score"]
     assert empty == []
+    assert cli.run([*words, "--stream"]) == 2
+    assert "--stream: not supported by a translation model" in capsys.readouterr().err
     writer = bertkit.pipeline("generate", folder)
     ((given,),) = writer(["a b c"], prefix="h")
     assert given.text.startswith("h")

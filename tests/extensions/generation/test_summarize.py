@@ -127,15 +127,36 @@ def test_the_command_prints_a_line_for_each_document(
     rows = [*ROWS, "the cat " * 100]
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"id": n, "text": t}) + "\n" for n, t in enumerate(rows)))
-    assert run(["summarize", f"{t5}", f"{file}", "--max-tokens", "6"]) == 0
+    assert run(["generate", f"{t5}", "--file", f"{file}", "--max-tokens", "6"]) == 0
     out, err = capsys.readouterr()
     summarize = bertkit.pipeline("summarize", t5)
     assert isinstance(summarize, WriteSummaries)
     expected = [" ".join(answer.text.split()) for answer in summarize(rows, SHORT)]
     assert out.splitlines() == expected
-    assert f"{file}:5: longer than the model reads" in err
+    assert f"{file}:5: longer than the model" in err
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(rows[:2]) + "\n"))
-    assert run(["summarize", f"{t5}", "--max-tokens", "6"]) == 0
+    assert run(["generate", f"{t5}", "--max-tokens", "6"]) == 0
     assert capsys.readouterr().out.splitlines() == expected[:2]
-    assert run(["summarize", f"{t5}", "--text-column", "body"]) == 2
+    assert run(["generate", f"{t5}", "--text-column", "body"]) == 2
+    assert "--text-column requires --file" in capsys.readouterr().err
+
+
+def test_the_option_prompt_replaces_the_prompt_of_the_model(
+    t5: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summarize = bertkit.pipeline("summarize", t5)
+    summarize.prompt = "a dog "
+    text = next(iter(ROWS))
+    (expected,) = summarize([text], SHORT)
+    assert run(["generate", f"{t5}", text, "--max-tokens", "6", "--prompt", "a dog "]) == 0
+    assert capsys.readouterr().out.strip() == " ".join(expected.text.split())
+
+
+@pytest.mark.parametrize("option", ["--scores", "--stream", "--stop=a", "--prefix=a", "--choice=a"])
+def test_options_of_other_models_are_rejected(
+    option: str, t5: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["generate", f"{t5}", "a text", option]) == 2
+    name = option.partition("=")[0]
+    assert f"{name}: not supported by a model that summarizes" in capsys.readouterr().err

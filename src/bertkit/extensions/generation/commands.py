@@ -1,25 +1,30 @@
-"""Commands of models that write."""
+"""Commands of generative models."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.console import asked, lines, numbered_lines, say
-from bertkit.data.readers import read_lines
-from bertkit.errors import CheckpointError, ConfigError
+from bertkit.checkpoint.directory import load
+from bertkit.console import asked, numbered_lines, print_json, say
+from bertkit.data.paths import is_table
+from bertkit.data.readers import STDIN, read_lines
+from bertkit.errors import ConfigError
 from bertkit.extensions.generation.alignment import alignment
 from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.extensions.generation.summarize import summaries
+from bertkit.extensions.generation.summarize import WriteSummaries, summaries
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import load_on, pipeline
+from bertkit.pipelines import TaskPipeline, inference_device, load_on
 from bertkit.pipelines.base import batched
+from bertkit.pipelines.supported import TRANSLATION_FAMILIES
+from bertkit.tasks import name_in
 from bertkit.tasks.examples import read_examples
+from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Reading
 from bertkit.view.chart import heat_map, write_svg
 from bertkit.view.page import refuse_place
@@ -27,130 +32,174 @@ from bertkit.view.page import refuse_place
 
 def generate(
     model: str,
-    prompt: list[str] | None = None,
+    text: list[str] | None = None,
     /,
     *,
+    file: Path | None = None,
+    text_column: str | None = None,
+    prompt: str | None = None,
     decoding: Decoding | Mapping[str, Any] | None = None,
     stops: list[str] | None = None,
     prefix: str = "",
     choices: list[str] | None = None,
     stream: bool = False,
-    precision: Inference = "fp32",
-    device: str = "auto",
-) -> Iterator[Any] | None:
-    """What a model writes behind a prompt.
-
-    Args:
-        model: A model folder or hub id with a language-model head (GPT-2).
-        prompt: Beginning of the text; by default the lines of stdin.
-        stops: A text ends before this string; may be repeated.
-        prefix: What every text begins with.
-        choices: A text is one of these; may be repeated.
-        stream: Write the text itself while it comes, and a line break after each.
-        precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
-    """
-    writer = Generate.open(model, precision=precision, device=device)
-    prompts = prompt or list(lines())
-    if not stream:
-        return iter(
-            writer(prompts, decoding, stop=stops or (), prefix=prefix, choices=choices or ())
-        )
-    if prefix or choices:
-        raise ConfigError("--stream: goes with neither --prefix nor --choices; leave it out")
-    for one in prompts:
-        for piece in writer.stream(one, decoding, stop=stops or ()):
-            print(piece, end="", flush=True)
-        print()
-    return None
-
-
-def translate(
-    model: str,
-    file: Path | None = None,
-    /,
-    *,
-    decoding: Decoding | Mapping[str, Any] | None = None,
     scores: bool = False,
     precision: Inference = "fp32",
     device: str = "auto",
-) -> Iterator[Any]:
-    """The lines of a file or of stdin in another language.
+) -> None:
+    """Generate text: continue prompts, translate lines, or summarize documents.
 
-    A line that is empty stays so. One that was cut is named on stderr.
+    A decoder-only model continues each prompt, as JSON. A translation model translates each line,
+    and another encoder-decoder model or a model of `finetune summarize` summarizes each document:
+    one line of text per input.
 
     Args:
-        model: A translation model's folder or hub id (Marian).
-        file: Text, a sentence a line; by default stdin.
-        scores: Print JSON with each line's translations, best first, and their scores.
-        precision: Precision of the computation.
+        model: Model directory or hub id.
+        text: Input texts. Default: the lines of stdin.
+        file: Input texts, one per line, or the rows of a .jsonl, .csv or .tsv file; - is stdin.
+        text_column: With --file: column of the text.
+        prompt: Text before each input of an encoder-decoder model, such as "summarize: ". Default:
+            the prompt of the model.
+        stops: String that ends a text. Repeatable.
+        prefix: String that each generated text begins with.
+        choices: String that a generated text may be. Repeatable.
+        stream: Whether to print each token of a continuation as soon as it is generated.
+        scores: Whether to print all translations of a line with their scores, as JSON.
+        precision: Precision of the matrix multiplications.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Raises:
+        ConfigError: If an option does not apply to the model.
     """
-    writer = Generate.open(model, precision=precision, device=device)
-    if not writer.reads:
-        raise CheckpointError(
-            f"{writer.loaded.folder}: reads no other text than it writes; take a model with an "
-            "encoder, such as Marian, or ask this one with bertkit generate"
-        )
-    source = iter(lines(blank=True) if file is None else read_lines(file))
-    for first, part in enumerate(batched(source, LINES_AT_ONCE)):
-        asked = [line for line in part if line.strip()]
-        answers = iter(writer(asked, decoding))
-        for number, line in enumerate(part, first * LINES_AT_ONCE + 1):
+    if text and file is not None:
+        raise ConfigError("--file cannot be combined with texts; remove one of them")
+    if file is None and text_column is not None:
+        raise ConfigError("--text-column requires --file")
+    writer = _open_writer(model, precision, device)
+    rules: dict[str, Any] = {"stop": stops or (), "prefix": prefix, "choices": choices or ()}
+    if not isinstance(writer, Generate):
+        _check_unused("a model that summarizes", stream=stream, scores=scores, **rules)
+        _summarize(writer, _inputs(text, file, text_column), decoding, prompt)
+    elif writer.reads:
+        _check_unused("a translation model", stream=stream, prompt=prompt)
+        inputs = _inputs(text, file, text_column, blank=True)
+        _translate(writer, inputs, decoding, rules, scores=scores)
+    else:
+        _check_unused("a decoder-only model", scores=scores, prompt=prompt)
+        inputs = _inputs(text, file, text_column)
+        _continue(writer, [line for _, line in inputs], decoding, rules, stream=stream)
+
+
+def _check_unused(what: str, **options: Any) -> None:
+    """Raise ConfigError if an option is set."""
+    for name, value in options.items():
+        if value:
+            option = {"choices": "choice"}.get(name, name)
+            raise ConfigError(f"--{option}: not supported by {what}; remove it")
+
+
+def _open_writer(
+    model: str, precision: Inference, device: str
+) -> Generate | WriteSummaries | TaskPipeline[SummaryAnswer]:
+    """Open the pipeline that a model was trained for."""
+    device = inference_device(device, precision, model)
+    loaded = load(model)
+    encodes = loaded.model.decoder is not None and loaded.family.name not in TRANSLATION_FAMILIES
+    if encodes or name_in(loaded.settings, loaded.model.heads) == Summarize.name:
+        return WriteSummaries.open(loaded, precision=precision, device=device)
+    return Generate.open(loaded, precision=precision, device=device)
+
+
+def _inputs(
+    text: Sequence[str] | None, file: Path | None, column: str | None, *, blank: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield each input with its place, from arguments, a file or stdin."""
+    if text:
+        yield from ((f"text {number}", one) for number, one in enumerate(text, 1))
+    elif file is None:
+        lines = numbered_lines(blank=blank)
+        yield from ((f"stdin:{number}", line) for number, line in lines)
+    elif file == STDIN or is_table(str(file)):
+        for row in read_examples(Seq2seq, file, Reading(text_column=column), labelled=False):
+            yield row.where, row.document
+    else:
+        for number, line in enumerate(read_lines(file), 1):
+            if blank or line.strip():
+                yield f"{file}:{number}", line
+
+
+def _continue(
+    writer: Generate,
+    prompts: Sequence[str],
+    decoding: Any,
+    rules: Mapping[str, Any],
+    *,
+    stream: bool,
+) -> None:
+    """Print the continuations of each prompt as JSON, or the tokens of one as text."""
+    if not stream:
+        for texts in writer(prompts, decoding, **rules):
+            print_json(texts)
+        return
+    if rules["prefix"] or rules["choices"]:
+        raise ConfigError("--stream cannot be combined with --prefix or --choice; remove it")
+    for prompt in prompts:
+        for token in writer.stream(prompt, decoding, stop=rules["stop"]):
+            print(token, end="", flush=True)
+        print()
+
+
+def _translate(
+    writer: Generate,
+    inputs: Iterable[tuple[str, str]],
+    decoding: Any,
+    rules: Mapping[str, Any],
+    *,
+    scores: bool,
+) -> None:
+    """Print the best translation of each line, or all translations with scores as JSON.
+
+    The translation of a blank line is blank.
+    """
+    for part in batched(inputs, LINES_AT_ONCE):
+        answers = iter(writer([line for _, line in part if line.strip()], decoding, **rules))
+        for where, line in part:
             texts = next(answers) if line.strip() else []
             if texts and texts[0].ended == "length":
-                say(f"line {number}: cut, as it has no end after {texts[0].tokens:,} tokens")
+                say(f"{where}: truncated after {texts[0].tokens:,} tokens, without an EOS token")
             if scores:
-                yield texts
+                print_json(texts)
             else:
                 print(texts[0].text if texts else "")
 
 
 LINES_AT_ONCE = 1024
-"""Lines read before the first of them is translated."""
+"""Number of lines that are read before the first line is translated."""
 
 
-def summarize(
-    model: str,
-    file: Path | None = None,
-    /,
-    *,
-    text_column: str | None = None,
-    decoding: Decoding | Mapping[str, Any] | None = None,
-    precision: Inference = "fp32",
-    device: str = "auto",
+def _summarize(
+    writer: WriteSummaries | TaskPipeline[SummaryAnswer],
+    inputs: Iterable[tuple[str, str]],
+    decoding: Any,
+    prompt: str | None,
 ) -> None:
-    """A summary of each document, a line each.
-
-    Of a document that is longer than the model its beginning is read; it is named on stderr.
-
-    Args:
-        model: A folder or hub id of a model that summarizes: T5, BART, or one of `finetune
-            summarize`, which chooses sentences.
-        file: Documents in .jsonl, .csv or .tsv, or - for such rows on stdin; by default the lines
-            of stdin.
-        text_column: With a file: column of the document.
-        precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
-    """
-    if file is None and text_column is not None:
-        raise ConfigError("--text-column: goes with a file")
-    writer = pipeline("summarize", model, precision=precision, device=device)
-    if file is None:
-        texts = ((f"stdin:{number}", line) for number, line in numbered_lines())
-    else:
-        rows = read_examples(Seq2seq, file, Reading(text_column=text_column), labelled=False)
-        texts = ((row.where, row.document) for row in rows)
-    for part in batched(texts, DOCUMENTS_AT_ONCE):
+    """Print the summary of each document, in one line."""
+    if prompt is not None:
+        if not isinstance(writer, WriteSummaries):
+            raise ConfigError(
+                "--prompt: not supported by a model that selects sentences; remove it"
+            )
+        writer.prompt = prompt
+    for part in batched(inputs, DOCUMENTS_AT_ONCE):
         answers = summaries(writer, [text for _, text in part], decoding)
         for (where, _), answer in zip(part, answers, strict=True):
             if answer.truncated:
-                say(f"{where}: longer than the model reads: its end was left out")
+                say(f"{where}: longer than the model; the end was truncated")
             print(" ".join(answer.text.split()))
 
 
 DOCUMENTS_AT_ONCE = 256
-"""Documents read before the first of them is summarized."""
+"""Number of documents that are read before the first document is summarized."""
 
 
 def chat(

@@ -50,7 +50,7 @@ class Seq2seq(LanguageTask[SummaryExample]):
 
     @classmethod
     def example(cls, text: str, others: Sequence[str]) -> SummaryExample:
-        raise DataError("a model that writes texts from texts is asked by `bertkit summarize`")
+        raise DataError("an encoder-decoder model makes no predictions; use `bertkit generate`")
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
         """Raises: CheckpointError for a model that reads no other text than it writes."""
