@@ -42,7 +42,7 @@ NO_DEVICE = {
     # Pretraining has the setting train.device.
     *("pretrain", "demo"),
     # These commands run on the CPU by design.
-    *("finetune elmo", "fill-gap", "vectors", "export int8", "export tune"),
+    *("finetune elmo", "vectors", "export int8", "export tune"),
 }
 
 
@@ -83,11 +83,8 @@ LINES = {
     "evaluate text": "{0}/gpt {0}/text.txt",
     "evaluate translation": "{0}/gpt {0}/text.txt {0}/text.txt",
     "evaluate words": "{0}/model {0}/words.txt",
-    "fill-mask": "{0}/model a[MASK]",
     "generate": "{0}/gpt text",
     "chat": "{0}/gpt",
-    "next-sentence": "{0}/model a b",
-    "token-embeddings": "{0}/model day",
     "embed": "{0}/model text",
     "index": "{0}/docs.jsonl --model {0}/model --store {0}/other",
     "search": "{0}/store day",
@@ -112,9 +109,9 @@ def test_missing_device_is_rejected(name: str, files: Path, capsys: Captured) ->
     assert sorted(files.iterdir()) == before
 
 
-@pytest.mark.parametrize("name", ["fill-mask", "search", "evaluate text", "evaluate words"])
+@pytest.mark.parametrize("name", ["predict", "search", "evaluate text", "evaluate words"])
 def test_commands_accept_the_cpu(name: str, files: Path, capsys: Captured) -> None:
-    lines = LINES | {"fill-mask": "{0}/model [MASK]"}
+    lines = LINES | {"predict": "{0}/model [MASK] --pipeline fill-mask"}
     words = [*name.split(), *lines[name].format(files).split()]
     assert cli.run([*words, "--device", "cpu"]) == 0
     assert capsys.readouterr().out

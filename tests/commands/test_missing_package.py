@@ -113,7 +113,7 @@ except BertkitError as error:
 
 
 def test_commands_without_torch_have_no_traceback(files: Path) -> None:
-    lines = [f"predict {files}/model day", f"fill-mask {files}/model day", f"info {files}/model"]
+    lines = [f"predict {files}/model day", f"embed {files}/model day", f"info {files}/model"]
     lines += [f"{name} --help" for name in COMMANDS]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH],

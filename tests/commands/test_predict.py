@@ -1,7 +1,8 @@
-"""The command that asks a fine-tuned model."""
+"""`bertkit predict` runs the task of a model, or another pipeline."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,33 @@ def test_words_that_would_be_ignored_are_refused(tmp_path: Path, capsys: Capture
         assert cli.run(["predict", "m", *words]) == 2
         assert "--file" in capsys.readouterr().err
     assert cli.run(["predict", "m", str(tmp_path / "a.tsv")]) == 2
-    assert "a.tsv: a file, and not a text; its rows are answered with --file" in (
-        capsys.readouterr().err
-    )
+    assert "a.tsv: a file, not a text; pass it with --file" in (capsys.readouterr().err)
+
+
+def test_predict_runs_a_pipeline(model: Path, capsys: Captured) -> None:
+    fill = ["predict", str(model), "--pipeline", "fill-mask"]
+    assert cli.run([*fill, "a [MASK] day", "--top", "3"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert answer["mask"] == 0
+    assert len(answer["candidates"]) == 3
+    assert cli.run([*fill, "no mask"]) == 2
+    assert "write [MASK]" in capsys.readouterr().err
+    pair = ["predict", str(model), "a day", "--pair", "a night", "--pipeline", "next-sentence"]
+    assert cli.run(pair) == 0
+    assert 0.0 < json.loads(capsys.readouterr().out)["next"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--top", "3"], "--top: not supported by the task of a model; use it with --pipeline"),
+        (["--pipeline", "fill-mask", "--layer", "1"], "--layer: not supported by fill-mask"),
+        (["--pipeline", "fill-gap", "--out", "x"], "--out: not supported by fill-gap; remove it"),
+        (["--pipeline", "fill"], 'Did you mean "fill-gap"?'),
+    ],
+)
+def test_predict_rejects_options_of_other_pipelines(
+    words: list[str], message: str, capsys: Captured
+) -> None:
+    assert cli.run(["predict", "m", "text", *words]) == 2
+    assert message in capsys.readouterr().err

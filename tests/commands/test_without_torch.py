@@ -104,10 +104,14 @@ def test_control_model_directory_requires_torch(folder: Path) -> None:
         run(COMMAND, "embed", folder / "vectors", "a b")
 
 
-@pytest.mark.parametrize("command", ["info", "fill-mask", "evaluate"])
+@pytest.mark.parametrize("command", ["info", "predict", "evaluate"])
 def test_other_commands_name_the_commands_for_exported_models(
     command: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = {"evaluate": [str(folder / "rows.csv")], "info": []}.get(command, ["a [MASK]"])
-    assert cli.run([command, str(folder / "graph"), *more]) == 2
+    arguments = {
+        "info": [],
+        "predict": ["a [MASK]", "--pipeline", "fill-mask"],
+        "evaluate": [str(folder / "rows.csv")],
+    }
+    assert cli.run([command, str(folder / "graph"), *arguments[command]]) == 2
     assert "use `bertkit embed`, `predict` or `search`, or pass the" in capsys.readouterr().err

@@ -162,7 +162,7 @@ def check(
 @pytest.mark.parametrize("forking", [False, True])
 def test_a_block_that_fails_is_caught(tmp_path: Path, forks: Path, forking: bool) -> None:
     server = forks if forking else None
-    (bad,) = blocks("```bash\nbertkit fill-mask nothing-here\n```\n")
+    (bad,) = blocks("```bash\nbertkit info nothing-here\n```\n")
     with pytest.raises(AssertionError, match=r"ended with 2:\s+bertkit: nothing-here: "):
         run(bad, tmp_path, forks=server)
     (bad,) = blocks("```python\nprint(1)\n1 / 0\n```\n")

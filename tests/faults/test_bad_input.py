@@ -506,5 +506,9 @@ def test_a_long_pair_and_an_unknown_policy(world: Any, refused: Any) -> None:
 
 
 def test_a_head_that_is_not_there(world: Any, refused: Any) -> None:
-    assert "has no mlm head" in refused("fill-mask", world.model, "a [MASK]")
-    assert "has no nsp head" in refused("next-sentence", world.model, "a", "b")
+    assert "has no mlm head" in refused(
+        "predict", world.model, "a [MASK]", "--pipeline", "fill-mask"
+    )
+    assert "has no nsp head" in refused(
+        "predict", world.model, "a", "--pair", "b", "--pipeline", "next-sentence"
+    )

@@ -121,14 +121,14 @@ def test_lstm_is_rejected(tmp_path: Path, english: list[str]) -> None:
 def test_token_embeddings_command_prints_a_line_per_text(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["token-embeddings", str(model), "a b", "c", "--layer", "1"]
-    assert cli.run(words) == 0
+    words = ["predict", str(model), "a b", "c", "--pipeline", "token-embeddings"]
+    assert cli.run([*words, "--layer", "1"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["tokens"] == ["[CLS]", "a", "b", "[SEP]"]
     assert second["offsets"] == [[0, 0], [0, 1], [0, 0]]
     (expected,) = bertkit.pipeline("token-embeddings", model)("a b", layer=1)
     np.testing.assert_allclose(first["embeddings"], expected.embeddings, atol=1e-6)
-    assert cli.run([*words[:3], "--layer", "7"]) == 2
+    assert cli.run([*words, "--layer", "7"]) == 2
     assert "layer: 7 does not exist" in capsys.readouterr().err
 
 

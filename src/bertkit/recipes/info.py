@@ -36,8 +36,8 @@ def info(
     Raises:
         ConfigError: If an option does not apply to the directory.
     """
-    found = None if path is None else format_of(Path(path))
-    is_corpus = path is not None and found is None and Path(path, "manifest.json").exists()
+    detected = None if path is None else format_of(Path(path))
+    is_corpus = path is not None and detected is None and Path(path, "manifest.json").exists()
     if samples is not None and not is_corpus:
         raise ConfigError(f"{path or 'info'}: not a corpus; remove the options of samples")
     if json and path is not None:
@@ -48,7 +48,7 @@ def info(
         print_variants(variants())
     elif is_corpus:
         print_samples(Path(path), samples or SampleSettings())
-    elif found in (None, "run") and holds_runs(Path(path)):
+    elif detected in (None, "run") and holds_runs(Path(path)):
         print(runs([path]))
     else:
         print(dumps(open_format(path).info(), indent=2))
