@@ -1,4 +1,4 @@
-"""The table of commands: each has a page, a sentence, a row in README, and every option is said."""
+"""Each command has a help page, a summary, and a row in the README."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bertkit import cli, tasks
 from bertkit.commands.table import COMMANDS, GROUPS, REPLACED, SECTIONS, summary
 
 Captured = pytest.CaptureFixture[str]
+LONG_SUMMARIES = {"compare", "compare translation", "probe", "runs", "finetune elmo"}
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -24,20 +25,21 @@ def target(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *GROUPS])
-def test_every_command_has_a_page_with_its_sentence(name: str, capsys: Captured) -> None:
+def test_help_of_each_command_contains_its_summary(name: str, capsys: Captured) -> None:
     assert cli.run([*name.split(), "--help"]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert f"Usage: bertkit {name}" in page
     assert summary(name).replace("`", "") in page
 
 
-def test_the_list_has_each_command_once_by_what_people_want(capsys: Captured) -> None:
+def test_help_lists_each_command_once_in_its_section(capsys: Captured) -> None:
     listed = [name for names in SECTIONS.values() for name in names.split()]
     assert sorted(listed) == sorted({name.split()[0] for name in COMMANDS})
     assert cli.run(["--help"]) == 0
     page = capsys.readouterr().out
-    places = [page.index(f" {section} ") for section in SECTIONS]
-    assert places == sorted(places)
+    assert page.count("\n") < 60
+    positions = [page.index(f" {section} ") for section in SECTIONS]
+    assert positions == sorted(positions)
 
 
 @pytest.mark.parametrize("name", REPLACED)
@@ -49,10 +51,10 @@ def test_a_replaced_command_prints_the_new_one(name: str, capsys: Captured) -> N
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_sentence_is_the_first_of_the_docstring(name: str) -> None:
+def test_summary_is_the_first_sentence_of_the_docstring(name: str) -> None:
     text = " ".join((inspect.getdoc(target(name)) or "").split())
     assert text.startswith(summary(name))
-    assert len(summary(name)) <= 100
+    assert len(summary(name)) <= (100 if name in LONG_SUMMARIES else 70)
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "finetune" not in name])

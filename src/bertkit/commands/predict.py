@@ -56,7 +56,7 @@ def predict(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> Iterator[Any]:
-    """Predict with a model: its task, or another pipeline.
+    """Predict with a fine-tuned model, fill masks, or embed tokens.
 
     Args:
         model: Model directory or hub id, or a directory of `bertkit export --task classify`.

@@ -32,7 +32,7 @@ def pretrain(
     start: str | None = None,
     resume: Resume = False,
 ) -> None:
-    """Pretrain a model on a corpus, from a run file or from another model.
+    """Pretrain a model from a run file, or continue with another model.
 
     Args:
         config: Run file: a path, or the name of a run file of bertkit (listed by `bertkit info`).

@@ -1,4 +1,4 @@
-"""The table of commands: the function of each, imported when it is called."""
+"""Table of commands. The function of a command is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ COMMANDS = {
     "prepare": "recipes.prepare:prepare",
     "prepare pairs": "extensions.generation.prepare_pairs:prepare_pairs",
     "pretrain": "commands.pretrain:pretrain",
-    "demo": "recipes.demo:demo",
     "finetune classify": "tasks.classify:Classify",
     "finetune tag": "tasks.tag:Tag",
     "finetune answer": "tasks.answer:Answer",
@@ -33,12 +32,11 @@ COMMANDS = {
     "finetune elmo": "extensions.classic.finetune_elmo:finetune_elmo",
     "distill": "recipes.distill:distill",
     "augment": "recipes.augment:augment",
-    "probe": "extensions.classic.probe:probe",
+    "edit average": "recipes.average:average",
+    "edit prune": "recipes.prune:prune",
+    "edit positions": "recipes.extend:extend_positions",
     "vectors": "extensions.classic.train_vectors:train_vectors",
-    "compare": "extensions.classic.compare:compare",
-    "compare translation": "extensions.generation.compare_translation:compare_translation",
-    "experiment": "recipes.experiment:experiment",
-    "runs": "recipes.runs:runs",
+    "demo": "recipes.demo:demo",
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "extensions.search.evaluation:evaluate_retrieval",
     "evaluate likelihood": "extensions.generation.likelihood:evaluate_likelihood",
@@ -48,6 +46,16 @@ COMMANDS = {
     "evaluate text": "extensions.generation.perplexity:evaluate_text",
     "evaluate translation": "extensions.generation.bleu:evaluate_translation",
     "evaluate words": "extensions.classic.evaluate_words:evaluate_words",
+    "experiment": "recipes.experiment:experiment",
+    "compare": "extensions.classic.compare:compare",
+    "compare translation": "extensions.generation.compare_translation:compare_translation",
+    "probe": "extensions.classic.probe:probe",
+    "runs": "recipes.runs:runs",
+    "info": "recipes.info:info",
+    "view": "extensions.serving.commands:view",
+    "view explain": "commands.view:explain",
+    "view align": "extensions.generation.commands:align",
+    "view contexts": "extensions.serving.contexts:contexts",
     "predict": "commands.predict:predict",
     "generate": "extensions.generation.commands:generate",
     "chat": "extensions.generation.commands:chat",
@@ -55,47 +63,34 @@ COMMANDS = {
     "index": "extensions.search.index:index",
     "search": "extensions.search.search:search",
     "mine": "extensions.search.evaluation:mine",
-    "push": "recipes.push:push",
     "serve": "extensions.serving.commands:serve",
-    "view": "extensions.serving.commands:view",
-    "view explain": "commands.view:explain",
-    "view align": "extensions.generation.commands:align",
-    "view contexts": "extensions.serving.contexts:contexts",
-    "info": "recipes.info:info",
-    "edit average": "recipes.average:average",
-    "edit prune": "recipes.prune:prune",
-    "edit positions": "recipes.extend:extend_positions",
     "export": "extensions.export.export:export",
     "export int8": "extensions.export.quantize:quantize",
     "export tune": "extensions.export.tune:tune",
+    "push": "recipes.push:push",
 }
-"""Where the function of each command is."""
+"""Function of each command, or the task that `finetune` trains for."""
 
 SECTIONS = {
-    "Begin": "demo",
-    "Prepare text": "tokenizer clean prepare",
-    "Pretrain": "pretrain vectors",
-    "Learn from labels": "finetune distill augment edit",
-    "Score and compare": "evaluate experiment runs compare probe",
-    "Ask a model": "predict generate chat",
-    "Search": "embed index search mine",
-    "Look inside": "view info",
-    "Serve, publish, make faster": "serve push export",
+    "Prepare data": "tokenizer clean prepare",
+    "Train": "pretrain finetune distill augment edit vectors demo",
+    "Evaluate and inspect": "evaluate experiment compare probe runs info view",
+    "Use": "predict generate chat embed index search mine serve export push",
 }
-"""The list of commands by what people want to do."""
+"""Sections of `bertkit --help`, with their commands."""
 
 GROUPS = {
     "tokenizer": "Train a tokenizer, or add words to the tokenizer of a model.",
     "edit": "Average checkpoints, prune a model, or extend its positions.",
-    "finetune": "Fine-tune a model on labelled data, for one of many tasks.",
+    "finetune": "Fine-tune a model on labeled examples, for one of several tasks.",
 }
-"""What the list of commands says of names that have commands below them alone."""
-
+"""Summaries of names that only have commands below them."""
 
 REPLACED = {
     "vocab train": "tokenizer train",
     "vocab extend": "tokenizer extend",
     "adapt": "pretrain --start",
+    "glue": "experiment glue",
     "average": "edit average",
     "quantize": "export int8",
     "tune": "export tune",
@@ -124,19 +119,22 @@ def check_replaced(words: Sequence[str]) -> None:
 
 
 def register(app: App) -> None:
-    """Give an app the commands; each is imported when it is called."""
-    for place, (section, names) in enumerate(SECTIONS.items()):
-        group = Group(section, sort_key=place)
+    """Register the commands in an app. A command is imported when it is called."""
+    for position, (section, names) in enumerate(SECTIONS.items()):
+        group = Group(section, sort_key=position)
         for name in names.split():
             app.command(f"{__name__}:{name}", name=name, help=summary(name), group=group)
     options = Group("Options", sort_key=len(SECTIONS))
     app["--help"].group = app["--version"].group = options
-    completes = "Let the shell (bash, zsh, fish) complete commands and options."
-    app.register_install_completion_command(help=completes, group=options)
+    completion = "Complete commands and options in the shell (bash, zsh, fish)."
+    app.register_install_completion_command(help=completion, group=options)
 
 
 def summary(name: str) -> str:
-    """The first sentence of a command's docstring, read from its source: to import takes long."""
+    """Return the first sentence of a command's docstring.
+
+    It is read from the source file, because an import takes seconds.
+    """
     if name in GROUPS:
         return GROUPS[name]
     module, _, attribute = COMMANDS[name].partition(":")
@@ -148,7 +146,7 @@ def summary(name: str) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """A command by its name: a function, or an app where there are commands below it."""
+    """Return a command by name: a function, or an app if there are commands below it."""
     below = [other for other in COMMANDS if other.startswith(f"{name} ")]
     if name in COMMANDS and not below:
         return _function(name)
@@ -163,6 +161,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _function(name: str) -> Callable[..., None]:
+    """Import the function of a command."""
     from bertkit.commands.command import command
 
     module, _, attribute = COMMANDS[name].partition(":")

@@ -58,7 +58,7 @@ def augment(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> dict[str, int]:
-    """More labelled texts for a student: words are replaced by likely ones.
+    """Augment labeled texts: replace words by probable words.
 
     Labelled texts or pairs are written to `out` (.jsonl), each followed by `copies` of it.
 

@@ -66,7 +66,7 @@ CONFIG = {
 def demo(
     out: Path = Path("demo"), *, text: Sequence[Path] | None = None, steps: int = PRETRAINING_STEPS
 ) -> Path:
-    """Run all steps, from text to a fine-tuned BERT, in minutes, and write a report.
+    """Run all steps from text to a fine-tuned BERT, with a report.
 
     Args:
         out: Output directory. It must not exist.

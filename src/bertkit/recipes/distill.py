@@ -41,7 +41,7 @@ def distill(
     reading: Reading | Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> dict[str, Any]:
-    """Distill a fine-tuned model into a smaller one.
+    """Distill a fine-tuned model into a smaller model.
 
     Args:
         teacher: Directory of the fine-tuned model. Its task is the task of the student.

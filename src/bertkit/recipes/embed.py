@@ -41,7 +41,7 @@ def embed_texts(
     device: str = "auto",
     out: Path | None = None,
 ) -> Iterator[list[float]]:
-    """A vector for each text: a line of JSON, or all as a .npy file.
+    """Compute embeddings of texts, as JSON or as a .npy file.
 
     Args:
         model: A model folder or hub id, or a folder that `bertkit export` made.

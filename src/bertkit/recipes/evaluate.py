@@ -35,7 +35,7 @@ def evaluate(
     reading: Reading | Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> dict[str, Any]:
-    """Score a fine-tuned model on a labelled file.
+    """Evaluate a fine-tuned model on labeled examples.
 
     An embedding model needs no fine-tuning: of pairs of texts with scores, `pearson` and `spearman`
     are the correlations with the cosines of their embeddings.

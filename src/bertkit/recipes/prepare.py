@@ -87,7 +87,7 @@ def prepare(
     language: str = "en",
     shard_tokens: int = SHARD_TOKENS,
 ) -> Corpus | Any:  # no None to be checked for by those who never ask for a part
-    """Turn text into a corpus of token ids that pretraining reads from disk.
+    """Tokenize text into a corpus for pretraining.
 
     The same call goes on after a kill. `language` is for the sentence splitter. With several
     processes, a script that calls this needs the usual `if __name__ == "__main__":`.

@@ -51,7 +51,7 @@ def evaluate_masked(
     tokens: Count = 2000,
     device: str = "auto",
 ) -> PseudoPerplexity:
-    """Loss and pseudo-perplexity of a masked language model, on any text.
+    """Compute the loss and pseudo-perplexity of a masked language model.
 
     Each token is masked alone and foreseen from all others of its block. Blocks are as long as the
     model reads, and know nothing of each other. As each token costs a pass of a block, of a long

@@ -19,7 +19,7 @@ def push(
     private: bool = False,
     message: str = "Model by bertkit",
 ) -> str:
-    """Upload a model directory to the Hugging Face hub, and print its address.
+    """Upload a model directory to the Hugging Face hub.
 
     Its .safetensors, .json and .txt files and its card go, and are named. The run's records do not,
     as they name files of this disk, nor do its errors, which are texts of the data.

@@ -83,7 +83,10 @@ class QuestionAnswer(msgspec.Struct, frozen=True):
 
 
 class Answer(Task[Question, QuestionAnswer]):
-    """The part of a text that answers a question: softmax over where it starts and ends."""
+    """Extractive question answering: the span of a text.
+
+    The head is a softmax over the start and end positions.
+    """
 
     name = "answer"
     metric = "f1"

@@ -122,7 +122,10 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
 
 
 class Choose(ChoiceTask[ChoiceAnswer]):
-    """The right one of several choices: a score each, and a softmax over them."""
+    """Multiple choice: the best of several choices.
+
+    The head computes one score per choice, and a softmax over the choices.
+    """
 
     name = "choose"
     metric = "accuracy"

@@ -67,7 +67,10 @@ MEANT_FOR = {
 
 
 class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
-    """Labels of texts or pairs, or a number: softmax, sigmoids for several, or a regression."""
+    """Classification of texts or pairs: labels, several labels, or a number.
+
+    The head is a softmax, one sigmoid per label, or a regression.
+    """
 
     name = "classify"
     Options = ClassifyOptions

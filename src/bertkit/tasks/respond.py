@@ -51,7 +51,7 @@ class ResponseAnswer(msgspec.Struct, frozen=True):
 
 
 class Respond(ChoiceTask[ResponseAnswer]):
-    """The response that fits a dialogue, among candidates: the scores of a cross-encoder.
+    """Response selection: the best candidate, with a cross-encoder.
 
     An example's text has one turn on each line.
 

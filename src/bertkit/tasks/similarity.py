@@ -111,7 +111,7 @@ class SimilarityAnswer(msgspec.Struct, frozen=True):
 
 
 class Similarity(Task[SimilarityExample, SimilarityAnswer]):
-    """Vectors of texts, learned from pairs, triplets, scored pairs, or texts alone."""
+    """Sentence embeddings, from pairs, triplets, scored pairs, or texts."""
 
     name = "similarity"
     Options = SimilarityOptions

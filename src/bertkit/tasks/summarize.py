@@ -99,7 +99,7 @@ class SummaryAnswer(msgspec.Struct, frozen=True):
 
 
 class Summarize(Task[SummaryExample, SummaryAnswer]):
-    """The sentences that sum up a document: a sigmoid at a [CLS] of its own before each.
+    """Extractive summarization: the best sentences of a document.
 
     Segments alternate from sentence to sentence, so the model must have two. A document longer
     than the model is read in windows of whole sentences, which do not overlap. Source: Liu &

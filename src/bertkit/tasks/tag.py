@@ -80,7 +80,7 @@ class TagAnswer(msgspec.Struct, frozen=True):
 
 
 class Tag(Task[Example, TagAnswer]):
-    """Entities, or a tag for each word: a softmax at its first token, or a CRF over all words.
+    """Tagging of words or entities, with a softmax or a CRF.
 
     Words of columns are split like raw text (`data.word_columns`): the first part has the word's
     tag, and the other parts continue the entity, or repeat a tag that marks no entity. A

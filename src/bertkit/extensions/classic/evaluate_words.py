@@ -32,7 +32,7 @@ def evaluate_words(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Score what each layer knows of words: word similarity, words in context.
+    """Evaluate each layer on word similarity and words in context.
 
     Layer 0 is the embeddings; a file of word vectors has no other. Of a causal model each word
     knows what stands before it alone.

@@ -17,7 +17,7 @@ from bertkit.text.word_vectors import Vectors
 def train_vectors(
     texts: Sequence[Path], /, *, out: Path, settings: Skipgram | None = None
 ) -> Vectors:
-    """Learn static word vectors from text (skip-gram).
+    """Train static word vectors on text (skip-gram).
 
     The text is held in memory, four bytes a word. The same files, settings and machine give the
     same file.

@@ -77,7 +77,7 @@ def clean(
     blank_lines: BlankLines = "paragraphs",
     processes: int | None = None,
 ) -> CleaningReport:
-    """Clean text: remove HTML, low-quality and duplicate documents, and personal data.
+    """Clean text: filter, deduplicate, and remove HTML and personal data.
 
     Of each cluster of duplicates the first document stays. Several processes: see `prepare`.
     Returns: what was read, kept, removed by each rule, and cut; report.json has the same.

@@ -67,7 +67,7 @@ def tune(
     lowest: float = MIN_COSINE,
     precision: Inference = "auto",
 ) -> dict[str, Any]:
-    """Find the fastest settings of a model on this machine, for --precision auto.
+    """Find the fastest settings of a model on this machine.
 
     Times precisions, batch sizes and numbers of threads. If ONNX Runtime or OpenVINO is installed
     and the model has layers like BERT's, times bertkit's engine against a graph, with few and many

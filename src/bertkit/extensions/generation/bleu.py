@@ -42,7 +42,9 @@ def evaluate_translation(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> TranslationScore:
-    """BLEU and chrF of a model's translations of a file, by sacrebleu.
+    """Compute BLEU and chrF of the translations of a model.
+
+    The scores are computed with sacrebleu.
 
     Raises: DataError for files of different length.
 

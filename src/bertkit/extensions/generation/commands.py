@@ -47,7 +47,7 @@ def generate(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """Generate text: continue prompts, translate lines, or summarize documents.
+    """Continue prompts, translate lines, or summarize documents.
 
     A decoder-only model continues each prompt, as JSON. A translation model translates each line,
     and another encoder-decoder model or a model of `finetune summarize` summarizes each document:
@@ -211,7 +211,7 @@ def chat(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """A conversation with a model, a turn a line.
+    """Chat with a model in the terminal.
 
     It ends with the input (Ctrl-D). When it fills the model its oldest turns are forgotten, and it
     is said.

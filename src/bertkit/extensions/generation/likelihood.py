@@ -68,7 +68,7 @@ def evaluate_likelihood(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> ChoicesScore | AcceptabilityScore:
-    """Choices, or sentences of two labels, told apart by how likely a model finds them.
+    """Evaluate choices or sentence pairs by the likelihood of a model.
 
     Without `train` the examples are questions with choices, as for `finetune choose`: the answer is
     the choice with the highest mean log-probability behind its text. Where the text has a place `_`

@@ -36,7 +36,7 @@ class Perplexity(msgspec.Struct, frozen=True):
 def evaluate_text(
     model: str | Path | Loaded, texts: Sequence[Path], /, *, device: str = "auto"
 ) -> Perplexity:
-    """Perplexity and bits per byte of a model that writes, on any text.
+    """Compute the perplexity and bits per byte of a generative model.
 
     Documents are read in blocks as long as the model, of which each knows nothing of the one
     before.

@@ -27,7 +27,7 @@ def prepare_pairs(
     tokenizer: Path,
     out: Path,
 ) -> Pairs:
-    """Prepare pairs to learn to translate from: two files of lines, or one of rows with both.
+    """Tokenize pairs of sentences to pretrain a translation model.
 
     Raises: DataError for files of different length and for an empty side, by its line.
 

@@ -59,7 +59,7 @@ def evaluate_prompts(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> list[PromptScore]:
-    """Score the labels that a generative model predicts from a prompt with k examples, for each k.
+    """Evaluate labels predicted from prompts with k examples.
 
     Examples are sampled from train, one label after the other. The score of a label is the
     log-probability of its word after the text (Brown et al. 2020, section 2).

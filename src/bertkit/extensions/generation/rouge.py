@@ -55,7 +55,9 @@ def evaluate_summaries(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> SummaryScore:
-    """ROUGE of a model's summaries, beside that of the first words of each document.
+    """Compute ROUGE of the summaries of a model.
+
+    The baseline is ROUGE of the first words of each document.
 
     Args:
         model: A folder or hub id of a model that summarizes: T5, BART, or one of `finetune

@@ -40,7 +40,7 @@ def evaluate_retrieval(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> dict[str, float]:
-    """Score a search on judged queries: nDCG, MRR, MAP and recall.
+    """Evaluate a search on queries: nDCG, MRR, MAP and recall.
 
     Returns: ndcg@10, mrr, map, recall@10 and recall@100 over the queries that a document answers.
     Raises: DataError when there is no such query, or none of the documents is in the store.
@@ -79,7 +79,7 @@ def mine(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> dict[str, int]:
-    """Mine hard negatives: write queries with relevant and similar passages, to train a search on.
+    """Mine hard negatives to train an embedding model.
 
     Negatives are the best documents for the query that are not judged to answer it, without the
     `skip` best, which may answer it too. For `respond` (a cross-encoder) these are candidates; for

@@ -64,7 +64,7 @@ def index(
     device: str = "auto",
     columns: DocumentColumns | None = None,
 ) -> dict[str, int]:
-    """Put documents into a store, to be searched.
+    """Add documents to a store for search.
 
     A document replaces the document with its id; an unchanged document is skipped. All documents
     are read and checked before any is written.

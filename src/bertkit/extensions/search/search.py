@@ -37,7 +37,7 @@ def search(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """The documents that answer a query best: by meaning, words, or both.
+    """Search a store by meaning, by keywords, or by both.
 
     Args:
         store: A folder, or http://host:port/NAME for a collection of a Qdrant server.

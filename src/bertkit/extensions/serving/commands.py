@@ -33,7 +33,7 @@ def serve(
     workers: Count = 1,
     limits: Limits | None = None,
 ) -> None:
-    """Serve models over HTTP: vectors, labels, entities, answers, search.
+    """Serve models over HTTP.
 
     Args:
         models: Model folders or hub ids, folders of an ELMo, files of word vectors; what they hold
@@ -73,7 +73,7 @@ def view(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """Look into models in the browser, and watch runs learn.
+    """Inspect models and runs in the browser.
 
     Args:
         models: Model folders or hub ids, folders of an ELMo, files of word vectors. Of the folder

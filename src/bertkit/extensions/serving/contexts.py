@@ -30,7 +30,7 @@ def contexts(
     precision: Precision = "fp32",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Compare one word in several texts, by word vectors, ELMo, GPT and BERT.
+    """Compare one word in several texts, by several models.
 
     A model computes a state of the word in each text and layer; word vectors have the same state
     in all texts. The output contains the cosine similarity of every two texts, for each model.

@@ -20,7 +20,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Chat(LanguageTask[Conversation]):
-    """Answers in a conversation: the next word, learned from the assistant's turns alone.
+    """Chat: next-token prediction on the turns of the assistant.
 
     Source: Ouyang et al. 2022, section 3.5 (supervised fine-tuning).
     """

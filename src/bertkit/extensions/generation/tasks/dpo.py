@@ -59,7 +59,7 @@ class PreferenceAnswer(msgspec.Struct, frozen=True):
 
 
 class Dpo(WordsTask[Preference, PreferenceAnswer]):
-    """Answers that were preferred to others (DPO): these become likelier, the others less likely.
+    """Preferences (DPO): preferred answers become more probable.
 
     Both answers of a pair are read in one batch, without dropout, as in the paper's code; the
     assistant's last turn counts alone.

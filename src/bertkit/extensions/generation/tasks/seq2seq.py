@@ -29,7 +29,7 @@ class Seq2seqOptions(Settings, frozen=True):
 
 
 class Seq2seq(LanguageTask[SummaryExample]):
-    """Texts written from texts (summaries, corrections): learned by an encoder with a decoder.
+    """Text from text (summaries, corrections), with an encoder-decoder.
 
     Source: Lewis et al. 2020, section 3.3; Raffel et al. 2020, section 2.4.
     """
