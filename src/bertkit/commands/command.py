@@ -1,4 +1,4 @@
-"""A command is a function: its parameters are the options, its docstring the help."""
+"""Turn functions into commands: parameters become options, and the docstring the help."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from bertkit.errors import ConfigError
 
 
 def command(function: Callable[..., Any]) -> Callable[..., None]:
-    """The function as a command: words become its arguments, and what it returns is printed.
+    """Wrap a function as a CLI command that parses its arguments and prints its return value.
 
-    Its options are the parameters that its docstring names under `Args:`, of the types that a
-    word can be, and every setting of a parameter that is a group of settings. A list is an option
-    to repeat, so its name is singular: `heads` is `--head`.
-    Raises: ConfigError for two options of one name.
+    The options are the parameters that the docstring describes under `Args:`, and the fields of
+    parameters that are `Settings`. Other keyword parameters are only for Python. A list is a
+    repeatable option with a singular name: `heads` is `--head`.
+
+    Raises:
+        ConfigError: If two options have the same name.
     """
     hints = get_type_hints(function, include_extras=True)
     documented = {param.arg_name for param in parse(function.__doc__ or "").params}
@@ -35,125 +37,136 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     parameters = {
         name: parameter
         for name, parameter in signature.parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD  # for Python alone
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD  # only for Python
     }
-    groups = {name: kind for name in parameters if (kind := _settings(hints[name])) is not None}
-    named = [p for p in parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+    groups = {
+        name: kind for name in parameters if (kind := _settings_type(hints[name])) is not None
+    }
+    positional = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+    tabular = JSON not in parameters and _has_names(hints.get("return"))
 
-    def _given_text(parameter: inspect.Parameter, value: Any) -> Any:
-        if _takes_path(hints[parameter.name]):
-            return value
-        return _said(value, piped=parameter.name in PIPED)
-
-    tabular = JSON not in parameters and _is_table(hints.get("return"))
+    def convert(name: str, value: Any) -> Any:
+        """Check and convert a parsed value to what the function expects."""
+        if name in groups:
+            return _read_settings(groups[name], value, changes=name in CHANGES)
+        if type(value) in (int, float):
+            _check_number(name, value, hints[name])
+        return value if _takes_path(hints[name]) else _restore_dashes(value)
 
     @functools.wraps(function)
-    def run(*texts: Any, **options: Any) -> None:
-        for name, value in options.items():
-            if name in groups:
-                given = {n: _said(v) for n, v in vars(value).items()}
-                if name in CHANGES:
-                    options[name] = {n: v for n, v in given.items() if v is not None}
-                else:
-                    options[name] = decode(groups[name], _given(groups[name], given))
-            elif type(value) in (int, float):
-                _check_bounds(name, value, hints[name])
-            elif not _takes_path(hints.get(name)):
-                options[name] = _said(value)
-        texts = (*map(_given_text, named, texts), *texts[len(named) :])
+    def run(*arguments: Any, **options: Any) -> None:
         as_json = options.pop(JSON, False) if tabular else False
-        print_result(function(*texts, **options), as_json=as_json)
+        named = [
+            None if name in PIPED and value in (STDIN, [STDIN]) else convert(name, value)
+            for name, value in zip(positional, arguments, strict=False)
+        ]
+        options = {name: convert(name, value) for name, value in options.items()}
+        result = function(*named, *arguments[len(positional) :], **options)
+        print_result(result, as_json=as_json)
 
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*parameters.values(), *([_JSON_OPTION] if tabular else ())]
     )
     run.__annotations__ = {
-        name: _flat(groups[name], title=TITLES.get(name), changes=name in CHANGES)
+        name: _options_of(groups[name], title=TITLES.get(name), changes=name in CHANGES)
         if name in groups
         else _option(name, hints[name], parameter.kind, documented)
         for name, parameter in parameters.items()
     }
     if tabular:
         run.__annotations__[JSON] = _JSON_OPTION.annotation
-    _refuse_same_names([name for name in parameters if name not in groups], groups.values())
+    _check_names([name for name in parameters if name not in groups], groups.values())
     return run
 
 
 TITLES = {
     "settings": "Settings",
     "options": "Settings of the task",
-    "decoding": "How it writes",
+    "decoding": "Generation",
     "reading": "Columns of files",
     "samples": "Samples of a corpus",
 }
-"""Under what --help has the settings of a parameter of this name, in this order."""
+"""Titles in --help of the settings of a parameter, in this order."""
 
 CHANGES = ("decoding",)
 """Parameters whose settings have the defaults of the model directory. The function gets a mapping
 of the options that are set."""
 
-PIPED = ("text", "texts", "prompt", "query")
-"""Parameters that are by default the lines of stdin."""
+PIPED = ("text", "texts", "query")
+"""Positional parameters whose default is the lines of stdin; - is the default."""
 
 JSON = "json"
-"""The option of commands whose result is a table at a terminal."""
+"""Option of commands that print a table at a terminal."""
 
 _JSON_OPTION = inspect.Parameter(
     JSON,
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
     annotation=Annotated[
-        bool, Parameter(negative="", help="Print a line of JSON at a terminal, as elsewhere.")
+        bool, Parameter(negative="", help="Print JSON instead of a table at a terminal.")
     ],
 )
 
-TOLD = ("by_label", "confusion")
-"""What commands have told as tables on the way."""
+REPORTED = ("by_label", "confusion")
+"""Parts of a result that the command has already printed as tables."""
 
 
 def print_result(result: Any, *, as_json: bool = True) -> None:
-    """A line of JSON for a result, or for each of those that come one by one.
+    """Print a result: one line of JSON, or one line for each item of an iterator.
 
-    A result with names is a table at a terminal, unless it is to be `as_json`.
+    At a terminal, a mapping or struct is a table unless `as_json` is set.
     """
     if isinstance(result, Iterator):
-        for one in result:
-            print_json(one)
+        for item in result:
+            print_json(item)
     elif isinstance(result, Mapping | msgspec.Struct) and not as_json and sys.stdout.isatty():
-        named = msgspec.to_builtins(result)
-        print_table({name: value for name, value in named.items() if name not in TOLD})
+        values = msgspec.to_builtins(result)
+        print_table({name: value for name, value in values.items() if name not in REPORTED})
     elif isinstance(result, Mapping | msgspec.Struct | list):
         print_json(result)
     elif isinstance(result, Path | str):
         print(result)
 
 
-def _is_table(hint: Any) -> bool:
-    """Whether a result of this type has names."""
-    kinds = (hint, *get_args(hint)) if get_origin(hint) in (Union, UnionType) else (hint,)
+def _has_names(hint: Any) -> bool:
+    """Return whether a result of this type is a mapping or struct."""
+    types = (hint, *get_args(hint)) if get_origin(hint) in (Union, UnionType) else (hint,)
     return any(
         get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
-        for kind in kinds
+        for kind in types
     )
 
 
-def _settings(hint: Any) -> type[Settings] | None:
-    """The group of settings that a parameter takes."""
+def _settings_type(hint: Any) -> type[Settings] | None:
+    """Return the settings class in the type of a parameter."""
     for kind in (hint, *get_args(hint)):
         if isinstance(kind, type) and issubclass(kind, Settings):
             return kind
     return None
 
 
-def _flat(
+def _read_settings(kind: type[Settings], parsed: Any, *, changes: bool) -> Any:
+    """Return the settings from the dataclass of `_options_of`; with `changes`, those set."""
+    values = {name: _restore_dashes(value) for name, value in vars(parsed).items()}
+    if changes:
+        return {name: value for name, value in values.items() if value is not None}
+    for name, default in _nested_settings(kind).items():
+        values[name] = default if values[name] is None else vars(values[name])
+    return decode(kind, values)
+
+
+def _options_of(
     kind: type[Settings], name: str = "*", title: str | None = None, *, changes: bool = False
 ) -> Any:
-    """Return settings as a dataclass for the parser: an option for each, under a title in --help.
+    """Return settings as a dataclass for the parser, with one option per field.
 
-    Those of a group in it begin with its `name` and a dot. With `changes` the options have no
-    defaults.
+    Args:
+        kind: The settings.
+        name: Prefix of the options of nested settings, such as lora in --lora.rank.
+        title: Title in --help.
+        changes: Whether the options have no defaults.
     """
-    meanings, groups = explained(kind), _groups(kind)
+    meanings, nested = explained(kind), _nested_settings(kind)
     fields: list[Any] = []
     for setting in msgspec.structs.fields(kind):
         field: Any = dataclasses.field(metadata={"help": meanings.get(setting.name, "")})
@@ -163,60 +176,52 @@ def _flat(
             field.default = setting.default
         elif setting.default_factory is not msgspec.NODEFAULT:
             field.default_factory = setting.default_factory
-        if setting.name in groups:
+        if setting.name in nested:
             field.default = None
-            inner = _flat(type(groups[setting.name]), setting.name, title)
+            inner = _options_of(type(nested[setting.name]), setting.name, title)
             fields.append((setting.name, inner, field))
         else:
             hint = Optional[setting.type] if changes else setting.type  # noqa: UP045 (a value)
             fields.append((setting.encode_name, hint, field))
     namespace = {"__module__": kind.__module__}
-    flat = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
-    option = Parameter(name=name, parse=bool(fields))
+    options = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
+    parameter = Parameter(name=name, parse=bool(fields))
     if title is not None:
         group = Group(title, sort_key=list(TITLES.values()).index(title))
-        option = Parameter.combine(option, Parameter(group=group))
-    return Annotated[flat | None, option]
+        parameter = Parameter.combine(parameter, Parameter(group=group))
+    return Annotated[options | None, parameter]
 
 
-def _groups(kind: type[Settings]) -> dict[str, Settings]:
-    """The groups within a group of settings, as they are by default."""
+def _nested_settings(kind: type[Settings]) -> dict[str, Settings]:
+    """Return the fields that are settings themselves, with their defaults."""
     fields = msgspec.structs.fields(kind)
     return {field.name: field.default for field in fields if isinstance(field.default, Settings)}
 
 
-def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a command, with those of groups as dicts."""
-    given = dict(values)
-    for name, default in _groups(kind).items():
-        given[name] = default if given[name] is None else vars(given[name])
-    return given
-
-
 def _option(name: str, hint: Any, kind: Any, documented: set[str]) -> Any:
-    """The type of an option; a parameter for Python alone is none."""
-    typed = _typed(hint)
+    """Return the type of an option for the parser; parameters only for Python are not parsed."""
+    parsed = _parsed_type(hint)
     if kind is inspect.Parameter.KEYWORD_ONLY:
-        if name not in documented or typed is None:
+        if name not in documented or parsed is None:
             return Annotated[hint, Parameter(parse=False)]
-        if name.endswith("s") and get_origin(_without_none(typed)) is list:
-            return Annotated[typed, Parameter(name=f"--{name[:-1].replace('_', '-')}")]
-    return typed
+        if name.endswith("s") and get_origin(_without_none(parsed)) is list:
+            return Annotated[parsed, Parameter(name=f"--{name[:-1].replace('_', '-')}")]
+    return parsed
 
 
-def _typed(hint: Any) -> Any:
-    """Of a type the part that words can be: a path of a path or an open model."""
+def _parsed_type(hint: Any) -> Any:
+    """Return the part of a type that a command line can contain, such as Path of Path | Loaded."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         if arguments[0] is bool and get_origin(arguments[1]) is Literal:
-            return hint  # a flag behind which a word may stand
-        kinds = [kind for one in arguments if (kind := _typed(one)) is not None]
-        kinds = [kind for kind in kinds if kind is not NoneType][:1]
-        return kinds[0] | None if kinds and NoneType in arguments else next(iter(kinds), None)
+            return hint  # a flag with an optional value
+        parsed = [kind for argument in arguments if (kind := _parsed_type(argument)) is not None]
+        parsed = [kind for kind in parsed if kind is not NoneType][:1]
+        return parsed[0] | None if parsed and NoneType in arguments else next(iter(parsed), None)
     if origin is Annotated:
-        return hint if _typed(arguments[0]) is not None else None
+        return hint if _parsed_type(arguments[0]) is not None else None
     if origin in (list, Sequence):
-        item = _typed(arguments[0])
+        item = _parsed_type(arguments[0])
         return None if item is None else list[item]  # type: ignore[valid-type]
     return hint if origin is Literal or hint in (str, Path, int, float, bool, NoneType) else None
 
@@ -230,32 +235,30 @@ def _takes_path(hint: Any) -> bool:
     return hint is Path or any(map(_takes_path, get_args(hint)))
 
 
-def _said(value: Any, *, piped: bool = False) -> Any:
-    """A text, or several, among which `-` is itself. Alone it is left out where the command then
-    reads the lines of stdin."""
-    if piped and value in (STDIN, [STDIN]):
-        return None
+def _restore_dashes(value: Any) -> Any:
+    """Return a text or list of texts with - where the parser got the path of stdin."""
     if isinstance(value, list):
-        return ["-" if one == STDIN else one for one in value]
+        return ["-" if item == STDIN else item for item in value]
     return "-" if value == STDIN else value
 
 
-def _check_bounds(name: str, value: float, hint: Any) -> None:
+def _check_number(name: str, value: float, hint: Any) -> None:
+    """Raise ConfigError if a number is not finite, or outside the bounds of its type."""
     if not math.isfinite(value):
         raise ConfigError(f"{name}: expected a finite number, got {value}")
     try:
-        msgspec.convert(value, _typed(hint))
+        msgspec.convert(value, _parsed_type(hint))
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {str(error)[0].lower()}{str(error)[1:]}") from None
 
 
-def _refuse_same_names(options: Sequence[str], groups: Any) -> None:
-    known = set(options)
+def _check_names(options: Sequence[str], groups: Any) -> None:
+    """Raise ConfigError if two options have the same name."""
+    names = set(options)
     for kind in groups:
         for name in kind.__struct_encode_fields__:
-            if name in known:
+            if name in names:
                 raise ConfigError(
-                    f"{kind.__qualname__}.{name}: another setting has this name; choose one of "
-                    "your own"
+                    f"{kind.__qualname__}.{name}: another setting has this name; rename it"
                 )
-            known.add(name)
+            names.add(name)
