@@ -274,10 +274,14 @@ def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> di
     return result
 
 
-def parse_changes(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def parse_changes(words: Sequence[str], options: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the settings that words of a command line change, as pairs of name and value.
 
     The forms are `--train.steps 300`, `--train.steps=300`, and `train.steps=300`.
+
+    Args:
+        words: Words that are not options of the command.
+        options: Options of the command, which are suggested for similar words.
 
     Raises:
         ConfigError: If a word is not a setting or has no value.
@@ -287,7 +291,8 @@ def parse_changes(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         name, equals, value = word.removeprefix("--").partition("=")
         is_option = word.startswith("--")
         if "." not in name or not (is_option or equals):
-            raise ConfigError(f"{word!r}: not a setting; write --group.name VALUE")
+            hint = did_you_mean(f"--{name}", options)
+            raise ConfigError(f"{word!r}: not a setting; write --group.name VALUE; {hint}")
         if not equals:
             value = next(rest, "")
         if not value or (not equals and value.startswith("--")):

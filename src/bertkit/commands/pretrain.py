@@ -20,6 +20,9 @@ from bertkit.training.run import Resume
 
 DEFAULT_RUN_FILE = "bertkit-mini"
 
+OPTIONS = ("--corpus", "--out", "--start", "--resume")
+"""Options that are not settings of a run file."""
+
 Word = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
 
 
@@ -50,7 +53,7 @@ def pretrain(
     if config is not None and start is not None:
         raise ConfigError(f"{config}: a run file cannot be combined with --start; remove one")
     record = _record(out) if resume and (config is None or corpus is None) else {}
-    changes = list(parse_changes(settings))
+    changes = list(parse_changes(settings, OPTIONS))
     corpus = corpus or record.get("corpus_folder")
     if config is None:
         start = start or record.get("start")

@@ -37,6 +37,9 @@ from bertkit.storage import check_out, write_json
 EXPERIMENTS = Path(__file__).parents[1] / "configs" / "experiments"
 """Directory of the experiments that are part of bertkit."""
 
+OPTIONS = ("--out", "--data", "--seeds", "--variant", "--resume")
+"""Options that are not settings of an experiment."""
+
 FORBIDDEN = re.compile(r"[^\w.+ -]")
 """Characters that names of directories do not contain."""
 
@@ -171,7 +174,7 @@ def _read(
         ConfigError: If a setting is invalid.
     """
     source = file if isinstance(file, Mapping) else read_toml_by_name(file, EXPERIMENTS)
-    plan = decode(Experiment, override(source, list(parse_changes(changes))))
+    plan = decode(Experiment, override(source, list(parse_changes(changes, OPTIONS))))
     if seeds is not None:
         plan = structs.replace(plan, seeds=seeds)
     for name in variants or ():
