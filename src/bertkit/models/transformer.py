@@ -18,8 +18,7 @@ from bertkit.models.config import (
 )
 from bertkit.models.embedding import Embedding
 from bertkit.nn.attention import Trace
-from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.cache import CacheStep
+from bertkit.nn.attention_context import AttentionContext, LayerRecall
 from bertkit.nn.convolution import Convolution
 from bertkit.nn.disentangled_attention import SCORE_TERMS, DistanceTable
 from bertkit.nn.padding import lengthened
@@ -73,7 +72,7 @@ class Transformer(nn.Module):
         batch: Batch,
         trace: Trace | None = None,
         memory: Tensor | None = None,
-        step: CacheStep | None = None,
+        step: LayerRecall | None = None,
     ) -> Tensor:
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]
@@ -87,7 +86,7 @@ class Transformer(nn.Module):
         scale = None if self.config.attention.scaled else 1.0
         recalled = None if memory is None else _memory(batch, memory, scale)
         if step is not None and self.relative is not None:
-            step.bias(self.relative.of(step.places.queries, step.places.keys))
+            step.bias(self.relative.of(*step.positions))
         windows = self.config.windows
         for layer, place in enumerate(self.config.depths):
             context = everywhere if windows[layer] is None else nearby

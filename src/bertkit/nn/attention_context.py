@@ -20,6 +20,22 @@ class Recall(Protocol):
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor: ...
 
 
+class LayerRecall(Protocol):
+    """New tokens of sequences, and the stored keys and values of earlier tokens in each layer."""
+
+    positions: tuple[Tensor, Tensor]
+    """Positions of the new tokens (R, Q) and of all keys (R or 1, L)."""
+
+    def bias(self, bias: Tensor) -> None:
+        """Add values to all scores. Shapes: (R, H, Q, L)."""
+
+    def layer(self, number: int) -> Recall:
+        """Return the self-attention of a layer."""
+
+    def source(self, number: int) -> Recall | None:
+        """Return the attention of a layer to a source, or None if there is none."""
+
+
 class Bias(Protocol):
     """Numbers that are added to scaled scores, with a gradient of their own.
 

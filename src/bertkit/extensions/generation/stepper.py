@@ -13,12 +13,12 @@ from torch import Tensor
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
+from bertkit.extensions.generation.cache import Cache, Sources
 from bertkit.models.model import Decoder, Encoder, Model
 from bertkit.models.recurrent import Cells
 from bertkit.models.seq2seq import Encoded, RecurrentDecoder, RecurrentEncoder, SourceStates
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import CrossAttention, Trace
-from bertkit.nn.cache import Cache, Sources
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,13 @@ class StepperState(Protocol):
 
     def advance(self, counts: Tensor) -> None:
         """Of the tokens of the last step these many of each row stay. Shapes: (R,)."""
-        ...
 
     def keep(self, rows: Tensor) -> None:
         """These rows alone, in this order; one may come twice."""
-        ...
 
     def branch(self, beams: int) -> StepperState:
         """Each row so many times, neighbors: the beams of a search, of which `keep` then takes as
         many of each request that stays. This one is used no more."""
-        ...
 
 
 class Stepper(Protocol):
@@ -59,20 +56,16 @@ class Stepper(Protocol):
 
     def room(self, request: Request, max_tokens: int | None = None) -> int:
         """How many tokens may be written, `max_tokens` at most. Raises: DataError if none."""
-        ...
 
     def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
         """Read the prompts; the logits of what comes next. Shapes: R requests -> (R, V)."""
-        ...
 
     def step(self, state: StepperState, ids: Tensor) -> Tensor:
         """Read C more tokens of each row, and the logits of what follows each; `state.advance`
         says how many stay. Shapes: (R, C) -> (R, C, V)."""
-        ...
 
     def join(self, state: StepperState, other: StepperState) -> None:
         """The rows of another state behind those of this one."""
-        ...
 
 
 class CausalStepper:

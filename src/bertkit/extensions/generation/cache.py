@@ -309,7 +309,8 @@ class CacheStep:
     def __init__(
         self, cache: Cache, layout: Appended, slots: Tensor, places: CachePositions
     ) -> None:
-        self.cache, self.layout, self.places = cache, layout, places
+        self.cache, self.layout = cache, layout
+        self.positions = places.queries, places.keys
         self.length = places.keys.shape[1]
         both, device = cache.layers[0].both, slots.device
         self.mask = _mask(places.seen[:, None], both.dtype)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertkit.batch import Packed
-from bertkit.nn import cache
-from bertkit.nn.cache import Cache, Sources
+from bertkit.extensions.generation import cache
+from bertkit.extensions.generation.cache import Cache, Sources
 
 HEADS, WIDTH = 6, 8
 LENGTHS = [1, 4, 4, 9]
