@@ -23,7 +23,7 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_464,
+    "code lines of the core": 22_433,
     "code lines": 37_108,
     "imports from the core to extensions": 2,
     "imports between extensions": 39,

@@ -107,7 +107,7 @@ def experiment(
     variants: Sequence[str] | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Compare settings: run a program with variants, combinations, and seeds.
+    """Compare settings: run variants, combinations, and seeds of a program.
 
     The runs are in OUT/VARIANT/COMBINATION/seed-N. A run that fails is reported, and the others
     continue. Of every variant, the combination with the best mean score on dev is selected; only
