@@ -42,6 +42,9 @@ class Extension:
         objectives: Subclasses of `PretrainConfig`, by the `objective` of their run files.
         pretrainings: Objects of type `Pretraining` for models that are not Transformers, by the
             `family` of their run files.
+        routes: Objects of type `bertkit.web.Route`, by path. They are for pipelines whose requests
+            have a special form; a pipeline that defines its types has a route without one.
+        pages: Subclasses of `bertkit.web.Page`, by path.
     """
 
     name: str
@@ -53,6 +56,8 @@ class Extension:
     pipelines: Mapping[str, str] = field(default_factory=dict)
     objectives: Mapping[str, str] = field(default_factory=dict)
     pretrainings: Mapping[str, str] = field(default_factory=dict)
+    routes: Mapping[str, str] = field(default_factory=dict)
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
 class Registry(Mapping[str, Any]):

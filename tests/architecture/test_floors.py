@@ -28,7 +28,7 @@ FLOORS = (  # from the ground up
     ("tasks", "checkpoint"),
     ("training", "pipelines"),
     ("view",),
-    ("recipes",),
+    ("recipes", "web"),
     ("extensions",),
     ("commands",),
     ("cli",),

@@ -15,6 +15,7 @@ from bertkit.checkpoint.formats import FORMATS
 from bertkit.commands.table import COMMANDS
 from bertkit.families import FAMILIES
 from bertkit.pipelines import PIPELINES
+from bertkit.web import ROUTES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bertkit"
@@ -80,9 +81,15 @@ HOMES: dict[str, str] = {
     "extensions/classic/train_vectors.py": "extensions/classic/test_skipgram.py",
     "data/workers.py": "recipes/test_prepare.py",
     "extensions/serving/jobs.py": "extensions/serving/test_batcher.py",
-    "extensions/serving/continuous_batching.py": "extensions/serving/test_completions.py",
+    "extensions/generation/continuous_batching.py": "extensions/generation/test_routes.py",
+    "extensions/generation/openai_types.py": "extensions/serving/test_request_bodies.py",
+    "extensions/search/pipeline.py": "extensions/serving/test_routes.py",
+    "extensions/search/routes.py": "extensions/serving/test_openapi.py",
+    "extensions/search/store_format.py": "checkpoint/test_formats.py",
+    "extensions/serving/generated.py": "extensions/serving/test_schema.py",
+    "extensions/serving/run_figures.py": "view/test_runs.py",
+    "web.py": "extensions/serving/test_openapi.py",
     "extensions/serving/request_context.py": "extensions/serving/test_app.py",
-    "extensions/serving/page_routes.py": "extensions/serving/test_generation_pages.py",
     "text/tokenizer_files.py": "text/test_tokenizer.py",
     "text/special_tokens.py": "text/test_tokenizer.py",
     "training/epochs.py": "recipes/test_finetune.py",
@@ -246,6 +253,7 @@ TABLES = {
     "bertkit.checkpoint.formats.FORMATS": FORMATS.places.values(),
     "bertkit.families.FAMILIES": FAMILIES.places.values(),
     "bertkit.pipelines.pipeline": PIPELINES.places.values(),
+    "bertkit.web.ROUTES": ROUTES.places.values(),
 }
 """Places of the objects in each table."""
 

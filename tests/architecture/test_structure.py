@@ -26,7 +26,7 @@ CEILINGS = {
     "code lines of the core": 22_433,
     "code lines": 37_108,
     "imports from the core to extensions": 2,
-    "imports between extensions": 39,
+    "imports between extensions": 2,
 }
 """Lower a number when the source tree allows it. The aims are 19,000, 31,000, 0 and 0."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.extensions.serving.conftest import folders as folders  # the fixture
+from tests.extensions.conftest import folders as folders  # the fixture
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 

@@ -119,7 +119,7 @@ def test_a_word_is_compared(tab: Any) -> None:
     assert tab.locator("li mark").all_inner_texts() == ["c", "c", "c"]
     code = tab.get_by_text("def compared(")
     assert not code.is_visible()
-    tab.get_by_text("src/bertkit/extensions/serving/views/contexts.py").last.click()
+    tab.get_by_text("src/bertkit/extensions/classic/contexts.py").last.click()
     assert code.is_visible()
 
 

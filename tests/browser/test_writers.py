@@ -13,10 +13,9 @@ from tests.extensions.serving.test_processes import process
 from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the fixture)
 
 import bertkit
-from bertkit.extensions.generation.decode_view import decoder_steps
+from bertkit.extensions.generation.decode_view import DecoderSteps, decoder_steps
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.view.arrays import decoded
-from bertkit.view.page_data import DecoderSteps
 
 TEXT = "Assignments are illegal"
 

@@ -14,10 +14,10 @@ from tests.extensions.generation.tasks.test_seq2seq import write_model
 import bertkit
 from bertkit import cli
 from bertkit.errors import ConfigError
+from bertkit.extensions.generation import routes
+from bertkit.extensions.generation.openai_types import CompletionAsk
 from bertkit.extensions.generation.pipeline import Generate, merge_decoding
 from bertkit.extensions.generation.summarize import WriteSummaries
-from bertkit.extensions.serving import completions as complete
-from bertkit.extensions.serving import schema
 from bertkit.models.decoding import Decoding
 
 Captured = pytest.CaptureFixture[str]
@@ -90,13 +90,13 @@ def test_request_keeps_the_settings_of_the_directory(given: dict[str, Any]) -> N
     pipeline: Any = SimpleNamespace(
         loaded=SimpleNamespace(generation=SimpleNamespace(decoding=base))
     )
-    ask = msgspec.convert({"prompt": "a", **given}, schema.CompletionAsk)
-    found = complete._decoding(ask, pipeline)
+    ask = msgspec.convert({"prompt": "a", **given}, CompletionAsk)
+    found = routes._decoding(ask, pipeline)
     assert found == msgspec.structs.replace(base, **given)
 
 
 def test_request_samples_like_openai_by_default() -> None:
     loaded = SimpleNamespace(generation=SimpleNamespace(decoding=Decoding()))
     pipeline: Any = SimpleNamespace(loaded=loaded)
-    ask = msgspec.convert({"prompt": "a"}, schema.CompletionAsk)
-    assert complete._decoding(ask, pipeline) == Decoding(temperature=1.0, max_tokens=256)
+    ask = msgspec.convert({"prompt": "a"}, CompletionAsk)
+    assert routes._decoding(ask, pipeline) == Decoding(temperature=1.0, max_tokens=256)

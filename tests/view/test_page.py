@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from bertkit.errors import ConfigError
+from bertkit.extensions.generation.decode_view import Beam, DecoderSteps
+from bertkit.extensions.generation.pages import StepsPage
 from bertkit.pipelines import Candidate
 from bertkit.recipes.demo_report import DemoReport, MaskedWord
 from bertkit.recipes.error_report import MistakeRow, PairCell
@@ -36,12 +38,11 @@ from bertkit.view.figures import (
     Table,
 )
 from bertkit.view.page import (
-    DECODER,
     ERRORS,
     FIGURES,
     FILES,
     MODULES,
-    decoder_page,
+    document_values,
     environment,
     framed,
     page,
@@ -50,7 +51,7 @@ from bertkit.view.page import (
     write_page,
     write_report,
 )
-from bertkit.view.page_data import Beam, DecoderSteps, Explanation, Shape, Source
+from bertkit.view.page_data import Explanation, Shape, Source
 
 HOSTILE = (
     "a </script><script>alert(1)</script> <!-- & \" ' \u2028 \u2029 <img src=x onerror=alert(2)>"
@@ -223,7 +224,19 @@ def test_the_page_of_a_decoder_holds_its_numbers() -> None:
         beams=[[Beam(None, HOSTILE, -0.7, "ended", True)]],
         sources={"steps": Source("a.py", 1, HOSTILE, HOSTILE)},
     )  # fmt: skip
-    read = Reader(decoder_page(steps, Form("/steps", [], "Write"), {"/": "a"}, "/"))
+    values = document_values(HOSTILE, steps)
+    form = Form("/steps", [], "Write")
+    read = Reader(
+        render(
+            StepsPage.template,
+            modules=StepsPage.modules,
+            forms=True,
+            form=form,
+            links={"/": "a"},
+            here="/",
+            **values,
+        )
+    )
     assert [tag for tag, _ in read.tags].count("script") == 2
     assert "img" not in {tag for tag, _ in read.tags}
     data, _ = read.contents("script")
@@ -242,9 +255,11 @@ def test_the_policy_lets_only_our_script_run(found: Explanation) -> None:
         assert allowed[f"{tag}-src"] == f"'sha256-{digest}'"
 
 
-@pytest.mark.parametrize("modules", [MODULES, DECODER, FIGURES, ERRORS])
+@pytest.mark.parametrize("modules", [MODULES, StepsPage.modules, FIGURES, ERRORS])
 def test_modules_come_after_those_they_import_and_share_no_name(modules: tuple[str, ...]) -> None:
-    assert {*MODULES, *DECODER, *FIGURES, *ERRORS} == {path.name for path in FILES.glob("*.js")}
+    assert {*MODULES, *StepsPage.modules, *FIGURES, *ERRORS} == {
+        path.name for path in FILES.glob("*.js")
+    }
     names: list[str] = []
     for place, name in enumerate(modules):
         text = (FILES / name).read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.view.conftest import html_of
 
 from bertkit.errors import CheckpointError
+from bertkit.extensions.serving.run_figures import run_figures
 from bertkit.training.journal import Journal
 from bertkit.view.runs import (
     MAX_POINTS,
@@ -25,7 +26,6 @@ from bertkit.view.runs import (
     find_runs,
     holds_runs,
     read_run,
-    run_figures,
     thin,
 )
 

@@ -55,7 +55,7 @@ COMMANDS = {
     "view": "extensions.serving.commands:view",
     "view explain": "commands.view:explain",
     "view align": "extensions.generation.commands:align",
-    "view contexts": "extensions.serving.contexts:contexts",
+    "view contexts": "extensions.classic.compare_contexts:contexts",
     "predict": "commands.predict:predict",
     "generate": "extensions.generation.commands:generate",
     "chat": "extensions.generation.commands:chat",

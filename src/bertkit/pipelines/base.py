@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.formats import ACCELERATORS
 from bertkit.checkpoint.run_directory import TUNING_FILE
+from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.engine.engine import Engine, Read
 from bertkit.errors import CheckpointError, refuse_unknown
 from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
 from bertkit.tasks.inference import Work, batched
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, NoOptions
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.text.prompts import Prompter
@@ -28,6 +29,9 @@ from bertkit.text.tokenizer import Tokenizer
 
 BYTES_PER_NUMBER = 64
 """Bytes of a number of an answer: as Python has it, and as text."""
+
+CACHE_TOKENS = 32_768
+"""Tokens of sequences, including the tokens to generate, for which caches have space at a time."""
 
 __all__ = [
     "BYTES_PER_NUMBER",
@@ -153,9 +157,20 @@ def open_engine(
 
 
 class ModelPipeline:
-    """The base of pipelines: a folder, opened, and the engine that runs its model."""
+    """Base class of the pipelines of one loaded model, whose engine computes them.
+
+    A pipeline that defines `prediction` and `example` gets a route and a web form in servers.
+    """
 
     policies: tuple[Long, ...] = ("error", "truncate")
+    item: Any = str
+    """Type of an item: str, tuple[str, str], or a Struct, of which `prepare` gets tuples."""
+    prediction: Any = None
+    """Type of a prediction."""
+    options: type[Settings] = NoOptions
+    """Keyword arguments of `prepare`, except `long`; each has a default."""
+    example: Any = None
+    """Example of an item."""
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference) -> None:
         self.loaded, self.tokenizer = loaded, loaded.tokenizer

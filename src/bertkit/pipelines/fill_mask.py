@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import torch
+from msgspec import Meta
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.batch import Batch, Tokens
 from bertkit.checkpoint.directory import Loaded
+from bertkit.config import Settings
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
@@ -42,8 +45,18 @@ class MaskAnswer(msgspec.Struct, frozen=True):
     candidates: list[Candidate]
 
 
+class TopOptions(Settings, frozen=True):
+    """Options of pipelines that predict tokens."""
+
+    top: Annotated[int, Meta(ge=1, le=100)] = 10
+    """Number of candidates."""
+
+
 class FillMask(ModelPipeline):
-    """Texts with [MASK] -> the likeliest pieces for each."""
+    """Predict the most probable tokens for each [MASK] of a text."""
+
+    prediction, options = list[MaskAnswer], TopOptions
+    example = "the cat sat on the [MASK]."
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)

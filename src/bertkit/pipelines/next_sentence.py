@@ -19,14 +19,17 @@ from bertkit.text.long_texts import Long
 
 
 class NextSentenceAnswer(msgspec.Struct, frozen=True):
-    """How likely B follows A."""
+    """Prediction for a pair of sentences: the probability that the second follows the first."""
 
     next: float
     truncated: bool = False
 
 
 class NextSentence(ModelPipeline):
-    """Pairs of sentences -> how likely the second follows the first."""
+    """Predict the probability that the second of two sentences follows the first."""
+
+    item, prediction = tuple[str, str], NextSentenceAnswer
+    example = ("It rained.", "The street was wet.")
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)

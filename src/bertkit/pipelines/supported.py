@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,14 +16,13 @@ from bertkit.errors import CheckpointError
 from bertkit.pipelines import (
     PIPELINES,
     Embed,
-    FillMask,
-    NextSentence,
     Pipeline,
     Rerank,
     Work,
     answering,
     open_engine,
 )
+from bertkit.pipelines.base import ModelPipeline
 from bertkit.pipelines.frozen_words import FrozenEncoder, FrozenWords
 from bertkit.tasks import TASKS, find, name_in, outside_error
 
@@ -40,6 +40,8 @@ class SupportedPipelines:
     length: int
     """Maximum number of tokens or words of a text."""
     dimension: int
+    name: str = ""
+    """Name of the model in messages."""
     precision: str = "fp32"
     labels: Sequence[str] = ()
     prompts: Sequence[str] = ()
@@ -83,15 +85,15 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
         if writer.reads and loaded.family.name not in TRANSLATION_FAMILIES:
             pipelines["summarize"] = PIPELINES["summarize"](loaded, engine)
     optional: dict[str, Callable[[Loaded, Engine], Pipeline]] = {
-        "fill-mask": FillMask,
-        "next-sentence": NextSentence,
-        **({"rerank": Rerank} if task in ("respond", "choose", "classify") else {}),
+        name: kind
+        for name, kind in PIPELINES.items()
+        if getattr(kind, "example", None) is not None and issubclass(kind, ModelPipeline)
     }
+    if task in ("respond", "choose", "classify"):
+        optional["rerank"] = Rerank
     for name, constructor in optional.items():
-        try:
+        with contextlib.suppress(CheckpointError):  # The model lacks the head.
             pipelines[name] = constructor(loaded, engine)
-        except CheckpointError:  # The model lacks the head.
-            continue
     has_states = loaded.model.config.recurrent is None and (not writes or decoder is None)
     return SupportedPipelines(
         family=loaded.family.name,

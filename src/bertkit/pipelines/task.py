@@ -28,6 +28,7 @@ class TaskPipeline(ModelPipeline, Answering[A]):
         super().__init__(loaded, engine)
         self.task, self.policies, self.length = task, task.long, loaded.length
         self.columns = columns_in(loaded.settings)
+        self.item, self.prediction, self.example = task.signature()
         self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
     def __repr__(self) -> str:

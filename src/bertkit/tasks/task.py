@@ -10,10 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from functools import cache
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypeVar,
+)
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from bertkit.config import Settings, decode, plain
@@ -73,6 +85,10 @@ class Reading(Settings, frozen=True):
 
 class NoOptions(Settings, frozen=True):
     """A task with nothing to choose."""
+
+
+class JsonObject(Settings, frozen=True, kw_only=True):
+    """An object in the body of a request."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +252,19 @@ class Task(ABC, Generic[E, A]):
     def settings(self) -> dict[str, Any]:
         """What the folder's config.json says of the task; `restore` reads it."""
         return {"bertkit": {"task": {"name": self.full_name(), "options": plain(self.options)}}}
+
+    @classmethod
+    @cache
+    def signature(cls) -> tuple[Any, Any, Any]:
+        """Return the type of items in requests (str, or an object), of predictions, and an item."""
+        if isinstance(cls.example_item, str):
+            return str, cls.Answer, cls.example_item
+        text = Annotated[str, Meta(min_length=1)]
+        lines = Annotated[list[text], Meta(min_length=2)]
+        kinds = [text if isinstance(part, str) else lines for part in cls.example_item]
+        fields = list(zip(cls.fields, kinds, strict=True))
+        item = msgspec.defstruct(f"{cls.__name__}Item", fields, bases=(JsonObject,), frozen=True)
+        return item, cls.Answer, cls.example_item
 
     @classmethod
     def full_name(cls) -> str:

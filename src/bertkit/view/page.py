@@ -20,7 +20,7 @@ from bertkit.errors import ConfigError
 from bertkit.storage import refuse_used, write_text
 from bertkit.view import figures
 from bertkit.view.figures import Form
-from bertkit.view.page_data import DecoderSteps, Explanation, Source
+from bertkit.view.page_data import Explanation, Source
 
 FILES = Path(__file__).parent / "pages"
 
@@ -49,9 +49,6 @@ MODULES = (
     "main.js",
 )
 """Each after those that it imports. In the page they are one script, and share their names."""
-
-DECODER = (*PICTURES, "tree.js", "ask.js", "decoder.js")
-"""Those of the page of a decoder's steps."""
 
 ERRORS = ("errors.js",)
 """That of a list of errors."""
@@ -145,7 +142,7 @@ def page(
         form=form,
         links=links or {},
         here=here,
-        **_data(explanation),
+        **document_values(explanation.text, explanation),
     )
 
 
@@ -155,23 +152,11 @@ def framed(page: str, height: int = 700) -> str:
     return str(Markup(frame).format(page, f"width:100%;height:{height}px;border:0"))
 
 
-def decoder_page(steps: DecoderSteps, form: Form, links: Mapping[str, str], here: str) -> str:
-    """The page of how a decoder writes."""
-    return render(
-        "decoder.html",
-        modules=DECODER,
-        forms=True,
-        form=form,
-        links=links,
-        here=here,
-        **_data(steps),
-    )
-
-
-def _data(document: Explanation | DecoderSteps) -> dict[str, Any]:
-    """The numbers of a page, and its title."""
-    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")  # no tag begins in it
-    return {"title": " ".join(document.text.split())[:60], "data": Markup(data)}
+def document_values(text: str, document: msgspec.Struct) -> dict[str, Any]:
+    """Return the values of a template whose scripts draw a document: its title and JSON data."""
+    # Without "<", the data cannot contain a tag.
+    data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
+    return {"title": " ".join(text.split())[:60], "data": Markup(data)}
 
 
 @cache

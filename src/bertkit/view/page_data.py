@@ -5,8 +5,6 @@ Axis letters are those of `batch.py`; here T is the text's tokens, specials incl
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from bertkit.pipelines import Candidate
@@ -165,44 +163,4 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     similarity: list[Array]
     """(T, T) of the embedding, then of each layer: cosines of the states."""
     repeats: list[Repeat]
-    sources: dict[str, Source]
-
-
-class Beam(msgspec.Struct, frozen=True):
-    """A text that one step of beam search weighed, by its last token."""
-
-    before: int | None
-    """Which text of the step before it goes on from."""
-    token: str
-    score: float
-    """Log-probability of all of its tokens."""
-    state: Literal["kept", "ended", "dropped"]
-    wins: bool
-    """Whether it is a beginning of the text that was written, or all of it."""
-
-
-class DecoderSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """How a decoder writes a text from another. Tq is the tokens of what it wrote, Tk those of
-    what it read."""
-
-    text: str
-    written: str
-    cut: bool
-    """Whether there was no room for the rest."""
-    model: Shape
-    """Its layers and heads are the decoder's; LSTMs have one attention, and so one of each."""
-    source: list[str]
-    target: list[str]
-    """With the token that ends it, if that was written."""
-    scores: list[float]
-    """The probability of each token of the target, behind those before it."""
-    candidates: list[list[Candidate]]
-    """The likeliest tokens at each place of the target."""
-    attention: list[Array]
-    """(H, Tq, Tk) a layer of the decoder, the rows sum to one: where it looks in what it read while
-    it writes each token."""
-    mean: list[Array]
-    """(Tq, Tk) a layer: over its heads."""
-    beams: list[list[Beam]]
-    """Of each step of beam search, the likeliest first; empty where one beam is kept."""
     sources: dict[str, Source]

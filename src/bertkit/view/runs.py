@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,7 @@ from bertkit.config import flat
 from bertkit.errors import CheckpointError
 from bertkit.storage import read_bytes
 from bertkit.training.journal import MAX_VALUE, Journal, drawable, left_out
-from bertkit.view.chart import Point, curves, line_key, write_svg
-from bertkit.view.figures import Beside, Figure, Lines, Table
+from bertkit.view.chart import Point, curves, write_svg
 
 LOSS_CURVE_FILE = "loss.svg"
 """The loss curve in a run's folder."""
@@ -34,35 +32,6 @@ STOPPED_SECONDS = 600
 
 NAMED = ("held_out", "scores")
 """Of a record: numbers with names."""
-
-LARGE, SMALL = (520, 300), (520, 200)
-"""Pixels of a chart, across and down."""
-
-MAX_NAMES = 4
-"""Runs that charts name; of more the table above has the colors."""
-
-CHARTS = (
-    (
-        "Results",
-        "Loss of the samples that are learned from; loss or scores on what is not.",
-        (("loss", "loss"), ("held_out", "held-out loss"), ("scores", "dev score")),
-        LARGE,
-    ),
-    (
-        "Steps",
-        "Rate, gradients, speed and memory, in the colors of the table.",
-        (
-            ("learning_rate", "learning rate"),
-            ("gradient_norm", "norm of the gradient"),
-            ("tokens_per_second", "tokens/s"),
-            ("mfu", "MFU"),
-            ("data_wait", "seconds of waiting for data"),
-            ("peak_memory", "memory, GiB"),
-        ),
-        SMALL,
-    ),
-)
-"""Figures: name, caption, keys of records with the axis of each, size of charts."""
 
 HASH = re.compile(r"^(corpus|tokenizer|draws)$|sha256$|^data\..*(held_out|rows)")
 """Settings that tell people nothing, or what others say."""
@@ -151,26 +120,6 @@ def read_run(folder: Path, name: str | None = None) -> RunView:
     return RunView(name or folder.name or str(folder), record, lines, age, damaged, has_scores)
 
 
-def run_figures(runs: Sequence[RunView]) -> list[Figure]:
-    """How far each run is, what differs between their settings, and their curves."""
-    figures = [Figure("Runs", "How far each is, and its color below.", [_table(runs)])]
-    if different := different_settings([run.record for run in runs if run.record]):
-        names = ["setting", *(run.name for run in runs if run.record)]
-        rows = [(path, *values) for path, values in different.items()]
-        caption = "What these runs were asked to do differently."
-        figures.append(Figure("Settings", caption, [Table("Settings", rows, names)]))
-    for name, caption, numbers, size in CHARTS:
-        named = size == LARGE and len(runs) <= MAX_NAMES
-        charts = [
-            curves(lines, x="step", y=f"{y}: {of}" if of else y, size=size, legend=named)
-            for key, y in numbers
-            for of, lines in _curves(runs, key).items()
-        ]
-        if charts:
-            figures.append(Figure(name, caption, [Beside("beside", charts)]))
-    return figures
-
-
 def different_settings(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Of each setting that is not the same in all, its values; "" where one has none."""
     flats = [
@@ -220,56 +169,6 @@ def holds_runs(folder: Path) -> bool:
     return (folder / RUN).exists() or find_runs([folder]) != [folder]
 
 
-def _table(runs: Sequence[RunView]) -> Table:
-    """A row for each run; of columns, those that some run fills."""
-    columns: list[tuple[str, Sequence[str]]] = [
-        ("run", [line_key(number, run.name) for number, run in enumerate(runs)]),
-        ("step", [f"{run.step:,}{_of(run)}" for run in runs]),
-        ("state", [_state(run) for run in runs]),
-        ("loss", [_last(run, "loss", "{:.3f}") for run in runs]),
-        ("held out, or scored", [_scored(run) for run in runs]),
-    ]
-    more = [
-        ("tokens/s", [_last(run, "tokens_per_second", "{:,.0f}") for run in runs]),
-        ("MFU", [_last(run, "mfu", "{:.1%}") for run in runs]),
-        ("waits for data", [_waits(run) for run in runs]),
-        ("memory", [_last(run, "peak_memory", "{:.1f} GiB") for run in runs]),
-        ("slowest process", [_slowest(run) for run in runs]),
-    ]
-    columns += [column for column in more if any(column[1])]
-    rows = list(zip(*(cells for _, cells in columns), strict=True))
-    return Table("Runs", rows, [name for name, _ in columns])
-
-
-def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point]]]:
-    """By the names that records have under `key` ("" of a number), the line of each run.
-
-    One run has its names as lines of one chart.
-    """
-    charts: dict[str, dict[str, list[Point]]] = {}
-    for run in runs:
-        for line in run.lines:
-            values = line.get(key, {})
-            for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
-                if drawable(value):
-                    points = charts.setdefault(name, {one.name: [] for one in runs})
-                    points[run.name].append((line["step"], value))
-    charts = {
-        name: {run: thin(points) for run, points in lines.items()}
-        for name, lines in charts.items()
-        if any(len(points) > 1 for points in lines.values())
-    }
-    if len(runs) == 1 and len(charts) > 1:
-        return {"": {name: lines[runs[0].name] for name, lines in charts.items()}}
-    return charts
-
-
-def samples_figure(run: RunView, samples: Sequence[str]) -> Figure:
-    """What the run learns from."""
-    caption = "The first samples: masked is [MASK]←word, replaced other←word, kept word←=."
-    return Figure(f"Samples of {run.name}", caption, [Lines("\n".join(samples))])
-
-
 def loss_curve(folder: Path) -> Markup:
     """The loss of a run, training and held-out, summed over its objectives."""
     records = Journal(folder).records()
@@ -289,48 +188,6 @@ def thin(line: Sequence[Point]) -> list[Point]:
     """At most `MAX_POINTS` points of it, the last among them."""
     every = max(1, -(-len(line) // MAX_POINTS))
     return [*line[:-1][::every], *line[-1:]]
-
-
-def _of(run: RunView) -> str:
-    return f" of {run.steps:,}" if run.steps else ""
-
-
-def _state(run: RunView) -> str:
-    return "learns" if run.learns else "done" if run.finished else "stopped, or done"
-
-
-def _last(run: RunView, key: str, form: str) -> str:
-    """The last number that a line has under `key`."""
-    values = (line[key] for line in reversed(run.lines) if drawable(line.get(key)))
-    value = next(values, None)
-    return "" if value is None else form.format(value)
-
-
-def _scored(run: RunView) -> str:
-    """The last of what was measured beside the loss."""
-    for line in reversed(run.lines):
-        if scores := line.get("held_out") or line.get("scores"):
-            return ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
-    return ""
-
-
-def _waits(run: RunView) -> str:
-    """The share of time in which steps waited for their batches."""
-    keys = ("data_wait", "tokens", "tokens_per_second")
-    lines = [one for one in run.lines if all(drawable(one.get(key)) for key in keys)]
-    lines = [one for one in lines if one["tokens_per_second"] > 0]
-    waited = sum(one["data_wait"] for one in lines)
-    whole = waited + sum(one["tokens"] / one["tokens_per_second"] for one in lines)
-    return f"{waited / whole:.1%}" if whole > 0 else ""
-
-
-def _slowest(run: RunView) -> str:
-    """Which of several processes most often took longest, and how often."""
-    ranks = Counter(str(line["slowest_rank"]) for line in run.lines if "slowest_rank" in line)
-    if not ranks:
-        return ""
-    [(rank, count)] = ranks.most_common(1)
-    return f"{rank}, in {count / ranks.total():.0%} of steps"
 
 
 def _words(value: Any) -> str:

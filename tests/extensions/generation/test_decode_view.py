@@ -14,12 +14,11 @@ from tests.pipelines.test_translate import folder as marian  # noqa: F401  (the 
 
 import bertkit
 from bertkit.errors import DataError
-from bertkit.extensions.generation.decode_view import MAX_TOKENS, decoder_steps
+from bertkit.extensions.generation.decode_view import MAX_TOKENS, DecoderSteps, decoder_steps
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.nn.attention import Trace
 from bertkit.view.arrays import decoded
-from bertkit.view.page_data import DecoderSteps
 from bertkit.view.token_text import spelled
 
 HALF = 1e-3

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.extensions.serving.conftest import Server
+from tests.extensions.conftest import Server
 
 from bertkit.extensions.serving.admission import AdmissionMiddleware
 from bertkit.extensions.serving.limits import ApiKeys, Key, Limits

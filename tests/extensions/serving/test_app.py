@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.extensions.serving.conftest import KINDS, Server
+from tests.extensions.conftest import KINDS, Server
 
 from bertkit.checkpoint.directory import load, save
 from bertkit.errors import BertkitError, CheckpointError, DataError, SearchError

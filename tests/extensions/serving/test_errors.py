@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 
-from bertkit.extensions.serving.errors import busy, too_much
+from bertkit.extensions.serving.errors import busy, error_response, too_much
 
 
 def test_a_refusal_is_written_as_the_clients_of_its_route_read_it() -> None:
     refused = too_much("a text of 9 characters, and 8 are the most", "inputs.0")
     assert refused.status == 413
-    assert json.loads(refused.response("/embed").body) == {
+    assert json.loads(error_response(refused, "/embed").body) == {
         "error": "a text of 9 characters, and 8 are the most",
         "error_type": "too_large",
         "field": "inputs.0",
     }
-    assert json.loads(refused.response("/v1/embeddings").body) == {
+    assert json.loads(error_response(refused, "/v1/embeddings").body) == {
         "error": {
             "message": "a text of 9 characters, and 8 are the most",
             "type": "too_large",
@@ -27,4 +27,4 @@ def test_a_refusal_is_written_as_the_clients_of_its_route_read_it() -> None:
 def test_who_comes_too_early_is_told_when_to_come_again() -> None:
     refused = busy(3, "full")
     assert (refused.status, refused.headers) == (429, {"retry-after": "3"})
-    assert "field" not in json.loads(refused.response("/embed").body)
+    assert "field" not in json.loads(error_response(refused, "/embed").body)

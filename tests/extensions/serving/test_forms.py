@@ -1,4 +1,4 @@
-"""Fields of forms are checked as the bodies of requests are, and refused in a sentence."""
+"""The values of forms are validated like the bodies of requests."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from bertkit.extensions.serving.errors import Refused
-from bertkit.extensions.serving.forms import DamageForm, StepsForm, filled
+from bertkit.extensions.generation.pages import CorruptionForm, StepsForm
+from bertkit.extensions.serving.request_bodies import decode_form
+from bertkit.web import RequestError
 
 
-def test_fields_are_read_and_empty_ones_left_out() -> None:
-    form = filled(StepsForm, text="a b", beams="3", model=" ")
+def test_decode_form_omits_empty_values() -> None:
+    form = decode_form(StepsForm, {"text": "a b", "beams": "3", "model": " "})
     assert (form.text, form.beams, form.model) == ("a b", 3, None)
-    damage = filled(DamageForm, text="a", damage="", seed="7", model="m")
+    values = {"text": "a", "damage": "", "seed": "7", "model": "m"}
+    damage = decode_form(CorruptionForm, values)
     assert (damage.damage, damage.seed, damage.model) == ("spans", 7, "m")
 
 
@@ -23,13 +25,13 @@ def test_fields_are_read_and_empty_ones_left_out() -> None:
         (StepsForm, {"text": "a", "beams": "9"}, "beams"),
         (StepsForm, {"text": "a", "beams": "many"}, "beams"),
         (StepsForm, {"text": " "}, "text"),
-        (DamageForm, {"text": "a", "seed": "-1"}, "seed"),
-        (DamageForm, {"text": "a", "seed": str(1 << 32)}, "seed"),
-        (DamageForm, {"text": "a", "damage": "<b>"}, "damage"),
+        (CorruptionForm, {"text": "a", "seed": "-1"}, "seed"),
+        (CorruptionForm, {"text": "a", "seed": str(1 << 32)}, "seed"),
+        (CorruptionForm, {"text": "a", "damage": "<b>"}, "damage"),
     ],
 )
-def test_what_is_none_is_refused_by_its_field(kind: Any, fields: dict[str, str], name: str) -> None:
-    with pytest.raises(Refused) as caught:
-        filled(kind, **fields)
+def test_decode_form_names_the_invalid_field(kind: Any, fields: dict[str, str], name: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        decode_form(kind, fields)
     assert caught.value.status == 422
-    assert name in caught.value.sentence
+    assert name in caught.value.message

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from tests.extensions.serving.test_completions import folder
+from tests.extensions.generation.test_routes import folder
 from tests.extensions.serving.test_processes import process
 from tests.extensions.serving.test_soak import MOST, resident
 

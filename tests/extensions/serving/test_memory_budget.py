@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.extensions.serving.conftest import Server
+from tests.extensions.conftest import Server
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from bertkit import memory
-from bertkit.extensions.serving.errors import Refused
+from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.memory_budget import TRIM_BYTES, Budget, pieces
 from bertkit.extensions.serving.metrics import Metrics
+from bertkit.web import RequestError
 
 
 def of_bytes() -> Tokenizer:
@@ -58,6 +59,7 @@ def test_a_text_is_counted_with_each_of_its_choices() -> None:
     assert pieces(("abc", ["de", "f"])) == 2 * (3 + 2) + 3
     assert pieces(("abc", "de")) == 5
     assert pieces(("abc", None, ())) == 3
+    assert pieces([Message("user", "abc")]) == 4 + 3
 
 
 def test_more_than_there_is_and_more_than_is_left_are_refused() -> None:
@@ -66,7 +68,7 @@ def test_more_than_there_is_and_more_than_is_left_are_refused() -> None:
         if status is None:
             budget.take(count)
             continue
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestError) as refused:
             budget.take(count)
         assert refused.value.status == status
     budget.give(100)

@@ -19,7 +19,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.extensions.export.int8_layers import unavailable
 from bertkit.extensions.generation.families.gpt2 import GPT2
-from bertkit.extensions.serving import models as registries
+from bertkit.extensions.search import pipeline as search
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.served import ServedModel
 from bertkit.families import BERT
@@ -93,7 +93,7 @@ def test_models_tuned_to_different_threads_have_the_most_of_them(
     assert began == [1] * 4
     assert torch.get_num_threads() == 3
     began.clear()
-    monkeypatch.setattr(registries, "SearchPipeline", lambda *_: torch.set_num_threads(4))
+    monkeypatch.setattr(search, "SearchPipeline", lambda *_: torch.set_num_threads(4))
     ModelRegistry([f"two={folders / 'pretrained'}"], "store")
     assert (began, torch.get_num_threads()) == ([3], 4)
     ModelRegistry([], None)

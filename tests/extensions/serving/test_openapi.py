@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.extensions.serving.conftest import Server
+from tests.extensions.conftest import Server
 
 from bertkit.extensions.serving.openapi import openapi
-from bertkit.extensions.serving.routes import ROUTES
+from bertkit.web import ROUTES
 
 
 def test_each_field_that_has_a_docstring_is_described() -> None:
-    schemas = openapi(ROUTES)["components"]["schemas"]
+    schemas = openapi(list(ROUTES.values()))["components"]["schemas"]
     described = schemas["PredictAsk"]["properties"]["inputs"]["description"]
     assert described.startswith("A text or a list of texts")
     assert "description" in schemas["PredictAsk"]["properties"]["truncate"]  # of a base class

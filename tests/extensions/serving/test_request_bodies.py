@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.extensions.serving.conftest import Server
-from tests.extensions.serving.test_completions import TALK, folder
+from tests.extensions.conftest import Server
+from tests.extensions.generation.test_routes import TALK, folder
 
-from bertkit.extensions.serving import schema
-from bertkit.extensions.serving.errors import Refused
+from bertkit.extensions.generation.openai_types import ChatAsk
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.request_bodies import decode
+from bertkit.web import RequestError
 
 __all__ = ["folder"]
 
@@ -222,8 +222,7 @@ def test_truncation_on_the_left_is_rejected_if_a_text_is_too_long(
 def test_messages_of_clients_are_read(message: dict[str, Any], same: dict[str, Any]) -> None:
     last = {"role": "user", "content": "b"}
     asked, expected = (
-        decode(schema.ChatAsk, json.dumps({"messages": [one, last]}).encode())
-        for one in (message, same)
+        decode(ChatAsk, json.dumps({"messages": [one, last]}).encode()) for one in (message, same)
     )
     assert asked == expected
 
@@ -240,8 +239,8 @@ def test_messages_of_clients_are_read(message: dict[str, Any], same: dict[str, A
     ],
 )
 def test_messages_that_cannot_be_read_are_rejected(message: dict[str, Any], field: str) -> None:
-    with pytest.raises(Refused) as refused:
-        decode(schema.ChatAsk, json.dumps({"messages": [message]}).encode())
+    with pytest.raises(RequestError) as refused:
+        decode(ChatAsk, json.dumps({"messages": [message]}).encode())
     assert refused.value.field == field
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.extensions.serving.conftest import KINDS, LENGTH, Server
+from tests.extensions.conftest import KINDS, LENGTH, Server
 from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit.checkpoint.directory import save
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
+from bertkit.extensions.search.pipeline import SearchPipeline
 from bertkit.extensions.serving.limits import Limits
-from bertkit.extensions.serving.models import ModelRegistry, SearchPipeline
+from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.families import BERT
 from bertkit.nn.pooling import Pooling
 from bertkit.tasks.classify import Classify, ClassifyOptions

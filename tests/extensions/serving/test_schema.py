@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from bertkit.extensions.serving.errors import Refused
+from bertkit.extensions.serving.errors import error_response
+from bertkit.extensions.serving.generated import PairsAsk, request_type
 from bertkit.extensions.serving.request_bodies import decode
-from bertkit.extensions.serving.schema import (
-    Ask,
-    EmbedAsk,
-    NextAsk,
-    OpenAIAsk,
-    PredictAsk,
-    task_ask,
-)
+from bertkit.extensions.serving.schema import EmbedAsk, OpenAIAsk, PredictAsk
 from bertkit.tasks.answer import Answer
+from bertkit.tasks.task import NoOptions
+from bertkit.web import Ask, RequestError
 
+ITEM, _, EXAMPLE = Answer.signature()
+ANSWER_ASK = request_type("answer", SimpleNamespace(item=ITEM, example=EXAMPLE, options=NoOptions))
 MANY = {f"x{number}": 1 for number in range(1_000)}
 
 
-def refused(kind: type[Ask], body: Any) -> Refused:
+def refused(kind: type[Ask], body: Any) -> RequestError:
     sent = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    with pytest.raises(Refused) as error:
+    with pytest.raises(RequestError) as error:
         decode(kind, sent)
-    assert len(error.value.response("/").body) < 400
+    assert len(error_response(error.value, "/").body) < 400
     return error.value
 
 
 def test_of_many_unknown_fields_the_first_is_enough() -> None:
     assert refused(EmbedAsk, {"inputs": "a", **MANY}).field == "x0"
     item = {"question": "a", "context": "b", **MANY}
-    assert refused(task_ask(Answer), {"inputs": item}).field == "x0"
+    assert refused(ANSWER_ASK, {"inputs": item}).field == "x0"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_a_message_is_short_whatever_is_sent(body: Any) -> None:
     "inputs", [["a", ["b", "c"]], [["b", "c"], "a"], ["a", "b", "c"], [["a"] * 3]]
 )
 def test_a_pair_is_not_mixed_with_pairs(inputs: Any) -> None:
-    field = refused(NextAsk, {"inputs": inputs}).field
+    field = refused(PairsAsk, {"inputs": inputs}).field
     assert (field or "").startswith("inputs")
 
 
@@ -69,13 +68,13 @@ def test_a_text_or_a_pair_or_several() -> None:
 @pytest.mark.parametrize("ids", [[1, 2], [[1, 2], [3]]])
 def test_token_ids_are_refused_with_what_sends_texts(ids: Any) -> None:
     refusal = refused(OpenAIAsk, {"input": ids})
-    assert refusal.sentence.startswith("token ids are of another model's vocabulary")
-    assert "check_embedding_ctx_length=False" in refusal.sentence
+    assert refusal.message.startswith("token ids are of another model's vocabulary")
+    assert "check_embedding_ctx_length=False" in refusal.message
     assert refusal.field == "input.0"
-    assert "`array`" in refused(EmbedAsk, {"inputs": [[1]]}).sentence  # TEI takes none
-    assert "`float`" in refused(OpenAIAsk, {"input": [0.5]}).sentence
+    assert "`array`" in refused(EmbedAsk, {"inputs": [[1]]}).message  # TEI takes none
+    assert "`float`" in refused(OpenAIAsk, {"input": [0.5]}).message
 
 
 def test_half_of_a_surrogate_pair_is_named() -> None:
-    assert "surrogate" in refused(EmbedAsk, b'{"inputs": "\\ud800"}').sentence
+    assert "surrogate" in refused(EmbedAsk, b'{"inputs": "\\ud800"}').message
     assert decode(EmbedAsk, b'{"inputs": "\\ud83d\\ude00"}').inputs == "\U0001f600"

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from tests.extensions.serving.conftest import Server
+from tests.extensions.conftest import Server
 from tests.factories import tiny_folder, tiny_tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F

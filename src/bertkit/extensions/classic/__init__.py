@@ -18,4 +18,11 @@ EXTENSION = Extension(
         "words": "bertkit.extensions.classic.words:Words",
         "fill-gap": "bertkit.extensions.classic.fill_gap:FillGap",
     },
+    routes={"/contexts": "bertkit.extensions.classic.pages:CONTEXTS"},
+    pages={
+        "/gap": "bertkit.extensions.classic.pages:GapPage",
+        "/word": "bertkit.extensions.classic.pages:WordPage",
+        "/growing": "bertkit.extensions.classic.pages:GrowingPage",
+        "/distance": "bertkit.extensions.classic.pages:DistancePage",
+    },
 )

@@ -288,6 +288,7 @@ class ElmoAnswer(TaskPipeline[Any]):
             raise CheckpointError(
                 f"{folder}: was fine-tuned for {self.task.name}, not for {asked.name}; ask it that"
             )
+        self.item, self.prediction, self.example = self.task.signature()
         self.mixture = self.features.mixture(self.features.rows)
         # a task asks no more of an encoder than to be called with a batch
         model = Model(cast(Transformer, self.features), {self.task.head: self.head})

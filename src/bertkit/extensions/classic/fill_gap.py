@@ -17,7 +17,7 @@ from bertkit.extensions.classic.elmo_files import load_elmo, load_softmax
 from bertkit.extensions.classic.gap import Gap
 from bertkit.extensions.classic.words import ElmoPipeline, Words, whole_words
 from bertkit.pipelines.base import Work
-from bertkit.pipelines.fill_mask import Candidate
+from bertkit.pipelines.fill_mask import Candidate, TopOptions
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
@@ -36,11 +36,16 @@ class GapAnswer(msgspec.Struct, frozen=True):
 
 
 class FillGap(ElmoPipeline):
-    """Texts with a gap, written ___ -> the next word of the forward language model, and the
-    previous word of the backward one. Peters et al. 2018, section 3.1."""
+    """Predict the word at the gap of a text, written ___, with both language models of an ELMo.
+
+    The forward model predicts the next word, and the backward model the previous word.
+    Source: Peters et al. 2018, section 3.1.
+    """
 
     name = "fill-gap"
     policies: tuple[Long, ...] = ("error",)
+    item, prediction, options = str, GapAnswer, TopOptions
+    example = "I am a ___ . I like playing cricket."
 
     def __init__(self, model: str | Path, words: Words | None = None) -> None:
         """`model` is the folder of an ELMo with its softmax, `words` what it was opened as.

@@ -29,6 +29,16 @@ EXTENSION = Extension(
     },
     pipelines={
         "generate": "bertkit.extensions.generation.pipeline:Generate",
+        "next-token": "bertkit.extensions.generation.next_token:NextToken",
         "summarize": "bertkit.extensions.generation.summarize:WriteSummaries",
+    },
+    routes={
+        "/v1/completions": "bertkit.extensions.generation.routes:COMPLETIONS",
+        "/v1/chat/completions": "bertkit.extensions.generation.routes:CHAT_COMPLETIONS",
+        "/translate": "bertkit.extensions.generation.routes:TRANSLATE",
+    },
+    pages={
+        "/steps": "bertkit.extensions.generation.pages:StepsPage",
+        "/damage": "bertkit.extensions.generation.pages:CorruptionPage",
     },
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -17,12 +18,12 @@ from bertkit.extensions.generation.stepper import CausalStepper, Request
 from bertkit.models.config import TransformerConfig
 from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.nn.attention import CrossAttention, Trace
-from bertkit.pipelines import Work
+from bertkit.pipelines import Candidate, Work
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.view.arrays import coded
+from bertkit.view.arrays import Array, coded
 from bertkit.view.page import source
-from bertkit.view.page_data import Beam, DecoderSteps, Shape
+from bertkit.view.page_data import Shape, Source
 from bertkit.view.token_text import likeliest, spelled
 
 MAX_TOKENS = 128
@@ -32,6 +33,46 @@ State = Literal["kept", "ended", "dropped"]
 
 WEIGHT_BYTES = 4
 """Bytes of a weight of attention: 16 bits in base64, and as much again for what is around it."""
+
+
+class Beam(msgspec.Struct, frozen=True):
+    """A text that one step of beam search weighed, by its last token."""
+
+    before: int | None
+    """Which text of the step before it goes on from."""
+    token: str
+    score: float
+    """Log-probability of all of its tokens."""
+    state: State
+    wins: bool
+    """Whether it is a beginning of the text that was written, or all of it."""
+
+
+class DecoderSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """How a decoder writes a text from another. Tq is the tokens of what it wrote, Tk those of
+    what it read."""
+
+    text: str
+    written: str
+    cut: bool
+    """Whether there was no room for the rest."""
+    model: Shape
+    """Its layers and heads are the decoder's; LSTMs have one attention, and so one of each."""
+    source: list[str]
+    target: list[str]
+    """With the token that ends it, if that was written."""
+    scores: list[float]
+    """The probability of each token of the target, behind those before it."""
+    candidates: list[list[Candidate]]
+    """The likeliest tokens at each place of the target."""
+    attention: list[Array]
+    """(H, Tq, Tk) a layer of the decoder, the rows sum to one: where it looks in what it read while
+    it writes each token."""
+    mean: list[Array]
+    """(Tq, Tk) a layer: over its heads."""
+    beams: list[list[Beam]]
+    """Of each step of beam search, the likeliest first; empty where one beam is kept."""
+    sources: dict[str, Source]
 
 
 def decoder_steps(

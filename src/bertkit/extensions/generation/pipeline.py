@@ -25,14 +25,11 @@ from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline, Work
+from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline, Work
 from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
-
-CACHE_TOKENS = 32_768
-"""Tokens, with those to come, for which there is room in the cache at a time."""
 
 ANY_LENGTH = 1 << 30
 """Of a text: whether it is too long is for the stepper to say."""

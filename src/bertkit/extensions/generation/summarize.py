@@ -11,16 +11,16 @@ from bertkit.checkpoint.directory import Loaded, load
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.generation.beam import finish
-from bertkit.extensions.generation.pipeline import CACHE_TOKENS, Generate, merge_decoding
+from bertkit.extensions.generation.pipeline import Generate, merge_decoding
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
-from bertkit.pipelines.base import Work, inference_device, open_engine
+from bertkit.pipelines.base import CACHE_TOKENS, Work, inference_device, open_engine
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.inference import TEXTS_AT_ONCE
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, NoOptions
 from bertkit.text.long_texts import Long, encode
 
 
@@ -31,9 +31,9 @@ class WriteSummaries:
     Of a document longer than the model it reads the beginning, and the answer says so.
     """
 
-    task = Summarize
-    """Whose route and answers these are, too."""
     policies: tuple[Long, ...] = ("truncate", "error")
+    item, prediction, example = Summarize.signature()
+    options = NoOptions
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         """Raises: CheckpointError for a model that reads no other text than it writes."""

@@ -2,4 +2,8 @@
 
 from bertkit.registry import Extension
 
-EXTENSION = Extension("search", formats={"store": "bertkit.extensions.search.stores:StoreFormat"})
+EXTENSION = Extension(
+    "search",
+    formats={"store": "bertkit.extensions.search.store_format:StoreFormat"},
+    routes={"/search": "bertkit.extensions.search.routes:SEARCH"},
+)

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from bertkit.checkpoint.formats import ModelFormat
 from bertkit.errors import SearchError
 from bertkit.extensions.search.store import Spec, Store
-
-
-class StoreFormat(ModelFormat):
-    """Directory of a store, which contains documents and no model."""
-
-    noun = "a store of documents"
-    remedy = "use `bertkit search`"
 
 
 def open_store(place: str, *, create: Spec | None = None) -> Store:

@@ -18,16 +18,17 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 
 from bertkit.console import write_line
-from bertkit.extensions.serving.errors import DEFECT, Refused, busy, too_much
+from bertkit.extensions.serving.errors import DEFECT, busy, error_response, too_much
 from bertkit.extensions.serving.limits import ApiKeys, ApiKeyState, Limits
 from bertkit.extensions.serving.memory_budget import BYTES_PER_BODY_BYTE, Budget
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.responses import Reply
+from bertkit.web import RequestError
 
 LIVENESS_ROUTE = "/health/live"
 """The one route that is open to everyone."""
 
-STOPPED = Refused(503, "the server stopped before the answer was complete", kind="unavailable")
+STOPPED = RequestError(503, "unavailable", "the server stopped before the answer was complete")
 
 
 class AdmissionMiddleware:
@@ -75,7 +76,7 @@ class AdmissionMiddleware:
         try:
             await self._admitted(scope, headers, receive, reply)
             status = reply.status
-        except Refused as refused:
+        except RequestError as refused:
             status = await self._fail(refused, scope, receive, reply)
         except _Gone:
             pass  # logged as 499
@@ -91,15 +92,16 @@ class AdmissionMiddleware:
             self.budget.give(state["held"])
             self._note(scope, state, status, time.perf_counter() - start)
 
-    async def _fail(self, error: Refused, scope: Any, receive: Any, reply: Reply) -> int:
+    async def _fail(self, error: RequestError, scope: Any, receive: Any, reply: Reply) -> int:
         """Send an error as the response or, if it has started, as the last event of a stream.
 
         Returns: the status for the log.
         """
         if reply.status == 0:
-            await self._send_short(error.response(scope["path"]), scope, receive, reply)
+            response = error_response(error, scope["path"])
+            await self._send_short(response, scope, receive, reply)
             return error.status
-        scope["state"]["error"] = error.sentence
+        scope["state"]["error"] = error.message
         await reply.end_stream(error, scope["path"], self.limits.timeout)
         return error.status
 
@@ -121,9 +123,8 @@ class AdmissionMiddleware:
         scope["state"] |= {"who": who, "client": (who.name, str(scope.get("client")))}
         if self.app is None or self.draining:
             doing = "loading its models" if self.app is None else "stopping"
-            raise Refused(
-                503, f"the server is {doing}", kind="unavailable", headers={"retry-after": "2"}
-            )
+            again = {"retry-after": "2"}
+            raise RequestError(503, "unavailable", f"the server is {doing}", headers=again)
         if self.open > self.limits.requests:
             raise busy(1, f"{self.limits.requests} requests are open, the most there may be")
         wait = who.requests.take()
@@ -136,27 +137,23 @@ class AdmissionMiddleware:
         path: str = scope["path"]
         who = self.keys.find(headers.get(b"authorization", b""))
         if who is None:
-            raise Refused(
-                401,
-                "no key, or one that is not known; send the header Authorization: Bearer KEY",
-                kind="unauthorized",
-                headers={"www-authenticate": 'Basic realm="bertkit", Bearer'},
-            )
+            message = "no key, or one that is not known; send the header Authorization: Bearer KEY"
+            challenge = {"www-authenticate": 'Basic realm="bertkit", Bearer'}
+            raise RequestError(401, "unauthorized", message, headers=challenge)
         host = headers.get(b"host", b"").decode("latin-1").rpartition(":")
         if self.hosts is not None and (host[0] or host[2]) not in self.hosts:
-            raise Refused(
-                403, f"asked as {host[0][:80]!r}; ask by the server's address", kind="forbidden"
-            )
+            message = f"asked as {host[0][:80]!r}; ask by the server's address"
+            raise RequestError(403, "forbidden", message)
         if _from_elsewhere(headers) and not _followed(scope, headers):
-            raise Refused(403, "asked by a page of another site, which may not", kind="forbidden")
+            raise RequestError(403, "forbidden", "asked by a page of another site, which may not")
         if not who.may(path):
-            raise Refused(403, f"this key is not for {path[:80]}", kind="forbidden")
+            raise RequestError(403, "forbidden", f"this key is not for {path[:80]}")
         return who
 
     async def _body(
         self, headers: dict[bytes, bytes], receive: Any, state: dict[str, Any]
     ) -> bytes:
-        """The whole body. Raises: Refused when it is too long, or takes too long."""
+        """The whole body. Raises: RequestError when it is too long, or takes too long."""
         most = self.limits.body_bytes
         long = too_much(f"the body is longer than {most:,} bytes; send less at once")
         with contextlib.suppress(ValueError):
@@ -178,16 +175,14 @@ class AdmissionMiddleware:
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
-            raise Refused(
-                408,
-                f"the body took longer than {self.limits.body_timeout:g} s to arrive",
-                kind="timeout",
-            ) from None
+            message = f"the body took longer than {self.limits.body_timeout:g} s to arrive"
+            raise RequestError(408, "timeout", message) from None
 
     async def _run(self, scope: Any, body: bytes, receive: Any, reply: Reply) -> None:
-        """Run the application as long as the client is connected and both make progress.
+        """Run the application while the client is connected and both make progress.
 
-        Raises: Refused when the application or the client makes no progress for `timeout` seconds.
+        Raises:
+            RequestError: If one of them makes no progress for `timeout` seconds.
         """
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -218,10 +213,10 @@ class AdmissionMiddleware:
                 task.cancel()
             await asyncio.gather(answer, left, return_exceptions=True)
 
-    def _late(self, reply: Reply) -> Refused:
+    def _late(self, reply: Reply) -> RequestError:
         seconds = f"{self.limits.timeout:g} s"
         if reply.waits_for_client:
-            return Refused(408, f"the client did not read for {seconds}", kind="timeout")
+            return RequestError(408, "timeout", f"the client did not read for {seconds}")
         if reply.status == 0:
             return busy(5, f"no answer within {seconds}, for others are before; try again")
         return busy(5, f"the stream had no new output for {seconds}; try again")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from starlette import routing
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,15 +21,16 @@ from bertkit.errors import BertkitError, CheckpointError
 from bertkit.extensions.serving import schema
 from bertkit.extensions.serving.admission import AdmissionMiddleware
 from bertkit.extensions.serving.batcher import Batcher
-from bertkit.extensions.serving.errors import DEFECT, Refused, invalid
+from bertkit.extensions.serving.errors import DEFECT, error_response
+from bertkit.extensions.serving.generated import pipeline_routes
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.openapi import openapi
-from bertkit.extensions.serving.page_routes import pages
+from bertkit.extensions.serving.pages import Window
 from bertkit.extensions.serving.request_bodies import decode
-from bertkit.extensions.serving.request_context import RequestContext, refusal, reply
-from bertkit.extensions.serving.routes import ROUTES, Route, task_route
+from bertkit.extensions.serving.request_context import RequestContext, refusal
+from bertkit.web import ROUTES, RequestError, Route, invalid
 
 STARTED = int(time.time())
 """When this process started, in Unix seconds."""
@@ -65,33 +67,27 @@ def create_app(
 
     `changed` is called when a reload changes the abilities.
     """
-    abilities = registry.routed = registry.abilities()
-    fixed = {route.path for route in ROUTES}  # no task takes their place
+    pipelines = registry.abilities()
+    registry.routed = frozenset(pipelines)
     routes = [
-        *(route for route in ROUTES if route.ability in abilities),
-        *(task_route(task) for path, task in registry.tasks().items() if path not in fixed),
+        *(route for route in ROUTES.values() if route.ability in pipelines),
+        *pipeline_routes(pipelines),
         *ADMIN,
     ]
-    described = reply(openapi(routes)).body
+    described = msgspec.json.encode(openapi(routes))
 
     async def description(request: Request) -> Response:
         return Response(described, media_type="application/json")
 
     app = Starlette(
         routes=[
-            *(
-                # names of models may hold a slash
-                routing.Route(
-                    one.path.replace("{name}", "{name:path}"), _endpoint(one), methods=[one.method]
-                )
-                for one in routes
-            ),
+            *map(_route, routes),
             routing.Route("/openapi.json", description),
-            *pages(registry, runs),
+            *Window(registry, runs).routes(),
         ],
         exception_handlers={
             Exception: _defect,
-            Refused: _refuse,
+            RequestError: _refuse,
             BertkitError: _refuse,
             HTTPException: _refuse_http,
         },
@@ -102,10 +98,10 @@ def create_app(
     return app
 
 
-def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
-    """A route's handler, behind the decoding of what is asked."""
+def _route(route: Route) -> routing.Route:
+    """Return a route whose handler decodes the body of a request first."""
 
-    async def endpoint(request: Request) -> Response:
+    async def endpoint(request: Request) -> Any:
         context = RequestContext(request)
         if route.ask is None:
             return await route.handler(context)
@@ -113,20 +109,21 @@ def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
             raise invalid("send JSON, with the header content-type: application/json")
         return await route.handler(decode(route.ask, await request.body()), context)
 
-    return endpoint
+    # The name of a model may contain a slash.
+    path = route.path.replace("{name}", "{name:path}")
+    return routing.Route(path, endpoint, methods=[route.method])
 
 
 async def _refuse(request: Request, error: Any) -> Response:
-    return refusal(error).response(request.url.path)
+    return error_response(refusal(error), request.url.path)
 
 
 async def _refuse_http(request: Request, error: Any) -> Response:
-    lost = error.status_code == 404
-    sentence = "no such route; /openapi.json lists them" if lost else str(error.detail)
-    kind = "not_found" if lost else "bad_request"
-    return await _refuse(
-        request, Refused(error.status_code, sentence, kind=kind, headers=error.headers)
-    )
+    kind, message = "bad_request", str(error.detail)
+    if error.status_code == 404:
+        kind, message = "not_found", "no such route; /openapi.json lists them"
+    refused = RequestError(error.status_code, kind, message, headers=error.headers or ())
+    return await _refuse(request, refused)
 
 
 async def _defect(request: Request, _: Any) -> Response:
@@ -138,7 +135,7 @@ async def info(context: RequestContext) -> Response:
     search = context.registry.search
     store = None if search is None else search.searcher.store.place
     models = [model.about() for model in context.registry.models.values()]
-    return reply(schema.Info(__version__, models, store, context.limits))
+    return context.reply(schema.Info(__version__, models, store, context.limits))
 
 
 async def reload(context: RequestContext) -> Response:
@@ -151,7 +148,7 @@ async def reload(context: RequestContext) -> Response:
         async with registry.opening:
             del registry.reloads[name]  # a later request needs files that may be newer
             await asyncio.to_thread(registry.reload, name)
-            if registry.abilities() != registry.routed:
+            if registry.abilities().keys() != registry.routed:
                 state.changed()
 
     if name not in registry.reloads:
@@ -162,7 +159,7 @@ async def reload(context: RequestContext) -> Response:
         await asyncio.shield(registry.reloads[name])
     except CheckpointError as error:
         raise invalid(str(error), "name") from None
-    return reply(registry.models[name].about())
+    return context.reply(registry.models[name].about())
 
 
 async def ready(context: RequestContext) -> Response:
@@ -172,8 +169,9 @@ async def ready(context: RequestContext) -> Response:
             continue
         vectors = await context.batcher.answers(*model.supported.probe, urgent=True)
         if not all(map(model.well, vectors)):
-            raise Refused(503, f"{model.name} gives other vectors than it did", kind="unhealthy")
-    return reply({"status": "ready"})
+            message = f"{model.name} gives other vectors than it did"
+            raise RequestError(503, "unhealthy", message)
+    return context.reply({"status": "ready"})
 
 
 async def health(context: RequestContext) -> Response:
@@ -183,15 +181,17 @@ async def health(context: RequestContext) -> Response:
 
 async def openai_models(context: RequestContext) -> Response:
     """The models, as OpenAI's clients list them."""
-    return reply(schema.OpenAIModels(data=list(map(_openai_model, context.registry.models))))
+    return context.reply(
+        schema.OpenAIModels(data=list(map(_openai_model, context.registry.models)))
+    )
 
 
 async def openai_model(context: RequestContext) -> Response:
     """One model, as OpenAI's clients ask for it."""
     name = context.path_params["name"]
     if name not in context.registry.models:
-        raise Refused(404, f"no model {name[:80]!r}; /v1/models lists them", kind="not_found")
-    return reply(_openai_model(name))
+        raise RequestError(404, "not_found", f"no model {name[:80]!r}; /v1/models lists them")
+    return context.reply(_openai_model(name))
 
 
 def _openai_model(name: str) -> schema.OpenAIModel:

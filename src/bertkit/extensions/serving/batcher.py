@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.errors import BertkitError
-from bertkit.extensions.generation.pipeline import CACHE_TOKENS, Generate
-from bertkit.extensions.serving.continuous_batching import LiveText, LiveWriting
 from bertkit.extensions.serving.fair_queue import ANYONE, Client, Shares
-from bertkit.extensions.serving.jobs import DecodingRun, Job, Steps, Taken
+from bertkit.extensions.serving.jobs import DecodingRun, Job, Steps, Stream, StreamBatch, Taken
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.pipelines import Pipeline, Work
+from bertkit.pipelines.base import CACHE_TOKENS
 
 CLIENTS_PER_BATCH = 16
 """Clients that share a batch evenly: a turn has at most the batch's tokens divided by it."""
@@ -60,7 +59,7 @@ class Batcher:
         self._urgent: deque[Job] = deque()
         self._jobs: dict[Client, deque[Job]] = {}
         self._runs: list[DecodingRun] = []
-        self._live: dict[Generate, LiveWriting] = {}
+        self._live: dict[Pipeline, StreamBatch] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="models", daemon=True)
@@ -106,13 +105,13 @@ class Batcher:
             job.gone = True
             self._withdraw(job)
 
-    def write(self, pipeline: Generate, texts: Sequence[LiveText]) -> None:
+    def write(self, pipeline: Pipeline, texts: Sequence[Stream]) -> None:
         """Generate texts together with those that are; their reader calls `leave`. Raises: Full."""
         with self._changed:
             self._make_room(sum(text.cost for text in texts), texts[0].client)
             live = self._live.get(pipeline)
             if live is None:
-                live = LiveWriting(pipeline, self.batch_tokens, self._least())
+                live = texts[0].batch(self.batch_tokens, self._least())
                 self._live[pipeline] = live
             live.waiting.extend(texts)
             for text in texts:
@@ -124,7 +123,7 @@ class Batcher:
         """Texts that wait, or are being written."""
         return sum(len(live) for live in self._live.values())
 
-    def leave(self, texts: Sequence[LiveText]) -> None:
+    def leave(self, texts: Sequence[Stream]) -> None:
         """Nobody reads these any more: those that are not at their end give up their places."""
         with self._changed:
             for text in texts:
@@ -277,18 +276,18 @@ class Batcher:
             else:
                 ahead += seconds if batch is None else -seconds
 
-    def _taken(self, live: LiveWriting) -> list[LiveText]:
+    def _taken(self, live: StreamBatch) -> list[Stream]:
         before = Counter[Client]()
         for text in live.waiting:
             before[text.client] += text.cost
-        taken = live.take()
+        taken: list[Stream] = live.take()
         for text in live.waiting:
             before[text.client] -= text.cost
         for client, cost in before.items():
             self._wait(client, -cost)
         return taken
 
-    def _decode(self, new: dict[LiveWriting, list[LiveText]]) -> None:
+    def _decode(self, new: dict[StreamBatch, list[Stream]]) -> None:
         """Read new prompts, or do a step of the texts or run with the lowest cost so far."""
         for live, texts in new.items():
             if texts:
@@ -300,12 +299,12 @@ class Batcher:
         """The lowest cost of all that is decoded, with which others begin."""
         return min((one.cost for one in self._decoders()), default=0.0)
 
-    def _decoders(self) -> list[LiveWriting | DecodingRun]:
+    def _decoders(self) -> list[StreamBatch | DecodingRun]:
         return [*(live for live in list(self._live.values()) if live.at_work), *self._runs]
 
-    def _step(self, one: LiveWriting | DecodingRun, new: list[LiveText]) -> None:
+    def _step(self, one: StreamBatch | DecodingRun, new: list[Stream]) -> None:
         """Do one step, and charge its cost."""
-        rows = one.step(new) if isinstance(one, LiveWriting) else self._step_run(one)
+        rows = self._step_run(one) if isinstance(one, DecodingRun) else one.step(new)
         one.cost += STEP_TOKENS + rows
 
     def _step_run(self, run: DecodingRun) -> int:

@@ -1,11 +1,11 @@
-"""Refusals: what a server says in place of an answer."""
+"""Error responses, in the forms of text-embeddings-inference and of OpenAI."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 from starlette.responses import Response
+
+from bertkit.web import RequestError
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,48 +29,32 @@ class OpenAIRefusal(msgspec.Struct, frozen=True):
 
 
 def refusal_type(path: str) -> type[Refusal | OpenAIRefusal]:
-    """The form of the refusals of a route."""
+    """Return the type of the error responses of a route."""
     return OpenAIRefusal if path.startswith("/v1/") else Refusal
 
 
-class Refused(Exception):
-    """A status, a sentence, and the field it is about."""
-
-    def __init__(
-        self,
-        status: int,
-        sentence: str,
-        *,
-        kind: str,
-        field: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence, self.kind, self.field = status, sentence, kind, field
-        self.headers = headers or {}
-
-    def body(self, path: str) -> bytes:
-        """Encode the error as JSON, in the form of OpenAI for its routes, else of TEI."""
-        refusal: Refusal | OpenAIRefusal = Refusal(self.sentence, self.kind, self.field)
-        if refusal_type(path) is OpenAIRefusal:
-            refusal = OpenAIRefusal(OpenAIError(self.sentence, self.kind, self.field))
-        return msgspec.json.encode(refusal)
-
-    def response(self, path: str) -> Response:
-        """Return the error as a response."""
-        return Response(self.body(path), self.status, self.headers, media_type="application/json")
+def error_body(error: RequestError, path: str) -> bytes:
+    """Encode an error as JSON, in the form of the clients of its route."""
+    refusal: Refusal | OpenAIRefusal = Refusal(error.message, error.kind, error.field)
+    if refusal_type(path) is OpenAIRefusal:
+        refusal = OpenAIRefusal(OpenAIError(error.message, error.kind, error.field))
+    return msgspec.json.encode(refusal)
 
 
-def invalid(sentence: str, field: str | None = None) -> Refused:
-    return Refused(422, sentence, kind="validation", field=field)
+def error_response(error: RequestError, path: str) -> Response:
+    """Return the response to a request to this path."""
+    body = error_body(error, path)
+    return Response(body, error.status, error.headers, media_type="application/json")
 
 
-def too_much(sentence: str, field: str | None = None) -> Refused:
-    return Refused(413, sentence, kind="too_large", field=field)
+def too_much(message: str, field: str | None = None) -> RequestError:
+    """Return the error of a request that exceeds a limit."""
+    return RequestError(413, "too_large", message, field)
 
 
-def busy(seconds: int, sentence: str) -> Refused:
-    return Refused(429, sentence, kind="overloaded", headers={"retry-after": str(seconds)})
+def busy(seconds: int, message: str) -> RequestError:
+    """Return the error of a request that may succeed after this time."""
+    return RequestError(429, "overloaded", message, headers={"retry-after": str(seconds)})
 
 
-DEFECT = Refused(500, "the server failed at this; its log has the request's id", kind="defect")
+DEFECT = RequestError(500, "defect", "the server failed at this; its log has the request's id")

@@ -39,6 +39,12 @@ class Job:
             self.loop.call_soon_threadsafe(tell)
 
 
+Stream = Any
+"""Text that is generated for a request, such as `LiveText` of the extension generation."""
+
+StreamBatch = Any
+"""Texts that a model generates together, such as `LiveWriting` of the extension generation."""
+
 Taken = Sequence[tuple[Job, int]]
 """Works of a batch: jobs, and the index of a work of each."""
 

@@ -10,8 +10,9 @@ import asyncio
 import unicodedata
 from typing import Any
 
+import msgspec
+
 from bertkit import memory
-from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.errors import busy, too_much
 from bertkit.extensions.serving.metrics import Metrics
 
@@ -36,7 +37,7 @@ class Budget:
         self.used = self._loose = 0
 
     def take(self, count: int) -> None:
-        """Raises: Refused for more than there is, or is left."""
+        """Raises: RequestError for more than there is, or is left."""
         if count > self.most:
             raise too_much(
                 f"this would take {count >> 20:,} MB of memory, and {self.most >> 20:,} are what "
@@ -72,10 +73,10 @@ def pieces(item: Any) -> int:
     Raises: UnicodeEncodeError for half of a surrogate pair.
     """
     match item:
-        case None:
+        case None | int() | float():
             return 0
-        case Message(content=text):
-            return pieces(text) + 4  # and its role
+        case msgspec.Struct():  # such as a message, with its role
+            return sum(map(pieces, msgspec.structs.astuple(item)))
         case str(text):
             if text.isascii():
                 return len(text)

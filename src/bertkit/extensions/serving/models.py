@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bertkit.checkpoint.formats import FORMATS, LoadSettings
 from bertkit.errors import ConfigError
-from bertkit.extensions.generation.summarize import WriteSummaries
-from bertkit.extensions.search.searcher import Searcher
-from bertkit.extensions.search.store import Hit, conditions
 from bertkit.extensions.serving.served import ServedModel
 from bertkit.memory import freeze_objects
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed, Pipeline, TaskPipeline, Work, inference_device
+from bertkit.pipelines import Pipeline, inference_device
 from bertkit.storage import distinct_names
 from bertkit.tasks import Task, find
-from bertkit.text.long_texts import Long
 
 TaskClass = type[Task[Any, Any]]
 
@@ -36,61 +32,6 @@ def name_and_folder(model: str) -> tuple[str | None, str]:
     if not name or not folder:
         raise ConfigError(f"{model}: half of a name and a folder; write NAME=FOLDER")
     return name, folder
-
-
-PASSAGES, HIT = 4, 4096
-"""Of a document that is found: as many tokens' worth of work, and bytes of memory. A search of the
-best thousand takes as long as a whole batch, which it then is."""
-
-
-def _read(query: str, work: Work) -> str:
-    """Of a query the part that the model reads, which is all that is searched for by its words."""
-    encoding = work.features[0].encoding
-    return query[: int(encoding.offsets[:, 1].max(initial=0))] if encoding.truncated else query
-
-
-class SearchPipeline:
-    """The pipeline of a store: queries with their conditions -> hits."""
-
-    def __init__(self, store: str, precision: Inference, device: str) -> None:
-        self.searcher = Searcher(store, precision=precision, device=device)
-        embed = self.searcher.embed
-        assert isinstance(embed, Embed)  # a store is made with a model
-        self.embed, self.policies, self.loaded = embed, embed.policies, embed.loaded
-
-    def prepare(
-        self,
-        queries: Sequence[str],
-        *,
-        long: Long,
-        top: int = 10,
-        where: Sequence[str] = (),
-        hybrid: bool = False,
-        min_score: float | None = None,
-    ) -> list[Work]:
-        """They are answered one by one, each at the cost of as many tokens as its passages.
-
-        Raises: ConfigError for a condition on a field that the store has not.
-        """
-        conditions(where, self.searcher.store.spec.fields)
-        options = {"top": top, "where": tuple(where), "hybrid": hybrid, "min_score": min_score}
-        works = self.embed.prepare(queries, long=long)
-        return [
-            replace(
-                work,
-                item=(_read(query, work), options),
-                more=PASSAGES * top,
-                answer_bytes=HIT * top,
-            )
-            for query, work in zip(queries, works, strict=True)
-        ]
-
-    def run(self, works: Sequence[Work]) -> list[list[Hit]]:
-        """The best documents of each."""
-        return [
-            self.searcher(query, long="truncate", **options)
-            for query, options in (work.item for work in works)
-        ]
 
 
 class ModelRegistry:
@@ -118,47 +59,42 @@ class ModelRegistry:
         for name, folder in given:
             name = next(usual) if name is None else name
             if name in self.models:
-                raise ConfigError(
-                    f"{folder}: {name!r} is named twice; name each model once, or give it another "
-                    "name: NAME=FOLDER"
-                )
+                todo = "name each model once, or give it another name: NAME=FOLDER"
+                raise ConfigError(f"{folder}: {name!r} is named twice; {todo}")
             self.models[name] = self._open(folder, name)
             tuned.append(torch.get_num_threads())
             torch.set_num_threads(usually)
         self.search = None
         if store is not None:
-            self.search = SearchPipeline(store, precision, self.device)
+            settings = LoadSettings(precision, self.device)
+            self.search = FORMATS["store"](store).load_pipelines(settings).pipelines["search"]
             tuned.append(torch.get_num_threads())
         # all share torch's, and each may be tuned to others
         torch.set_num_threads(max(tuned, default=usually))
         self.opening = asyncio.Lock()
         self.reloads: dict[str, asyncio.Future[None]] = {}
         """The waiting reload of each model, which later requests join."""
-        self.routed: set[str] = set()
-        """The abilities that the application of now has routes for."""
+        self.routed: frozenset[str] = frozenset()
+        """Names of the pipelines that the current application has routes for."""
         freeze_objects()
 
-    def abilities(self) -> set[str]:
-        """Everything that some model, or the store, can do."""
-        abilities = {ability for one in self.models.values() for ability in one.pipelines}
-        return abilities | ({"search"} if self.search else set())
-
-    def tasks(self) -> dict[str, TaskClass]:
-        """The tasks that declare a route, by route."""
-        pipelines = [p for one in self.models.values() for p in one.pipelines.values()]
-        kinds = [type(p.task) for p in pipelines if isinstance(p, TaskPipeline)]
-        kinds += [p.task for p in pipelines if isinstance(p, WriteSummaries)]
-        return {kind.route: kind for kind in kinds}
+    def abilities(self) -> dict[str, Pipeline]:
+        """Return the pipelines by name, each of the first model that supports it."""
+        pipelines = {} if self.search is None else {"search": self.search}
+        for model in self.models.values():
+            pipelines = {**model.pipelines, **pipelines}
+        return pipelines
 
     def supporting(self, ability: str) -> Mapping[str, Pipeline]:
-        """The pipelines with an ability, by model name, in the order given."""
-        if ability == "search":
-            return {} if self.search is None else {"store": self.search}
-        return {
+        """Return the models with a pipeline, in the order given: the pipelines by model name."""
+        pipelines = {
             name: one.pipelines[ability]
             for name, one in self.models.items()
             if ability in one.pipelines
         }
+        if ability == "search" and self.search is not None:
+            pipelines["store"] = self.search
+        return pipelines
 
     def _open(self, folder: str, name: str) -> ServedModel:
         return ServedModel(folder, self.precision, self.trusted, name, self.device)

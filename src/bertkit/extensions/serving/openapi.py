@@ -11,7 +11,7 @@ from bertkit import __version__
 from bertkit.config import explained
 from bertkit.extensions.serving.admission import LIVENESS_ROUTE
 from bertkit.extensions.serving.errors import OpenAIRefusal, Refusal, refusal_type
-from bertkit.extensions.serving.routes import Route
+from bertkit.web import Route
 
 REFUSALS = {
     "401": "No key, or an unknown one.",
@@ -25,16 +25,12 @@ REFUSALS = {
     "503": "Loading, stopping, or not well.",
 }
 
+LIVE = {"application/json": {"example": {"status": "live"}}}
 LIVE_OPERATION = {
     "summary": "Live",
     "description": "Whether the process answers; open to everyone.",
     "security": [],
-    "responses": {
-        "200": {
-            "description": "It does.",
-            "content": {"application/json": {"example": {"status": "live"}}},
-        }
-    },
+    "responses": {"200": {"description": "It does.", "content": LIVE}},
 }
 
 

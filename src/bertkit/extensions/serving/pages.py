@@ -1,305 +1,179 @@
-"""The window: pages on what the models do with a text, what they answer, and how runs go."""
+"""Web pages: what models compute for a text, what they predict, and the pages of extensions."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from bertkit.errors import BertkitError
-from bertkit.extensions.serving.errors import invalid
-from bertkit.extensions.serving.examples import ASKS, WORDS, looks
-from bertkit.extensions.serving.forms import answered, values
+from bertkit.extensions.serving import answers
+from bertkit.extensions.serving.forms import answered, form_values
 from bertkit.extensions.serving.models import ModelRegistry
-from bertkit.extensions.serving.panels import PANELS, lines_of, task_panel
+from bertkit.extensions.serving.panels import panels
 from bertkit.extensions.serving.request_context import RequestContext
-from bertkit.extensions.serving.views import answers
-from bertkit.extensions.serving.views.contexts import ContextsPipeline, compared
-from bertkit.recipes.inspect_corpus import readable, samples_of_run
-from bertkit.storage import distinct_names
-from bertkit.view import runs
-from bertkit.view.figures import Field, Figure, Form, Marked
-from bertkit.view.page import FIGURES, page, render, source
-
-REFRESH_SECONDS = 5
-"""Seconds after which a page asks again how a run goes."""
-
-ALL_MODELS = "all of them"
-"""Of models, where several may answer side by side."""
-
-LAYERS = {"the last layer": -1, "the last layer but one": -2, "the embedding": 0}
-"""Which one of several models is shown, by its number."""
-
-PAGES = {
-    "/": "Look inside",
-    "/steps": "Step by step",
-    "/gap": "A gap",
-    "/ask": "Ask",
-    "/word": "One word",
-    "/growing": "One vector",
-    "/distance": "Far apart",
-    "/damage": "Damaged text",
-    "/training": "Training",
-}
-
-SAMPLES, SAMPLED = 3, 4
-"""Training samples that are shown of a run, and runs of which they are."""
+from bertkit.extensions.serving.training_page import TrainingPage
+from bertkit.view.figures import Example, Field, Form
+from bertkit.view.page import FIGURES, render, source
+from bertkit.web import ALL_MODELS, PAGES, Page, chosen_models
 
 
 class Window:
-    """The pages of one server: a method for each address.
+    """The pages of one server.
 
-    `folders` are those of runs, which the page of training shows.
+    Args:
+        registry: Models of the server.
+        folders: Directories of the runs that the page of training shows.
     """
 
     def __init__(self, registry: ModelRegistry, folders: Sequence[Path]) -> None:
-        self.registry, self.folders = registry, folders
-        self.panels = {name: panel for name, panel in PANELS.items() if registry.supporting(name)}
-        for task in registry.tasks().values():
-            self.panels.setdefault(task.route.strip("/"), task_panel(task))
-        there = {
-            "/": registry.supporting("explain"),
-            "/ask": self.panels,
-            "/word": registry.supporting("contexts"),
-            "/steps": registry.supporting("decode"),
-            # A masked model predicts the word on its own page, with its own mask.
-            "/gap": any(map(registry.supporting, ("next-token", "fill-gap"))),
-            "/growing": registry.supporting("growing"),
-            "/distance": registry.supporting("distance"),
-            "/damage": registry.supporting("tokenize"),
-            "/training": folders,
+        self.registry, self.training = registry, TrainingPage(folders)
+        self.panels = panels(registry)
+        # The page of explanations is the first one.
+        paths = sorted(PAGES, key=lambda path: path != "/")
+        self.pages = {path: PAGES[path]() for path in paths}
+        self.links = {
+            **{
+                path: page.link
+                for path, page in self.pages.items()
+                if any(map(registry.supporting, page.abilities))
+            },
+            **({"/ask": "Ask"} if self.panels else {}),
+            **({"/training": "Training"} if folders else {}),
         }
-        self.links = {path: name for path, name in PAGES.items() if there[path]}
-        self.samples: dict[Path, list[str]] = {}
 
-    async def look(self, request: Request) -> Response:
-        """What a model does with a text."""
-        text, pair, model, off, hide = await values(request, "text", "pair", "model", "off", "hide")
-        able = self.registry.supporting("explain")
-        if not able:
-            there = next(iter(self.links), "/training")
-            return Response(status_code=303, headers={"location": there})
-        fields = (
-            Field("text", "Text", text, rows=2, required=True),
-            Field("pair", "A second text, to be read with it (may be left out)", pair),
-            Field("off", "Heads to switch off, as LAYER.HEAD (may be left out)", off),
-            Field("hide", hidden=True),  # of this text alone: a script fills it in
-            Field("model", "Model", model, options=list(able)),
-        )
-        form = Form(
-            "/",
-            fields,
-            "Look",
-            examples=looks(list(able), list(self.registry.supporting("fill-mask"))),
-        )
-
-        def shown(alert: str = "") -> str:
-            return self.page(
-                "/",
-                "What does a model do with a text?",
-                "See its pieces, whom they attend to in every head, what could stand in each "
-                "word’s place, and how the states change from layer to layer. Take one of these "
-                "texts, or write your own.",
-                form=form._replace(alert=alert),
-            )
-
-        async def explained() -> str:
-            context = RequestContext(request)
-            _, pipeline = context.pipeline("explain", model or None)
-            listed = (tuple(one.replace(",", " ").split()) for one in (off, hide))
-            items = [(text, pair.strip() or None, *listed)]
-            (answer,), _ = await context.answers(pipeline, items, field="text", truncate=True)
-            return page(answer, form, self.links, "/")
-
-        return await answered(shown, explained() if text.strip() else None)
-
-    async def ask(self, request: Request) -> Response:
-        """What models answer."""
-        what, text, other, model = await values(request, "what", "text", "other", "model")
-        name = what if what in self.panels else next(iter(self.panels), "")
-        if not name:
-            return Response(status_code=303, headers={"location": "/"})
-        panel, able = self.panels[name], self.registry.supporting(name)
-        several = name == "fill-mask" and len(able) > 1
-        fields = [
-            Field("what", value=name, hidden=True),
-            Field("text", panel.text, text, rows=2, required=True),
-            *([Field("other", panel.other, other, rows=4)] if panel.other else []),
-            Field("model", "Model", model, options=[*([ALL_MODELS] if several else []), *able]),
+    def routes(self) -> list[Route]:
+        """Return the routes of the pages, which /openapi.json does not describe."""
+        both = ["GET", "POST"]
+        return [
+            Route("/ask", self.ask, methods=both),
+            Route("/training", self.show_runs),
+            *(
+                Route(path, partial(self.show, path, page), methods=both)
+                for path, page in self.pages.items()
+            ),
+            # Browsers request an icon.
+            Route("/favicon.ico", lambda _: Response(status_code=204)),
         ]
 
-        def shown(figures: Sequence[Figure] = (), alert: str = "") -> str:
-            return self.page(
-                "/ask",
-                panel.title,
-                "What a model answers to your own words. The numbers are those that the same "
-                "question has through the server’s interface.",
-                form=Form("/ask", fields, "Ask", alert, [ASKS[name]] if name in ASKS else []),
-                figures=figures,
-                computed_by=[panel.computed_by],
-                questions={key: one.title for key, one in self.panels.items()},
-                question=name,
-            )
+    async def show(self, path: str, page: Page, request: Request) -> Response:
+        """Show a page of an extension, with an answer if all required fields have values."""
+        if path not in self.links:
+            there = next(iter(self.links), "/training") if path == "/" else "/"
+            return Response(status_code=303, headers={"location": there})
+        values, models = await form_values(request), self.registry.supporting
+        fields = page.fields(values, models)
+        form = Form(path, fields, page.button, examples=page.examples(models))
+        texts: dict[str, Any] = {"title": page.title, "lead": page.lead}
+        texts["alerts"] = page.alerts(models)
+        shown = partial(self.page, path, form=form, computed_by=page.computed_by, **texts)
+
+        async def answer() -> str:
+            values_shown = await page.answer(values, RequestContext(request))
+            modules = page.modules or FIGURES
+            return shown(**{"template": page.template, "modules": modules, **values_shown})
+
+        ready = all(values[one.name].strip() for one in fields if one.required)
+        return await answered(shown, answer() if ready else None)
+
+    async def show_runs(self, request: Request) -> Response:
+        """Show the curves of runs."""
+        return await self.training.show(request, partial(self.page, "/training"))
+
+    async def ask(self, request: Request) -> Response:
+        """Show the predictions of models."""
+        values = await form_values(request)
+        name = values["what"] if values["what"] in self.panels else next(iter(self.panels), "")
+        if not name:
+            return Response(status_code=303, headers={"location": "/"})
+        panel, text, other = self.panels[name], values["text"], values["other"]
+        shown = partial(
+            self.page,
+            "/ask",
+            title=panel.title,
+            lead="What a model answers to your own words. The numbers are those that the same "
+            "question has through the server’s interface.",
+            form=self._panel_form(name, values),
+            computed_by=[panel.computed_by],
+            questions={key: one.title for key, one in self.panels.items()},
+            question=name,
+        )
 
         async def figures() -> str:
-            context = RequestContext(request)
-            chosen = (
-                list(able) if several and model in ("", ALL_MODELS) else [model or next(iter(able))]
-            )
-            by_model = {}
-            for one in chosen:
-                _, pipeline = context.pipeline(name, one)
+            context, by_model = RequestContext(request), {}
+            chosen = msgspec.structs.asdict(context.form(panel.form, values))
+            options = {**panel.options, **chosen}
+            models = chosen_models(values["model"], context.models(name))
+            for model in models if name == "fill-mask" else models[:1]:
+                _, pipeline = context.pipeline(name, model)
                 items = panel.items(text, other)
-                by_model[one], _ = await context.answers(
-                    pipeline, items, field="text", **panel.options
-                )
+                by_model[model], _ = await context.answers(pipeline, items, field="text", **options)
             if name == "fill-mask":
-                return shown(answers.candidates({one: a[0] for one, a in by_model.items()}))
-            figure = panel.figure(by_model[chosen[0]], text, other)
-            mixture = getattr(pipeline, "mixture", None)  # of the layers of an ELMo
-            return shown([figure, *([] if mixture is None else [answers.mixture(mixture)])])
+                return shown(figures=answers.candidates({one: a[0] for one, a in by_model.items()}))
+            figure = panel.figure(by_model[models[0]], text, other)
+            mixture = getattr(pipeline, "mixture", None)  # Of the layers of an ELMo.
+            more = [] if mixture is None else [answers.mixture(mixture)]
+            return shown(figures=[figure, *more])
 
         return await answered(shown, figures() if text.strip() else None)
 
-    async def word(self, request: Request) -> Response:
-        """A word in several texts."""
-        word, texts, model, layer = await values(request, "word", "texts", "model", "layer")
-        able = list(self.registry.supporting("contexts"))
-        several = len(able) > 1
-        layer = layer or next(iter(LAYERS))
+    def _panel_form(self, name: str, values: Mapping[str, str]) -> Form:
+        """Return the form of a panel."""
+        panel, able = self.panels[name], list(self.registry.supporting(name))
+        several = name == "fill-mask" and len(able) > 1
         fields = [
-            Field("word", "A word", word, required=True),
-            Field("texts", "Texts with it, a line each", texts, rows=5, required=True),
-            Field("model", "Model", model, options=[*([ALL_MODELS] if several else []), *able]),
+            Field("what", value=name, hidden=True),
+            Field("text", panel.text, values["text"], rows=2, required=True),
+            *([Field("other", panel.other, values["other"], rows=4)] if panel.other else []),
             *(
-                [Field("layer", "Layer, where all are asked", layer, options=[*LAYERS])]
-                if several
-                else []
+                Field(one.name, one.name.replace("_", " ").capitalize(), values[one.name])
+                for one in msgspec.structs.fields(panel.form)
             ),
+            Field("model", "Model", values["model"], options=[ALL_MODELS] * several + able),
         ]
-
-        def shown(
-            figures: Sequence[Figure] = (), alert: str = "", marked: Sequence[Marked] = ()
-        ) -> str:
-            return self.page(
-                "/word",
-                "One word in several texts",
-                "The embedding of a word is the same wherever it stands, but for its position. "
-                "Layer by layer its states become those of this sentence, and those of another "
-                "meaning part from them, as far as the model sees the sentence.",
-                form=Form("/word", fields, "Compare", alert, WORDS),
-                figures=figures,
-                computed_by=[ContextsPipeline.run, compared],
-                texts=marked,
-            )
-
-        async def figures() -> str:
-            if layer not in LAYERS:
-                raise invalid(f"layer: expected {', '.join(LAYERS)}", "layer")
-            context, by_model = RequestContext(request), {}
-            items = [(word.strip(), tuple(lines_of(texts)))]
-            for one in able if several and model in ("", ALL_MODELS) else [model or None]:
-                name, pipeline = context.pipeline("contexts", one)
-                (by_model[name],), _ = await context.answers(pipeline, items, field="texts")
-            answer = next(iter(by_model.values()))
-            pairs = zip(answer.texts, answer.ranges, strict=True)
-            marked = [Marked(one, [(*place, "")]) for one, place in pairs]
-            if len(by_model) == 1:
-                return shown(answers.contexts(answer), marked=marked)
-            drawn = answers.contexts_by_model(by_model, LAYERS[layer], layer)
-            return shown(drawn, marked=marked)
-
-        return await answered(shown, figures() if word.strip() and texts.strip() else None)
-
-    async def training(self, request: Request) -> Response:
-        """How runs learn."""
-        live = request.query_params.get("live", "yes")
-        if live not in ("yes", "no"):
-            raise invalid("expected yes or no", "live")
-
-        def shown(
-            figures: Sequence[Figure] = (),
-            alert: str = "",
-            alerts: Sequence[str] = (),
-            learns: bool = False,
-        ) -> str:
-            again = ("/training", "Ask again by itself")
-            stop = ("/training?live=no", "Stop asking again")
-            return self.page(
-                "/training",
-                "Runs",
-                "How runs learn, side by side: their loss on what they learn from, and on what "
-                "they never see. While one of them learns the page asks again every few seconds.",
-                figures=figures,
-                computed_by=[runs.read_run, readable],
-                alerts=[alert] if alert else alerts,
-                link=(again if live == "no" else stop) if learns else None,
-                refresh=REFRESH_SECONDS if learns and live == "yes" else None,
-            )
-
-        async def drawn() -> str:
-            try:
-                read, figures, alerts = await asyncio.to_thread(self.read_runs)
-            except BertkitError as error:
-                raise invalid(str(error), "run") from None
-            return shown(figures, alerts=alerts, learns=any(run.learns for run in read))
-
-        return await answered(shown, drawn())
-
-    def read_runs(self) -> tuple[list[runs.RunView], list[Figure], list[str]]:
-        """The runs as they are now, their figures and samples, and what is damaged."""
-        folders = runs.find_runs(self.folders)
-        names = distinct_names(folders)
-        read = [runs.read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
-        alerts = [sentence for run in read for sentence in run.damaged]
-        figures = runs.run_figures(read)
-        sampled = list(zip(folders, read, strict=True))[:SAMPLED]
-        for folder, run in sampled:
-            if folder not in self.samples:  # the same however long it runs
-                try:
-                    self.samples[folder] = samples_of_run(run.record, SAMPLES)
-                except BertkitError as error:
-                    alerts.append(f"{folder}: no samples are shown: {error}")
-            if self.samples.get(folder):
-                figures.append(runs.samples_figure(run, self.samples[folder]))
-        return read, figures, alerts
+        shows, text, *more = panel.example
+        filled = {"what": name, "text": text, "other": "".join(more)}
+        return Form("/ask", fields, "Ask", examples=[Example(filled, text, shows)])
 
     def page(
         self,
         here: str,
-        title: str,
-        lead: str,
         *,
         form: Form | None = None,
+        alert: str = "",
         computed_by: Sequence[Callable[..., Any]] = (),
+        template: str = "window.html",
+        modules: Sequence[str] = FIGURES,
         **values: Any,
     ) -> str:
-        """A page with a form and figures; `computed_by` is the code that makes their numbers."""
-        empty: dict[str, Any] = {
-            "figures": (),
-            "texts": (),
-            "alerts": (),
-            "link": None,
-            "questions": {},
-        }
+        """Return a page.
+
+        Args:
+            here: Path of the page.
+            form: Form of the page.
+            alert: Error message.
+            computed_by: Code that computes the figures.
+            template: Template of the page.
+            modules: Scripts of the page.
+            values: Values of the template.
+        """
+        if form is not None:
+            form = form._replace(alert=alert)
+        elif alert:
+            values["alerts"] = [alert]
+        empty = dict.fromkeys(("figures", "texts", "alerts", "link", "questions"), ())
         return render(
-            "window.html",
-            modules=FIGURES,
+            template,
+            modules=modules,
             forms=form is not None,
             links=self.links,
             here=here,
-            title=title,
-            lead=lead,
             form=form,
             sources=list(map(source, computed_by)),
             **{**empty, **values},
         )
-
-
-def elsewhere() -> Response:
-    """To the first page that the models can fill."""
-    return Response(status_code=303, headers={"location": "/"})

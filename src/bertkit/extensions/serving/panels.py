@@ -1,193 +1,107 @@
-"""The panels of the page "Ask": the labels of their boxes, and the figures of their answers."""
+"""Panels of the page "Ask", of which some pipelines of the core have their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
-import numpy as np
+from bertkit.extensions.serving import answers
+from bertkit.extensions.serving.answers import lines_of
+from bertkit.extensions.serving.generated import pipeline_panel
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.pipelines import Embed, FillMask, Rerank, TaskPipeline
+from bertkit.web import ROUTES, Panel
 
-from bertkit.errors import DataError
-from bertkit.extensions.generation.chat_format import Message
-from bertkit.extensions.generation.pipeline import Generate
-from bertkit.extensions.search.searcher import Searcher
-from bertkit.extensions.serving.served import require_finite
-from bertkit.extensions.serving.views import answers
-from bertkit.pipelines import Embed, FillMask, NextSentence, Rerank, TaskPipeline
-from bertkit.tasks import Task
-from bertkit.view.figures import Figure
-
-PIECES, DOCUMENTS = 10, 10
-"""How many are shown of each."""
-
-MAX_TOKENS = 100
-"""Tokens that a model writes at most."""
-
-
-class Panel(NamedTuple):
-    """A question that the page puts to models: its two boxes, and the figure of the answers."""
-
-    title: str
-    text: str
-    other: str
-    """What the second box is for; "" for none."""
-    items: Callable[[str, str], Sequence[Any]]
-    figure: Callable[[Sequence[Any], str, str], Figure]
-    computed_by: Callable[..., Any]
-    options: Mapping[str, Any] = {}
-    """What the pipeline is asked besides."""
-
-
-def lines_of(text: str) -> list[str]:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise DataError("the second box is empty; write a line for each")
-    return lines
-
-
-def conversation(text: str, before: str) -> list[Message]:
-    turns = [line.strip() for line in before.splitlines() if line.strip()]
-    if len(turns) % 2:
-        raise DataError("the second box ends with your own line; it has two for each turn")
-    said = [Message("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns)]
-    return [*said, Message("user", text)]
-
-
-def _labels(answered: Sequence[Any], text: str, other: str) -> Figure:
-    (scores,) = (one.scores for one in answered)
-    return answers.labels(scores, number=not all(0 <= s <= 1 for s in scores.values()))
-
-
-def _likeness(answered: Sequence[Any], text: str, other: str) -> Figure:
-    rows = require_finite(np.stack(answered))
-    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return answers.likeness(lines_of(other), (rows[1:] @ rows[0]).tolist())
-
+EXAMPLES = {
+    "predict": ("a clear opinion", "A wonderful film, and too short."),
+    "ner": ("a person, an organization and a place", "Marie Curie worked in Paris."),
+    "answer": (
+        "the answer is a span",
+        "How many people live in Paris?",
+        "Paris is the capital of France. It has two million inhabitants.",
+    ),
+    "choose": (
+        "one is likely",
+        "She opened the umbrella, because",
+        "it rained.\nit was dinner.",
+    ),
+    "fill-mask": ("a name is missing", "[MASK] is the capital of France."),
+    "embed": (
+        "one of two means the same",
+        "How do I reset my password?",
+        "I forgot my password.\nThe weather is nice.",
+    ),
+    "rerank": (
+        "one of two answers the query",
+        "capital of France",
+        "Paris is the capital of France.\nBread is made of flour.",
+    ),
+}
+"""What each example shows, and the values of its fields."""
 
 PANELS: Mapping[str, Panel] = {
     "predict": Panel(
         "Labels",
         "Text",
-        "A second text, for a model of pairs",
-        lambda text, other: [(text, other) if other.strip() else text],
-        _labels,
+        answers.labels,
         TaskPipeline.run,
+        EXAMPLES["predict"],
+        other="A second text, for a model of pairs",
+        items=lambda text, other: [(text, other) if other.strip() else text],
     ),
-    "ner": Panel(
-        "Entities",
-        "Text",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.entities(text, answered[0]),
-        TaskPipeline.run,
-    ),
+    "ner": Panel("Entities", "Text", answers.entities, TaskPipeline.run, EXAMPLES["ner"]),
     "answer": Panel(
         "An answer from a passage",
         "Question",
-        "Passage",
-        lambda text, other: [(text, other)],
-        lambda answered, text, other: answers.answer(other, answered[0]),
+        answers.answer,
         TaskPipeline.run,
+        EXAMPLES["answer"],
+        other="Passage",
+        items=lambda text, other: [(text, other)],
     ),
     "choose": Panel(
         "One of several",
         "Text",
-        "Choices, a line each",
-        lambda text, other: [(text, lines_of(other))],
-        lambda answered, text, other: answers.choices(lines_of(other), answered[0]),
+        answers.choices,
         TaskPipeline.run,
+        EXAMPLES["choose"],
+        other="Choices, a line each",
+        items=lambda text, other: [(text, lines_of(other))],
     ),
     "fill-mask": Panel(
         "Masked words",
         "Text, with [MASK] for a word",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.candidates({"": answered[0]})[0],
+        answers.record,
         FillMask.candidates,
-        {"top": PIECES},
-    ),
-    "next-sentence": Panel(
-        "Next sentence",
-        "A sentence",
-        "Another, which may have followed it",
-        lambda text, other: [(text, other)],
-        lambda answered, text, other: answers.next_sentence(answered[0]),
-        NextSentence.run,
+        EXAMPLES["fill-mask"],
     ),
     "embed": Panel(
         "Similar texts",
         "Text",
-        "Others, a line each",
-        lambda text, other: [text, *lines_of(other)],
-        _likeness,
+        answers.similar,
         Embed.run,
-    ),
-    "translate": Panel(
-        "Translation, or a summary",
-        "Text",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.written(answered[0]),
-        Generate.run,
-    ),
-    "write": Panel(
-        "What comes next",
-        "The beginning of a text",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.written(answered[0]),
-        Generate.run,
-        {"max_tokens": MAX_TOKENS},
-    ),
-    "chat": Panel(
-        "Chat",
-        "What you say",
-        "What was said before, line by line: you, the model, you, …",
-        lambda text, other: [conversation(text, other)],
-        lambda answered, text, other: answers.written(answered[0]),
-        Generate.run,
-        {"max_tokens": MAX_TOKENS},
+        EXAMPLES["embed"],
+        other="Others, a line each",
+        items=lambda text, other: [text, *lines_of(other)],
     ),
     "rerank": Panel(
         "Passages in order",
         "Query",
-        "Passages, a line each",
-        lambda text, other: [(text, line) for line in lines_of(other)],
-        lambda answered, text, other: answers.order(
-            lines_of(other), np.array(answered, np.float64)
-        ),
+        answers.order,
         Rerank.run,
-    ),
-    "search": Panel(
-        "Search",
-        "Query",
-        "",
-        lambda text, other: [text],
-        lambda answered, text, other: answers.hits(answered[0]),
-        Searcher.__call__,
-        {"top": DOCUMENTS, "where": [], "hybrid": False},
+        EXAMPLES["rerank"],
+        other="Passages, a line each",
+        items=lambda text, other: [(text, line) for line in lines_of(other)],
     ),
 }
-"""By the ability that a model needs for it."""
+"""Panels by the names of the pipelines."""
 
 
-def task_panel(task: type[Task[Any, Any]]) -> Panel:
-    """The panel of a task without one, from what the task declares."""
-    text, *others = task.fields
-    item = task.example_item
-    several = not isinstance(item, str) and not isinstance(item[1], str)
-
-    def items(text: str, other: str) -> Sequence[Any]:
-        if not others:
-            return [text]
-        return [(text, lines_of(other) if several else other)]
-
-    other = f"{others[0].capitalize()}, a line each" if several else "".join(others).capitalize()
-    return Panel(
-        task.name.capitalize(),
-        text.capitalize(),
-        other,
-        items,
-        lambda answered, text, other: answers.record(answered[0]),
-        TaskPipeline.run,
-    )
+def panels(registry: ModelRegistry) -> dict[str, Panel]:
+    """Return the panels of the pipelines of a server, by the names of the pipelines."""
+    pipelines = registry.abilities()
+    routes = {one.ability: one.panel for one in ROUTES.values() if one.panel is not None}
+    offered = {name: one for name, one in {**PANELS, **routes}.items() if name in pipelines}
+    for name, pipeline in pipelines.items():
+        if name not in offered and getattr(pipeline, "example", None) is not None:
+            offered[name] = pipeline_panel(name, pipeline)
+    return offered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from bertkit.errors import BertkitError, CheckpointError, SearchError
-from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.batcher import Batcher, Full
-from bertkit.extensions.serving.errors import Refused, busy, invalid, too_much
+from bertkit.extensions.serving.errors import busy, too_much
 from bertkit.extensions.serving.fair_queue import Client
 from bertkit.extensions.serving.limits import ApiKeyState, Limits
 from bertkit.extensions.serving.memory_budget import (
@@ -27,8 +26,9 @@ from bertkit.extensions.serving.memory_budget import (
     pieces,
 )
 from bertkit.extensions.serving.models import ModelRegistry
-from bertkit.extensions.serving.schema import Ask
+from bertkit.extensions.serving.request_bodies import decode_form
 from bertkit.pipelines import Pipeline
+from bertkit.web import Ask, RequestError, invalid
 
 READERS = ThreadPoolExecutor(1, "reading")
 """Thread that encodes long texts. With more threads, the event loop and the models wait longer for
@@ -43,22 +43,23 @@ TOKENS_AT_ONCE = 1 << 17
 T = TypeVar("T")
 
 
-def refusal(error: BertkitError | Refused) -> Refused:
-    """An error as the refusal that the client gets."""
-    if isinstance(error, Refused):
+def refusal(error: BertkitError | RequestError) -> RequestError:
+    """Return the error of the response to a request that raises this error."""
+    if isinstance(error, RequestError):
         return error
     if isinstance(error, Full):
         return busy(error.seconds, str(error))
     if isinstance(error, CheckpointError | SearchError):  # whatever is asked
-        return Refused(503, str(error), kind="unhealthy")
+        return RequestError(503, "unhealthy", str(error))
     return invalid(str(error))
 
 
 class RequestContext:
-    """A request with what its route needs: models, queue, limits, memory."""
+    """A request, with the models, the queue, and the limits of the server; see `web.Context`."""
 
     def __init__(self, request: Request) -> None:
         self.state: dict[str, Any] = request.scope["state"]
+        self.id: str = self.state["id"]
         self.app: Starlette = request.app
         self.path_params = request.path_params
         self.registry: ModelRegistry = self.app.state.registry
@@ -66,12 +67,13 @@ class RequestContext:
         self.limits: Limits = self.app.state.limits
         self.budget: Budget = self.state["budget"]
         self.client: Client = self.state["client"]
+        self.models, self.form = self.registry.supporting, decode_form
 
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Pipeline]:
-        """The name and pipeline of a model. Raises: Refused for a model that cannot do this."""
+        """Return the name of a model, and its pipeline; see `web.Context`."""
         pipelines = self.registry.supporting(ability)
         if not pipelines:
-            raise Refused(404, "no model here answers this", kind="not_found")
+            raise RequestError(404, "not_found", "no model here answers this")
         name = next(iter(pipelines)) if model is None else model
         if name not in pipelines:
             known = ", ".join(pipelines)
@@ -88,15 +90,17 @@ class RequestContext:
         items: Sequence[Any],
         *,
         field: str,
-        truncate: bool | None = None,
-        direction: str = "right",
+        ask: Ask | None = None,
         **options: Any,
     ) -> tuple[list[Any], list[bool]]:
-        """An answer for each item, and which of them were cut.
+        """Return a prediction per item, and whether each item was truncated.
 
-        `truncate` None does as the server was told. Texts are not cut in another `direction`.
-        Raises: Refused for what is too much, or too long and not to be cut; Full.
+        Raises:
+            RequestError: If the items exceed a limit, or are too long and may not be truncated.
+            Full: If the queue has no space.
         """
+        truncate: bool | None = getattr(ask, "truncate", None)
+        direction: str = getattr(ask, "truncation_direction", "right")
         sizes = self.check(items, field)
         self.batcher.room(client=self.client)  # before the work of tokenizing
         policies = pipeline.policies
@@ -113,17 +117,16 @@ class RequestContext:
         works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]
         if strict and any(cut):
-            length = max(one.tokens for one in works[cut.index(True)].features)
+            place = cut.index(True)
+            length = max(one.tokens for one in works[place].features)
             raise invalid(
                 f"longer than the {length} tokens that the model reads; shorten it, or ask for "
                 "truncate (bertkit serve --truncate does for all)",
-                f"{field}.{cut.index(True)}" if len(cut) > 1 else field,
+                f"{field}.{place}" if len(cut) > 1 else field,
             )
         if any(cut) and direction.lower() != "right":
-            raise invalid(
-                "texts are truncated on the right only; shorten the text, or leave it out",
-                "truncation_direction",
-            )
+            message = "texts are truncated on the right only; shorten the text, or leave it out"
+            raise invalid(message, "truncation_direction")
         tokens = sum(work.tokens for work in works)
         self.batcher.room(tokens, self.client)  # who has to come again is not charged
         self.hold(sum(work.answer_bytes for work in works))
@@ -139,8 +142,10 @@ class RequestContext:
     ) -> list[T]:
         """`prepare` of the items, part by part, in a thread if they are long.
 
-        Memory for it is reserved first; the results' share stays with the request.
-        Raises: Refused for more tokens than the queue or the memory takes; what `prepare` raises.
+        The memory is reserved first; the part for the results stays reserved for the request.
+
+        Raises:
+            RequestError: If the queue or the memory has no space for the tokens.
         """
         most, total = self.limits.queue_tokens, sum(sizes)
         taken = BYTES_PER_READ_TOKEN * min(
@@ -185,23 +190,16 @@ class RequestContext:
         return results
 
     def hold(self, count: int) -> None:
-        """Reserve memory until the request is answered. Raises: Refused for too much."""
+        """Reserve memory until the request is answered. Raises: RequestError for too much."""
         self.budget.take(count)
         self.state["held"] += count
 
-    async def plain(
-        self, ability: str, ask: Ask, items: Sequence[Any], *, one: bool, **options: Any
-    ) -> Response:
-        """The pipeline's answers as they are: one, or a list."""
-        _, pipeline = self.pipeline(ability, ask.model)
-        truncate = getattr(ask, "truncate", None)
-        answers, cut = await self.answers(
-            pipeline, items, field="inputs", truncate=truncate, **options
-        )
-        return reply(answers[0] if one else answers, cut)
-
     def check(self, items: Sequence[Any], field: str) -> list[int]:
-        """At most how many tokens each item has. Raises: Refused for too long a text or list."""
+        """Return the largest number of tokens of each item.
+
+        Raises:
+            RequestError: If a text or the list is too long.
+        """
         if len(items) > self.limits.items:
             raise too_much(f"{len(items)} items, and {self.limits.items} are the most", field)
         most, sizes = self.limits.text_characters, []
@@ -222,7 +220,7 @@ class RequestContext:
         return sizes
 
     def charge(self, tokens: int, items: int) -> None:
-        """Charge tokens to the key. Raises: Refused where it has too few left."""
+        """Charge tokens to the key. Raises: RequestError where it has too few left."""
         if tokens > self.limits.queue_tokens:
             raise too_much(f"{tokens:,} tokens, and {self.limits.queue_tokens:,} are the most")
         who: ApiKeyState = self.state["who"]
@@ -232,18 +230,25 @@ class RequestContext:
         self.state["tokens"] += tokens
         self.state["items"] += items
 
+    def reply(self, answer: Any, truncated: Sequence[bool] = ()) -> Response:
+        """Return a JSON response; the header x-truncated lists the items that were truncated."""
+        places = ",".join(str(place) for place, short in enumerate(truncated) if short)
+        headers = {"x-truncated": places} if places else {}
+        body = msgspec.json.encode(answer)
+        return Response(body, media_type="application/json", headers=headers)
 
-def reply(answer: Any, cut: Sequence[bool] = ()) -> Response:
-    """A JSON response; the header x-truncated lists the items that were cut."""
-    places = ",".join(str(place) for place, short in enumerate(cut) if short)
-    headers = {"x-truncated": places} if places else {}
-    return Response(msgspec.json.encode(answer), media_type="application/json", headers=headers)
+    def stream(self, events: AsyncIterator[bytes]) -> Response:
+        """Return a response of server-sent events."""
+        return StreamingResponse(events, media_type="text/event-stream")
 
 
 def strings(item: Any) -> list[str]:
-    """The texts of an item, which may be a pair, or a text and choices."""
-    if isinstance(item, str) or item is None:
-        return [item] if item else []
-    if isinstance(item, Message):
-        return [item.content]
+    """Return the texts of an item, which may be a pair, or a text and choices."""
+    match item:
+        case str():
+            return [item] if item else []
+        case None | int() | float():
+            return []
+        case msgspec.Struct():
+            return strings(msgspec.structs.astuple(item))
     return [text for part in item for text in strings(part)]

@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from bertkit.extensions.serving.errors import Refused
+from bertkit.extensions.serving.errors import error_body
+from bertkit.web import RequestError
 
 PART_BYTES = 64 << 10
 """Bytes of a body that are sent at a time."""
@@ -82,13 +83,13 @@ class Reply:
             return timeout - self._waited - (now - self._waiting)
         return timeout - (now - self._progress)
 
-    async def end_stream(self, error: Refused, path: str, timeout: float) -> None:
+    async def end_stream(self, error: RequestError, path: str, timeout: float) -> None:
         """Send an error as the last event of a stream that has started; wait at most `timeout`
         seconds for the client."""
         if not self._is_stream or self.complete:
             return
         self.complete = True
-        event = b"data: " + error.body(path) + b"\n\n"
+        event = b"data: " + error_body(error, path) + b"\n\n"
         try:
             async with asyncio.timeout(timeout):
                 await self._send({"type": "http.response.body", "body": event, "more_body": False})

@@ -1,57 +1,33 @@
-"""The routes: their handlers and types."""
+"""Routes of pipelines of the core, with the names of text-embeddings-inference and of OpenAI."""
 
 from __future__ import annotations
 
 import base64
-import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from starlette.responses import Response
 
-from bertkit.extensions.generation.pipeline import GeneratedText
-from bertkit.extensions.search.store import Hit
 from bertkit.extensions.serving import schema
-from bertkit.extensions.serving.completions import chat_completions, completions, translate
-from bertkit.extensions.serving.errors import invalid
-from bertkit.extensions.serving.request_context import RequestContext, reply
-from bertkit.extensions.serving.served import require_finite
-from bertkit.extensions.serving.views.contexts import Contexts
-from bertkit.pipelines import Embed, MaskAnswer, NextSentenceAnswer, TaskPipeline
-from bertkit.tasks import Task
+from bertkit.extensions.serving.request_context import RequestContext
+from bertkit.extensions.serving.schema import EmbeddingList, ExplainAsk, Label, TokenizeAsk
+from bertkit.extensions.serving.served import explain_pipeline, require_finite
+from bertkit.pipelines import Embed, TaskPipeline
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.view.page_data import Explanation
-
-
-@dataclass(frozen=True)
-class Route:
-    """A path, its handler and the types of its question and answer."""
-
-    path: str
-    handler: Callable[..., Awaitable[Response]]
-    """Called with the question, if there is one, and the RequestContext."""
-    answer: Any
-    ask: type[schema.Ask] | None = None
-    ability: str = ""
-    """What a model must be able to do."""
-    many: bool = False
-    """Whether a list of questions gets a list of answers."""
-    method: str = "POST"
-    media_type: str = "application/json"
+from bertkit.web import Builders, Route, invalid
 
 
 async def _vectors(
     context: RequestContext,
     texts: Sequence[str],
     ask: schema.EmbedAsk | schema.OpenAIAsk | schema.SimilarityAsk,
-    *,
     field: str,
-    normalize: bool = True,
     dimensions: int | None = None,
+    *,
+    normalize: bool = True,
 ) -> tuple[str, NDArray[np.float32], list[bool]]:
     """The model's name, a vector for each text, and which were cut."""
     name, pipeline = context.pipeline("embed", ask.model)
@@ -60,46 +36,26 @@ async def _vectors(
         raise invalid(f"the model's vectors have {pipeline.dimension} dimensions", "dimensions")
     known, prompt = pipeline.prompt.prompts.named, ask.prompt_name
     if prompt and prompt not in known:
-        raise invalid(
-            f"no prompt {prompt[:80]!r} in this model; it has {', '.join(known) or 'none'}",
-            "prompt_name",
-        )
-    vectors, cut = await context.answers(
-        pipeline,
-        texts,
-        field=field,
-        truncate=ask.truncate,
-        direction=ask.truncation_direction,
-        prompt=prompt,
-    )
+        message = f"no prompt {prompt[:80]!r} in this model; it has {', '.join(known) or 'none'}"
+        raise invalid(message, "prompt_name")
+    vectors, cut = await context.answers(pipeline, texts, field=field, ask=ask, prompt=prompt)
     rows = require_finite(np.stack(vectors)[:, :dimensions])
     if normalize:
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return name, rows, cut
 
 
-async def embed(ask: schema.EmbedAsk, context: RequestContext) -> Response:
+async def embed(ask: schema.EmbedAsk, context: RequestContext) -> Any:
     """A vector for each text."""
     _, rows, cut = await _vectors(
-        context,
-        _listed(ask.inputs),
-        ask,
-        field="inputs",
-        normalize=ask.normalize,
-        dimensions=ask.dimensions,
+        context, _listed(ask.inputs), ask, "inputs", ask.dimensions, normalize=ask.normalize
     )
-    return reply(rows.tolist(), cut)
+    return context.reply(rows.tolist(), cut)
 
 
-async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> Response:
+async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> Any:
     """The same, as OpenAI's clients ask for it."""
-    name, rows, cut = await _vectors(
-        context,
-        _listed(ask.input),
-        ask,
-        field="input",
-        dimensions=ask.dimensions,
-    )
+    name, rows, cut = await _vectors(context, _listed(ask.input), ask, "input", ask.dimensions)
     coded: list[Any] = rows.tolist()
     if ask.encoding_format == "base64":
         coded = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
@@ -108,108 +64,56 @@ async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> R
         for place, (row, short) in enumerate(zip(coded, cut, strict=True))
     ]
     tokens = context.state["tokens"]
-    return reply(
-        schema.EmbeddingList(data=data, model=name, usage=schema.Usage(tokens, tokens)), cut
-    )
+    usage = schema.Usage(tokens, tokens)
+    return context.reply(EmbeddingList(data=data, model=name, usage=usage), cut)
 
 
-async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Response:
+async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Any:
     """How near each sentence is to the first: the cosine of their vectors."""
     texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
-    _, rows, cut = await _vectors(context, texts, ask, field="inputs")
-    return reply((rows[1:] @ rows[0]).tolist(), cut)
+    _, rows, cut = await _vectors(context, texts, ask, "inputs")
+    return context.reply((rows[1:] @ rows[0]).tolist(), cut)
 
 
-async def predict(ask: schema.PredictAsk, context: RequestContext) -> Response:
+async def predict(ask: schema.PredictAsk, context: RequestContext) -> Any:
     """The labels of texts or pairs, likeliest first."""
     _, pipeline = context.pipeline("predict", ask.model)
     assert isinstance(pipeline, TaskPipeline)
     items, many = _texts_or_pairs(ask.inputs, getattr(pipeline.task.options, "pairs", None))
-    answers, cut = await context.answers(
-        pipeline,
-        items,
-        field="inputs",
-        truncate=ask.truncate,
-        direction=ask.truncation_direction,
-    )
-    rows = [
-        [
-            schema.Label(label, score, short)
-            for label, score in sorted(answer.scores.items(), key=lambda pair: -pair[1])
-        ]
-        for answer, short in zip(answers, cut, strict=True)
-    ]
-    return reply(rows if many else rows[0], cut)
+    answers, cut = await context.answers(pipeline, items, field="inputs", ask=ask)
+    rows = []
+    for answer, short in zip(answers, cut, strict=True):
+        ranked = sorted(answer.scores.items(), key=lambda pair: -pair[1])
+        rows.append([Label(label, score, short) for label, score in ranked])
+    return context.reply(rows if many else rows[0], cut)
 
 
-async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Response:
+async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Any:
     """How well each text answers the query, best first."""
     _, pipeline = context.pipeline("rerank", ask.model)
     pairs = [(ask.query, text) for text in ask.texts]
-    logits, cut = await context.answers(
-        pipeline,
-        pairs,
-        field="texts",
-        truncate=ask.truncate,
-        direction=ask.truncation_direction,
-    )
+    logits, cut = await context.answers(pipeline, pairs, field="texts", ask=ask)
     scores = np.array(logits, dtype=np.float64)
     if not np.isfinite(scores).all():
         raise ArithmeticError("the model gives a score that is not finite")
     shown = scores if ask.raw_scores else 1.0 / (1.0 + np.exp(-scores))
-    return reply(
-        [
-            schema.Rank(
-                place,
-                float(shown[place]),
-                ask.texts[place] if ask.return_text else None,
-                cut[place],
-            )
-            for place in np.argsort(-scores, kind="stable").tolist()
-        ],
-        cut,
-    )
+    texts = ask.texts if ask.return_text else [None] * len(scores)
+    best = np.argsort(-scores, kind="stable").tolist()
+    ranks = [schema.Rank(place, float(shown[place]), texts[place], cut[place]) for place in best]
+    return context.reply(ranks, cut)
 
 
-async def search(ask: schema.SearchAsk, context: RequestContext) -> Response:
-    """The documents of the store that answer a query best, each by its best passage."""
-    _, pipeline = context.pipeline("search", ask.model)
-    options = {name: getattr(ask, name) for name in ("top", "where", "hybrid", "min_score")}
-    hits, cut = await context.answers(
-        pipeline, [ask.query], field="query", truncate=ask.truncate, **options
-    )
-    return reply(hits[0], cut)
-
-
-async def fill_mask(ask: schema.FillAsk, context: RequestContext) -> Response:
-    """The likeliest pieces for each [MASK] of a text."""
-    one = isinstance(ask.inputs, str)
-    return await context.plain("fill-mask", ask, _listed(ask.inputs), one=one, top=ask.top)
-
-
-async def next_sentence(ask: schema.NextAsk, context: RequestContext) -> Response:
-    """How likely the second sentence follows the first."""
-    given: Any = ask.inputs
-    one = isinstance(given[0], str)
-    pairs = [tuple(each) for each in ([given] if one else given)]
-    return await context.plain("next-sentence", ask, pairs, one=one)
-
-
-async def explain(ask: schema.ExplainAsk, context: RequestContext) -> Response:
+async def explain(ask: ExplainAsk, context: RequestContext) -> Any:
     """What the model computes on the way: embeddings, attention, states of every layer."""
     given = ask.inputs
     text, pair = (given, None) if isinstance(given, str) else given
-    return await context.plain(
-        "explain", ask, [(text, pair, ask.off, tuple(map(str, ask.hide)))], one=True
-    )
+    item = text, pair, ask.off, tuple(map(str, ask.hide))
+    _, pipeline = context.pipeline("explain", ask.model)
+    (answer,), cut = await context.answers(pipeline, [item], field="inputs", ask=ask)
+    return context.reply(answer, cut)
 
 
-async def contexts(ask: schema.ContextsAsk, context: RequestContext) -> Response:
-    """A word in several texts: how alike its states are there, layer by layer."""
-    return await context.plain("contexts", ask, [(ask.word, ask.inputs)], one=True)
-
-
-async def tokenize(ask: schema.TokenizeAsk, context: RequestContext) -> Response:
+async def tokenize(ask: TokenizeAsk, context: RequestContext) -> Any:
     """The pieces of texts, and where they stand in them."""
     texts = _listed(ask.inputs)
     _, pipeline = context.pipeline("tokenize", ask.model)
@@ -223,7 +127,7 @@ async def tokenize(ask: schema.TokenizeAsk, context: RequestContext) -> Response
 
     rows = await context.read(texts, context.check(texts, "inputs"), tokens, lambda row: row[0])
     context.charge(sum(count for count, _ in rows), len(rows))
-    return reply([encoded for _, encoded in rows])
+    return context.reply([encoded for _, encoded in rows])
 
 
 def _tokens(
@@ -252,7 +156,7 @@ def _texts_or_pairs(
     """Texts and pairs, and whether there is a list of them; `learned_pairs` None is not known.
 
     TEI takes [a, b] for a pair, whatever the model learned.
-    Raises: Refused for a list that may mean two things, or nothing.
+    Raises: RequestError for a list that may mean two things, or nothing.
     """
     if isinstance(given, str):
         return [given], False
@@ -273,39 +177,14 @@ def _texts_or_pairs(
     return [given[0] if texts == 1 else (given[0], given[1])], False
 
 
-ROUTES = (
-    Route("/embed", embed, list[list[float]], schema.EmbedAsk, "embed"),
-    Route("/v1/embeddings", openai_embeddings, schema.EmbeddingList, schema.OpenAIAsk, "embed"),
-    Route("/similarity", similarity, list[float], schema.SimilarityAsk, "embed"),
-    Route("/predict", predict, list[schema.Label], schema.PredictAsk, "predict", many=True),
-    Route("/rerank", rerank, list[schema.Rank], schema.RerankAsk, "rerank"),
-    Route("/search", search, list[Hit], schema.SearchAsk, "search"),
-    Route("/fill-mask", fill_mask, list[MaskAnswer], schema.FillAsk, "fill-mask", many=True),
-    Route(
-        "/next-sentence",
-        next_sentence,
-        NextSentenceAnswer,
-        schema.NextAsk,
-        "next-sentence",
-        many=True,
-    ),
-    Route("/v1/completions", completions, schema.Completion, schema.CompletionAsk, "write"),
-    Route("/v1/chat/completions", chat_completions, schema.ChatCompletion, schema.ChatAsk, "chat"),
-    Route("/translate", translate, GeneratedText, schema.TranslateAsk, "translate", many=True),
-    Route("/explain", explain, Explanation, schema.ExplainAsk, "explain"),
-    Route("/contexts", contexts, Contexts, schema.ContextsAsk, "contexts"),
-    Route("/tokenize", tokenize, list[list[schema.TokenInfo]], schema.TokenizeAsk, "tokenize"),
-)
-"""All but the tasks' own."""
+EXPLAINS: Builders = {"explain": explain_pipeline}
+TOKENIZES: Builders = {"tokenize": lambda model: model.embed}
+TOKENS = list[list[schema.TokenInfo]]
 
-
-def task_route(task: type[Task[Any, Any]]) -> Route:
-    """The route that a task declares."""
-    ability, doc = task.route.strip("/"), inspect.getdoc(task) or task.name
-
-    async def answer(ask: Any, context: RequestContext) -> Response:
-        items, one = schema.task_items(ask, task), not isinstance(ask.inputs, list)
-        return await context.plain(ability, ask, items, one=one)
-
-    answer.__name__, answer.__doc__ = task.name, doc.partition("\n\n")[0]
-    return Route(task.route, answer, task.Answer, schema.task_ask(task), ability, many=True)
+EMBED = Route("/embed", embed, list[list[float]], schema.EmbedAsk, "embed")
+EMBEDDINGS = Route("/v1/embeddings", openai_embeddings, EmbeddingList, schema.OpenAIAsk, "embed")
+SIMILARITY = Route("/similarity", similarity, list[float], schema.SimilarityAsk, "embed")
+PREDICT = Route("/predict", predict, list[Label], schema.PredictAsk, "predict", many=True)
+RERANK = Route("/rerank", rerank, list[schema.Rank], schema.RerankAsk, "rerank")
+EXPLAIN = Route("/explain", explain, Explanation, ExplainAsk, "explain", pipelines=EXPLAINS)
+TOKENIZE = Route("/tokenize", tokenize, TOKENS, TokenizeAsk, "tokenize", pipelines=TOKENIZES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,19 @@ from torch import nn
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.checkpoint.formats import LoadSettings, open_format
-from bertkit.errors import CheckpointError, TokenizerError
-from bertkit.extensions.classic.gap_view import NextTokenPipeline
-from bertkit.extensions.generation.alignment import attends
-from bertkit.extensions.generation.beam import finish
-from bertkit.extensions.generation.chat_format import ChatFormat
-from bertkit.extensions.generation.decode_view import DecodePipeline
-from bertkit.extensions.generation.pipeline import Generate
+from bertkit.errors import CheckpointError
 from bertkit.extensions.serving import schema
-from bertkit.extensions.serving.views.contexts import ContextsPipeline
-from bertkit.extensions.serving.views.distance import DistancePipeline
-from bertkit.extensions.serving.views.growing_sentence import GrowingPipeline
 from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import Embed, FillMask, Pipeline, Work
+from bertkit.pipelines import FillMask, Pipeline, Work
 from bertkit.pipelines.supported import SupportedPipelines
-from bertkit.tasks import Task, name_in
+from bertkit.tasks import Task
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
 from bertkit.view.explain import STEPS_BYTES, STRIP_VALUES, WALK_STEPS, explain, read, words_of
 from bertkit.view.masked_predictions import MASKED_TOKENS, check_hidden, read_place
 from bertkit.view.page_data import Explanation
-
-PAGES = {"tokenize", "decode", "next-token", "fill-gap", "growing", "distance"}
-"""Pipelines that only pages use, or that every model has."""
+from bertkit.web import PAGES, ROUTES, Page, Route
 
 WEIGHT_BYTES = 6
 """Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
@@ -65,10 +55,11 @@ class ServedModel:
     ) -> None:
         self.folder, self.name = folder, name or Path(folder).name or folder
         settings = LoadSettings(precision, device, trusted=trusted)
-        self.supported = model = open_format(folder).load_pipelines(settings)
+        model: SupportedPipelines = open_format(folder).load_pipelines(settings)
+        self.supported = model = replace(model, name=self.name)
         for network in model.networks:
             refuse_damaged(folder, network)
-        self.pipelines = {**model.pipelines, **page_pipelines(self.name, model)}
+        self.pipelines = {**model.pipelines, **added_pipelines(model)}
         if model.probe is not None:
             pipeline, works = model.probe
             try:
@@ -78,10 +69,11 @@ class ServedModel:
 
     def about(self) -> schema.ModelInfo:
         """Return the description of the model in `/info`."""
+        hidden = {"tokenize", *(name for page in PAGES.values() for name in page.pipelines)}
         return schema.ModelInfo(
             name=self.name,
             family=self.supported.family,
-            answers=[name for name in self.pipelines if name not in PAGES],
+            answers=[name for name in self.pipelines if name not in hidden],
             labels=list(self.supported.labels),
             length=self.supported.length,
             dimension=self.supported.dimension,
@@ -96,47 +88,19 @@ class ServedModel:
         return distance <= 0.02 * float(np.abs(self.known).max())
 
 
-def page_pipelines(name: str, model: SupportedPipelines) -> dict[str, Pipeline]:
-    """Return the pipelines of the pages that show a model."""
-    pages: dict[str, Pipeline] = {}
-    if model.embed is not None:
-        pages |= transformer_pages(model.embed, model.pipelines)
-    if model.frozen is not None:
-        pages["contexts"] = ContextsPipeline(name, model.frozen)
-    if model.frozen is not None and model.embed is not None:
-        fill = model.pipelines.get("fill-mask")
-        fill = fill if isinstance(fill, FillMask) else None
-        pages["explain"] = ExplainPipeline(model.embed.loaded, fill)
-    return pages
+def added_pipelines(model: SupportedPipelines) -> dict[str, Pipeline]:
+    """Return the pipelines that routes and pages add to a model."""
+    additions: list[Route | type[Page]] = [*ROUTES.values(), *PAGES.values()]
+    built = {name: build(model) for one in additions for name, build in one.pipelines.items()}
+    return {name: pipeline for name, pipeline in built.items() if pipeline is not None}
 
 
-def transformer_pages(embed: Embed, pipelines: Mapping[str, Pipeline]) -> dict[str, Pipeline]:
-    """Return the pipelines of the pages that show a Transformer or an LSTM."""
-    loaded, decoder = embed.loaded, embed.loaded.model.decoder
-    pages: dict[str, Pipeline] = {"tokenize": embed, "distance": DistancePipeline(loaded)}
-    if "embed" in pipelines:
-        pages["growing"] = GrowingPipeline(embed, None)
-    writer = pipelines.get("write", pipelines.get("translate"))
-    if not isinstance(writer, Generate):
-        return pages
-    if decoder is None:
-        pages["next-token"] = NextTokenPipeline(writer)
-    elif attends(decoder):
-        pages["decode"] = DecodePipeline(writer)
-    if decoder is not None and loaded.model.config.recurrent is not None:
-        pages["growing"] = GrowingPipeline(embed, writer)
-    task = name_in(loaded.settings, loaded.model.heads)
-    if not writer.reads and (task in ("chat", "dpo") or converses(loaded)):
-        pages["chat"] = writer
-    return pages
-
-
-def converses(loaded: Loaded) -> bool:
-    """Whether the vocabulary has a way to write conversations."""
-    try:
-        return ChatFormat(loaded.tokenizer).kind != "plain"
-    except TokenizerError:  # a template of another kind
-        return False
+def explain_pipeline(model: SupportedPipelines) -> ExplainPipeline | None:
+    """Return the pipeline of explanations of a Transformer."""
+    if model.frozen is None or model.embed is None:
+        return None
+    fill = model.pipelines.get("fill-mask")
+    return ExplainPipeline(model.embed.loaded, fill if isinstance(fill, FillMask) else None)
 
 
 class ExplainPipeline:
@@ -183,20 +147,20 @@ class ExplainPipeline:
         return works
 
     def run(self, works: Sequence[Work]) -> list[Explanation]:
-        """What the model does with each."""
-        return finish(self.steps(works))
+        """Return an explanation per item."""
+        return [self._explain(work) for work in works]
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Explanation]]:
-        """Run like `run`. Yields: 1 after each."""
-        answers: list[Explanation] = []
-        for text, pair, off, hide in (work.item for work in works):
+        """Run like `run`. Yields: 1 before each explanation."""
+        explanations = []
+        for work in works:
             yield 1
-            answers.append(
-                explain(
-                    self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill
-                )
-            )
-        return answers
+            explanations.append(self._explain(work))
+        return explanations
+
+    def _explain(self, work: Work) -> Explanation:
+        text, pair, off, hide = work.item
+        return explain(self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill)
 
 
 def refuse_damaged(folder: str, model: nn.Module) -> None:

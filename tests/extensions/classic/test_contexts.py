@@ -14,9 +14,9 @@ from tests.factories import tiny_folder
 from bertkit.checkpoint.directory import load
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
+from bertkit.extensions.classic.contexts import ContextsPipeline, plane
 from bertkit.extensions.classic.word_models import FrozenVectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
-from bertkit.extensions.serving.views.contexts import ContextsPipeline, plane
 from bertkit.pipelines.frozen_words import FrozenEncoder
 from bertkit.text.vocabulary_training import train as train_tokenizer
 from bertkit.text.word_vectors import Vectors

@@ -14,12 +14,12 @@ from tests.view.conftest import html_of
 import bertkit
 from bertkit.batch import Batch
 from bertkit.errors import DataError
-from bertkit.extensions.generation.pipeline import Generate
-from bertkit.extensions.serving.views.growing_sentence import (
+from bertkit.extensions.classic.growing_sentence import (
     Growing,
     GrowingPipeline,
     growing_figure,
 )
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.seq2seq import RecurrentEncoder
 from bertkit.pipelines import Embed
 from bertkit.text.tokenizer import Tokenizer

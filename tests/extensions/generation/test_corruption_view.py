@@ -13,7 +13,7 @@ from tests.view.conftest import html_of
 from bertkit.data.corpus import Corpus
 from bertkit.errors import DataError, TokenizerError
 from bertkit.extensions.generation.corruption import Corrupted, Damage
-from bertkit.extensions.serving.views.corruption import (
+from bertkit.extensions.generation.corruption_view import (
     MAX_TOKENS,
     SETTINGS,
     Damaged,

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.extensions.conftest import Server
 from tests.extensions.generation.tasks.test_seq2seq import write_model
-from tests.extensions.serving.conftest import Server
-from tests.extensions.serving.test_completions import folder as llama  # noqa: F401  (the fixture)
-from tests.extensions.serving.test_served import softmax
-from tests.factories import tiny_elmo
+from tests.extensions.generation.test_routes import folder as llama  # noqa: F401  (the fixture)
 
 import bertkit
-from bertkit.extensions.classic.fill_gap import FillGap
 from bertkit.extensions.generation.decode_view import decoder_steps
+from bertkit.extensions.generation.pages import EXAMPLE_TEXT
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.extensions.serving.generation_pages import DAMAGED, WriterPages
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
-from bertkit.extensions.serving.page_routes import pages
 from bertkit.view.arrays import Array, decoded
 
 TEXT = "the cat sat on the mat"
@@ -54,16 +49,6 @@ def held(html: str) -> Any:
     data = re.search('id="data">(.*?)</script>', html, re.S)
     assert data is not None
     return json.loads(data[1])
-
-
-def test_every_page_has_its_address(writers: ModelRegistry) -> None:
-    paths = {route.path for route in pages(writers, [])}
-    assert {"/steps", "/gap", "/damage"} <= paths
-    assert {name for name in vars(WriterPages) if not name.startswith("_")} == {
-        "steps",
-        "gap",
-        "damage",
-    }
 
 
 def test_links_lead_to_what_the_models_can(
@@ -146,55 +131,11 @@ def test_more_than_the_queue_takes_is_refused(server: Server, writers: ModelRegi
     assert "more than 20 tokens, which are the most" in alert(answer.text)
 
 
-def test_a_gap_by_both(server: Server, both: ModelRegistry, llama: Path) -> None:  # noqa: F811
-    client = server(at=both)
-    assert "I am a ___ . I like playing cricket." in client.get("/gap").text
-    text = "we sat on the ___ of the river"
-    html = client.get("/gap", params={"text": text}).text
-    assert f"{llama.name}: from the left alone" in html
-    assert html.count("<mark>we sat on the</mark>") == 2
-    assert html.count("<mark>of the river</mark>") == 1
-    masked = client.post("/fill-mask", json={"inputs": text.replace("___", "[MASK]")}).json()
-    tokens = [one["token"] for one in masked[0]["candidates"]]
-    (_, table) = re.findall(r"<table>(.*?)</table>", html, re.S)
-    heads = re.findall('<th scope="row">(.*?)</th>', table)
-    assert [unescape(head) for head in heads] == tokens
-    twice = client.get("/gap", params={"text": "[MASK] sat on the ___"}).text
-    masks = client.post("/fill-mask", json={"inputs": "[MASK] sat on the [MASK]"}).json()
-    heads = re.findall(
-        '<th scope="row">(.*?)</th>', re.findall("<table>(.*?)</table>", twice, re.S)[1]
-    )
-    assert [unescape(head) for head in heads] == [one["token"] for one in masks[1]["candidates"]]
-    other = client.get("/gap", params={"text": text.replace("of the river", "<i>")}).text
-    left = [re.findall(r"<table>(.*?)</table>", page, re.S)[0] for page in (html, other)]
-    assert left[0] == left[1]  # what follows is not seen
-    assert "<i>" not in other
-
-
-def test_one_model_alone_says_how_to_give_the_other(
-    server: Server,
-    folders: Path,
-    llama: Path,  # noqa: F811
-) -> None:
-    client = server(at=ModelRegistry([str(folders / "pretrained")], None))
-    assert client.get("/gap", follow_redirects=False).headers["location"] == "/"
-    assert 'href="/gap"' not in client.get("/").text
-    client = server(at=ModelRegistry([str(llama)], None))
-    answer = client.get("/gap", params={"text": "a ___ c"})
-    assert answer.status_code == 200
-    assert "goes on from the left; start" in alert(answer.text)
-    assert f"bertkit view {llama.name} OTHER" in alert(answer.text)
-    assert answer.text.count("<table>") == 1
-    refused = client.get("/gap", params={"text": "no gap"})
-    assert refused.status_code == 422
-    assert "write ___ once" in refused.text
-
-
 def test_a_text_is_damaged_and_the_next_seed_offered(
     server: Server, writers: ModelRegistry
 ) -> None:
     client = server(at=writers)
-    assert DAMAGED in client.get("/damage").text
+    assert EXAMPLE_TEXT in client.get("/damage").text
     shown = client.get("/damage", params={"text": TEXT, "seed": "3"}).text
     assert "&lt;extra_id_0&gt;" in shown
     (link,) = re.findall(r'href="(/damage\?[^"]*)"', shown)
@@ -206,36 +147,3 @@ def test_a_text_is_damaged_and_the_next_seed_offered(
     assert (
         "&lt;mask&gt;" in bart or "[MASK]" in bart
     )  # its own vocabulary is taken, which has a mask
-
-
-def test_both_directions_of_an_elmo_stand_between(
-    server: Server,
-    llama: Path,  # noqa: F811
-    bert: Path,
-    tmp_path: Path,
-) -> None:
-    elmo = softmax(tiny_elmo(tmp_path / "elmo"))
-    client = server(at=ModelRegistry([str(elmo), str(bert), str(llama)], None))
-    text = "A cat sat on ___ in the hall."
-    html = client.get("/gap", params={"text": text}).text
-    heads = re.findall('<th scope="col">(.*?)</th>', html)[::2]
-    assert [head.partition(": from ")[::2] for head in heads] == [
-        (llama.name, "the left alone"),
-        ("elmo", "the left alone"),
-        ("elmo", "the right alone"),
-        (bert.name, "both sides"),
-    ]
-    assert '<p role="alert">' not in html
-    (wanted,) = FillGap(elmo)([text])
-    tables = re.findall(r"<table>(.*?)</table>", html, re.S)
-    for table, own in zip(tables[1:3], (wanted.forward, wanted.backward), strict=True):
-        tokens = [unescape(one) for one in re.findall('<th scope="row">(.*?)</th>', table)]
-        assert tokens == [one.token for one in own]
-        shares = re.findall(r"</svg> ([\d.]+)</span>", table)
-        assert shares == [f"{one.score:.3f}" for one in own]
-    alone = server(at=ModelRegistry([str(elmo)], None)).get("/gap", params={"text": text})
-    assert "elmo is alone here, and reads each side by itself" in alert(alone.text)
-    assert alone.text.count("<table>") == 2
-    published = server(at=ModelRegistry([str(tiny_elmo(tmp_path / "published"))], None))
-    assert published.get("/gap", follow_redirects=False).status_code == 303
-    assert published.get("/").url.path == "/word"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from bertkit.batch import Batch
 from bertkit.errors import DataError
-from bertkit.extensions.generation.pipeline import Generate
 from bertkit.models.seq2seq import RecurrentEncoder
 from bertkit.pipelines import BYTES_PER_NUMBER, Embed, Work
 from bertkit.text.encoding import Encoding
@@ -39,15 +39,19 @@ class Growing(msgspec.Struct, frozen=True):
 
 
 class GrowingPipeline:
-    """A pipeline: sentences, each with other lines -> the vectors of all of its beginnings.
+    """Compute the embeddings of all beginnings of sentences, each with other lines.
 
-    Of LSTMs that translate it is the last layer's state behind the last token, from which their
-    decoder starts (Sutskever et al. 2014, section 2); else the vector of `embed`.
+    The embedding of an LSTM translator is the state of the last layer after the last token, from
+    which the decoder starts (Sutskever et al. 2014, section 2).
+
+    Args:
+        embed: Pipeline of the embeddings of other models.
+        writer: Pipeline of an LSTM translator, or None.
     """
 
     policies: tuple[Long, ...] = ("error",)
 
-    def __init__(self, embed: Embed, writer: Generate | None) -> None:
+    def __init__(self, embed: Embed, writer: Any) -> None:
         self.embed, self.writer, self.loaded = embed, writer, embed.loaded
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
@@ -98,7 +102,7 @@ class GrowingPipeline:
 
 
 @torch.inference_mode()
-def last_states(writer: Generate, works: Sequence[Work]) -> NDArray[np.float32]:
+def last_states(writer: Any, works: Sequence[Work]) -> NDArray[np.float32]:
     """What a decoder made of LSTMs starts from, of its last layer. Shapes: (S, D)."""
     encoder = writer.engine.model.encoder
     assert isinstance(encoder, RecurrentEncoder)

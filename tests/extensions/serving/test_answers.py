@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from html import escape, unescape
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.view.conftest import html_of
 
-from bertkit.extensions.serving.views.answers import candidates, contexts, labels
-from bertkit.extensions.serving.views.contexts import Contexts
+from bertkit.extensions.serving.answers import candidates, labels, record
 from bertkit.pipelines import Candidate, MaskAnswer
 from bertkit.view.figures import Figure, Marked
 
@@ -44,10 +44,13 @@ def test_names_of_figures_are_only_words() -> None:
 
 
 def test_labels_are_probabilities_or_a_number() -> None:
-    html = html_of(labels({"a": 0.2, "b": 0.8}, number=False))
+    def table(**scores: float) -> str:
+        return html_of(labels([SimpleNamespace(scores=scores)], "", ""))
+
+    html = table(a=0.2, b=0.8)
     assert re.findall('<th scope="row">(.*?)</th>', html) == ["b", "a"]
     assert html.count("<svg") == 2
-    assert "<svg" not in html_of(labels({"score": 3.7}, number=True))
+    assert "<svg" not in table(score=3.7)
 
 
 def test_models_stand_side_by_side() -> None:
@@ -62,13 +65,10 @@ def test_models_stand_side_by_side() -> None:
     assert html.count("<div data-figure") == 2
 
 
-def test_each_pair_of_texts_is_compared() -> None:
-    cosines = [[[1.0, 0.5, -0.2], [0.5, 1.0, 0.1], [-0.2, 0.1, 1.0]]]
-    maps = [[(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)]]
-    html = html_of(*contexts(Contexts(["a b"] * 3, [(0, 1)] * 3, cosines, maps, "its text")))
-    assert re.findall('<th scope="row">(.*?)</th>', html) == ["1 and 2", "1 and 3", "2 and 3"]
-    assert re.findall(r'shade s(\d+)">(.*?)<', html) == [
-        ("5", "0.50"),
-        ("0", "-0.20"),
-        ("1", "0.10"),
-    ]
+def test_record_has_a_row_per_field_or_per_element() -> None:
+    html = html_of(record([MaskAnswer(1, [Candidate("<a>", 0.5)])], "", ""))
+    assert re.findall('<th scope="row">(.*?)</th>', html) == ["mask", "candidates"]
+    html = html_of(record([[Candidate("<a>", 0.5), Candidate("b", 0.25)]], "", ""))
+    assert re.findall('<th scope="row">(.*?)</th>', html) == ["&lt;a&gt;", "b"]
+    assert "0.250" in html
+    assert html.count("<tr>") == 3  # one of them has the names of the fields

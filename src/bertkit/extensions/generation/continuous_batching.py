@@ -1,19 +1,22 @@
-"""Texts that a model writes for several requests at once: all share its steps, and each joins and
-leaves when it likes (continuous batching, Yu et al. 2022)."""
+"""Continuous batching: a model generates the texts of several requests step by step, together.
+
+A text can join or leave before each step.
+Source: Yu et al. 2022 (Orca).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass
 
 from bertkit.extensions.generation.generate import GeneratedRow, Writing
-from bertkit.extensions.generation.pipeline import CACHE_TOKENS, Generate
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.stepper import Request
-from bertkit.extensions.serving.fair_queue import ANYONE, Client
 from bertkit.models.decoding import Decoding, Ended, Rules
+from bertkit.pipelines.base import CACHE_TOKENS
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class LiveText:
         decoding: Decoding,
         rules: Rules,
         stop: Sequence[str],
-        client: Client = ANYONE,
+        client: Hashable = None,
     ) -> None:
         self.client = client
         self.pipeline, self.stop, self.tokens = pipeline, stop, request.tokens
@@ -47,6 +50,10 @@ class LiveText:
         self._sent = 0
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | Exception] = asyncio.Queue()
+
+    def batch(self, most: int, cost: float) -> LiveWriting:
+        """Return an empty batch of texts of the same model; see `LiveWriting`."""
+        return LiveWriting(self.pipeline, most, cost)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """What is written, as it comes. Raises: what the model raises."""

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from tests.extensions.conftest import Server
 from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_chat_format import vocabulary
-from tests.extensions.serving.conftest import Server
 
 import bertkit
 from bertkit.checkpoint.directory import save
 from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.continuous_batching import LiveText, LiveWriting
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.summarize import WriteSummaries
 from bertkit.extensions.serving.batcher import Batcher
-from bertkit.extensions.serving.continuous_batching import LiveText, LiveWriting
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.models import ModelRegistry
@@ -264,7 +264,7 @@ def test_it_is_described_and_well(server: Server) -> None:
     client = server()
     assert client.get("/health/ready").status_code == 200
     (model,) = client.get("/info").json()["models"]
-    assert model["answers"] == ["write", "chat", "contexts", "explain"]
+    assert model["answers"] == ["write", "next-token", "chat", "contexts", "explain"]
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/v1/completions", "/v1/chat/completions"} <= set(paths)
     assert "/embed" not in paths

@@ -9,8 +9,8 @@ from typing import Any
 from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.readers import numbered
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.serving.views.answers import context_squares, cosine_table
-from bertkit.extensions.serving.views.contexts import TEXTS, compared, read_word
+from bertkit.extensions.classic.context_figures import context_squares, cosine_table
+from bertkit.extensions.classic.contexts import TEXTS, compared, read_word
 from bertkit.nn.precision import Precision
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.text.word_splitting import find_word

@@ -9,13 +9,13 @@ import pytest
 import torch
 from tests.extensions.classic.families.test_lstm import saved
 from tests.extensions.classic.families.test_lstm import tokenizer as letters  # noqa: F401  (the fixture)
-from tests.extensions.serving.test_completions import folder as llama  # noqa: F401  (the fixture)
+from tests.extensions.generation.test_routes import folder as llama  # noqa: F401  (the fixture)
 from tests.view.conftest import html_of
 
 import bertkit
 from bertkit.batch import Batch
 from bertkit.errors import DataError
-from bertkit.extensions.serving.views.distance import (
+from bertkit.extensions.classic.distance import (
     MAX_TOKENS,
     Distance,
     DistancePipeline,

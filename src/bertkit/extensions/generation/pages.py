@@ -1,0 +1,155 @@
+"""Web pages about models that generate text, and about the text that they are trained on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+from urllib.parse import urlencode
+
+from msgspec import Meta
+
+from bertkit.errors import TokenizerError
+from bertkit.extensions.generation.alignment import attends
+from bertkit.extensions.generation.corruption import Damage, damager, marks_of
+from bertkit.extensions.generation.corruption_view import NAMES, damage_figures, damaged
+from bertkit.extensions.generation.decode_view import DecodePipeline
+from bertkit.extensions.generation.pipeline import Generate
+from bertkit.pipelines.supported import SupportedPipelines
+from bertkit.view.figures import Field
+from bertkit.view.page import PICTURES, document_values
+from bertkit.web import Ask, Builders, Context, Models, Page, Text, Values
+
+MAX_BEAMS = 8
+"""Maximum number of beams that a page shows."""
+
+DEFAULT_BEAMS = "as the model’s folder says"
+
+MAX_ADDRESS_CHARACTERS = 4_000
+"""Maximum number of characters of an address, as in `ask.js`."""
+
+EXAMPLE_TEXT = (
+    "The cat sat on the mat and slept all day. It rained, and two dogs ran over the hill. "
+    "Nobody was at home."
+)
+
+
+class StepsForm(Ask, frozen=True, kw_only=True):
+    text: Text
+    beams: Annotated[int, Meta(ge=1, le=MAX_BEAMS)] | None = None
+    """Number of beams. Default: as in the model directory."""
+
+
+class CorruptionForm(Ask, frozen=True, kw_only=True):
+    text: Text
+    damage: Damage = "spans"
+    seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+
+
+def decode_pipeline(model: SupportedPipelines) -> DecodePipeline | None:
+    """Return the pipeline of a model whose decoder attends to an encoder."""
+    writer = model.pipelines.get("translate")
+    if not isinstance(writer, Generate):
+        return None
+    decoder = writer.loaded.model.decoder
+    return DecodePipeline(writer) if decoder is not None and attends(decoder) else None
+
+
+class StepsPage(Page):
+    """Each step of a decoder: attention, candidates, and beams."""
+
+    link = "Step by step"
+    title = "How does a decoder write?"
+    lead = (
+        "Give a model a text to translate or to sum up, and watch it write token by token: "
+        "where it looks in what it read, what else it may write, which beams it keeps."
+    )
+    button = "Write"
+    abilities = ("decode",)
+    pipelines: ClassVar[Builders] = {"decode": decode_pipeline}
+    template = "decoder.html"
+    modules = (*PICTURES, "tree.js", "ask.js", "decoder.js")
+
+    def fields(self, values: Values, models: Models) -> Sequence[Field]:
+        beams = "" if values["beams"] == DEFAULT_BEAMS else values["beams"]
+        counts = [DEFAULT_BEAMS, *map(str, range(1, MAX_BEAMS + 1))]
+        return (
+            Field("text", "Text", values["text"], rows=2, required=True),
+            Field("beams", "Beams", beams, options=counts),
+            Field("model", "Model", values["model"], options=list(models("decode"))),
+        )
+
+    async def answer(self, values: Values, context: Context) -> dict[str, Any]:
+        beams = "" if values["beams"] == DEFAULT_BEAMS else values["beams"]
+        form: StepsForm = context.form(StepsForm, {**values, "beams": beams})
+        _, pipeline = context.pipeline("decode", form.model)
+        (steps,), _ = await context.answers(pipeline, [form.text], field="text", beams=form.beams)
+        return document_values(steps.text, steps)
+
+
+class CorruptionPage(Page):
+    """A text as it is corrupted for pretraining."""
+
+    link = "Damaged text"
+    title = "A damaged text"
+    lead = (
+        "How T5, BART and MASS learn from raw text: some of it is taken away, the encoder "
+        "reads what is left, and the decoder learns to write what is missing."
+    )
+    button = "Damage it"
+    abilities = ("tokenize",)
+    computed_by = (damager,)
+
+    def fields(self, values: Values, models: Models) -> Sequence[Field]:
+        able = models("tokenize")
+        damage, model = _choices(values, able)
+        return (
+            Field("text", "Text", values["text"] or EXAMPLE_TEXT, rows=3, required=True),
+            Field("damage", "Damage", damage, options=list(NAMES.values())),
+            Field("seed", "Seed: each takes other tokens", values["seed"] or "0"),
+            Field("model", "Vocabulary of", model, options=list(able)),
+        )
+
+    async def answer(self, values: Values, context: Context) -> dict[str, Any]:
+        damage, model = _choices(values, context.models("tokenize"))
+        kinds = {label: kind for kind, label in NAMES.items()}
+        chosen = {"damage": kinds.get(damage, damage), "model": model}
+        form: CorruptionForm = context.form(CorruptionForm, {**values, **chosen})
+        _, pipeline = context.pipeline("tokenize", form.model)
+        (corrupted,) = await context.read(
+            [form.text],
+            context.check([form.text], "text"),
+            lambda part: [damaged(pipeline.tokenizer, t, form.damage, form.seed) for t in part],
+            lambda one: len(one.text),
+        )
+        context.charge(len(corrupted.text), 1)
+        following = {"text": form.text, "damage": form.damage, "seed": form.seed + 1}
+        address = f"/damage?{urlencode({**following, 'model': model})}"
+        fits = len(address) <= MAX_ADDRESS_CHARACTERS
+        return {
+            "figures": damage_figures(corrupted),
+            "link": (address, f"Seed {form.seed + 1}") if fits else None,
+        }
+
+
+def _choices(values: Values, models: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the label of a corruption, or an unknown value, and the model.
+
+    Default: the first corruption whose special tokens some vocabulary has, and the first model
+    whose vocabulary has them.
+    """
+    labels = {str(kind): label for kind, label in NAMES.items()}
+    able = {label: _with_marks(kind, models) for kind, label in NAMES.items()}
+    damage = labels.get(values["damage"], values["damage"])
+    damage = damage or next(label for label, names in able.items() if names)
+    return damage, values["model"] or next(iter(able.get(damage, [])), "")
+
+
+def _with_marks(damage: Damage, models: Mapping[str, Any]) -> list[str]:
+    """Return the models whose vocabularies have the special tokens of a corruption."""
+    able = []
+    for name, pipeline in models.items():
+        with contextlib.suppress(TokenizerError):
+            marks_of(damage, pipeline.tokenizer)
+            able.append(name)
+    return able

@@ -1,0 +1,300 @@
+"""Routes of models that generate text: completions and chat of OpenAI, and translation."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from bertkit.checkpoint.directory import Loaded
+from bertkit.errors import DataError, TokenizerError
+from bertkit.extensions.generation import openai_types as types
+from bertkit.extensions.generation.chat_format import ChatFormat, Message
+from bertkit.extensions.generation.continuous_batching import LiveText
+from bertkit.extensions.generation.pipeline import Generate, GeneratedText, Prompt, merge_decoding
+from bertkit.models.decoding import Decoding
+from bertkit.pipelines.supported import SupportedPipelines
+from bertkit.tasks import name_in
+from bertkit.view.figures import Figure, Share, Table
+from bertkit.web import Context, Panel, Route
+
+DEFAULT_TOKENS = 256
+"""Default maximum number of tokens of a text."""
+
+Choose = Callable[[int, str, str | None], Any]
+"""Function of an index, a text, and why it ended, that returns a choice of the response."""
+
+PANEL_TOKENS = 100
+"""Maximum number of tokens of a text that a page shows."""
+
+
+async def completions(ask: types.CompletionAsk, context: Context) -> Any:
+    """Generate text from a prompt, as in OpenAI's API."""
+    prompts = [ask.prompt] if isinstance(ask.prompt, str) else ask.prompt
+    sizes = context.check(prompts, "prompt")
+    name, texts = await _begin(ask, context, "write", prompts, sizes)
+
+    def choice(index: int, text: str, reason: str | None) -> Any:
+        return types.Choice(index=index, text=text, finish_reason=reason)
+
+    head = {"id": f"cmpl-{context.id}", "object": "text_completion", "model": name}
+    if ask.stream:
+        return await _stream(ask, context, texts, head, choice, [])
+    return await _whole(context, texts, head, choice)
+
+
+async def chat_completions(ask: types.ChatAsk, context: Context) -> Any:
+    """Generate the next message of a conversation, as in OpenAI's API."""
+    sizes = context.check([message.content for message in ask.messages], "messages")
+    name, texts = await _begin(ask, context, "chat", [ask.messages], [sum(sizes)])
+
+    def whole(index: int, text: str, reason: str | None) -> Any:
+        message = Message("assistant", text)
+        return types.ChatChoice(index=index, message=message, finish_reason=reason)
+
+    def part(index: int, text: str, reason: str | None) -> Any:
+        return {"index": index, "delta": {"content": text}, "finish_reason": reason}
+
+    role = {"role": "assistant", "content": ""}
+    roles = [{"index": index, "delta": role, "finish_reason": None} for index in range(len(texts))]
+
+    head = {"id": f"chatcmpl-{context.id}", "object": "chat.completion", "model": name}
+    if ask.stream:
+        chunk = {**head, "object": "chat.completion.chunk"}
+        return await _stream(ask, context, texts, chunk, part, roles)
+    return await _whole(context, texts, head, whole)
+
+
+async def translate(ask: types.TranslateAsk, context: Context) -> Any:
+    """Translate texts, or generate what else an encoder-decoder model was trained for."""
+    one = isinstance(ask.inputs, str)
+    texts = [ask.inputs] if isinstance(ask.inputs, str) else ask.inputs
+    _, pipeline = context.pipeline("translate", ask.model)
+    answers, _ = await context.answers(pipeline, texts, field="inputs", beams=ask.beams)
+    bare = [msgspec.structs.replace(answer, each=[]) for answer in answers]
+    return context.reply(bare[0] if one else bare)
+
+
+async def _begin(
+    ask: types.WriteAsk,
+    context: Context,
+    ability: str,
+    prompts: Sequence[Prompt],
+    sizes: Sequence[int],
+) -> tuple[str, list[LiveText]]:
+    """Start to generate `n` texts per prompt; return the name of the model, and the texts.
+
+    Raises:
+        RequestError: If the request exceeds a limit.
+        DataError: If a prompt leaves no space for new tokens.
+    """
+    name, pipeline = context.pipeline(ability, ask.model)
+    assert isinstance(pipeline, Generate)
+    context.batcher.room(client=context.client)
+    stop = [ask.stop] if isinstance(ask.stop, str) else ask.stop
+    rules = pipeline.rules(prompts, stop)
+    decoding = _decoding(ask, pipeline)
+    read = await context.read(prompts, sizes, pipeline.requests, lambda one: one.tokens)
+    requests = [replace(request, number=number) for request in read for number in range(ask.n)]
+    texts = [
+        LiveText(pipeline, request, decoding, rules, stop, context.client) for request in requests
+    ]
+    cost = sum(text.cost for text in texts)
+    context.batcher.room(cost, context.client)
+    context.charge(cost, len(texts))
+    context.batcher.write(pipeline, texts)
+    return name, texts
+
+
+def _decoding(ask: types.WriteAsk, pipeline: Generate) -> Decoding:
+    """Return the settings of the model directory, changed by those of the request.
+
+    Raises: ConfigError for settings that cannot be combined.
+    """
+    base = pipeline.loaded.generation.decoding
+    base = msgspec.structs.replace(base, beams=1, best=1, temperature=base.temperature or 1.0)
+    given = {
+        "max_tokens": ask.max_completion_tokens or ask.max_tokens,
+        **{name: getattr(ask, name) for name in ("temperature", "top_p", "top_k", "min_p", "seed")},
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    return merge_decoding(base, {"max_tokens": base.max_tokens or DEFAULT_TOKENS, **changes})
+
+
+def _reason(ended: str) -> str:
+    return "length" if ended == "length" else "stop"
+
+
+def _usage(texts: Sequence[LiveText], written: int) -> types.WrittenUsage:
+    read = sum(text.tokens for text in texts)
+    return types.WrittenUsage(read, written, read + written)
+
+
+async def _whole(
+    context: Context,
+    texts: Sequence[LiveText],
+    head: dict[str, Any],
+    choice: Choose,
+) -> Any:
+    choices, written = [], 0
+    try:
+        for index, text in enumerate(texts):
+            pieces = [piece async for piece in text.pieces()]
+            last = pieces[-1]
+            assert last.ended is not None
+            whole = "".join(piece.text for piece in pieces)
+            choices.append(choice(index, whole, _reason(last.ended)))
+            written += last.tokens
+    finally:
+        context.batcher.leave(texts)
+    head = {**head, "created": int(time.time())}
+    answer = types.Completion(**head, choices=choices, usage=_usage(texts, written))
+    return context.reply(answer)
+
+
+async def _stream(
+    ask: types.WriteAsk,
+    context: Context,
+    texts: Sequence[LiveText],
+    head: dict[str, Any],
+    choice: Choose,
+    first_choices: Sequence[Any],
+) -> Any:
+    """Stream the texts, one after another, as server-sent events, after the first choices.
+
+    The response starts when the model has generated something; until then it can be an error.
+    """
+    head = {**head, "created": int(time.time())}
+
+    def event(content: Any) -> bytes:
+        return b"data: " + msgspec.json.encode({**head, **content}) + b"\n\n"
+
+    async def events() -> AsyncGenerator[bytes]:
+        written = 0
+        try:
+            for index, text in enumerate(texts):
+                async for piece in text.pieces():
+                    if piece.text:
+                        yield event({"choices": [choice(index, piece.text, None)]})
+                    if piece.ended is not None:
+                        yield event({"choices": [choice(index, "", _reason(piece.ended))]})
+                        written += piece.tokens
+            if ask.stream_options is not None and ask.stream_options.include_usage:
+                yield event({"choices": [], "usage": _usage(texts, written)})
+            yield b"data: [DONE]\n\n"
+        finally:
+            context.batcher.leave(texts)
+
+    rest = events()
+    first = await anext(rest)
+
+    async def body() -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(rest):
+            for one in first_choices:
+                yield event({"choices": [one]})
+            yield first
+            async for one in rest:
+                yield one
+
+    return context.stream(body())
+
+
+# ---- Panels
+
+
+def written(answered: Sequence[GeneratedText], text: str, other: str) -> Figure:
+    """Return the figure of a generated text, with the probability of each token."""
+    (generated,) = answered
+    cut = " It was cut here." if generated.ended == "length" else ""
+    rows = [(repr(one.text)[1:-1], Share(one.probability)) for one in generated.each]
+    caption = "Its tokens, and how likely the model found each"
+    table = Table(caption, rows, ("token", "probability"))
+    return Figure("Text", f"{generated.text}{cut}", [table])
+
+
+def conversation(text: str, before: str) -> list[Message]:
+    """Return the messages of a conversation, from the last one and the lines before it.
+
+    Raises:
+        DataError: If the number of lines is odd.
+    """
+    turns = [line.strip() for line in before.splitlines() if line.strip()]
+    if len(turns) % 2:
+        raise DataError("the second box ends with your own line; it has two for each turn")
+    said = [Message("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns)]
+    return [*said, Message("user", text)]
+
+
+def chat_pipeline(model: SupportedPipelines) -> Generate | None:
+    """Return the pipeline of a model that generates messages of conversations."""
+    writer = model.pipelines.get("write")
+    if not isinstance(writer, Generate):
+        return None
+    task = name_in(writer.loaded.settings, writer.loaded.model.heads)
+    return writer if task in ("chat", "dpo") or _has_template(writer.loaded) else None
+
+
+def _has_template(loaded: Loaded) -> bool:
+    """Return whether the tokenizer has a supported chat template."""
+    try:
+        return ChatFormat(loaded.tokenizer).kind != "plain"
+    except TokenizerError:
+        return False
+
+
+COMPLETIONS = Route(
+    "/v1/completions",
+    completions,
+    types.Completion[types.Choice],
+    types.CompletionAsk,
+    "write",
+    panel=Panel(
+        "What comes next",
+        "The beginning of a text",
+        written,
+        Generate.run,
+        options={"max_tokens": PANEL_TOKENS},
+        example=("the beginning of a story", "Once upon a time"),
+    ),
+)
+
+CHAT_COMPLETIONS = Route(
+    "/v1/chat/completions",
+    chat_completions,
+    types.Completion[types.ChatChoice],
+    types.ChatAsk,
+    "chat",
+    pipelines={"chat": chat_pipeline},
+    panel=Panel(
+        "Chat",
+        "What you say",
+        written,
+        Generate.run,
+        other="What was said before, line by line: you, the model, you, …",
+        items=lambda text, other: [conversation(text, other)],
+        options={"max_tokens": PANEL_TOKENS},
+        example=("a question", "What is the capital of France?"),
+    ),
+)
+
+TRANSLATION = Panel(
+    "Translation, or a summary",
+    "Text",
+    written,
+    Generate.run,
+    example=("a short sentence", "A man reads a book."),
+)
+
+TRANSLATE = Route(
+    "/translate",
+    translate,
+    GeneratedText,
+    types.TranslateAsk,
+    "translate",
+    many=True,
+    panel=TRANSLATION,
+)

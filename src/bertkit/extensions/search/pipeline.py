@@ -1,0 +1,76 @@
+"""Pipeline of searches in a store, for a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bertkit.extensions.search.searcher import Searcher
+from bertkit.extensions.search.store import Hit, conditions
+from bertkit.nn.precision import Inference
+from bertkit.pipelines import Embed, Work
+from bertkit.text.long_texts import Long
+
+PASSAGE_TOKENS = 4
+"""Cost of a document that is found, in tokens. A search of the best thousand takes as long as a
+whole batch, which it then is."""
+
+HIT_BYTES = 4096
+"""Bytes of memory of a document that is found."""
+
+
+class SearchPipeline:
+    """Search the documents of a store.
+
+    Args:
+        store: Path or address of the store.
+        precision: Precision of the embedding model.
+        device: Device of the embedding model.
+    """
+
+    def __init__(self, store: str, precision: Inference, device: str) -> None:
+        self.searcher = Searcher(store, precision=precision, device=device)
+        embed = self.searcher.embed
+        assert isinstance(embed, Embed)  # A store is made with a model.
+        self.embed, self.policies = embed, embed.policies
+
+    def prepare(
+        self,
+        queries: Sequence[str],
+        *,
+        long: Long,
+        top: int = 10,
+        where: Sequence[str] = (),
+        hybrid: bool = False,
+        min_score: float | None = None,
+    ) -> list[Work]:
+        """Return the work of each query. `run` searches them one after another.
+
+        Raises:
+            ConfigError: If a condition is on a field that the store does not have.
+        """
+        conditions(where, self.searcher.store.spec.fields)
+        options = {"top": top, "where": tuple(where), "hybrid": hybrid, "min_score": min_score}
+        works = self.embed.prepare(queries, long=long)
+        return [
+            replace(
+                work,
+                item=(_truncated(query, work), options),
+                more=PASSAGE_TOKENS * top,
+                answer_bytes=HIT_BYTES * top,
+            )
+            for query, work in zip(queries, works, strict=True)
+        ]
+
+    def run(self, works: Sequence[Work]) -> list[list[Hit]]:
+        """Return the best documents of each query."""
+        return [
+            self.searcher(query, long="truncate", **options)
+            for query, options in (work.item for work in works)
+        ]
+
+
+def _truncated(query: str, work: Work) -> str:
+    """Return the part of a query that the model reads; only its words are searched for, too."""
+    encoding = work.features[0].encoding
+    return query[: int(encoding.offsets[:, 1].max(initial=0))] if encoding.truncated else query

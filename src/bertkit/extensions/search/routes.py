@@ -1,0 +1,58 @@
+"""Route of searches in the store of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from bertkit.extensions.search.searcher import Searcher
+from bertkit.extensions.search.store import Hit
+from bertkit.view.figures import Figure, Marked, Table
+from bertkit.web import Context, Cut, Panel, Route, Text
+
+PANEL_DOCUMENTS = 10
+"""Number of documents that a page shows."""
+
+
+class SearchAsk(Cut, frozen=True, kw_only=True):
+    EXAMPLE: ClassVar = {"query": "wings at high speed", "top": 3}
+
+    query: Text
+    top: Annotated[int, Meta(ge=1, le=1000)] = 10
+    where: Annotated[tuple[Annotated[str, Meta(max_length=1000)], ...], Meta(max_length=32)] = ()
+    """Conditions such as year>=1960. A document must satisfy all of them."""
+    hybrid: bool = False
+    """Whether to combine the search by embeddings with a search by words."""
+    min_score: float | None = None
+    """Lowest score of a hit."""
+
+
+async def search(ask: SearchAsk, context: Context) -> Any:
+    """Search the documents of the store; each hit is the best passage of a document."""
+    _, pipeline = context.pipeline("search", ask.model)
+    options = {name: getattr(ask, name) for name in ("top", "where", "hybrid", "min_score")}
+    (hits,), cut = await context.answers(pipeline, [ask.query], field="query", ask=ask, **options)
+    return context.reply(hits, cut)
+
+
+def hits_figure(answered: Sequence[list[Hit]], text: str, other: str) -> Figure:
+    """Return the table of the documents that a query finds, with their best passages."""
+    (hits,) = answered
+    rows = [(hit.id, hit.score, Marked(hit.text)) for hit in hits]
+    caption = "The best passage of each document." if rows else "Nothing is found."
+    table = Table("Documents", rows, ("document", "score", "passage"))
+    return Figure("Documents", caption, [table])
+
+
+PANEL = Panel(
+    "Search",
+    "Query",
+    hits_figure,
+    Searcher.__call__,
+    options={"top": PANEL_DOCUMENTS, "where": [], "hybrid": False},
+    example=("a query in a few words", "how does it work?"),
+)
+
+SEARCH = Route("/search", search, list[Hit], SearchAsk, "search", panel=PANEL)

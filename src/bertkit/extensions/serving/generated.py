@@ -1,0 +1,125 @@
+"""Routes and panels of pipelines, from the types that the pipelines define."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, cast
+
+import msgspec
+from msgspec import Meta
+
+from bertkit.config import explained
+from bertkit.extensions.serving.answers import lines_of, record
+from bertkit.extensions.serving.request_context import RequestContext
+from bertkit.extensions.serving.schema import Pair
+from bertkit.web import ROUTES, Cut, Panel, Route, Text, Texts, invalid
+
+
+def is_object(item: Any) -> bool:
+    """Return whether items of this type are objects in JSON."""
+    return isinstance(item, type) and issubclass(item, msgspec.Struct)
+
+
+# ---- Routes
+
+
+class PairsAsk(Cut, frozen=True, kw_only=True):
+    """Request of a pipeline of pairs."""
+
+    inputs: Annotated[list[Text | Pair], Meta(min_length=1)]
+    """A pair [a, b], or a list of pairs."""
+
+    def __post_init__(self) -> None:
+        # msgspec does not support unions of two types of lists.
+        texts = sum(isinstance(part, str) for part in self.inputs)
+        if texts and not texts == len(self.inputs) == 2:
+            raise invalid("expected a pair [a, b], or a list of pairs", "inputs")
+
+
+def request_type(name: str, pipeline: Any) -> type[Cut]:
+    """Return the type of the requests of a pipeline: `inputs`, and its options."""
+    base: type[Cut] = Cut
+    item: Any = pipeline.item
+    example, texts = pipeline.example, explained(pipeline.options)
+    fields: list[Any] = [
+        (one.name, Annotated[one.type, Meta(description=texts.get(one.name, ""))], one.default)
+        for one in msgspec.structs.fields(pipeline.options)
+    ]
+    if item is str:
+        fields.append(("inputs", Texts))
+    elif is_object(item):
+        fields.append(("inputs", item | Annotated[list[item], Meta(min_length=1)]))
+        example = dict(zip(item.__struct_fields__, example, strict=True))
+    else:
+        base = PairsAsk
+    title, namespace = name.title().replace("-", ""), {"EXAMPLE": {"inputs": example}}
+    kind = msgspec.defstruct(
+        f"{title}Ask", fields, bases=(base,), namespace=namespace, frozen=True, kw_only=True
+    )
+    return cast("type[Cut]", kind)
+
+
+def inputs_of(ask: Any, item: Any) -> tuple[list[Any], bool]:
+    """Return the items of a request, and whether the request contains a list of items."""
+    is_pair = item is not str and not is_object(item)
+    many = isinstance(ask.inputs, list) and not (is_pair and isinstance(ask.inputs[0], str))
+    items = ask.inputs if many else [ask.inputs]
+    if item is str:
+        return items, many
+    return [tuple(one) if is_pair else msgspec.structs.astuple(one) for one in items], many
+
+
+def pipeline_routes(pipelines: Mapping[str, Any]) -> list[Route]:
+    """Return the routes of pipelines that define their types, except at paths of other routes."""
+    return [
+        pipeline_route(name, pipeline)
+        for name, pipeline in pipelines.items()
+        if f"/{name}" not in ROUTES and getattr(pipeline, "example", None) is not None
+    ]
+
+
+def pipeline_route(name: str, pipeline: Any) -> Route:
+    """Return the route of a pipeline, at its name."""
+    item, options = pipeline.item, msgspec.structs.fields(pipeline.options)
+
+    async def predictions(ask: Any, context: RequestContext) -> Any:
+        items, many = inputs_of(ask, item)
+        _, pipeline = context.pipeline(name, ask.model)
+        chosen = {option.name: getattr(ask, option.name) for option in options}
+        answers, cut = await context.answers(pipeline, items, field="inputs", ask=ask, **chosen)
+        return context.reply(answers if many else answers[0], cut)
+
+    summary, _, _ = (inspect.getdoc(getattr(pipeline, "task", pipeline)) or "").partition("\n\n")
+    predictions.__name__, predictions.__doc__ = name.replace("-", "_"), summary.replace("\n", " ")
+    request = request_type(name, pipeline)
+    return Route(f"/{name}", predictions, pipeline.prediction, request, name, many=True)
+
+
+# ---- Panels
+
+
+def pipeline_panel(name: str, pipeline: Any) -> Panel:
+    """Return the panel of a pipeline, whose items have at most two fields."""
+    first, *others = ["text"] if pipeline.item is str else ["text", "second text"]
+    if is_object(pipeline.item):
+        first, *others = pipeline.item.__struct_fields__
+    example = [pipeline.example] if isinstance(pipeline.example, str) else [*pipeline.example]
+    several = not all(isinstance(part, str) for part in example)
+    label = "".join(others).capitalize()
+
+    def items(text: str, other: str) -> Sequence[Any]:
+        if not others:
+            return [text]
+        return [(text, lines_of(other) if several else other)]
+
+    return Panel(
+        name.replace("-", " ").capitalize(),
+        first.capitalize(),
+        record,
+        type(pipeline).run,
+        ("an example", *(t if isinstance(t, str) else "\n".join(t) for t in example)),
+        other=f"{label}, a line each" if several else label,
+        items=items,
+        form=pipeline.options,
+    )

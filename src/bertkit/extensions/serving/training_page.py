@@ -1,0 +1,85 @@
+"""Web page of the curves of runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bertkit.errors import BertkitError
+from bertkit.extensions.serving.forms import answered
+from bertkit.extensions.serving.run_figures import run_figures, samples_figure
+from bertkit.recipes.inspect_corpus import readable, samples_of_run
+from bertkit.storage import distinct_names
+from bertkit.view.figures import Figure
+from bertkit.view.runs import RunView, find_runs, read_run
+from bertkit.web import invalid
+
+REFRESH_SECONDS = 5
+"""Seconds after which a page of a run that is not finished reloads."""
+
+SAMPLES, SAMPLED = 3, 4
+"""Number of training samples that are shown of a run, and number of such runs."""
+
+LINKS = {
+    "yes": ("/training?live=no", "Stop asking again"),
+    "no": ("/training", "Ask again by itself"),
+}
+"""Link of the page while it reloads, and while it does not."""
+
+
+class TrainingPage:
+    """The page of the runs in these directories."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = folders
+        self.samples: dict[Path, list[str]] = {}
+
+    async def show(self, request: Request, page: Callable[..., str]) -> Response:
+        """Return the response; `page` renders a page from the values of its template."""
+        live = request.query_params.get("live", "yes")
+        if live not in LINKS:
+            raise invalid("expected yes or no", "live")
+
+        shown = partial(
+            page,
+            title="Runs",
+            lead="How runs learn, side by side: their loss on what they learn from, and on "
+            "what they never see. While one of them learns the page asks again every few seconds.",
+            computed_by=[read_run, readable],
+        )
+
+        async def drawn() -> str:
+            try:
+                read, figures, alerts = await asyncio.to_thread(self.read_runs)
+            except BertkitError as error:
+                raise invalid(str(error), "run") from None
+            if not any(run.learns for run in read):
+                return shown(figures=figures, alerts=alerts)
+            link = LINKS[live]
+            refresh = REFRESH_SECONDS if live == "yes" else None
+            return shown(figures=figures, alerts=alerts, link=link, refresh=refresh)
+
+        return await answered(shown, drawn())
+
+    def read_runs(self) -> tuple[list[RunView], list[Figure], list[str]]:
+        """Return the runs, their figures and samples, and messages about damaged files."""
+        folders = find_runs(self.folders)
+        names = distinct_names(folders)
+        read = [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
+        alerts = [sentence for run in read for sentence in run.damaged]
+        figures = run_figures(read)
+        sampled = list(zip(folders, read, strict=True))[:SAMPLED]
+        for folder, run in sampled:
+            if folder not in self.samples:  # They do not change during a run.
+                try:
+                    self.samples[folder] = samples_of_run(run.record, SAMPLES)
+                except BertkitError as error:
+                    alerts.append(f"{folder}: no samples are shown: {error}")
+            if self.samples.get(folder):
+                figures.append(samples_figure(run, self.samples[folder]))
+        return read, figures, alerts

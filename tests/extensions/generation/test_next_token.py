@@ -1,0 +1,38 @@
+"""The most probable next tokens of causal language models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.parity.test_decoders import writer as writer  # the fixture
+
+import bertkit
+from bertkit.extensions.generation.next_token import NextToken
+from bertkit.view.token_text import likeliest
+
+TEXTS = ["The class", "A statement that is longer than the first", ""]
+
+
+def test_candidates_match_transformers(writer: tuple[object, bertkit.Loaded]) -> None:
+    theirs, loaded = writer
+    pipeline, tokenizer = NextToken(loaded), loaded.tokenizer
+    texts = TEXTS if tokenizer.ends else TEXTS[:2]  # nothing stands before a text of GPT's
+    answers = pipeline(texts, top=5)
+    for text, answer in zip(texts, answers, strict=True):
+        ids = tokenizer.ids([text])[0]
+        ids = ids if len(ids) else np.array([tokenizer.eos])
+        with torch.no_grad():
+            logits = theirs(torch.from_numpy(ids)[None]).logits[0, -1]  # type: ignore[operator]
+        expected = likeliest(tokenizer, torch.softmax(logits, -1), 5)
+        assert [one.token for one in answer] == [one.token for one in expected]
+        scores = [one.score for one in expected]
+        np.testing.assert_allclose([one.score for one in answer], scores, atol=1e-5)
+        alone = pipeline([text], top=2)
+        assert [one.token for one in alone[0]] == [one.token for one in answer[:2]]
+    assert len({answer[0].score for answer in answers}) == len(texts)  # the control: texts differ
+
+
+def test_text_that_fills_the_model_is_rejected(writer: tuple[object, bertkit.Loaded]) -> None:
+    with pytest.raises(bertkit.BertkitError, match="fills the model"):
+        NextToken(writer[1])(["a b " * 200])

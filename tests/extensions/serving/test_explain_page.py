@@ -1,0 +1,29 @@
+"""Examples are forms that the pages answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertkit.extensions.serving.explain_page import LOOKS, MASKED, ExplainPage
+from bertkit.view.figures import Example
+from bertkit.view.page import FILES
+
+
+def examples(models: Sequence[str], able: Sequence[str]) -> Sequence[Example]:
+    names = {"explain": models, "fill-mask": able}
+    return ExplainPage().examples(lambda pipeline: dict.fromkeys(names[pipeline]))
+
+
+def test_examples_of_masked_words_name_a_model_that_fills_them() -> None:
+    assert examples(["a", "b"], []) == LOOKS
+    assert examples(["a", "b"], ["b", "a"]) == (*LOOKS, *MASKED)
+    for models, able, named in ((["a", "b"], ["a"], "a"), (["a", "b", "c"], ["c", "b"], "b")):
+        chosen = [one.values.get("model") for one in examples(models, able)]
+        assert chosen == [None] * len(LOOKS) + [named] * len(MASKED)
+
+
+def test_what_is_to_be_seen_is_a_part_of_the_page() -> None:
+    page = (FILES / "explain.html").read_text(encoding="utf-8")
+    for example in (*LOOKS, *MASKED):
+        assert f'<section id="{example.part}"' in page
+        assert {*example.values} <= {"text", "pair"}

@@ -1,0 +1,91 @@
+"""The web page of runs shows their curves and samples."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.extensions.conftest import Server
+from tests.extensions.serving.test_pages import rows
+
+from bertkit.extensions.serving.models import ModelRegistry
+from bertkit.extensions.serving.training_page import REFRESH_SECONDS
+from bertkit.recipes.prepare import prepare
+from bertkit.recipes.pretrain import pretrain
+from bertkit.text.vocabulary_training import train
+
+
+def run_folder(place: Path, lines: list[dict[str, Any]], steps: int = 100) -> Path:
+    place.mkdir()
+    record = {"config": {"train": {"steps": steps}}}
+    (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (place / "journal.jsonl").write_text(text, encoding="utf-8")
+    return place
+
+
+def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"step": n, "loss": 5 - n / 50, "learning_rate": 1e-4} for n in (10, 20, 30)
+    ]
+    lines += [{"step": n, "held_out": {"mlm": 4.0 - n / 100}} for n in (20, 30)]
+    one = run_folder(tmp_path / "one", lines)
+    two = run_folder(tmp_path / "two <b>", lines[:2], steps=20)
+    client = server(at=ModelRegistry([], None), runs=[one, two])
+    assert client.get("/", follow_redirects=False).headers["location"] == "/training"
+    unable = client.get("/word", params={"word": "a", "texts": "a\nb a"})
+    assert unable.url.path == "/training"
+    assert client.get("/ask", params={"text": "a"}).url.path == "/training"
+    found = client.get("/training").text
+    assert f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' in found
+    assert rows(found) == [
+        ["one", "30 of 100", "learns", "4.400", "mlm 3.700"],
+        ["two &lt;b&gt;", "20 of 20", "done", "4.600", ""],
+        ["train.steps", "100", "20"],
+    ]
+    assert found.count('class="chart"') == 3  # loss, held out, learning rate
+    assert "two <b>" not in found
+    with (one / "journal.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": 100, "loss": 3.0}) + '\n{"step": 1')  # a line half written
+    done = client.get("/training").text
+    assert "refresh" not in done
+    assert rows(done)[0][:3] == ["one", "100 of 100", "done"]
+    (one / "run.json").unlink()
+    gone = client.get("/training")
+    assert gone.status_code == 422
+    assert "no run learns here" in gone.text
+
+
+def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(english[:8]), encoding="utf-8")
+    tokenizer = train([text.read_text(encoding="utf-8")], kind="wordpiece", size=200)
+    corpus = prepare([text], tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
+    settings = {
+        "model": {"layers": 1, "hidden": 16, "heads": 2, "intermediate": 32, "max_positions": 32},
+        "sampling": {"length": 24, "pairs": "none"},
+        "train": {"steps": 4, "batch_size": 4, "log_every": 1, "precision": "fp32"},
+    }
+    pretrain(settings, corpus=corpus, out=tmp_path / "run")
+    client = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
+    found = client.get("/training").text
+    assert "Samples of run" in found
+    assert rows(found)[0][:3] == ["run", "4 of 4", "done"]
+    record = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    for config in ({"train": {"steps": "4"}}, {"sampling": 3}, {"model": [1]}, {"family": "x"}):
+        damaged = json.dumps({**record, "config": {**record["config"], **config}})
+        (tmp_path / "run" / "run.json").write_text(damaged, encoding="utf-8")
+        shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")
+        assert shown.status_code == 200
+        assert "no samples are shown: " in shown.text
+    (tmp_path / "run" / "run.json").write_bytes(b"\xff")
+    (tmp_path / "run" / "journal.jsonl").write_bytes(b'[1]\n{"step": "1"}\n{"step": 3}\n')
+    shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")
+    assert shown.status_code == 200
+    assert "2 lines are damaged, and left out" in shown.text
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    shutil.rmtree(corpus)
+    alone = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
+    assert "Samples of run" not in alone.get("/training").text
