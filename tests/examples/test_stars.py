@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,12 @@ from bertkit.errors import CheckpointError, ConfigError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "stars"
 WORDS = ["dire", "fair", "fine"]
+
+KEYWORDS = """
+import sys, bertkit, msgspec
+keywords = bertkit.pipeline("keywords", sys.argv[1])(sys.argv[2], top_k=3)
+print(msgspec.json.encode(keywords).decode())
+"""
 
 Run = Callable[..., str]
 
@@ -103,12 +110,7 @@ def test_finetune_trains_the_task(run_python: Run, model: Path, tmp_path: Path) 
 
 def test_pipeline_returns_keywords(run_python: Run, model: Path) -> None:
     text = "fine fair. Dire"
-    script = (
-        "import sys, bertkit, msgspec\n"
-        "keywords = bertkit.pipeline('keywords', sys.argv[1])(sys.argv[2], top_k=3)\n"
-        "print(msgspec.json.encode(keywords).decode())"
-    )
-    keywords = json.loads(run_python("-c", script, model, text))
+    keywords = json.loads(run_python("-c", KEYWORDS, model, text))
     phrases = ["fine", "fair", "fine fair", "Dire"]
     vectors = bertkit.pipeline("embed", model)([text, *phrases])
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -117,6 +119,68 @@ def test_pipeline_returns_keywords(run_python: Run, model: Path) -> None:
     assert [keyword["phrase"] for keyword in keywords] == best
     for keyword in keywords:
         assert keyword["score"] == pytest.approx(similarities[keyword["phrase"]], abs=1e-6)
+
+
+SERVER = """
+import json, sys
+from starlette.testclient import TestClient
+from bertkit.extensions.serving.admission import AdmissionMiddleware
+from bertkit.extensions.serving.app import install_app
+from bertkit.extensions.serving.batcher import Batcher
+from bertkit.extensions.serving.limits import ApiKeys, Limits
+from bertkit.extensions.serving.metrics import Metrics
+from bertkit.extensions.serving.models import ModelRegistry
+
+metrics = Metrics()
+batcher = Batcher(queue_tokens=1000, batch_tokens=100, metrics=metrics)
+admission = AdmissionMiddleware(limits=Limits(), keys=ApiKeys([]), metrics=metrics)
+install_app(admission, ModelRegistry([sys.argv[1]], None), batcher)
+with TestClient(admission) as client:
+    asked = {"inputs": ["fine fair. Dire", "fair"], "top_k": 3}
+    fields = {"what": "keywords", "text": "fine fair. Dire", "top_k": "3"}
+    results = {
+        "json": client.post("/keywords", json=asked).json(),
+        "error": client.post("/keywords", json={**asked, "top_k": 0}).json(),
+        "openapi": client.get("/openapi.json").json(),
+        "form": client.get("/ask", params={"what": "keywords"}).text,
+        "page": client.post("/ask", data=fields).text,
+    }
+batcher.close()
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def served(run_python: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Responses of a server with the package."""
+    pytest.importorskip("starlette", reason="pip install 'bertkit[serving]'")
+    shape = {"hidden": 32, "intermediate": 64, "length": 16}
+    folder = tmp_path_factory.mktemp("served") / "model"
+    tiny_folder(folder, tiny_tokenizer(WORDS), "mlm", **shape)
+    results: dict[str, Any] = json.loads(run_python("-c", SERVER, folder).splitlines()[-1])
+    results["keywords"] = json.loads(run_python("-c", KEYWORDS, folder, "fine fair. Dire"))
+    return results
+
+
+def test_server_has_a_route_of_the_pipeline(served: dict[str, Any]) -> None:
+    first, second = served["json"]
+    assert [one["phrase"] for one in first] == [one["phrase"] for one in served["keywords"]]
+    assert [one["phrase"] for one in second] == ["fair"]
+    assert served["error"]["field"] == "top_k"
+
+
+def test_openapi_describes_the_types_of_the_pipeline(served: dict[str, Any]) -> None:
+    schemas = served["openapi"]["components"]["schemas"]
+    assert served["openapi"]["paths"]["/keywords"]["post"]["description"].startswith("Find the")
+    assert set(schemas["Keyword"]["properties"]) == {"phrase", "score"}
+    assert schemas["KeywordsAsk"]["properties"]["top_k"]["description"]
+    assert schemas["KeywordsAsk"]["examples"] == [{"inputs": "The ship left Bergen in heavy rain."}]
+
+
+def test_web_form_has_the_options_of_the_pipeline(served: dict[str, Any]) -> None:
+    assert 'name="top_k"' in served["form"]
+    rows = re.findall(r'<th scope="row">(.*?)</th>', served["page"])
+    assert rows == [one["phrase"] for one in served["keywords"]]
 
 
 def test_family_matches_transformers(

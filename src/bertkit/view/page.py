@@ -161,13 +161,13 @@ def document_values(text: str, document: msgspec.Struct) -> dict[str, Any]:
 
 @cache
 def source(function: Callable[..., Any]) -> Source:
-    """Where in the repository something is computed, and how."""
+    """Return the code of a function, and its place in the repository or, of a package, its file."""
     function = inspect.unwrap(function)
-    package = Path(__file__).parents[1]
-    path = Path(inspect.getfile(function)).relative_to(package)
+    path, package = Path(inspect.getfile(function)), Path(__file__).parents[1]
+    is_own = path.is_relative_to(package)
+    place = f"src/bertkit/{path.relative_to(package).as_posix()}" if is_own else path.name
     lines, line = inspect.getsourcelines(function)
-    code = textwrap.dedent("".join(lines))
-    return Source(f"src/bertkit/{path.as_posix()}", line, function.__qualname__, code)
+    return Source(place, line, function.__qualname__, textwrap.dedent("".join(lines)))
 
 
 def refuse_place(path: Path) -> None:
