@@ -24,7 +24,7 @@ FOLDER = "extensions."
 
 CEILINGS = {
     "code lines of the core": 22_433,
-    "code lines": 37_108,
+    "code lines": 36_940,
     "imports from the core to extensions": 2,
     "imports between extensions": 2,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def make(name: str, root: Path, tiny: Path) -> Path:
     makers: dict[str, Callable[[Path], None]] = {
         "adapter": models.make_adapter,
         "elmo": models.make_elmo,
-        "elmo-task": models.make_elmo_task,
+        "elmo-features": models.make_word_features,
+        "vector-features": partial(models.make_word_features, elmo=False),
     }
     folder = root / name
     if name == "transformer":

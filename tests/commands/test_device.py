@@ -42,7 +42,7 @@ NO_DEVICE = {
     # Pretraining has the setting train.device.
     *("pretrain", "demo"),
     # These commands run on the CPU by design.
-    *("finetune elmo", "vectors", "export int8", "export tune"),
+    *("vectors", "export int8", "export tune"),
 }
 
 

@@ -16,12 +16,6 @@ from tests.factories import ELMO_OPTIONS, SPECIALS, tiny_elmo, tiny_model
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.directory import load, save
 from bertkit.extensions.classic.elmo_files import Softmax
-from bertkit.extensions.classic.elmo_task import (
-    Network,
-    new_network,
-    save_elmo_task,
-    vectors_beside,
-)
 from bertkit.families import BERT, FAMILIES
 from bertkit.models.lora import LoRA, add_lora
 from bertkit.models.model import build
@@ -124,15 +118,20 @@ def use_elmo(folder: Path) -> None:
     pipeline("fill-gap", folder)(["a ___ bc"])
 
 
-def make_elmo_task(folder: Path) -> None:
-    elmo, file = folder.with_name("elmo-of-task"), folder.with_name("elmo-vectors.txt")
-    vectors = Vectors(["a", "good"], np.ones((2, 3), np.float32))
-    vectors.save(file)
+def make_word_features(folder: Path, elmo: bool = True) -> None:
+    start = folder.with_name("features-of-task")
+    if elmo:
+        tiny_elmo(start)
+    else:
+        start.mkdir()
+    Vectors(["a", "good"], np.ones((2, 3), np.float32)).save(start / "vectors.txt")
+    (start / "config.json").write_text('{"model_type": "word-features", "hidden_size": 8}')
     task = find("classify").restore(["no", "yes"], {})
-    shape = Network(width=4)
-    states = torch.zeros(ELMO_OPTIONS["lstm"]["n_layers"] + 1, 0, 12)  # type: ignore[index]
-    features, head = new_network(task, states, shape, beside=vectors_beside(vectors, []))
-    save_elmo_task(folder, tiny_elmo(elmo), task, features, head, shape, {}, file)
+    loaded = load(start, heads={"classify": task.build_head}, labels=task.labels)
+    save(
+        folder, loaded.model, loaded.tokenizer, loaded.family,
+        labels=task.labels, settings=task.settings(),
+    )  # fmt: skip
 
 
 # ---- Tokenizers and word vectors

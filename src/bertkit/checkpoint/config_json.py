@@ -16,13 +16,14 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 def read_config(
-    path: Path, settings: Mapping[str, Any]
+    path: Path, settings: Mapping[str, Any], family: Family | None = None
 ) -> tuple[Family, TransformerConfig, TransformerConfig | None]:
     """Return the family, and the shapes of the encoder and of the decoder.
 
     Args:
         path: File of the settings, for messages.
         settings: Content of config.json.
+        family: Default: the family of `model_type`.
 
     Raises:
         CheckpointError: If the family or the shape is not supported, or code would have to run.
@@ -33,7 +34,7 @@ def read_config(
             f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
             "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
         )
-    family = family_of(kind)
+    family = family or family_of(kind)
     if family is None:
         known = ", ".join(FAMILIES)
         has = OTHERS.get(kind) if isinstance(kind, str) else None

@@ -45,7 +45,7 @@ from bertkit.data.labels import listed
 from bertkit.errors import CheckpointError, did_you_mean
 from bertkit.families import Family
 from bertkit.models.config import TransformerConfig
-from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
+from bertkit.models.model import HEADS, LABELLED, OURS, Encoder, HeadMaker, Model, empty
 from bertkit.nn.pooling import Pool, Pooling
 from bertkit.storage import write_json, writing
 from bertkit.synonyms import check_keywords
@@ -166,6 +166,10 @@ class Stored:
     pooling: Pooling | None = None
     length: int | None = None
     """Maximum number of tokens of an embedding model."""
+    family: Family | None = None
+    """Default: the family of the `model_type` in the settings."""
+    build: Callable[[TransformerConfig], Encoder] | None = None
+    """Function that returns the encoder. Default: the encoder of the configuration."""
 
     def file(self, name: str) -> Path:
         """Return the path of a file, or of the one file that contains all parts."""
@@ -210,9 +214,9 @@ def load(
     say_unfinished(folder)
     adapter = read_adapter(folder)
     base = folder if adapter is None else adapter.base
-    stored = open_format(base).stored()
+    stored = open_format(base).trainable() if heads else open_format(base).stored()
     pooling, settings, path = stored.pooling, stored.settings, stored.file("config.json")
-    family, config, decoder = read_config(path, settings)
+    family, config, decoder = read_config(path, settings, stored.family)
     if pooling is not None and not pooling.reads(config.hidden):
         raise CheckpointError(
             f"{folder}: its dense layer reads vectors of another width than {config.hidden}, its "
@@ -245,7 +249,9 @@ def load(
         )
     if outputs == saved_labels:
         _check_labels(outputs, [h for h in wanted if h in saved_heads], family, weights, path)
-    model = empty(config, wanted, labels=outputs, decoder=decoder, pooling=pooling)
+    model = empty(
+        config, wanted, labels=outputs, decoder=decoder, pooling=pooling, build=stored.build
+    )
     for head in wanted:
         named = head in LABELLED or head not in HEADS
         if head not in saved_heads or (named and outputs != saved_labels):  # on the old pooler

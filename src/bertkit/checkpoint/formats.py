@@ -37,7 +37,8 @@ SINGLE_FILES: Mapping[str, str] = {"gguf": "*.gguf", "word-vectors": "*"}
 
 DIRECTORIES: Mapping[str, tuple[str, ...]] = {
     "exported": ("export.json",),
-    "elmo-task": ("task.json", "*options.json"),
+    "elmo-features": ("config.json", "*options.json"),
+    "vector-features": ("config.json", "vectors.txt*"),
     "adapter": ("adapter_config.json", "!model.safetensors", "!model.safetensors.index.json"),
     "transformer": ("config.json",),
     "sentence-transformers": ("modules.json",),
@@ -132,6 +133,10 @@ class ModelFormat:
     def stored(self) -> Any:
         """Return the settings, weights, and tokenizer of a Transformer."""
         raise self.mismatch("a Transformer")
+
+    def trainable(self) -> Any:
+        """Return the same of a model to fine-tune, with new weights if it has none."""
+        return self.stored()
 
     def load_embedder(self, settings: LoadSettings) -> Any:
         """Load the model to compute embeddings of texts."""

@@ -29,7 +29,6 @@ COMMANDS = {
     "finetune chat": "extensions.generation.tasks.chat:Chat",
     "finetune dpo": "extensions.generation.tasks.dpo:Dpo",
     "finetune seq2seq": "extensions.generation.tasks.seq2seq:Seq2seq",
-    "finetune elmo": "extensions.classic.finetune_elmo:finetune_elmo",
     "distill": "recipes.distill:distill",
     "augment": "recipes.augment:augment",
     "edit average": "recipes.average:average",

@@ -47,7 +47,27 @@ OF_SEQUENCES = ("classify", "choose")
 
 T = TypeVar("T")
 
-Encoder = Transformer | RecurrentEncoder
+
+class FeatureEncoder(nn.Module):
+    """Base of encoders whose input features are frozen; extensions define them.
+
+    Shapes: a batch of N tokens -> (N, D).
+    """
+
+    config: TransformerConfig
+    embedding: Any
+    """Module that combines the features; they have no token embedding."""
+
+    def build_head(self, name: str, labels: Sequence[str]) -> nn.Module:
+        """Return a new head of `HEADS`. Raises: ConfigError if it is not supported."""
+        raise NotImplementedError
+
+    def precompute(self, features: Sequence[Any]) -> list[Any]:
+        """Return features of a task whose encodings contain frozen features instead of ids."""
+        raise NotImplementedError
+
+
+Encoder = Transformer | RecurrentEncoder | FeatureEncoder
 Decoder = Transformer | RecurrentDecoder
 """Called alike: packed tokens -> packed states; `Model.memory` is what a decoder reads."""
 
@@ -173,19 +193,27 @@ def empty(
     labels: Sequence[str] = (),
     decoder: TransformerConfig | None = None,
     pooling: Pooling | None = None,
+    build: Callable[[TransformerConfig], Encoder] | None = None,
 ) -> Model:
-    """The same model without storage, to be filled from a checkpoint; `pooling` is its folder's."""
+    """Return the same model without storage, to be filled from a checkpoint.
+
+    `pooling` is that of its directory. `build` returns the encoder; by default the configuration
+    determines it.
+    """
     with torch.device("meta"):
-        encoder, top = _stacks(config, decoder)
+        encoder, top = _stacks(config, decoder, build)
         return Model(encoder, _heads(heads, top or encoder, labels, pooling), top)
 
 
 def _stacks(
-    config: TransformerConfig, decoder: TransformerConfig | None
+    config: TransformerConfig,
+    decoder: TransformerConfig | None,
+    build: Callable[[TransformerConfig], Encoder] | None = None,
 ) -> tuple[Encoder, Decoder | None]:
     """An encoder, and a decoder that shares its token embedding where both have one vocabulary:
     Vaswani et al. 2017, section 3.4."""
-    encoder = RecurrentEncoder(config) if config.recurrent else Transformer(config)
+    usual = RecurrentEncoder if config.recurrent else Transformer
+    encoder = (build or usual)(config)
     if decoder is None:
         return encoder, None
     top = RecurrentDecoder(decoder) if decoder.recurrent else Transformer(decoder)
@@ -242,6 +270,8 @@ def head(
     config = encoder.config
     if name in LABELLED and not labels:
         raise ConfigError(f"heads: {name} needs the names of its labels")
+    if isinstance(encoder, FeatureEncoder):
+        return encoder.build_head(name, labels)
     if name in OF_SEQUENCES and config.attention.causal:
         return CausalClassifier(config, len(labels) if name in LABELLED else 1)
     match name:

@@ -141,7 +141,7 @@ class ScalarMix(nn.Module):
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(layers))
-        self.scale = nn.Parameter(torch.ones(()))
+        self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, states: Tensor) -> Tensor:
         out: Tensor = self.scale * torch.tensordot(self.scores.softmax(0), states, 1)

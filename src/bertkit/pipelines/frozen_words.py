@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.console import say
-from bertkit.data.tagged_text import TaggedText
 from bertkit.engine.engine import Engine
 from bertkit.engine.word_states import layer_states, pieces_of, word_states
 from bertkit.nn.precision import Precision
-from bertkit.progress import progress
-from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
@@ -32,8 +26,7 @@ class FrozenWords(Protocol):
     whole_words: bool
     """Whether its input is whole words, and not tokens."""
 
-    @property
-    def layers(self) -> int: ...
+    layers: int
 
     def read(
         self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
@@ -54,14 +47,16 @@ class FrozenWords(Protocol):
 class Frozen(FrozenWords, Protocol):
     """A model that reads texts, and of which nothing is learned."""
 
-    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
-        """What it reads of the examples, and at which places a tagger answers."""
+    hidden: int
+    tokenizer: Tokenizer
+    length: int
 
-    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
-        """The states of these layers at the places of all features, one after another, in fp16.
+    def stream(
+        self, features: Sequence[Feature], layers: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield the index of each feature, in any order, with states at its `places_of`.
 
-        A feature without places gives its first token. How much memory they take is said before.
-        Shapes: (J, W, D).
+        Shapes: (W, J, D) for W positions and J layers.
         """
 
 
@@ -77,7 +72,8 @@ class FrozenEncoder:
         self, loaded: Loaded, engine: Engine | Precision, device: str | None = None
     ) -> None:
         _ = loaded.model.transformer
-        self.loaded = loaded
+        self.loaded, self.tokenizer, self.length = loaded, loaded.tokenizer, loaded.length
+        self.layers, self.hidden = loaded.model.config.layers, loaded.model.config.hidden
         self.engine = (
             engine
             if isinstance(engine, Engine)
@@ -85,14 +81,10 @@ class FrozenEncoder:
         )
         self.sees = "what stands before it" if loaded.model.causal else "both sides at once"
 
-    @property
-    def layers(self) -> int:
-        return self.loaded.model.config.layers
-
     def read(
         self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
     ) -> list[Feature]:
-        tokenizer, length = self.loaded.tokenizer, self.loaded.length
+        tokenizer, length = self.tokenizer, self.length
         before: tuple[int, ...] = ()
         if self.loaded.model.causal:
             texts, ranges = _spaced(tokenizer, texts, ranges)
@@ -110,16 +102,12 @@ class FrozenEncoder:
         encodings = [feature.encoding for feature in features]
         return word_states(self.engine, encodings, [places_of(feature) for feature in features])
 
-    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
-        tokenizer, length = self.loaded.tokenizer, self.loaded.length
-        return task.features(examples, tokenizer, length, long="window", labelled=labelled)
-
-    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
+    def stream(
+        self, features: Sequence[Feature], layers: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor]]:
         wanted = [places_of(feature) for feature in features]
         encodings = [feature.encoding for feature in features]
-        read = self.engine.stream(encodings, layer_states(layers), wanted)
-        shape = len(layers), self.loaded.model.config.hidden
-        return gathered(read, [len(places) for places in wanted], *shape)
+        return self.engine.stream(encodings, layer_states(layers), wanted)
 
 
 def _spaced(
@@ -134,25 +122,6 @@ def _spaced(
 
 
 def places_of(feature: Feature) -> NDArray[np.int64]:
-    """The places of a feature whose states are kept: one at least."""
+    """Return the positions of a feature whose states are used, or its first token."""
     assert feature.token_indices is not None
     return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)
-
-
-def gathered(
-    read: Iterator[tuple[int, Tensor]], counts: Sequence[int], layers: int, width: int
-) -> Tensor:
-    """Rows (W, J, D) of each feature, which come in any order, as one (J, W, D) in fp16."""
-    starts = np.cumsum([0, *counts])
-    shape = layers, int(starts[-1]), width
-    say(
-        f"{shape[1]:,} words × {shape[0]} layers × {shape[2]}: "
-        f"{2 * math.prod(shape) / 1e6:,.0f} MB of states"
-    )
-    states = torch.empty(shape, dtype=torch.float16)
-    with progress() as bar:
-        shown = bar.add_task("reading", total=len(counts), note="")
-        for place, rows in read:
-            states[:, starts[place] : starts[place + 1]] = rows.half().transpose(0, 1)
-            bar.update(shown, advance=1)
-    return states

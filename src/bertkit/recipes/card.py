@@ -217,6 +217,8 @@ def _elsewhere(name: str, options: Mapping[str, Any], config: Path) -> list[str]
             f"In transformers, `{AUTO['classify']}` opens this folder and gives the same score of "
             "each choice, read alone behind its text."
         ]
+    if '"model_type": "word-features"' in said:
+        lines = ["No other library loads this directory."]
     if options.get("contrastive"):
         lines = [
             "`bertkit embed` makes its vectors, and `SentenceTransformer` opens this folder and "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ from bertkit.data.labels import listed
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, rate_factor, unfreeze
-from bertkit.models.model import Model
+from bertkit.models.model import FeatureEncoder, Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary_lm import WithNextWords
 from bertkit.objectives.loss import Objective
@@ -45,7 +45,6 @@ from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import Examples, RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task
-from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.master_weights import Masters, rows_read
@@ -102,6 +101,10 @@ class Finetune(Settings, frozen=True):
     """Minutes between the checkpoints that --resume goes on from."""
     track: Track = "none"
     """Experiment tracker that records losses and scores."""
+
+
+NEW_LAYERS_RATE = 3e-3
+"""Default peak learning rate of the layers over frozen features, which are newly initialized."""
 
 
 def default_learning_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
@@ -219,7 +222,6 @@ class _Learner:
     network: Model
     dtype: torch.dtype
     objective: Objective
-    length: int
     features: list[Feature]
     dev_features: list[Feature]
 
@@ -242,13 +244,13 @@ def _learner(
     loaded, lm_weight = opened(model, task, settings.lm_weight if teacher is None else 0.0)
     task = task.with_decoder(loaded.begin, loaded.target)
     network = loaded.model.to(device)
-    length = _length(settings, loaded.length, network.config.max_positions)
+    loaded = replace(loaded, length=_length(settings, loaded))
     freeze(network, settings.frozen_layers)
     if settings.lora.rank:
         _add_adapters(loaded, settings)
         network.to(device)
     _check_trainable(network, task, settings)
-    features, dev_features = _features(task, loaded.tokenizer, length, data["train"], data["dev"])
+    features, dev_features = _features(task, loaded, data["train"], data["dev"])
     objective: Objective = task.loss
     if lm_weight:
         objective = WithNextWords(task.loss_of, head=task.head, weight=lm_weight)
@@ -257,7 +259,7 @@ def _learner(
         features = teacher.annotate(task, features, settings.max_batch_tokens)
         distillation = teacher.objective(task, network)
         objective, network = distillation, distillation.learner.to(device)
-    return _Learner(task, loaded, network, dtype, objective, length, features, dev_features)
+    return _Learner(task, loaded, network, dtype, objective, features, dev_features)
 
 
 def _add_adapters(loaded: Loaded, settings: Finetune) -> None:
@@ -306,6 +308,8 @@ def _train(
     rate = settings.learning_rate or default_learning_rate(
         task, network.config.hidden, settings.lora.rank
     )
+    if isinstance(network.encoder, FeatureEncoder) and settings.learning_rate is None:
+        rate = NEW_LAYERS_RATE
     state = _state(settings, rate, learner)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
@@ -362,7 +366,6 @@ def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, star
         run,
         task,
         learner.loaded,
-        learner.length,
         learner.features,
         dev.examples,
         learner.dev_features,
@@ -450,18 +453,20 @@ def _check_record(
 
 
 def _features(
-    task: Task[Any, Any], tokenizer: Tokenizer, length: int, train: Examples, dev: Examples
+    task: Task[Any, Any], loaded: Loaded, train: Examples, dev: Examples
 ) -> tuple[list[Feature], list[Feature]]:
     """Encode the examples of train, with targets, and of dev; report truncated examples."""
-    policy = task.long_of_files()
+    policy, length, encoder = task.long_of_files(), loaded.length, loaded.model.encoder
     made = []
     for name, data in (("train", train), ("dev", dev)):
         features = task.features(
-            data.examples, tokenizer, length, long=policy, labelled=name == "train"
+            data.examples, loaded.tokenizer, length, long=policy, labelled=name == "train"
         )
         cut = {f.example for f in features if f.truncated}
         if cut and policy == "truncate":
             say(f"{name}: {len(cut):,} examples are longer than {length} tokens and were cut")
+        if isinstance(encoder, FeatureEncoder):
+            features = encoder.precompute(features)
         made.append(features)
     learned, count = made[0], len(train.examples)
     labels = f"; labels: {listed(task.labels)}" if task.labels else ""
@@ -470,10 +475,12 @@ def _features(
     return made[0], made[1]
 
 
-def _length(settings: Finetune, usual: int, longest: int) -> int:
+def _length(settings: Finetune, loaded: Loaded) -> int:
+    """Return the maximum length of sequences. Raises: ConfigError if it is not supported."""
+    longest = loaded.model.config.max_positions
     if settings.length is not None and settings.length > longest:
         raise ConfigError(f"length: {settings.length} is longer than the model's {longest} tokens")
-    return settings.length or usual
+    return settings.length or loaded.length
 
 
 def _state(settings: Finetune, rate: float, learner: _Learner) -> State:

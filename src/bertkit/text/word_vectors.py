@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import sys
 import zlib
 from codecs import BOM_UTF8
@@ -92,8 +93,7 @@ class Vectors:
         and one learning rate is to serve all. Zero for a word without one. Shapes: (W, D)."""
         known = [self.row(word) for word in words]
         rows = np.array([-1 if row is None else row for row in known], np.int64)
-        mean_square = float(np.vdot(self.table, self.table)) / (self.table.size or 1)
-        scaled: NDArray[np.float32] = self.table[rows] / np.float32(max(mean_square**0.5, 1e-6))
+        scaled: NDArray[np.float32] = self.table[rows] / np.float32(self.root_mean_square)
         scaled[rows < 0] = 0.0
         return scaled
 
@@ -111,6 +111,12 @@ class Vectors:
         best = np.argpartition(-cosine, count)[:count]
         best = best[np.lexsort((best, -cosine[best]))]
         return [(self.words[i], float(cosine[i])) for i in best.tolist()]
+
+    @cached_property
+    def root_mean_square(self) -> float:
+        """Root mean square of the table, at least 1e-6."""
+        mean_square = float(np.vdot(self.table, self.table)) / (self.table.size or 1)
+        return max(math.sqrt(mean_square), 1e-6)
 
     @cached_property
     def _rows(self) -> dict[str, int]:

@@ -57,14 +57,13 @@ class Epochs:
         run: Run,
         task: Task[Any, Any],
         loaded: Loaded,
-        length: int,
         learned: Sequence[Feature],
         examples: Sequence[Any],
         features: Sequence[Feature],
         max_batch_tokens: int,
         metric: str | None = None,
     ) -> None:
-        self.run, self.task, self.loaded, self.length = run, task, loaded, length
+        self.run, self.task, self.loaded = run, task, loaded
         self.examples, self.features, self.learned = examples, features, learned
         self.max_batch_tokens = max_batch_tokens
         self.metric = metric or task.metric
@@ -124,7 +123,7 @@ class Epochs:
             features = task.features(
                 self.examples,
                 self.loaded.tokenizer,
-                self.length,
+                self.loaded.length,
                 long=task.long_of_files(),
                 labelled=True,
             )
@@ -234,7 +233,7 @@ class Epochs:
             loaded.family,
             labels=task.labels,
             settings=with_columns(task.settings(), decode(Reading, self.run.record["reading"])),
-            length=self.length,
+            length=loaded.length,
             generation=loaded.generation_settings if task.head == "lm" else None,
         )
         if adapters(model) and not grown(loaded):

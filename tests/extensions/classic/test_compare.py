@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
 from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit.checkpoint.directory import load
@@ -40,7 +39,6 @@ QUICK = Compare(
     vector_epochs=1,
     gpt_epochs=1,
     lstm_epochs=1,
-    width=8,
 )
 EASY = Compare(
     seeds=2,
@@ -52,8 +50,6 @@ EASY = Compare(
     random_learning_rate=1e-2,
     vector_epochs=6,
     vector_learning_rate=1e-2,
-    width=8,
-    dropout=0.0,
     gpt_epochs=8,
     gpt_learning_rate=1e-2,
     lstm_epochs=8,
@@ -191,9 +187,7 @@ def test_the_same_settings_give_the_same_scores(base: Path, vectors: Path, tmp_p
         "text\tlabel\n" + "".join(f"the {words[i % 4]} {i}\t{i / 4}\n" for i in range(16)),
         encoding="utf-8",
     )  # a correlation shows what an accuracy of few rows would hide
-    settings = Compare(
-        seeds=1, batch_size=8, epochs=2, random_epochs=2, vector_epochs=2, width=8, dropout=0.3
-    )
+    settings = Compare(seeds=1, batch_size=8, epochs=2, random_epochs=2, vector_epochs=2)
     once, again = (
         compare(
             base, train=train, dev=train, vectors=vectors, out=tmp_path / name, settings=settings
@@ -240,11 +234,9 @@ SEVERAL = 'text\tlabel\nthe class\t["x", "y"]\nthe loop\t["y"]\nthe name\t[]\n'
     [(PAIRS, "accuracy"), (NUMBERS, "pearson"), (SEVERAL, "f1_micro")],
     ids=["pairs", "numbers", "several labels"],
 )
-@pytest.mark.parametrize("tuned", [False, True])
 def test_pairs_numbers_and_several_labels(
     rows: str,
     metric: str,
-    tuned: bool,
     base: Path,
     vectors: Path,
     others: dict[str, Path],
@@ -252,9 +244,8 @@ def test_pairs_numbers_and_several_labels(
 ) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text(rows, encoding="utf-8")
-    settings = structs.replace(QUICK, tune_vectors=tuned)
-    given = {"vectors": vectors} if tuned else {"vectors": vectors, **others}
-    found = compare(base, train=path, dev=path, out=tmp_path / "out", settings=settings, **given)
+    given = {"vectors": vectors, **others}
+    found = compare(base, train=path, dev=path, out=tmp_path / "out", settings=QUICK, **given)
     assert found["metric"] == metric
     assert all(np.isfinite(scores[metric]["mean"]) for scores in found["scores"].values())
 

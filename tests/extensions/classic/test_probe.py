@@ -19,6 +19,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.directory import load
 from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.classic.feature_classifier import compute_states
 from bertkit.extensions.classic.probe import (
     COMBINATIONS,
     ELMO,
@@ -152,7 +153,7 @@ def test_stored_states_are_those_of_each_sentence_alone(base: Path, tmp_path: Pa
     read = task.features(examples, loaded.tokenizer, 32, long="window", labelled=False)
     assert len(read) > 5
     assert not len(read[-1].token_indices)  # type: ignore[arg-type]
-    states = open_format(loaded).load_frozen(LoadSettings()).encode(read, [0, 3])
+    states = compute_states(open_format(loaded).load_frozen(LoadSettings()), read, [0, 3])
     row = 0
     for feature in read:
         assert feature.token_indices is not None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,17 +11,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.extensions.classic.test_finetune_elmo import conll, reviews
+from tests.extensions.classic.test_word_features import conll, reviews, shaped
 from tests.extensions.conftest import Server
 from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
 
 import bertkit
 from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.extensions.classic.elmo_files import Softmax
-from bertkit.extensions.classic.elmo_task import Network
 from bertkit.extensions.classic.fill_gap import FillGap
-from bertkit.extensions.classic.finetune_elmo import Learning, finetune_elmo
-from bertkit.extensions.classic.word_models import LENGTH
+from bertkit.extensions.classic.word_features import LENGTH
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.served import ServedModel, require_finite
@@ -136,9 +132,9 @@ def learned(elmo: Path) -> dict[str, Path]:
         "classify": reviews(elmo.parent / "train.tsv", 30),
     }
     folders = {name: elmo.parent / f"{name}-elmo" for name in files}
-    few = {"settings": Learning(epochs=2), "network": Network(width=8)}
+    start = shaped(tiny_elmo(elmo.parent / "start"))
     for task, file in files.items():
-        finetune_elmo(elmo, task=task, train=file, dev=file, out=folders[task], **few)  # type: ignore[arg-type]
+        bertkit.finetune(task, start, train=file, dev=file, out=folders[task], epochs=2)
     return folders
 
 
@@ -148,10 +144,7 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
     models = [*map(str, learned.values()), str(folders / "sentiment")]
     client = server(at=ModelRegistry(models, None))
     tagger, classifier, _ = client.get("/info").json()["models"]
-    assert (tagger["answers"], classifier["answers"]) == (
-        ["ner", "contexts"],
-        ["predict", "contexts"],
-    )
+    assert (tagger["answers"], classifier["answers"]) == (["ner"], ["predict"])
     assert classifier["labels"] == ["no", "yes"]
     texts = ["we eat the bread", "soup"]
     own = bertkit.pipeline("tag", learned["tag"])(texts)
@@ -165,17 +158,17 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
     assert {one["label"]: one["score"] for one in both[1]} == pytest.approx(scores, abs=1e-5)
     other = client.post("/predict", json={"inputs": "a b", "model": "sentiment"}).json()
     assert {one["label"] for one in other} == {"bad", "good", "mixed"}
-    assert {"/ner", "/predict", "/contexts"} <= client.get("/openapi.json").json()["paths"].keys()
+    assert {"/ner", "/predict"} <= client.get("/openapi.json").json()["paths"].keys()
 
 
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ({"inputs": [["a", "b"]]}, 422, "a text: a pair, and an ELMo labels single texts"),
-        ({"inputs": "a " * 600}, 422, "600 words, and 512 are the most here"),
-        ({"inputs": "a", "truncate": True}, 422, "no text is cut here; leave truncate out"),
+        ({"inputs": [["a", "b"]]}, 422, "has a pair, and the model labels single texts"),
+        ({"inputs": "a " * 600}, 422, "longer than the 512 tokens that the model reads"),
         ({"inputs": "a " * 300}, 413, "more than 200 tokens, which are the most"),
         ({"inputs": " "}, 422, "a text is empty"),
+        ({"inputs": "a " * 600, "truncate": True}, 200, ""),
     ],
 )
 def test_what_it_does_not_label(
@@ -185,26 +178,13 @@ def test_what_it_does_not_label(
     client = server(limits, at=ModelRegistry([str(learned["classify"])], None))
     answer = client.post("/predict", json=asked)
     assert answer.status_code == status, answer.text
-    assert said in answer.json()["error"]
-
-
-def test_the_page_shows_what_its_layers_weigh(server: Server, learned: dict[str, Path]) -> None:
-    client = server(at=ModelRegistry(map(str, learned.values()), None))
-    mixture = json.loads((learned["tag"] / "scores.json").read_text(encoding="utf-8"))["mixture"]
-    html = client.get("/ask", params={"what": "ner", "text": "we eat <b> bread"}).text
-    assert "<b>" not in html
-    shown = html[html.index('data-figure="Layers"') :]
-    assert f"γ = {mixture.pop('scale'):.3f}" in shown
-    heads = re.findall('<th scope="row">(.*?)</th>', shown)
-    assert heads == ["embedding", "layer 1", "layer 2"]
-    shares = re.findall(r"</svg> ([\d.]+)</span>", shown)
-    assert shares == [f"{weight:.3f}" for weight in mixture.values()]
+    assert said in answer.text
 
 
 def test_a_damaged_network_is_refused(learned: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(learned["tag"], tmp_path / "damaged")
-    weights = load_file(folder / "task.safetensors")
-    weights["head.out.bias"] = weights["head.out.bias"] * np.nan
-    save_file(weights, folder / "task.safetensors")
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"] = weights["classifier.bias"] * np.nan
+    save_file(weights, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match="has numbers that are none"):
         ServedModel(str(folder), "fp32")

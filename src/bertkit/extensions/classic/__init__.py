@@ -10,7 +10,8 @@ EXTENSION = Extension(
     },
     formats={
         "word-vectors": "bertkit.extensions.classic.word_models:WordVectorsFormat",
-        "elmo-task": "bertkit.extensions.classic.word_models:ElmoTaskFormat",
+        "elmo-features": "bertkit.extensions.classic.word_models:WordFeaturesFormat",
+        "vector-features": "bertkit.extensions.classic.word_models:WordFeaturesFormat",
         "elmo": "bertkit.extensions.classic.word_models:ElmoFormat",
     },
     pretrainings={"elmo": "bertkit.extensions.classic.pretrain_elmo:PRETRAINING"},

@@ -12,24 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from markupsafe import Markup
 from msgspec import Meta
 from msgspec.structs import replace
 
 from bertkit.checkpoint.directory import Loaded, load, save
+from bertkit.checkpoint.formats import open_format
 from bertkit.checkpoint.weights import FILE as WEIGHTS
-from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
-from bertkit.errors import CheckpointError, ConfigError
-from bertkit.extensions.classic.feature_classifier import MeanHead
-from bertkit.extensions.classic.fit import fit, judge
-from bertkit.extensions.classic.word_network import (
-    KnownWords,
-    MixedLayers,
-    WordStateEncoder,
-    known_by_elmo,
-    known_by_vectors,
-)
+from bertkit.config import Count, Positive, Seed, Settings, plain
+from bertkit.console import say
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.classic.word_features import WordFeatureEncoder, WordFeatures, WordTokenizer
+from bertkit.extensions.classic.word_models import ElmoFormat
 from bertkit.metrics import spread
 from bertkit.models.model import build
 from bertkit.nn.precision import Precision
@@ -37,8 +33,7 @@ from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.study import Way, study
 from bertkit.storage import refuse_used, write_json
-from bertkit.tasks.classify import Classify
-from bertkit.tasks.classify import ClassifyOptions as ClassifyOptions
+from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
 from bertkit.view.chart import score_bars, write_svg
@@ -113,15 +108,9 @@ class Compare(Settings, frozen=True):
     random_learning_rate: Positive = 1e-4
     """Learning rate of the encoder with random weights."""
     vector_epochs: Count = 10
-    """Epochs of the network on word vectors, and of the same on ELMo's states."""
-    vector_learning_rate: Positive = 1e-3
-    """Learning rate of these networks (Adam)."""
-    tune_vectors: bool = False
-    """Whether the word vectors learn, too."""
-    width: Count = 128
-    """Hidden size of the BiLSTM on the word vectors or on ELMo's states, in each direction."""
-    dropout: Rate = 0.3
-    """Before and after that BiLSTM."""
+    """Epochs of the BiLSTM on word vectors, and of the BiLSTM on ELMo's states."""
+    vector_learning_rate: Positive | None = None
+    """Learning rate of these BiLSTMs; by default as `finetune` has it."""
     gpt_epochs: Count = 3
     """Epochs of the GPT."""
     gpt_learning_rate: Positive = 6.25e-5
@@ -243,21 +232,20 @@ class _Trial:
         for way, loaded in causal.items():
             _check_kind(way, loaded)
         self.length = _length(settings, [self.loaded, *causal.values()])
-        self.known: dict[str, KnownWords] = {}
         self.coverage: dict[str, float] = {}
         if VECTORS in given:
-            self.known[VECTORS], self.coverage = known_by_vectors(
-                given[VECTORS], rows, self.length, tune=settings.tune_vectors
-            )
+            self.coverage = coverage(Path(given[VECTORS]), rows)
         if ELMO in given:
-            self.known[ELMO] = known_by_elmo(given[ELMO], rows, self.length)
+            opened = open_format(given[ELMO])
+            if not isinstance(opened, ElmoFormat):
+                raise opened.mismatch("an ELMo", "use the directory of an ELMo, or remove --elmo")
         self.mixtures: list[dict[str, float]] = []
         self._files = files
 
     def ways(self) -> dict[str, Way]:
         """A run for a seed of each way that there is."""
         ways: dict[str, Way] = {RANDOM: self.random, PRETRAINED: self.pretrained}
-        ways |= {way: partial(self.on_words, way) for way in self.known}
+        ways |= {way: partial(self.on_words, way) for way in (VECTORS, ELMO) if way in self.given}
         ways |= {way: partial(self.causal, way) for way in (LSTM, GPT) if way in self.given}
         return {way: ways[way] for way in REASONS if way in ways}
 
@@ -290,40 +278,24 @@ class _Trial:
         return self._finetune(self.given[way], way, seed, settings)
 
     def on_words(self, way: str, seed: int) -> dict[str, float]:
-        """Scores of a network on what is known of words."""
-        known, task, settings = self.known[way], self.task, self.settings
-        torch.manual_seed(seed)
-        rows = self.rows
-        words, pairs = known.module(), rows["train"][0].pair is not None
-        states = WordStateEncoder(
-            words, known.width, width=settings.width, dropout=settings.dropout
-        )
-        head = MeanHead(2 * settings.width, len(task.labels), pairs=pairs)
-        scores = fit(
-            states,
-            head,
-            task,
-            known.features(task, "train", rows["train"], labelled=True),
-            known.features(task, "dev", rows["dev"], labelled=False),
-            rows["dev"],
-            name=way,
-            epochs=settings.vector_epochs,
-            batch_size=settings.batch_size,
-            learning_rate=settings.vector_learning_rate,
-            seed=seed,
-        )
-        if isinstance(words, MixedLayers):
-            self.mixtures.append(words.mixture())
-        if "test" in rows:
-            asked = known.features(task, "test", rows["test"], labelled=False)
-            scores = judge(states, head, task, asked, rows["test"])
+        """Return the scores of a BiLSTM on word vectors or on the states of an ELMo."""
+        asked = self.settings
+        settings = Finetune(epochs=asked.vector_epochs, learning_rate=asked.vector_learning_rate)
+        scores = self._finetune(self.given[way], way, seed, settings)
+        if way == ELMO:
+            encoder = load(self._folder(way, seed)).model.encoder
+            assert isinstance(encoder, WordFeatureEncoder)
+            self.mixtures.append(encoder.mixture())
         return scores
+
+    def _folder(self, way: str, seed: int) -> Path:
+        return self.out / way.replace(" ", "-").lower() / f"seed-{seed}"
 
     def _finetune(
         self, start: str | Path, way: str, seed: int, settings: Finetune
     ) -> dict[str, float]:
-        precision = "fp32" if way == LSTM else self.settings.precision
-        out = self.out / way.replace(" ", "-").lower() / f"seed-{seed}"
+        precision = "fp32" if way in (LSTM, VECTORS, ELMO) else self.settings.precision
+        out = self._folder(way, seed)
         scores = finetune(
             "classify",
             start,
@@ -357,6 +329,26 @@ class _Trial:
         folders = {"lstm": LSTM, "gpt": GPT}
         named = {name: self.given[way] for name, way in folders.items() if way in self.given}
         return {**record, **named}
+
+
+def coverage(file: Path, rows: Mapping[str, Sequence[LabelExample]]) -> dict[str, float]:
+    """Return the fraction of the words of each data set that have a vector.
+
+    Raises:
+        DataError: If no word of train has a vector.
+    """
+    features = WordFeatures.load(file)
+    tokenizer = WordTokenizer(features)
+    fractions = {}
+    for name, examples in rows.items():
+        texts = [text for one in examples for text in (one.text, one.pair) if text is not None]
+        known = np.concatenate([one.ids[1:-1, 0] > 0 for one in tokenizer.encode_batch(texts)])
+        fractions[name] = float(known.mean()) if len(known) else 0.0
+    if not fractions["train"]:
+        raise DataError(f"{file}: no vector of any word of train; are they of one language?")
+    train, dev = fractions["train"], fractions["dev"]
+    say(f"word vectors: {train:.1%} of the words of train, {dev:.1%} of dev")
+    return fractions
 
 
 def _check_kind(way: str, loaded: Loaded) -> None:

@@ -22,8 +22,13 @@ from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.config import Count, Positive, Rate, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.extensions.classic.feature_classifier import Features, How, WordHead
-from bertkit.extensions.classic.fit import fit
+from bertkit.extensions.classic.feature_classifier import (
+    Features,
+    How,
+    WordHead,
+    compute_states,
+    fit,
+)
 from bertkit.nn.precision import Precision
 from bertkit.pipelines.frozen_words import Frozen, places_of
 from bertkit.recipes.study import study
@@ -180,9 +185,12 @@ def probe(
     task.check(check)
     frozen = open_format(model).load_frozen(LoadSettings(settings.precision, settings.device))
     chosen = _chosen(combinations, frozen)
-    parts = [frozen.features(task, rows, labelled=rows is learn) for rows in (learn, check)]
+    parts = [
+        task.features(rows, frozen.tokenizer, frozen.length, long="window", labelled=rows is learn)
+        for rows in (learn, check)
+    ]
     stored = sorted({layer for combination in chosen for layer in combination.layers})
-    states = frozen.encode([*parts[0], *parts[1]], stored)
+    states = compute_states(frozen, [*parts[0], *parts[1]], stored)
     learned, checked = _sequences(parts)
 
     def tagger(combination: Combination, seed: int) -> dict[str, float]:
@@ -191,7 +199,7 @@ def probe(
         features = features_of(states, stored, combination, settings)
         scores = fit(
             features,
-            WordHead(2 * settings.width, task.labels),
+            WordHead(2 * settings.width, len(task.labels)),
             task,
             learned,
             checked,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,30 +13,39 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertkit.checkpoint.config_json import read_config
+from bertkit.checkpoint.directory import Stored, load
 from bertkit.checkpoint.formats import LoadSettings, ModelFormat
-from bertkit.data.tagged_text import TaggedText
+from bertkit.checkpoint.pooling import read_object
+from bertkit.checkpoint.weights import FILE, read_tensors
 from bertkit.data.word_columns import words_of
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.elmo_files import SOFTMAX, load_elmo, load_softmax
-from bertkit.extensions.classic.elmo_task import ElmoAnswer, read_record, word_features
+from bertkit.extensions.classic.families.lstm import WORD_FEATURES
 from bertkit.extensions.classic.fill_gap import FillGap
+from bertkit.extensions.classic.word_features import (
+    LENGTH,
+    WordFeatureEncoder,
+    WordFeatures,
+    WordTokenizer,
+)
 from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.nn.precision import check_cpu
-from bertkit.pipelines.base import Work
-from bertkit.pipelines.frozen_words import gathered, places_of
+from bertkit.pipelines.answering import task_pipeline
+from bertkit.pipelines.base import Work, inference_device
+from bertkit.pipelines.frozen_words import places_of
+from bertkit.pipelines.model_info import info
 from bertkit.pipelines.supported import PROBE, SupportedPipelines
-from bertkit.tasks import recorded
-from bertkit.tasks.tag import Tag
+from bertkit.pipelines.task import TaskPipeline
+from bertkit.tasks import name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
+from bertkit.text.tokenizer import NO_LIMIT
 from bertkit.text.word_vectors import Vectors
 
 KNOWN = (2, 7)
 """Characters of a word of the probe."""
-
-LENGTH = 512
-"""Maximum number of words of a text in a server; the model has no maximum."""
 
 
 class WordVectorsFormat(ModelFormat):
@@ -42,6 +53,9 @@ class WordVectorsFormat(ModelFormat):
 
     noun = "a file"
     remedy = "pass the directory of a model"
+
+    def trainable(self) -> Stored:
+        return new_features(self.path)
 
     def load_words(self, settings: LoadSettings) -> FrozenVectors:
         check_cpu(settings.device, "a file of word vectors")
@@ -65,10 +79,10 @@ class ElmoFormat(ModelFormat):
     """Directory of an ELMo: options.json and weights.hdf5."""
 
     noun = "an ELMo"
-    remedy = (
-        "use bertkit.pipeline('words', folder), or learn tags or labels on it with "
-        "`bertkit finetune elmo`"
-    )
+    remedy = "use bertkit.pipeline('words', folder), or `bertkit finetune tag` or `classify`"
+
+    def trainable(self) -> Stored:
+        return new_features(self.path)
 
     def load_frozen(self, settings: LoadSettings) -> FrozenElmo:
         self._check(settings)
@@ -111,35 +125,62 @@ class ElmoFormat(ModelFormat):
         check_cpu(settings.device, self.noun)
 
 
-class ElmoTaskFormat(ElmoFormat):
-    """Directory of an ELMo with the network of a task that was learned on it."""
+class WordFeaturesFormat(ModelFormat):
+    """Directory of a BiLSTM over word features, with the files of the features."""
 
-    noun = "a model that was trained on an ELMo"
+    noun = "a model on word features"
     remedy = "use `bertkit predict`"
 
-    def load_task(self, settings: LoadSettings) -> ElmoAnswer:
-        self._check(settings)
-        return ElmoAnswer(self.path, settings.task)
+    def stored(self) -> Stored:
+        return stored_features(self.path)
+
+    def trainable(self) -> Stored:
+        return self.stored() if (self.path / FILE).exists() else new_features(self.path)
+
+    def load_task(self, settings: LoadSettings) -> TaskPipeline[Any]:
+        device = inference_device(settings.device, settings.precision)
+        return task_pipeline(load(self.path), replace(settings, device=device))
 
     def load_pipelines(self, settings: LoadSettings) -> SupportedPipelines:
-        model = super().load_pipelines(settings)
-        assert isinstance(model.frozen, FrozenElmo)
-        answer = ElmoAnswer(self.path, words=model.frozen.words)
-        return replace(
-            model,
-            labels=answer.task.labels,
-            pipelines={**model.pipelines, answer.task.route.strip("/"): answer},
-            networks=[*model.networks, answer.engine.model],
+        answer = self.load_task(settings)
+        return SupportedPipelines(
+            family=answer.loaded.family.name,
+            length=answer.loaded.length,
+            dimension=answer.loaded.model.config.hidden,
+            labels=answer.loaded.labels,
+            pipelines={answer.task.route.strip("/"): answer},
+            networks=[answer.engine.model],
         )
 
     def info(self) -> dict[str, Any]:
-        record = read_record(self.path)
-        return {
-            **super().info(),
-            "task": recorded(record.settings),
-            "labels": record.labels,
-            "mixture": record.mixture,
-        }
+        loaded = load(self.path)
+        encoder = loaded.model.encoder
+        assert isinstance(encoder, WordFeatureEncoder)
+        task = name_in(loaded.settings, loaded.model.heads)
+        return {**info(loaded), "task": task, "mixture": encoder.mixture()}
+
+
+def stored_features(path: Path) -> Stored:
+    """Return the parts of a model on word features, except its weights if it has none."""
+    features = WordFeatures.load(path)
+    settings = path / "config.json"
+    return Stored(
+        path,
+        read_object(settings) if settings.exists() else {"model_type": WORD_FEATURES.name},
+        partial(read_tensors, path),
+        partial(WordTokenizer, features, str(path)),
+        family=WORD_FEATURES,
+        build=partial(WordFeatureEncoder, features=features),
+    )
+
+
+def new_features(path: Path) -> Stored:
+    """Return the parts of a model on word features with a new BiLSTM."""
+    stored = stored_features(path)
+    assert stored.build is not None
+    encoder = stored.build(read_config(path, stored.settings, WORD_FEATURES)[1])
+    weights = {f"encoder.{name}": weight for name, weight in encoder.state_dict().items()}
+    return replace(stored, read_tensors=lambda: weights)
 
 
 class FrozenVectors:
@@ -178,11 +219,9 @@ class FrozenElmo:
     sees, whole_words = "both sides, each by itself", True
 
     def __init__(self, words: Words) -> None:
-        self.words = words
-
-    @property
-    def layers(self) -> int:
-        return self.words.model.config.layers
+        self.words, config = words, words.model.config
+        self.layers, self.hidden = config.layers, config.hidden
+        self.tokenizer, self.length = WordTokenizer(WordFeatures(words.model)), NO_LIMIT
 
     def read(
         self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
@@ -204,15 +243,11 @@ class FrozenElmo:
             states[:, place] = rows[:, places_of(features[place])].mean(1)
         return states
 
-    def features(self, task: Tag, examples: Sequence[TaggedText], labelled: bool) -> list[Feature]:
-        return word_features(self.words, task, examples, labelled=labelled)
-
-    def encode(self, features: Sequence[Feature], layers: Sequence[int]) -> Tensor:
-        wanted = [places_of(feature) for feature in features]
-        read = self.words.stream([feature.encoding.ids for feature in features])
-        chosen = list(layers)
-        rows = ((place, states[chosen][:, wanted[place]].transpose(0, 1)) for place, states in read)
-        return gathered(rows, [len(p) for p in wanted], len(chosen), self.words.model.config.hidden)
+    def stream(
+        self, features: Sequence[Feature], layers: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor]]:
+        for place, states in self.words.stream([feature.encoding.ids for feature in features]):
+            yield place, states[list(layers)][:, places_of(features[place])].transpose(0, 1)
 
 
 class StatePipeline:

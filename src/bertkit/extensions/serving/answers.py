@@ -39,20 +39,6 @@ def labels(answered: Sequence[Any], text: str, other: str) -> Figure:
     return Figure("Labels", "What the model says of the text.", [table])
 
 
-def mixture(weights: Mapping[str, float]) -> Figure:
-    """Return the weights of the layers in a learned sum; see `ScalarMix`."""
-    layers = [
-        (f"layer {name}" if name.isdecimal() else "embedding", Share(weight))
-        for name, weight in weights.items()
-        if name != "scale"
-    ]
-    says = (
-        f"What each layer of the ELMo weighs in the sum that the network on top reads (s), which "
-        f"is multiplied by γ = {weights['scale']:.3f}. All were learned, and began equal."
-    )
-    return Figure("Layers", says, [Table("Layers", layers, ("layer", "weight s"))])
-
-
 def entities(answered: Sequence[TagAnswer], text: str, other: str) -> Figure:
     """Return the text with its entities marked, and a table of them."""
     (answer,) = answered

@@ -115,10 +115,7 @@ class Window:
                 by_model[model], _ = await context.answers(pipeline, items, field="text", **options)
             if name == "fill-mask":
                 return shown(figures=answers.candidates({one: a[0] for one, a in by_model.items()}))
-            figure = panel.figure(by_model[models[0]], text, other)
-            mixture = getattr(pipeline, "mixture", None)  # Of the layers of an ELMo.
-            more = [] if mixture is None else [answers.mixture(mixture)]
-            return shown(figures=[figure, *more])
+            return shown(figures=[panel.figure(by_model[models[0]], text, other)])
 
         return await answered(shown, figures() if text.strip() else None)
 

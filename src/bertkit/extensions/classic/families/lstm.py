@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.config import plain
-from bertkit.families.family import SCORES, Family, Special, causal_architectures
+from bertkit.families.family import (
+    CRF,
+    SCORES,
+    Family,
+    Special,
+    architectures,
+    causal_architectures,
+    module,
+)
 from bertkit.models.config import NoPositions, RecurrentSettings, TransformerConfig
 
 
@@ -101,3 +109,29 @@ LSTM_LM = Family(
     derived={},
     architectures=causal_architectures("LSTM", "LSTMForCausalLM"),
 )
+
+WORD_FEATURES = Family(
+    name="word-features",
+    vocab=3,
+    settings={name: _SETTINGS[name] for name in ("vocab", "hidden", "layers", "dropout")},
+    fixed={
+        **_STACK,
+        "max_positions": 1 << 20,
+        "recurrent": RecurrentSettings(direction="both"),
+    },
+    defaults={"vocab": 3, "hidden": 256, "layers": 1, "dropout": 0.3},
+    activation="",
+    roles=(),
+    written_roles=(),
+    body=_Own(),
+    prefix="encoder.",
+    heads={
+        "classify": module("out", "classifier"),
+        "tag": module("out", "classifier"),
+        "crf": {**module("out", "classifier"), **CRF},
+    },
+    derived={},
+    architectures=architectures("WordFeatures"),
+)
+"""BiLSTM over word features; `FAMILIES` lacks it, because its encoder is not built from its
+configuration alone."""

@@ -1,0 +1,287 @@
+"""An encoder of frozen word features: the states of an ELMo, word vectors, or both, and a BiLSTM.
+
+Source: Peters et al. 2018, section 3.2; Conneau et al. 2017 (InferSent), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import tokenizers
+import torch
+from numpy.typing import NDArray
+from tokenizers import models, processors
+from torch import Tensor, nn
+
+from bertkit.batch import Batch, by_length
+from bertkit.engine.engine import MAX_BATCH_TOKENS
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.classic.character_ids import sentence_ids
+from bertkit.extensions.classic.elmo import Elmo
+from bertkit.extensions.classic.elmo_files import OPTIONS, WEIGHTS, load_elmo, only_file
+from bertkit.models.config import TransformerConfig
+from bertkit.models.heads import CRFTagger, Tagger
+from bertkit.models.model import FeatureEncoder
+from bertkit.models.recurrent import ScalarMix, run_packed
+from bertkit.nn.dropout import Dropout
+from bertkit.progress import progress
+from bertkit.storage import link_or_copy
+from bertkit.tasks.task import Feature
+from bertkit.text.encoding import Encoding, Text
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.word_splitting import word_splitter
+from bertkit.text.word_vectors import Vectors
+
+LENGTH = 512
+"""Default maximum number of words of a text; the models have no maximum."""
+
+VECTORS = ("vectors.txt", "vectors.txt.gz")
+"""Names of the file of word vectors in a directory."""
+
+BEGIN, END = "<S>", "</S>"
+"""Tokens before and after each text."""
+
+
+class WordFeatures:
+    """The states of an ELMo and word vectors, which do not change in training.
+
+    Args:
+        elmo: The ELMo, if any.
+        vectors: The word vectors, if any.
+        files: The files of both, by the names that they have in a model directory.
+    """
+
+    def __init__(
+        self,
+        elmo: Elmo | None,
+        vectors: Vectors | None = None,
+        files: dict[str, Path] | None = None,
+    ) -> None:
+        self.elmo, self.vectors, self.files = elmo, vectors, files or {}
+        self.layers = 0 if elmo is None else elmo.config.layers + 1
+        self.hidden = 0 if elmo is None else elmo.config.hidden
+        self.characters = 0 if elmo is None else elmo.config.char_cnn.max_characters_per_token
+        self.dimensions = 0 if vectors is None else vectors.table.shape[1]
+        self.scale = 1.0 if vectors is None else vectors.root_mean_square
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Load the ELMo and the word vectors of a directory, or a file of word vectors.
+
+        Raises:
+            CheckpointError: If the directory contains neither.
+        """
+        if not path.is_dir():
+            return cls(None, Vectors.load(path), {VECTORS[path.suffix == ".gz"]: path})
+        files = {name: path / name for name in VECTORS if (path / name).exists()}
+        vectors = [Vectors.load(file) for file in files.values()]
+        elmo = None
+        if any(path.glob(OPTIONS)):
+            elmo = load_elmo(path)
+            files |= {p.removeprefix("*"): only_file(path, p) for p in (OPTIONS, WEIGHTS)}
+        if not files:
+            raise CheckpointError(f"{path}: contains no ELMo and no word vectors; train it again")
+        return cls(elmo, vectors[0] if vectors else None, files)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return the same object: copies of a model share its frozen weights."""
+        return self
+
+    def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """Return the characters of each word of a text, and its row in the word vectors.
+
+        Args:
+            words: The words between `BEGIN` and `END`.
+
+        Shapes:
+            W words -> (W + 2, characters + 1), without the columns of features that do not exist.
+        """
+        columns = []
+        if self.elmo is not None:
+            columns.append(sentence_ids(words, self.characters))
+        if self.vectors is not None:
+            rows = [self.vectors.row(word) for word in words]
+            known = [0 if row is None else row + 1 for row in rows]
+            columns.append(np.array([0, *known, 0], np.int64)[:, None])
+        return np.concatenate(columns, 1)
+
+    @torch.no_grad()
+    def compute(self, batch: Batch) -> Tensor:
+        """Compute the features of a batch of ids, in fp16. Each text of a pair is read alone.
+
+        Shapes:
+            N tokens -> (N, layers · hidden + dimensions).
+        """
+        ids, parts = batch.ids.cpu(), []
+        if self.elmo is not None:
+            states, _ = self.elmo(ids[:, : self.characters], text_lengths(batch))
+            parts.append(states.transpose(0, 1).flatten(1))
+        if self.vectors is not None:
+            rows = ids[:, -1].numpy()
+            vectors = self.vectors.table[rows - 1] / np.float32(self.scale)
+            vectors[rows == 0] = 0.0
+            parts.append(torch.from_numpy(vectors))
+        return torch.cat(parts, 1).half()
+
+
+def text_lengths(batch: Batch) -> list[int]:
+    """Return the number of tokens of each text; a pair has two texts."""
+    texts = 2 * batch.layout.sequence_ids + batch.types
+    lengths: list[int] = texts.unique_consecutive(return_counts=True)[1].tolist()
+    return lengths
+
+
+class WordTokenizer(Tokenizer):
+    """Splits texts into words, whose ids are the input of `WordFeatures`. Shapes: ids (T, C)."""
+
+    def __init__(self, features: WordFeatures, source: str = "words") -> None:
+        # A Unigram model keeps the text of a word that it does not contain.
+        core = tokenizers.Tokenizer(
+            models.Unigram([("[word]", 0.0), (BEGIN, 0.0), (END, 0.0)], unk_id=0)
+        )
+        core.pre_tokenizer = word_splitter()
+        core.post_processor = processors.TemplateProcessing(
+            single=f"{BEGIN} $A {END}",
+            pair=f"{BEGIN} $A {END} {BEGIN}:1 $B:1 {END}:1",
+            special_tokens=[(BEGIN, 1), (END, 2)],
+        )
+        super().__init__(core, {"model_max_length": LENGTH}, source)
+        self.features = features
+
+    def _encoding(
+        self,
+        raw: tokenizers.Encoding,
+        prompt: int,
+        words: Sequence[Text] | None,
+        kept: NDArray[np.intp] | None = None,
+    ) -> Encoding:
+        encoding = super()._encoding(raw, prompt, words, kept)
+        tokens = np.array(raw.tokens, object)[slice(None) if kept is None else kept]
+        ends = np.flatnonzero(encoding.ids == 2) + 1
+        texts = np.split(tokens, ends[:-1])
+        ids = np.concatenate([self.features.ids(text[1:-1].tolist()) for text in texts])
+        return replace(encoding, ids=ids)
+
+    def save(self, folder: str | Path, *, segments: bool = True) -> None:
+        """Write the files of the features."""
+        for name, file in self.features.files.items():
+            if not (Path(folder) / name).exists():
+                link_or_copy(file, Path(folder) / name)
+
+
+class LayerMix(nn.Module):
+    """Weighted sum of layers, whose values are first standardized.
+
+    The layers of an ELMo differ in scale and have a large common mean, so that a BiLSTM on top
+    needs more steps without it. Shapes: (N, layers · hidden) -> (N, hidden).
+    """
+
+    def __init__(self, layers: int, hidden: int) -> None:
+        super().__init__()
+        self.layers = layers
+        self.mean = nn.Parameter(torch.zeros(layers * hidden), requires_grad=False)
+        self.deviation = nn.Parameter(torch.zeros(layers * hidden), requires_grad=False)
+        self.mix = ScalarMix(layers)
+
+    def forward(self, states: Tensor) -> Tensor:
+        states = (states.float() - self.mean) / self.deviation
+        layers = states.to(self.mix.scores.dtype).unflatten(1, (self.layers, -1))
+        out: Tensor = self.mix(layers.transpose(0, 1))
+        return out
+
+    def fit(self, texts: Sequence[NDArray[Any]]) -> None:
+        """Set mean and standard deviation to those of the tokens of texts."""
+        count, width = sum(map(len, texts)), len(self.mean)
+        parts = [text[:, :width] for text in texts]
+        mean = sum(part.sum(0, dtype=np.float64) for part in parts) / count
+        squares = sum(np.square(part - mean).sum(0) for part in parts) / count
+        self.mean.copy_(torch.from_numpy(mean))
+        self.deviation.copy_(torch.from_numpy(np.sqrt(squares)).clamp_min(1e-3))
+
+
+class WordFeatureEncoder(FeatureEncoder):
+    """A BiLSTM over word features: vectors, and the weighted sum of an ELMo's layers.
+
+    Each text of a pair is read alone.
+    """
+
+    def __init__(self, config: TransformerConfig, features: WordFeatures) -> None:
+        super().__init__()
+        self.config, self.features = config, features
+        self.embedding = LayerMix(features.layers, features.hidden) if features.layers else None
+        self.dropout = Dropout(config.dropout)
+        self.lstm = nn.LSTM(
+            features.hidden + features.dimensions,
+            config.hidden // 2,
+            config.layers,
+            dropout=config.dropout if config.layers > 1 else 0.0,
+            bidirectional=True,
+        )
+
+    def forward(self, batch: Batch) -> Tensor:
+        x = batch.ids if batch.ids.is_floating_point() else self.features.compute(batch)
+        x = x.to(next(self.lstm.parameters()))
+        if self.embedding is not None:
+            states, vectors = x.tensor_split([len(self.embedding.mean)], 1)
+            x = torch.cat([vectors, self.embedding(states)], 1)
+        out, _ = run_packed(self.lstm, self.dropout(x), text_lengths(batch))
+        return out
+
+    @torch.no_grad()
+    def precompute(self, features: Sequence[Feature]) -> list[Feature]:
+        computed = list(features)
+        with progress() as bar:
+            shown = bar.add_task("word features", total=len(computed), note="")
+            for places in by_length([feature.tokens for feature in computed], MAX_BATCH_TOKENS):
+                batch = Batch.of([computed[place].encoding for place in places])
+                parts = self.features.compute(batch).split(list(batch.layout.lengths))
+                for place, part in zip(places, parts, strict=True):
+                    encoding = replace(computed[place].encoding, ids=part.numpy())
+                    computed[place] = replace(computed[place], encoding=encoding)
+                bar.update(shown, advance=len(places))
+        if self.embedding is not None and not self.embedding.deviation.any():
+            self.embedding.fit([feature.encoding.ids for feature in computed])
+        return computed
+
+    def build_head(self, name: str, labels: Sequence[str]) -> nn.Module:
+        match name:
+            case "tag":
+                return Tagger(self.config, len(labels))
+            case "crf":
+                return CRFTagger(self.config, labels)
+            case "classify":
+                return TextClassifier(self.config, len(labels))
+            case "lm":  # `training.task_model` removes this head of a bidirectional model.
+                return nn.Identity()
+        raise ConfigError(f"{name} is not supported by word features; use classify or tag")
+
+    def mixture(self) -> dict[str, float]:
+        """Return the weight of each layer of the ELMo, and the factor of their sum."""
+        return (
+            {} if self.embedding is None else self.embedding.mix.told(range(self.features.layers))
+        )
+
+
+class TextClassifier(nn.Module):
+    """Classifier of [u, v, |u - v|, u · v], the mean states of a pair's texts (InferSent).
+
+    The v of a single text is 0. Shapes: (N, D) -> (S, L). Source: Conneau et al. 2017, section 3.1.
+    """
+
+    def __init__(self, config: TransformerConfig, labels: int) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.dropout)
+        self.out = nn.Linear(4 * config.hidden, labels)
+
+    def forward(self, states: Tensor, batch: Batch) -> Tensor:
+        text = 2 * batch.layout.sequence_ids + batch.types
+        count = 2 * batch.layout.sequences
+        sums = states.new_zeros(count, states.shape[1]).index_add(0, text, self.dropout(states))
+        means = sums / text.bincount(minlength=count).clamp_min(1)[:, None]
+        u, v = means[::2], means[1::2]
+        out: Tensor = self.out(torch.cat([u, v, (u - v).abs(), u * v], 1))
+        return out

@@ -1,0 +1,295 @@
+"""Fine-tuning on frozen word features: the states of an ELMo, and word vectors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.factories import tiny_elmo
+
+import bertkit
+from bertkit.batch import Batch, Packed
+from bertkit.checkpoint.formats import open_format
+from bertkit.errors import CheckpointError, ConfigError
+from bertkit.extensions.classic.families.lstm import WORD_FEATURES
+from bertkit.extensions.classic.word_features import (
+    LayerMix,
+    TextClassifier,
+    WordFeatureEncoder,
+    WordFeatures,
+    WordTokenizer,
+)
+from bertkit.recipes.evaluate import evaluate
+from bertkit.recipes.info import info
+from bertkit.tasks.task import Feature
+from bertkit.text.word_vectors import Vectors
+
+pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
+
+SETTINGS = {"epochs": 8, "batch_size": 8, "learning_rate": 2e-2, "precision": "fp32"}
+SHAPE = {"hidden_size": 32, "dropout": 0.0}
+FOODS = ("bread", "cheese", "soup")
+
+
+def conll(path: Path, count: int) -> Path:
+    """Write sentences whose entities are foods."""
+    random = np.random.default_rng(count)
+    lines = []
+    for _ in range(count):
+        for word in random.choice([*FOODS, "we", "eat", "the"], random.integers(2, 6)):
+            lines.append(f"{word} {'B-FOOD' if word in FOODS else 'O'}")
+        lines.append("")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def reviews(path: Path, count: int) -> Path:
+    """Write texts whose label is that of one word."""
+    random = np.random.default_rng(count)
+    labels = random.integers(0, 2, count)
+    rows = [
+        f"a {('bad', 'fine')[one]} film {n}\t{('no', 'yes')[one]}" for n, one in enumerate(labels)
+    ]
+    path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    return path
+
+
+def shaped(folder: Path, **shape: Any) -> Path:
+    """Set the shape of the BiLSTM that is trained on a directory's features."""
+    settings = {"model_type": "word-features", **SHAPE, **shape}
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def food_vectors(path: Path) -> Path:
+    """Write word vectors, of which "the" has none."""
+    table = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
+    Vectors([*FOODS, "we", "eat"], table).save(path)
+    return path
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["softmax", "crf"])
+def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("tagger")
+    shaped(tiny_elmo(place / "elmo"))
+    conll(place / "test.conll", 21)
+    train(place, place / "elmo", "out", crf=request.param, test=place / "test.conll")
+    return place
+
+
+def train(place: Path, model: Path, out: str, **options: Any) -> dict[str, float]:
+    files = {"train": conll(place / "train.conll", 60), "dev": conll(place / "dev.conll", 20)}
+    return bertkit.finetune("tag", model, **files, out=place / out, **SETTINGS, **options)
+
+
+def test_evaluation_matches_the_scores_of_training(tagger: Path) -> None:
+    found = json.loads((tagger / "out" / "scores.json").read_text())["dev"]
+    assert found["f1"] > 0.9
+    assert evaluate(str(tagger / "out"), tagger / "dev.conll")["f1"] == found["f1"]
+    test = json.loads((tagger / "out" / "test.json").read_text())
+    assert evaluate(str(tagger / "out"), tagger / "test.conll")["f1"] == test["scores"]["f1"]
+
+
+def test_prediction_is_independent_of_the_batch(tagger: Path) -> None:
+    answer = bertkit.pipeline("tag", tagger / "out")
+    one = answer("we eat the bread")
+    assert [(e.text, e.type, e.start, e.end) for e in one.entities] == [("bread", "FOOD", 11, 16)]
+    other = answer(["soup", "we eat the bread"])[1]
+    assert other.tags == one.tags
+    assert other.entities[0].score == pytest.approx(one.entities[0].score, abs=1e-3)
+
+
+def test_long_text_is_tagged_in_windows(tagger: Path) -> None:
+    answer = bertkit.pipeline("tag", tagger / "out")("we eat soup " * 200)
+    assert len(answer.words) == 600
+    assert len(answer.entities) > 100
+
+
+def test_training_is_deterministic(tagger: Path) -> None:
+    crf = json.loads((tagger / "out" / "run.json").read_text())["task"]["options"]["crf"]
+    train(tagger, tagger / "elmo", "again", crf=crf)
+    ours, again = (tagger / name / "model.safetensors" for name in ("out", "again"))
+    assert ours.read_bytes() == again.read_bytes()
+
+
+def test_resumed_run_ends_with_the_same_weights(tagger: Path, tmp_path: Path) -> None:
+    class Stop(Exception): ...
+
+    def stop(epoch: int, scores: Mapping[str, float]) -> None:
+        if epoch == 3:
+            raise Stop
+
+    options = {"train": tagger / "train.conll", "dev": tagger / "dev.conll", **SETTINGS}
+    options |= {"crf": "crf" in str(bertkit.load(tagger / "out")), "save_minutes": 0.0}
+    with pytest.raises(Stop):
+        bertkit.finetune("tag", tagger / "elmo", out=tmp_path / "out", on_epoch=stop, **options)
+    bertkit.finetune("tag", tagger / "elmo", out=tmp_path / "out", resume=True, **options)
+    expected, found = (path / "out" / "model.safetensors" for path in (tagger, tmp_path))
+    assert found.read_bytes() == expected.read_bytes()
+
+
+def test_info_shows_task_and_layer_weights(
+    tagger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info(str(tagger / "out"))
+    found = json.loads(capsys.readouterr().out)
+    assert (found["task"], found["shape"]["hidden"]) == ("tag", 32)
+    mixture = dict(found["mixture"])
+    assert mixture.pop("scale") != 1.0
+    assert sum(mixture.values()) == pytest.approx(1)
+    assert len(set(mixture.values())) == 3
+
+
+def test_directory_contains_the_same_elmo(tagger: Path) -> None:
+    for name, start in (("options.json", "options.json"), ("weights.hdf5", "lm_weights.hdf5")):
+        assert (tagger / "out" / name).read_bytes() == (tagger / "elmo" / start).read_bytes()
+
+
+def test_finetuned_model_is_the_start_of_another(tagger: Path, tmp_path: Path) -> None:
+    files = {"train": reviews(tmp_path / "a.tsv", 60), "dev": reviews(tmp_path / "b.tsv", 20)}
+    out = tmp_path / "out"
+    settings = {**SETTINGS, "epochs": 1, "learning_rate": 1e-9}
+    bertkit.finetune("classify", tagger / "out", **files, out=out, **settings)
+    before, after = (bertkit.load(path).model.encoder for path in (tagger / "out", out))
+    for name, weight in before.state_dict().items():
+        torch.testing.assert_close(after.state_dict()[name], weight, atol=1e-6, rtol=0)
+
+
+def test_damaged_directory_is_rejected(tagger: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tagger / "out", damaged)
+    shaped(damaged, hidden_size=34)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .* config.json asks for"):
+        bertkit.load(damaged, heads=["tag"], labels=["O", "B-FOOD", "I-FOOD"])
+    (damaged / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError):
+        bertkit.pipeline("tag", damaged)
+
+
+def test_classifier_is_trained_on_an_elmo(tmp_path: Path) -> None:
+    files = {"train": reviews(tmp_path / "a.tsv", 60), "dev": reviews(tmp_path / "b.tsv", 20)}
+    elmo, out = shaped(tiny_elmo(tmp_path / "elmo")), tmp_path / "out"
+    found = bertkit.finetune("classify", elmo, **files, out=out, **SETTINGS)
+    assert found["accuracy"] > 0.9
+    assert evaluate(str(out), files["dev"])["accuracy"] == found["accuracy"]
+    answer = bertkit.pipeline("classify", bertkit.load(out))("a fine film")
+    assert (answer.label, set(answer.scores)) == ("yes", {"no", "yes"})
+    with pytest.raises(CheckpointError, match="fine-tuned for classify, not for tag"):
+        bertkit.pipeline("tag", out)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_tagger_is_trained_on_word_vectors(tmp_path: Path, suffix: str) -> None:
+    file = food_vectors(tmp_path / f"own.vec{suffix}")
+    found = train(tmp_path, file, "out")
+    file.unlink()
+    assert found["f1"] > 0.9
+    assert (tmp_path / "out" / f"vectors.txt{suffix}").exists()
+    assert evaluate(str(tmp_path / "out"), tmp_path / "dev.conll")["f1"] == found["f1"]
+    assert bertkit.pipeline("tag", tmp_path / "out")("the bread").tags == ["O", "B-FOOD"]
+
+
+def test_word_vectors_in_the_directory_of_an_elmo_are_used(tmp_path: Path) -> None:
+    elmo = shaped(tiny_elmo(tmp_path / "elmo"))
+    food_vectors(elmo / "vectors.txt")
+    train(tmp_path, elmo, "out")
+    encoder = bertkit.load(tmp_path / "out").model.encoder
+    assert isinstance(encoder, WordFeatureEncoder)
+    assert encoder.lstm.input_size == 12 + 7
+    (tmp_path / "out" / "vectors.txt").unlink()
+    with pytest.raises(CheckpointError, match=r"encoder\.lstm\.weight_ih_l0"):
+        bertkit.pipeline("tag", tmp_path / "out")
+
+
+def test_other_heads_are_rejected(tmp_path: Path) -> None:
+    rows, elmo = reviews(tmp_path / "a.tsv", 8), tiny_elmo(tmp_path / "elmo")
+    with pytest.raises(ConfigError, match=r"vector is not supported .* use classify or tag"):
+        bertkit.finetune(
+            "classify", elmo, train=rows, dev=rows, out=tmp_path / "out", contrastive=True
+        )
+    with pytest.raises(CheckpointError, match="expected a Transformer, got an ELMo"):
+        bertkit.load(elmo)
+
+
+# ---- Parts
+
+
+def encoder_of(features: WordFeatures, **settings: Any) -> WordFeatureEncoder:
+    shape = {"vocab": 3, "layers": 1, "hidden": 8, "dropout": 0.3, **settings}
+    return WordFeatureEncoder(WORD_FEATURES.config(shape), features).eval()
+
+
+def test_texts_of_a_pair_are_read_separately(tmp_path: Path) -> None:
+    features = WordFeatures.load(tiny_elmo(tmp_path / "elmo"))
+    encoder, tokenizer = encoder_of(features), WordTokenizer(features)
+    texts, pairs = ["the loop", "a class"], ["a name", "another class, or two"]
+    encodings = tokenizer.encode_batch(texts, pairs)
+    encoder.precompute([Feature(encoding, 0) for encoding in encodings])
+    together = encoder(Batch.of(encodings)).split(
+        [size for n in range(2) for size in (4, len(encodings[n]) - 4)]
+    )
+    for found, text in zip(together, [texts[0], pairs[0], texts[1], pairs[1]], strict=True):
+        alone = encoder(Batch.of([tokenizer.encode(text)]))
+        torch.testing.assert_close(found, alone, atol=1e-3, rtol=1e-3)
+
+
+def test_precomputed_features_match_those_of_ids(tmp_path: Path) -> None:
+    features = WordFeatures.load(tiny_elmo(tmp_path / "elmo"))
+    encoder, encodings = encoder_of(features), WordTokenizer(features).encode_batch(["a b", "c"])
+    read = [Feature(encoding, n) for n, encoding in enumerate(encodings)]
+    precomputed = encoder.precompute(read)
+    assert precomputed[0].encoding.ids.dtype == np.float16
+    for before, after in zip(read, precomputed, strict=True):
+        assert replace(after, encoding=before.encoding) == before
+        expected, found = (encoder(Batch.of([one.encoding])) for one in (before, after))
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_word_tokenizer_returns_characters_and_rows(tmp_path: Path) -> None:
+    elmo = tiny_elmo(tmp_path / "elmo")
+    food_vectors(elmo / "vectors.txt")
+    tokenizer = WordTokenizer(WordFeatures.load(elmo))
+    pair = tokenizer.encode("The bread, <S>", "Soup")
+    expected = bertkit.pipeline("words", elmo).ids(["The", "bread", ",", "<", "S", ">"])
+    np.testing.assert_array_equal(pair.ids[:8, :-1], expected)
+    assert pair.ids[:, -1].tolist() == [0, 0, 1, 0, 0, 0, 0, 0, 0, 3, 0]
+    assert pair.types.tolist() == [0] * 8 + [1] * 3
+    assert pair.words[:3] == [None, 0, 1]
+    assert pair.offsets[2].tolist() == [4, 9]
+    assert len(tokenizer.encode("", "")) == 4
+    few = tokenizer.encode("the bread we eat", max_length=4, truncate="longest")
+    assert few.ids[:, -1].tolist() == [0, 0, 1, 0]
+
+
+def test_layers_are_standardized() -> None:
+    random = np.random.default_rng(0)
+    texts = [5 + 3 * random.standard_normal((n, 12)).astype(np.float16) for n in (3, 9)]
+    embedding = LayerMix(3, 4)
+    with torch.no_grad():
+        embedding.fit(texts)
+        found = embedding(torch.from_numpy(np.concatenate(texts)))
+    every = np.concatenate(texts).astype(np.float32)
+    expected = ((every - every.mean(0)) / every.std(0)).reshape(12, 3, 4).mean(1)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-3)
+
+
+def test_classifier_compares_the_texts_of_a_pair() -> None:
+    config = WORD_FEATURES.config({"vocab": 3, "hidden": 4, "layers": 1, "dropout": 0.0})
+    head, states = TextClassifier(config, 3), torch.randn(7, 4)
+    types = torch.tensor([0, 0, 0, 0, 0, 0, 1])
+    found = head(states, Batch(torch.zeros(7), types, Packed.of([3, 4])))
+    u, v, single = states[3:6].mean(0), states[6], states[:3].mean(0)
+    torch.testing.assert_close(found[1], head.out(torch.cat([u, v, (u - v).abs(), u * v])))
+    zero = torch.zeros(4)
+    torch.testing.assert_close(found[0], head.out(torch.cat([single, zero, single.abs(), zero])))
+
+
+def test_format_is_that_of_word_features(tagger: Path) -> None:
+    assert open_format(tagger / "out").noun == "a model on word features"
