@@ -23,8 +23,8 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_433,
-    "code lines": 36_940,
+    "code lines of the core": 22_173,
+    "code lines": 36_936,
     "imports from the core to extensions": 2,
     "imports between extensions": 2,
 }

@@ -149,6 +149,12 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "charts": [chart],
             "models": [(text, text, text, table(text))],
         },
+        "experiment.html": {
+            "charts": {text: chart},
+            "runs": table(text),
+            "failed": Table(text, [(text, text)]),
+            "settings": Table(text, [(text, text)]),
+        },
         "probe.html": {**scores, "model": text, "mixtures": table(text)},
         "demo.html": {
             "report": report,
