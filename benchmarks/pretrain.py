@@ -43,6 +43,7 @@ from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.readers import documents
 from bertkit.data.samples import Sample, Samples
+from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
 from bertkit.nn.precision import resolve
 from bertkit.objectives.pretrain import pretrain as masked_words
@@ -325,6 +326,7 @@ def bert(config: PretrainConfig) -> Any:
     from transformers import BertConfig, BertForPreTraining
 
     shape = config.model
+    assert isinstance(shape, TransformerConfig)
     torch.manual_seed(0)
     return BertForPreTraining(
         BertConfig(

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from bertkit.checkpoint.directory import save
+from bertkit.config import paths
 from bertkit.families import BERT, FAMILIES
 from bertkit.families.family import Family
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig
 from bertkit.models.model import Model, build
 from bertkit.text.tokenizer import Tokenizer
 
@@ -51,7 +52,7 @@ def tiny_config(
     length: int = 32,
     dropout: float | None = None,
     **others: Any,
-) -> TransformerConfig:
+) -> EncoderConfig:
     """The family's settings at a tiny size; `dropout` is that of states and of attention, and
     `others` are settings by their paths."""
     size = {"hidden": hidden, "layers": layers, "heads": heads}
@@ -62,7 +63,8 @@ def tiny_config(
     else:
         size |= {"vocab": vocab}
     rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
-    free = {name: value for name, value in {**size, **rates}.items() if name not in family.fixed}
+    known = paths(family.config_type).keys() - family.fixed
+    free = {name: value for name, value in {**size, **rates}.items() if name in known}
     return family.config({**free, **others})
 
 

@@ -284,38 +284,3 @@ def test_f1_means_the_same_whatever_labels_a_file_has() -> None:
     three = metrics.classification(["a", "b"], ["a", "a"], "abc")["f1"]
     assert three == pytest.approx((2 / 3 + 0) / 2)  # macro, over the two that occur
     assert metrics.classification(["a", "b"], ["a", "a"], "ab")["f1"] == 0.0  # of b
-
-
-def test_retrieval_is_trec_evals() -> None:
-    pytrec = pytest.importorskip("pytrec_eval", reason="pip install 'bertkit[dev]'")
-    rng = np.random.default_rng(0)
-    found, grades = [], []
-    for _ in range(50):
-        names = [f"d{i}" for i in rng.permutation(300)]
-        found.append(names[: rng.integers(0, 200)])
-        judged = rng.choice(names, 20, replace=False)
-        grades.append({str(name): int(rng.integers(-1, 4)) for name in judged} | {"elsewhere": 1})
-    ours = metrics.retrieval(found, grades)
-    measures = {"ndcg_cut.10", "recip_rank", "map", "recall.10,100"}
-    judge = pytrec.RelevanceEvaluator({str(i): g for i, g in enumerate(grades)}, measures)
-    runs = {
-        str(i): {name: float(-place) for place, name in enumerate(names)}
-        for i, names in enumerate(found)
-    }
-    each = judge.evaluate(runs)
-    theirs = {
-        "ndcg@10": "ndcg_cut_10",
-        "mrr": "recip_rank",
-        "map": "map",
-        "recall@10": "recall_10",
-        "recall@100": "recall_100",
-    }
-    for name, other in theirs.items():
-        rows = [each.get(str(i), {}).get(other, 0.0) for i in range(len(found))]
-        assert ours[name] == pytest.approx(np.mean(rows), abs=1e-6), name
-
-
-def test_words_in_place_are_counted_by_those_that_should_stand_there() -> None:
-    assert metrics.words_in_place(["a b c", "x"], ["a b c", "x"]) == 1.0
-    assert metrics.words_in_place(["a b c d", "b a"], ["a b", "a b"]) == 0.5
-    assert metrics.words_in_place(["", "a"], ["a b c", "a"]) == 0.25

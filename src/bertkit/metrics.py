@@ -7,7 +7,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -261,37 +261,6 @@ def random_mrr(candidates: int) -> float:
     return float(np.mean(1 / np.arange(1, candidates + 1)))
 
 
-def retrieval(
-    retrieved: Sequence[Sequence[str]], grades: Sequence[Mapping[str, int]]
-) -> dict[str, float]:
-    """ndcg@10, mrr, map, recall@10 and recall@100, each the mean over queries.
-
-    `retrieved` holds the ids of each query's documents, best first; `grades` the relevance of the
-    judged ones, 0 and less for none. mrr and map are over the whole list. Each query needs a
-    document of grade 1 or more.
-    Source: trec_eval, with linear gains.
-    """
-    rows = [_retrieved(ids, graded) for ids, graded in zip(retrieved, grades, strict=True)]
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-
-
-def _retrieved(ids: Sequence[str], grades: Mapping[str, int]) -> dict[str, float]:
-    gains = np.array([max(grades.get(name, 0), 0) for name in ids], dtype=np.float64)
-    ideal = np.sort([grade for grade in grades.values() if grade > 0])[::-1]
-    places = np.flatnonzero(gains) + 1  # of the relevant, from 1
-    return {
-        "ndcg@10": _discounted(gains[:10]) / _discounted(ideal[:10]),
-        "mrr": float(1 / places[0]) if len(places) else 0.0,
-        "map": float((np.arange(1, len(places) + 1) / places).sum() / len(ideal)),
-        "recall@10": float((places <= 10).sum() / len(ideal)),
-        "recall@100": float((places <= 100).sum() / len(ideal)),
-    }
-
-
-def _discounted(gains: NDArray[np.float64]) -> float:
-    return float((gains / np.log2(np.arange(len(gains)) + 2)).sum())
-
-
 def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of each vector with the other of its place; 0 where one has no length.
 
@@ -299,15 +268,6 @@ def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray
     """
     norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(exact, axis=-1)
     return np.asarray((vectors * exact).sum(-1) / np.maximum(norms, 1e-12))
-
-
-def words_in_place(texts: Sequence[str], right: Sequence[str]) -> float:
-    """The share of the right texts' words that stand in the same place of those written."""
-    hits = [
-        [a == b for a, b in zip_longest(text.split(), whole.split())][: len(whole.split())]
-        for text, whole in zip(texts, right, strict=True)
-    ]
-    return float(np.mean(np.concatenate(hits)))
 
 
 def spread(each: Sequence[float]) -> dict[str, Any]:

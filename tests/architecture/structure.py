@@ -15,11 +15,7 @@ EXTENSIONS: dict[str, tuple[str, ...]] = {
         "checkpoint.generation_config",
         "models.decoding",
     ),
-    "classic": (
-        "models.recurrent",
-        "models.seq2seq",
-        "text.word_vectors",
-    ),
+    "classic": ("text.word_vectors",),
 }
 """Modules of extensions that are not in `extensions/` yet, because the core imports them."""
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Core
 from tokenizers import models, pre_tokenizers
 
 from bertkit.data import sentences
-from bertkit.data.sentences import Encoder, placed, split
+from bertkit.data.sentences import CachedTokenizer, placed, split
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
@@ -92,7 +92,7 @@ def test_sentences_do_not_depend_on_where_a_window_ends(monkeypatch: pytest.Monk
 # ---- ids
 
 
-def same_ids(encoder: Encoder, tokenizer: Tokenizer, texts: list[str]) -> bool:
+def same_ids(encoder: CachedTokenizer, tokenizer: Tokenizer, texts: list[str]) -> bool:
     tokens, counts = encoder(texts)
     expected = tokenizer.ids(texts)
     assert counts.tolist() == [len(ids) for ids in expected]
@@ -113,21 +113,21 @@ SENTENCE = st.lists(
 def test_remembered_words_give_the_tokenizers_own_ids(
     tokenizer: Tokenizer, batches: list[list[str]]
 ) -> None:
-    encoder = Encoder(tokenizer)
+    encoder = CachedTokenizer(tokenizer)
     assert all(same_ids(encoder, tokenizer, batch) for batch in batches)
 
 
 def test_a_word_like_the_separator_changes_nothing(tokenizer: Tokenizer) -> None:
     word, id_ = sentences._rare_word(tokenizer)  # type: ignore[misc]
     assert tokenizer.ids([word])[0].tolist() == [id_]
-    encoder = Encoder(tokenizer)
+    encoder = CachedTokenizer(tokenizer)
     assert same_ids(encoder, tokenizer, [f"the {word} dog", f"{word},{word}", "the end"])
     assert same_ids(encoder, tokenizer, ["other words", word])
 
 
 def test_a_full_table_starts_again(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "TABLE_WORDS", 3)
-    encoder = Encoder(tokenizer)
+    encoder = CachedTokenizer(tokenizer)
     for batch in (["the dog sleeps long"], ["the dog"], ["a b c d e", "the dog"], ["dog"]):
         assert same_ids(encoder, tokenizer, batch)
     assert encoder._table is not None
@@ -139,7 +139,7 @@ def test_other_tokenizers_get_whole_sentences() -> None:
     core = Core(models.BPE(pieces, [("Ġ", "a")], unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = Tokenizer(core, {})
-    encoder = Encoder(tokenizer)
+    encoder = CachedTokenizer(tokenizer)
     assert encoder._table is None
     assert same_ids(encoder, tokenizer, ["a a b", "b", "a"])
     words = tokenizer.ids(["a", "a", "b"])
@@ -156,14 +156,14 @@ def test_byte_level_ids_are_those_of_the_text_with_single_spaces(parts: list[str
     text = "".join(parts)
     tokenizer = train(["你好。世界很大。 A cat. (1931). <br />"], kind="bpe", size=300, use="write")
     for begins in (True, False):
-        spaced = Encoder(tokenizer).spaced(placed(text), begins=begins)
+        spaced = CachedTokenizer(tokenizer).spaced(placed(text), begins=begins)
         whole = " ".join(text.split())
         assert "".join(spaced) == (whole if begins or not whole else f" {whole}")
 
 
 def test_ids_take_two_bytes_where_the_vocabulary_allows(tokenizer: Tokenizer) -> None:
-    assert Encoder(tokenizer)(["the dog"])[0].dtype == np.uint16
-    assert Encoder(tokenizer)([])[0].dtype == np.uint16
+    assert CachedTokenizer(tokenizer)(["the dog"])[0].dtype == np.uint16
+    assert CachedTokenizer(tokenizer)([])[0].dtype == np.uint16
     assert sentences.token_dtype(1 << 16).itemsize == 2
     assert sentences.token_dtype((1 << 16) + 1).itemsize == 4
 
@@ -171,10 +171,10 @@ def test_ids_take_two_bytes_where_the_vocabulary_allows(tokenizer: Tokenizer) ->
 def test_real_text_gives_the_tokenizers_own_ids(tokenizer: Tokenizer, english: list[str]) -> None:
     found = [s for chapter in english[:12] for s in split(chapter)]
     assert len(found) > 100
-    assert same_ids(Encoder(tokenizer), tokenizer, found)
+    assert same_ids(CachedTokenizer(tokenizer), tokenizer, found)
 
 
 def test_a_public_vocabulary_gives_its_own_ids(data_folder: Path) -> None:
     tokenizer = Tokenizer.load(data_folder / "vocab" / "bert_cased_vocab.txt")
     text = (data_folder / "wikitext2" / "valid.txt").read_text(encoding="utf-8")
-    assert same_ids(Encoder(tokenizer), tokenizer, split(text[:300_000]))
+    assert same_ids(CachedTokenizer(tokenizer), tokenizer, split(text[:300_000]))

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from bertkit.config import Settings
+from bertkit.extensions.classic.recurrent_config import RecurrentConfig
 from bertkit.extensions.generation.objectives import DenoisingConfig
 from bertkit.extensions.serving.limits import Limits
+from bertkit.models.config import TransformerConfig
 from bertkit.objectives.distill import Terms
 from bertkit.recipes import card, finetune
 from bertkit.recipes.pretrain_config import PretrainConfig
@@ -41,6 +43,7 @@ def settings() -> dict[str, str]:
     found["decoder"] = _written(fields["decoder"])  # its settings are those of `model`
     hints = {**get_type_hints(DenoisingConfig), **get_type_hints(PretrainConfig)}
     groups = {n: hint for n, hint in hints.items() if n != "decoder"}
+    groups["model"] = TransformerConfig | RecurrentConfig
     for group, hint in groups.items():
         for kind in get_args(hint) or (hint,):  # one that may be left out is a union with None
             if isinstance(kind, type) and issubclass(kind, Settings):

@@ -15,6 +15,7 @@ from tests.factories import ELMO_OPTIONS, SPECIALS, tiny_elmo, tiny_model
 
 from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.directory import load, save
+from bertkit.config import paths
 from bertkit.extensions.classic.elmo_files import Softmax
 from bertkit.families import BERT, FAMILIES
 from bertkit.models.lora import LoRA, add_lora
@@ -88,9 +89,8 @@ def make_encoder_decoder(folder: Path, family: str) -> None:
     assert kind.decoder is not None
     size = {"vocab": tokenizer.vocab_size, "hidden": 16, "layers": 1, "heads": 2}
     size |= {"intermediate": 32, "pad_id": tokenizer.pad, "max_positions": 32}
-    size |= {"recurrent": {}} if family == "lstm" else {}
     encoder, decoder = (
-        part.config({name: value for name, value in size.items() if name not in part.fixed})
+        part.config({n: size[n] for n in size.keys() & paths(part.config_type) - part.fixed.keys()})
         for part in (kind, kind.decoder)
     )
     save(folder, build(encoder, ("lm",), decoder=decoder), tokenizer, kind)

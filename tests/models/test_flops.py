@@ -11,8 +11,8 @@ from tests.factories import tiny_config
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertkit.batch import Batch, Packed
+from bertkit.extensions.classic.families.lstm import LSTM_LM
 from bertkit.families import FAMILIES
-from bertkit.models.config import RecurrentSettings
 from bertkit.models.flops import Flops, known_peak, peak_of
 from bertkit.models.model import Model, build
 from bertkit.objectives.loss import totals
@@ -98,7 +98,7 @@ def test_distances_make_two_more_products_of_each_score() -> None:
 
 
 def test_of_lstms_nothing_is_said() -> None:
-    config = tiny_config(500, **SIZE, recurrent=RecurrentSettings())
+    config = tiny_config(500, **SIZE, family=LSTM_LM)
     with pytest.raises(TypeError, match="Transformers"):
         Flops(build(config, ()))
 

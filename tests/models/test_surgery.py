@@ -38,9 +38,7 @@ def made(family: Family, english: list[str], folder: Path) -> Path:
 
 
 LEARNED = [
-    family
-    for family in FAMILIES.values()
-    if "recurrent" not in family.fixed and tiny_config(300, family=family).learned_positions
+    family for family in FAMILIES.values() if tiny_config(300, family=family).learned_positions
 ]
 """Families with learned positions."""
 

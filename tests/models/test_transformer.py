@@ -189,8 +189,8 @@ def test_a_decoder_in_training_draws_dropout() -> None:
     ("encoder", "decoder", "sentence"),
     [
         (ENCODER, ENCODER, "decoder.attention.cross: a decoder attends to its encoder"),
-        (DECODER, DECODER, "attention.cross: an encoder has nothing else"),
-        (settings(hidden=16), DECODER, "decoder.hidden = 32, and its encoder has 16"),
+        (DECODER, DECODER, "attention.cross: an encoder has no source"),
+        (settings(hidden=16), DECODER, "decoder.hidden = 32: the encoder has 16"),
     ],
 )
 def test_stacks_that_do_not_fit_are_refused(

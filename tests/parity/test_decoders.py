@@ -16,7 +16,7 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.directory import Loaded, save
 from bertkit.extensions.generation.generate import generate
-from bertkit.extensions.generation.stepper import CausalStepper, Request, Stepper
+from bertkit.extensions.generation.stepper import Request, Stepper
 from bertkit.families import FAMILIES
 from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.model import Model, build
@@ -144,7 +144,7 @@ def stepped(stepper: Stepper, asked: list[Request], ids: torch.Tensor) -> torch.
     return torch.log_softmax(torch.stack(steps, 1), -1)
 
 
-def near_in(stepper: type[CausalStepper], loaded: Loaded, asked: list[Request], name: str) -> None:
+def near_in(stepper: type[Stepper], loaded: Loaded, asked: list[Request], name: str) -> None:
     """What a model finds likely, in another precision and step by step; and alone as in company."""
     if name == "bf16" and not has_bf16("cpu"):
         pytest.skip("this processor has no bf16")
@@ -165,7 +165,7 @@ def near_in(stepper: type[CausalStepper], loaded: Loaded, asked: list[Request], 
 @pytest.mark.parametrize("name", ["bf16", "int8"])
 def test_it_writes_in_other_precisions(writer: tuple[Any, Loaded], name: str) -> None:
     _, loaded = writer
-    near_in(CausalStepper, loaded, requests(loaded), name)
+    near_in(Stepper, loaded, requests(loaded), name)
 
 
 CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
@@ -187,7 +187,7 @@ CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
 @pytest.mark.parametrize("room", [9, 30])
 def test_the_same_tokens_are_chosen(writer: tuple[Any, Loaded], name: str, room: int) -> None:
     theirs, loaded = writer
-    same_tokens(theirs, CausalStepper(loaded.model), requests(loaded), name, room)
+    same_tokens(theirs, Stepper(loaded.model), requests(loaded), name, room)
 
 
 @pytest.mark.parametrize("name", ["greedy", "beams"])
@@ -195,7 +195,7 @@ def test_without_an_end_texts_are_as_long_as_there_is_room(
     writer: tuple[Any, Loaded], name: str
 ) -> None:
     theirs, loaded = writer
-    stepper = CausalStepper(loaded.model)
+    stepper = Stepper(loaded.model)
     same_tokens(theirs, stepper, requests(loaded), name, 9, ends=[])
 
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, OTHERS, Family, family_of
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig
 from bertkit.models.model import HEADS, OURS, Model
 from bertkit.text.tokenizer import Tokenizer
 
 
 def read_config(
     path: Path, settings: Mapping[str, Any], family: Family | None = None
-) -> tuple[Family, TransformerConfig, TransformerConfig | None]:
+) -> tuple[Family, EncoderConfig, EncoderConfig | None]:
     """Return the family, and the shapes of the encoder and of the decoder.
 
     Args:

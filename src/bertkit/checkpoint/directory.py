@@ -44,8 +44,9 @@ from bertkit.config import flat, paths, plain
 from bertkit.data.labels import listed
 from bertkit.errors import CheckpointError, did_you_mean
 from bertkit.families import Family
-from bertkit.models.config import TransformerConfig
-from bertkit.models.model import HEADS, LABELLED, OURS, Encoder, HeadMaker, Model, empty
+from bertkit.models.config import EncoderConfig
+from bertkit.models.encoder import Encoder
+from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
 from bertkit.nn.pooling import Pool, Pooling
 from bertkit.storage import write_json, writing
 from bertkit.synonyms import check_keywords
@@ -130,12 +131,12 @@ class Loaded:
         return _hashed(hashlib.sha256(), self.model.state_dict())
 
 
-def _shape(config: TransformerConfig) -> dict[str, Any]:
+def _shape(config: EncoderConfig) -> dict[str, Any]:
     """Return the settings of an encoder that change its states: no heads, no dropout.
 
     Settings with their default are left out, so that a new setting changes no fingerprint.
     """
-    defaults = paths(TransformerConfig)
+    defaults = paths(type(config))
     return {
         path: value
         for path, value in flat(plain(config)).items()
@@ -168,7 +169,7 @@ class Stored:
     """Maximum number of tokens of an embedding model."""
     family: Family | None = None
     """Default: the family of the `model_type` in the settings."""
-    build: Callable[[TransformerConfig], Encoder] | None = None
+    build: Callable[[Any], Encoder] | None = None
     """Function that returns the encoder. Default: the encoder of the configuration."""
 
     def file(self, name: str) -> Path:
@@ -314,7 +315,7 @@ def _check_names(
 
 
 def _check_tokenizer(
-    tokenizer: Tokenizer, folder: Path, family: Family, config: TransformerConfig
+    tokenizer: Tokenizer, folder: Path, family: Family, config: EncoderConfig
 ) -> None:
     """Raises: CheckpointError when it is not the tokenizer of a model of this shape."""
     tokenizer.need(*family.roles)
@@ -426,7 +427,7 @@ def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
     }
 
 
-def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path: Path) -> None:
+def _check_sizes(config: EncoderConfig, weights: Mapping[str, Tensor], path: Path) -> None:
     """Whether the weights that are there can be of this shape, before one is made of it.
 
     Raises: CheckpointError naming the setting that is too large for them.
@@ -434,7 +435,7 @@ def _check_sizes(config: TransformerConfig, weights: Mapping[str, Tensor], path:
     largest = max((max(tensor.shape, default=0) for tensor in weights.values()), default=0)
     sizes = {
         "layers": (max(config.depths) + 1, len(weights)),
-        **{name: (getattr(config, name), largest) for name in ("vocab", "hidden", "intermediate")},
+        **{n: (getattr(config, n, 0), largest) for n in ("vocab", "hidden", "intermediate")},
         "embedding": (config.width, largest),
         "token_types": (config.token_types, largest),
         "max_positions": (config.learned_positions, largest),

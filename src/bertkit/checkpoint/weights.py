@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit import memory
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig
 from bertkit.models.model import Model
 from bertkit.nn.embedding import sinusoids
 from bertkit.nn.initialization import initialize
@@ -126,9 +126,7 @@ def _check_sinusoids(name: str, tensor: Tensor) -> None:
         raise CheckpointError(f"{name}: not sinusoidal positions, which bertkit computes itself")
 
 
-def untie(
-    family: Family, named: Mapping[str, Tensor], config: TransformerConfig
-) -> TransformerConfig:
+def untie(family: Family, named: Mapping[str, Tensor], config: EncoderConfig) -> EncoderConfig:
     """Return the configuration with its own output matrix, if the weights contain another one.
 
     Transformers decides by the weights, too: version 5 writes `tie_word_embeddings` for any T5.

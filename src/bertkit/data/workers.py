@@ -23,7 +23,7 @@ from bertkit import storage
 from bertkit.console import say
 from bertkit.data.corpus import Shards
 from bertkit.data.readers import BlankLines, RawDocument, Span, read
-from bertkit.data.sentences import Encoder, placed
+from bertkit.data.sentences import CachedTokenizer, placed
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer
 
@@ -121,9 +121,9 @@ class Worker:
 
 
 @lru_cache(maxsize=1)
-def _encoder(folder: Path, fingerprint: str) -> Encoder:
+def _encoder(folder: Path, fingerprint: str) -> CachedTokenizer:
     """Kept by the process, not by the worker, which Ray hands over anew with each unit."""
-    return Encoder(Tokenizer.load(folder))
+    return CachedTokenizer(Tokenizer.load(folder))
 
 
 MAX_TRIES = 3

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from bertkit.config import at, decode, nested, paths
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.families import keys
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig, TransformerConfig
 from bertkit.nn.lora import ADAPTERS
 from bertkit.published_keys import KeyTable
 
@@ -48,11 +48,11 @@ class Special:
     """Ours."""
     read: Callable[[Mapping[str, Any]], dict[str, Any]]
     """Their settings -> those of ours. Raises: ValueError for one that we have not."""
-    write: Callable[[TransformerConfig], dict[str, Any]]
+    write: Callable[[Any], dict[str, Any]]
     """The inverse. Raises: ConfigError for one they cannot say."""
     keys: tuple[str, ...] = ()
     """Keys of `config.json` that `read` uses."""
-    layer: Callable[[int, TransformerConfig], str] = lambda weights, _: str(weights)
+    layer: Callable[[int, Any], str] = lambda weights, _: str(weights)
     """What stands for the number of a layer's weights in their names."""
 
 
@@ -60,12 +60,14 @@ class Special:
 class Family:
     """How one family of checkpoints is read and written; nothing else differs between families.
 
-    Settings of `TransformerConfig` are named by their paths (`norm.eps`). One that nothing here
+    Settings of `config_type` are named by their paths (`norm.eps`). A setting that nothing here
     mentions has its default value in all models of the family.
     """
 
     name: str
     """The `model_type` in `config.json`."""
+    config_type: type[EncoderConfig] = TransformerConfig
+    """Type of the settings of an encoder or decoder."""
     code: tuple[str, ...] = ()
     """How the names of published code begin that some folders ask to run (`auto_map`), and that
     computes what bertkit does; it is not run."""
@@ -74,9 +76,10 @@ class Family:
     settings: Mapping[str, str]
     """Ours -> theirs, where the value is the same."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Ours that all models of the family share, and that are not `TransformerConfig`'s defaults."""
+    """Ours that all models of the family share, and that are not the defaults of
+    `config_type`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Ours where their files are silent, if `TransformerConfig` has another default."""
+    """Ours where their files are silent, if `config_type` has another default."""
     activation: str = "hidden_act"
     """Their name of the setting; empty where there is none."""
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
@@ -157,7 +160,7 @@ class Family:
     def always(self) -> dict[str, Any]:
         """Our settings that no model of the family has otherwise."""
         read = {*self.settings, *(self.special.settings if self.special else ()), ACTIVATION}
-        usual = {p: value for p, value in paths(TransformerConfig).items() if p not in read}
+        usual = {p: value for p, value in paths(self.config_type).items() if p not in read}
         return {**usual, **self.fixed}
 
     @property
@@ -165,11 +168,11 @@ class Family:
         """The settings that a run file of the family need not name, as a table."""
         return nested({**self.defaults, **self.fixed})
 
-    def config(self, settings: Mapping[str, Any]) -> TransformerConfig:
+    def config(self, settings: Mapping[str, Any]) -> EncoderConfig:
         """Of a model of the family: these settings, by path, and the family's own."""
-        return decode(TransformerConfig, nested({**self.defaults, **self.fixed, **settings}))
+        return decode(self.config_type, nested({**self.defaults, **self.fixed, **settings}))
 
-    def read_config(self, theirs: Mapping[str, Any]) -> TransformerConfig:
+    def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
         """Convert the content of a `config.json`.
 
         Raises: ConfigError or ValueError for a key that bertkit does not support.
@@ -177,7 +180,7 @@ class Family:
         self.keys.check(theirs)
         return self._read(theirs)
 
-    def _read(self, theirs: Mapping[str, Any]) -> TransformerConfig:
+    def _read(self, theirs: Mapping[str, Any]) -> EncoderConfig:
         replaced = {name: theirs[a] for a, name in self.aliases.items() if a in theirs}
         theirs = {**theirs, **replaced}
         given = {
@@ -201,12 +204,12 @@ class Family:
             values["max_positions"] = positions - pad - 1
         return self.config(values)
 
-    def read_decoder(self, theirs: Mapping[str, Any]) -> TransformerConfig | None:
+    def read_decoder(self, theirs: Mapping[str, Any]) -> EncoderConfig | None:
         """The configuration of the decoder, where the family has one. Raises: as `read_config`."""
         return None if self.decoder is None else self.decoder._read(theirs)
 
     def write_config(
-        self, config: TransformerConfig, decoder: TransformerConfig | None = None
+        self, config: EncoderConfig, decoder: EncoderConfig | None = None
     ) -> dict[str, Any]:
         """Raises: ConfigError for a setting that no model of the family can have."""
         for path, only in self.always.items():
@@ -216,12 +219,6 @@ class Family:
                     f"model.{path} = {to_builtins(value)!r}: every model of {self.name} has "
                     f"{to_builtins(only)!r}; change it or choose another family"
                 )
-        back = {ours: theirs for theirs, ours in self.activations.items()}
-        if config.feedforward.activation not in back:
-            raise ConfigError(
-                f"model.{ACTIVATION} = {config.feedforward.activation!r}: every model of "
-                f"{self.name} has one of {', '.join(back)}; change it or choose another family"
-            )
         written: dict[str, Any] = {}
         for path, theirs in self.settings.items():
             value = at(config, path)
@@ -236,21 +233,29 @@ class Family:
             written[self.settings["max_positions"]] += config.pad_id + 1
         if self.decoder is not None and decoder is not None:
             written |= self.decoder.write_config(decoder)
+        if self.activation:
+            activation = at(config, ACTIVATION)
+            names = {ours: theirs for theirs, ours in self.activations.items()}
+            if activation not in names:
+                raise ConfigError(
+                    f"model.{ACTIVATION} = {activation!r}: every model of {self.name} has one of "
+                    f"{', '.join(names)}; change it or choose another family"
+                )
+            written[self.activation] = names[activation]
         return {
             "model_type": self.name,
             **written,
-            **({self.activation: back[config.feedforward.activation]} if self.activation else {}),
             "initializer_range": 0.02,
             **{key: values[0] for key, values in self.neutral.items() if values[0] is not None},
         }
 
     # ---- weights
 
-    def names(self, ours: Iterable[str], config: TransformerConfig) -> dict[str, tuple[str, ...]]:
+    def names(self, ours: Iterable[str], config: EncoderConfig) -> dict[str, tuple[str, ...]]:
         """Their names for each of our weights, the layers filled in."""
         return {name: self._theirs(name, config) for name in ours}
 
-    def _theirs(self, name: str, config: TransformerConfig) -> tuple[str, ...]:
+    def _theirs(self, name: str, config: EncoderConfig) -> tuple[str, ...]:
         parts = name.split(".")
         layer = ""
         if name.endswith(ADAPTERS):  # of a run that goes on: it keeps its own name
@@ -265,7 +270,7 @@ class Family:
                 if self.special is not None:
                     layer = self.special.layer(int(layer), config)
             key = ".".join(parts)
-            gated = self.gated.get(key) if config.feedforward.gated else None
+            gated = self.gated.get(key) if self.gated and at(config, "feedforward.gated") else None
             row = gated or self.body[key]
         return tuple(t.format(layer) for t in ((row,) if isinstance(row, str) else row))
 
@@ -282,7 +287,7 @@ class Family:
         return tuple(row for row in rows if isinstance(row, str))
 
     def read(
-        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: TransformerConfig
+        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: EncoderConfig
     ) -> dict[str, Tensor]:
         """Our weights from theirs, those that are all there; the rest is for the caller to name.
 
@@ -305,7 +310,7 @@ class Family:
                 read[table] = read[table][unused:].clone()
         return read
 
-    def write(self, ours: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+    def write(self, ours: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
         """Their weights from ours."""
         unused = self._unused(config)
         if unused:
@@ -320,13 +325,13 @@ class Family:
                 theirs[row] = self._turned(row, piece).contiguous()
         return theirs
 
-    def sizes(self, name: str, rows: int, config: TransformerConfig) -> list[int]:
+    def sizes(self, name: str, rows: int, config: EncoderConfig) -> list[int]:
         """How many of the `rows` of one of our weights each of theirs has."""
         parts = len(self._theirs(name, config))
-        shares = [config.heads, *[config.kv_heads] * 2] if parts == 3 else [1] * parts
+        shares = [config.heads, *[at(config, "kv_heads")] * 2] if parts == 3 else [1] * parts
         return [rows // sum(shares) * share for share in shares]
 
-    def _unused(self, config: TransformerConfig) -> int:
+    def _unused(self, config: EncoderConfig) -> int:
         """Rows of their tables of positions before the first."""
         return config.pad_id + 1 if self.positions_after_pad else self.unused_positions
 

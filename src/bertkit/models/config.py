@@ -1,16 +1,17 @@
-"""The shape of a Transformer, as values.
+"""Settings of encoders and decoders.
 
-Numbers that every model has stand at the top, as in the table of a paper. What comes in kinds, or
-belongs to one part, is a group of its own: positions, norm, attention, feedforward, head.
+`EncoderConfig` has the settings that all architectures share, `TransformerConfig` those of a
+Transformer. Settings of one part are a group: positions, norm, attention, feedforward, head.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from bertkit.config import Positive, Settings, Share, at
+from bertkit.errors import ConfigError
 
 Base = Annotated[float, Meta(gt=1.0)]
 Count = Annotated[int, Meta(ge=1, lt=2**31)]
@@ -162,21 +163,6 @@ class ConvolutionSettings(Settings, frozen=True):
             raise ValueError(f"tokens = {self.tokens}: has no middle; choose an odd number")
 
 
-class RecurrentSettings(Settings, frozen=True):
-    """What an encoder and a decoder made of LSTMs are. Hochreiter & Schmidhuber 1997."""
-
-    cell: Literal["lstm", "gru"] = "lstm"
-    """What a layer is made of: LSTMs, or GRUs, which have no cell beside their state (Cho et al.
-    2014)."""
-    direction: Literal["forward", "backward", "both"] = "backward"
-    """How the encoder reads: from its last token to its first (Sutskever et al. 2014, 3.3), or both
-    ways, each with half of the width (Bahdanau et al. 2015)."""
-    attention: Literal["none", "context", "luong", "bahdanau"] = "none"
-    """What the decoder knows of its source beside the state that it starts from: nothing more
-    (Sutskever et al. 2014), the encoder's last state at each step (Cho et al. 2014), or all of its
-    states by attention, behind the LSTM (Luong et al. 2015) or before it (Bahdanau et al. 2015)."""
-
-
 class HeadSettings(Settings, frozen=True):
     """What a family's heads are; the encoder reads none of it."""
 
@@ -213,18 +199,107 @@ class HeadSettings(Settings, frozen=True):
     `false`, as in T5 v1.1)."""
 
 
-class TransformerConfig(Settings, frozen=True):
-    """Every variant of the encoder is a value of this class."""
+class EncoderConfig(Settings, frozen=True):
+    """Settings that all encoders and decoders have. Each architecture adds its own in a subclass.
+
+    Properties describe the architecture, so that other modules do not depend on its class.
+    """
+
+    encoder_class: ClassVar[str]
+    """Class of the encoder, as `module:attribute`."""
+    decoder_class: ClassVar[str]
+    """Class of the decoder, as `module:attribute`."""
+    is_sequential: ClassVar[bool] = False
+    """Whether a layer computes the state of each token from the state of the token before it."""
 
     vocab: Count
     """Rows of the token embedding, V."""
     hidden: Count = 768
     """Width of the states, D."""
+    layers: Annotated[int, Meta(ge=1, le=1000)] = 12
+    max_positions: Count = 512
+    """Maximum sequence length in tokens, including special tokens."""
+    pad_id: Annotated[int, Meta(ge=0)] = 0
+    """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
+    at pad + 1; MPNet requires 1."""
+    dropout: Share = 0.1
+    """Dropout of embeddings and before residual sums."""
+    head: HeadSettings = HeadSettings()
+
+    def rate(self, path: str) -> float:
+        """Return a dropout probability by the path of its setting, which may name another one."""
+        value = at(self, path)
+        if value is None:
+            return self.dropout
+        return self.rate(value) if isinstance(value, str) else float(value)
+
+    def check_decoder(self, decoder: EncoderConfig) -> None:
+        """Check that a decoder of the same architecture fits the encoder.
+
+        Raises:
+            ConfigError: If it does not.
+        """
+        if decoder.hidden != self.hidden:
+            raise ConfigError(
+                f"decoder.hidden = {decoder.hidden}: the encoder has {self.hidden}; use one value"
+            )
+
+    @property
+    def width(self) -> int:
+        """Width of the token embedding, E."""
+        return self.hidden
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads per layer, H."""
+        return 1
+
+    @property
+    def token_types(self) -> int:
+        """Number of segment embeddings."""
+        return 0
+
+    @property
+    def learned_positions(self) -> int:
+        """Number of position embeddings."""
+        return 0
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Index of the weights that each layer uses."""
+        return tuple(range(self.layers))
+
+    @property
+    def direction(self) -> Literal["forward", "backward", "both"]:
+        """Whether a state depends on the tokens before it, the tokens after it, or both."""
+        return "both"
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a state depends on its own token and earlier tokens only."""
+        return self.direction == "forward"
+
+    @property
+    def attends_to_source(self) -> bool:
+        """Whether a decoder with these settings attends to the states of the encoder."""
+        return False
+
+    @property
+    def embedding_std(self) -> float | None:
+        """Standard deviation of a new token embedding; None: as in other matrices."""
+        return None
+
+
+class TransformerConfig(EncoderConfig, frozen=True):
+    """Settings of a Transformer."""
+
+    encoder_class: ClassVar[str] = "bertkit.models.transformer:Transformer"
+    decoder_class: ClassVar[str] = encoder_class
+
     embedding: Count | None = None
     """Width of the token embedding, E; a dense layer projects it to `hidden`, the default."""
     scale_embedding: bool = False
     """Multiply the token embedding by √E (Vaswani et al. 2017, section 3.4)."""
-    layers: Annotated[int, Meta(ge=1, le=1000)] = 12
     layer_sharing: tuple[int, ...] | None = None
     """Which set of weights each layer uses, numbered from 0; ALBERT shares one among all twelve.
     By default each layer has its own."""
@@ -232,15 +307,8 @@ class TransformerConfig(Settings, frozen=True):
     """Attention heads a layer, H."""
     intermediate: Count = 3072
     """Width inside the feed-forward network."""
-    max_positions: Count = 512
-    """The longest sequence in tokens, with its special tokens; as many positions are learned."""
     token_types: Annotated[int, Meta(ge=0)] = 2
     """Rows of the segment embedding: 2 for sentences A and B; 0 for none."""
-    pad_id: Annotated[int, Meta(ge=0)] = 0
-    """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
-    at pad + 1; MPNet requires 1."""
-    dropout: Share = 0.1
-    """Dropout of embeddings and before residual sums."""
     attention_dropout: Share = 0.1
     """Dropout of attention weights."""
     positions: Positions = LearnedPositions()
@@ -250,9 +318,6 @@ class TransformerConfig(Settings, frozen=True):
     feedforward: FeedForwardSettings = FeedForwardSettings()
     convolution: ConvolutionSettings | None = None
     """A convolution beside the first layer (DeBERTa v2 xlarge); by default none."""
-    recurrent: RecurrentSettings | None = None
-    """LSTMs in place of attention and feed-forward networks; by default none."""
-    head: HeadSettings = HeadSettings()
 
     def __post_init__(self) -> None:
         if self.attention.width is None and self.hidden % self.heads:
@@ -264,11 +329,6 @@ class TransformerConfig(Settings, frozen=True):
             raise ValueError(
                 f"heads = {self.heads} cannot share attention.kv_heads = {self.kv_heads} evenly; "
                 "choose a divisor of heads"
-            )
-        if self.recurrent and self.recurrent.direction == "both" and self.hidden % 2:
-            raise ValueError(
-                f"hidden = {self.hidden} cannot be halved between the directions "
-                '(recurrent.direction = "both"); choose an even width'
             )
         rotary = isinstance(self.positions, RotaryPositions)
         if rotary and self.head_width % 2:
@@ -292,16 +352,15 @@ class TransformerConfig(Settings, frozen=True):
                 f"layer_sharing = {list(self.depths)}: number the weights from 0, without gaps"
             )
 
-    def rate(self, path: str) -> float:
-        """A dropout by the path of its setting, which may name another."""
-        value = at(self, path)
-        if value is None:
-            return self.dropout
-        return self.rate(value) if isinstance(value, str) else float(value)
+    def check_decoder(self, decoder: EncoderConfig) -> None:
+        super().check_decoder(decoder)
+        if not decoder.attends_to_source:
+            raise ConfigError("decoder.attention.cross: a decoder attends to its encoder; set it")
+        if self.attention.cross:
+            raise ConfigError("attention.cross: an encoder has no source to attend to; remove it")
 
     @property
     def width(self) -> int:
-        """E, of the embedding."""
         return self.hidden if self.embedding is None else self.embedding
 
     @property
@@ -316,7 +375,6 @@ class TransformerConfig(Settings, frozen=True):
 
     @property
     def learned_positions(self) -> int:
-        """Rows of the embedding of positions; 0 where there is none."""
         match self.positions:
             case LearnedPositions() | RelativePositions(learned=True):
                 return self.max_positions
@@ -324,8 +382,21 @@ class TransformerConfig(Settings, frozen=True):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """The number of each layer's weights."""
-        return tuple(range(self.layers)) if self.layer_sharing is None else self.layer_sharing
+        return super().depths if self.layer_sharing is None else self.layer_sharing
+
+    @property
+    def direction(self) -> Literal["forward", "both"]:
+        return "forward" if self.attention.causal else "both"
+
+    @property
+    def attends_to_source(self) -> bool:
+        return self.attention.cross
+
+    @property
+    def embedding_std(self) -> float | None:
+        # T5 divides states by √D before the token embedding: the logits of a smaller one would be
+        # nearly equal for many steps. Source: google-research/text-to-text-transfer-transformer
+        return 1.0 if self.head.lm_scaled else None
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -15,30 +15,43 @@ from bertkit.nn.dropout import Dropout
 from bertkit.nn.embedding import EmbeddingTable, sinusoids
 
 
-class Embedding(nn.Module):
+class TokenEmbedding(nn.Module):
+    """Token embedding with dropout, multiplied by √E if scaled. Shapes: (N,) ids -> (N, E)."""
+
+    def __init__(self, vocab: int, width: int, dropout: float, *, scaled: bool) -> None:
+        super().__init__()
+        self.tokens = EmbeddingTable(vocab, width)
+        self.scale = math.sqrt(width) if scaled else None
+        self.dropout = Dropout(dropout)
+
+    def vectors(self, batch: Batch) -> Tensor:
+        """Return the vectors of the tokens before dropout. Shapes: (N, E)."""
+        vectors: Tensor = self.tokens(batch.ids)
+        return vectors if self.scale is None else vectors * self.scale
+
+    def forward(self, batch: Batch) -> Tensor:
+        x: Tensor = self.dropout(self.vectors(batch))
+        return x
+
+
+class Embedding(TokenEmbedding):
     """The sum of up to three vectors, normalized, and projected to D. Shapes: (N,) ids -> (N, D).
 
     Source of the projection: Lan et al. 2020, section 3.1.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
         width, positions = config.width, config.learned_positions
-        self.tokens = EmbeddingTable(config.vocab, width)
-        self.scale = math.sqrt(width) if config.scale_embedding else None
+        super().__init__(config.vocab, width, config.dropout, scaled=config.scale_embedding)
         self.positions = EmbeddingTable(positions, width) if positions else None
         self.sinusoidal = isinstance(config.positions, SinusoidalPositions)
         self.types = EmbeddingTable(config.token_types, width) if config.token_types else None
         self.norm = norm_of(config.norm, width) if config.norm.embedding else nn.Identity()
-        self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(width, config.hidden) if width != config.hidden else None
 
     def parts(self, batch: Batch) -> dict[str, Tensor]:
         """The vectors by name. Shapes: (N, E) each, or (E,) where it is the same for all tokens."""
-        tokens = self.tokens(batch.ids)
-        if self.scale is not None:
-            tokens = tokens * self.scale
-        vectors: dict[str, Tensor] = {"token": tokens}
+        vectors = {"token": self.vectors(batch)}
         if self.positions is not None:
             vectors["position"] = self.positions(batch.layout.positions)
         if self.sinusoidal:

@@ -73,9 +73,10 @@ def peak_of(device: str, dtype: torch.dtype) -> float | None:
 
 
 class Flops:
-    """What a forward and a backward pass over a batch need, of a model made of Transformers.
+    """FLOPs of a forward and a backward pass over a batch.
 
-    Raises: TypeError for one made of LSTMs, of which the formula says nothing.
+    Raises:
+        TypeError: If the model is not a Transformer, which the formula requires.
     """
 
     def __init__(self, model: Model) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bertkit.batch import Batch
 from bertkit.data.tag_schemes import scheme_of_labels
 from bertkit.models.block import norm_of
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig, TransformerConfig
 from bertkit.nn.crf import CRF
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
@@ -79,7 +79,7 @@ class CausalLM(LanguageModelHead):
     Source: Radford et al. 2018, equation 2.
     """
 
-    def __init__(self, config: TransformerConfig, tied: nn.Embedding) -> None:
+    def __init__(self, config: EncoderConfig, tied: nn.Embedding) -> None:
         super().__init__(tied)
         self.bias = nn.Parameter(torch.zeros(config.vocab)) if config.head.lm_bias else None
         shape = config.vocab, config.width
@@ -170,7 +170,7 @@ class CausalClassifier(nn.Module):
     Source: Radford et al. 2018, section 3.2, equation 3; dropout before it, section 4.1.
     """
 
-    def __init__(self, config: TransformerConfig, labels: int) -> None:
+    def __init__(self, config: EncoderConfig, labels: int) -> None:
         super().__init__()
         self.dropout = Dropout(config.rate("head.dropout"))
         self.out = nn.Linear(config.hidden, labels, bias=False)
@@ -217,9 +217,11 @@ class Tagger(nn.Module):
     Source: Devlin et al. 2019, section 5.3 without the BiLSTM; figure 4d.
     """
 
-    def __init__(self, config: TransformerConfig, labels: int) -> None:
+    def __init__(self, config: EncoderConfig, labels: int) -> None:
         super().__init__()
-        self.transform = Transform(config) if config.head.norm else nn.Identity()
+        self.transform: nn.Module = nn.Identity()
+        if isinstance(config, TransformerConfig) and config.head.norm:
+            self.transform = Transform(config)
         self.dropout = Dropout(config.rate("head.tag_dropout"))
         self.out = nn.Linear(config.hidden, labels)
 
@@ -234,7 +236,7 @@ class CRFTagger(Tagger):
     The names of the labels say which may follow which.
     """
 
-    def __init__(self, config: TransformerConfig, labels: Sequence[str]) -> None:
+    def __init__(self, config: EncoderConfig, labels: Sequence[str]) -> None:
         super().__init__(config, len(labels))
         scheme = scheme_of_labels(labels)
         masks = scheme.masks(labels) if scheme else ()

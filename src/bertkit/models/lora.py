@@ -14,6 +14,7 @@ from bertkit.config import Positive, Rate, Settings
 from bertkit.errors import ConfigError
 from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.lora import LoRALinear
@@ -111,14 +112,19 @@ def depths(names: Collection[str]) -> dict[str, int]:
 def add_lora(
     model: Model, lora: LoRA, sizes: Callable[[str, int], Sequence[int]], *, frozen_layers: int
 ) -> None:
-    """Give a model's layers adapters, which learn with its heads and nothing else does.
+    """Add adapters to the layers of a model; only they and the heads are trained.
 
-    A head of words (`lm`) is the model's own and stays as it is. The lowest `frozen_layers` of the
-    encoder get none. `sizes` says of a weight's name and rows what parts these divide into.
-    Raises: ConfigError where no layer is left, or for LSTMs.
+    Args:
+        model: The model. Its language model head is not trained.
+        lora: Settings of the adapters.
+        sizes: Returns the sizes of the parts of a weight, from its name and number of rows.
+        frozen_layers: Number of the lowest layers of the encoder without adapters.
+
+    Raises:
+        ConfigError: If no layer is left, or the model is not a Transformer.
     """
-    if model.config.recurrent:
-        raise ConfigError("lora.rank: LSTMs have no place for adapters; leave it out")
+    if not isinstance(model.encoder, Transformer):
+        raise ConfigError(f"lora.rank requires a Transformer, got {type(model.encoder).__name__}")
     model.requires_grad_(False)
     for head in model.heads.values():
         head.requires_grad_(not isinstance(head, LanguageModelHead))

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from bertkit.batch import Batch
 from bertkit.errors import ConfigError, did_you_mean
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig, TransformerConfig
+from bertkit.models.encoder import Encoder
 from bertkit.models.heads import (
     CausalClassifier,
     CausalLM,
@@ -23,10 +24,10 @@ from bertkit.models.heads import (
     Tagger,
     VectorClassifier,
 )
-from bertkit.models.seq2seq import Encoded, RecurrentDecoder, RecurrentEncoder
 from bertkit.models.transformer import Transformer
 from bertkit.nn.initialization import initialize
 from bertkit.nn.pooling import Pooling
+from bertkit.registry import import_object
 
 HEADS = (
     *("mlm", "lm", "nsp", "sop", "rtd", "pooler"),
@@ -48,28 +49,24 @@ OF_SEQUENCES = ("classify", "choose")
 T = TypeVar("T")
 
 
-class FeatureEncoder(nn.Module):
-    """Base of encoders whose input features are frozen; extensions define them.
+class FeatureEncoder(Encoder):
+    """Base of encoders whose input features are frozen; extensions define them."""
 
-    Shapes: a batch of N tokens -> (N, D).
-    """
-
-    config: TransformerConfig
     embedding: Any
     """Module that combines the features; they have no token embedding."""
 
     def build_head(self, name: str, labels: Sequence[str]) -> nn.Module:
-        """Return a new head of `HEADS`. Raises: ConfigError if it is not supported."""
+        """Return a new head of `HEADS`.
+
+        Raises:
+            ConfigError: If it is not supported.
+        """
         raise NotImplementedError
 
     def precompute(self, features: Sequence[Any]) -> list[Any]:
         """Return features of a task whose encodings contain frozen features instead of ids."""
         raise NotImplementedError
 
-
-Encoder = Transformer | RecurrentEncoder | FeatureEncoder
-Decoder = Transformer | RecurrentDecoder
-"""Called alike: packed tokens -> packed states; `Model.memory` is what a decoder reads."""
 
 HeadMaker = Callable[[Any], nn.Module]
 """What builds a head that is not among `HEADS`."""
@@ -85,11 +82,11 @@ class Model(nn.Module):
         self,
         encoder: Encoder,
         heads: Mapping[str, nn.Module],
-        decoder: Decoder | None = None,
+        decoder: Encoder | None = None,
     ) -> None:
         super().__init__()
         if decoder is not None:
-            _check_stacks(encoder.config, decoder.config)
+            encoder.config.check_decoder(decoder.config)
         self.encoder = encoder
         self.decoder = decoder
         self.heads = nn.ModuleDict(dict(heads))
@@ -97,44 +94,38 @@ class Model(nn.Module):
         """What computes the encoder's states in its place, of batches with which it is faster."""
 
     @property
-    def config(self) -> TransformerConfig:
+    def config(self) -> EncoderConfig:
         return self.encoder.config
 
     @property
     def transformer(self) -> Transformer:
-        """The encoder, for what is about its layers and heads. Raises: ConfigError for LSTMs."""
+        """The encoder, if it is a Transformer.
+
+        Raises:
+            ConfigError: If the encoder has no layers and heads of attention.
+        """
         if not isinstance(self.encoder, Transformer):
-            raise ConfigError(
-                "the model is made of LSTMs, which have no layers and heads of attention; take a "
-                "Transformer"
-            )
+            name = type(self.encoder).__name__
+            raise ConfigError(f"{name} has no layers and heads of attention; use a Transformer")
         return self.encoder
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees itself and those before it alone, and nothing else (GPT)."""
-        return self.decoder is None and self.config.attention.causal
+        """Whether the model has no decoder and each state depends on earlier tokens only (GPT)."""
+        return self.decoder is None and self.config.is_causal
 
     def states(self, batch: Batch) -> Tensor:
         """What heads read: the last states of the decoder, or of an encoder alone."""
         if self.decoder is None:
             return self.encoded(batch)
         assert batch.source is not None
-        states: Tensor = self.decoder(batch, memory=self.memory(batch.source))
+        states: Tensor = self.decoder(batch, memory=self.encoder.memory(batch.source))
         return states
 
     def encoded(self, batch: Batch) -> Tensor:
         """The encoder's last states. Shapes: (N, D)."""
         states = None if self.faster_layers is None else self.faster_layers(batch)
         return self.encoder(batch) if states is None else states
-
-    def memory(self, source: Batch) -> Tensor | Encoded:
-        """What the decoder reads of a source: the encoder's states, of LSTMs with their cells."""
-        encoder = self.encoder
-        memory: Tensor | Encoded = (
-            encoder.read(source) if isinstance(encoder, RecurrentEncoder) else encoder(source)
-        )
-        return memory
 
     @overload
     def forward(self, batch: Batch) -> dict[str, Tensor]: ...
@@ -162,43 +153,47 @@ class Model(nn.Module):
 
 
 def build(
-    config: TransformerConfig,
+    config: EncoderConfig,
     heads: Iterable[str] | Mapping[str, HeadMaker] = (),
     *,
     labels: Sequence[str] = (),
-    decoder: TransformerConfig | None = None,
+    decoder: EncoderConfig | None = None,
 ) -> Model:
-    """A model with fresh weights from torch's generator.
+    """Return a model with new weights, drawn from torch's generator.
 
-    `labels` names the outputs of `classify`, `tag` and `crf`; heads of one's own come with what
-    builds them.
+    Args:
+        config: Settings of the encoder.
+        heads: Names of heads of `HEADS`, or the functions that build heads, by name.
+        labels: Names of the outputs of `classify`, `tag` and `crf`.
+        decoder: Settings of the decoder.
     """
     encoder, top = _stacks(config, decoder)
     model = Model(encoder, _heads(heads, top or encoder, labels), top)
     initialize(model)
-    if (top or encoder).config.head.lm_scaled:
-        # T5's states are divided by √D before they meet the embedding: a smaller one would make
-        # all words alike for long. Source: google-research/text-to-text-transfer-transformer
-        nn.init.normal_(encoder.embedding.tokens.weight)
-    if config.recurrent:
-        # times √D it has unit variance: of smaller numbers an LSTM learns little for long
-        nn.init.normal_(encoder.embedding.tokens.weight, std=config.width**-0.5)
+    std = (top or encoder).config.embedding_std
+    if std is not None:
+        nn.init.normal_(encoder.embedding.tokens.weight, std=std)
     return model
 
 
 def empty(
-    config: TransformerConfig,
+    config: EncoderConfig,
     heads: Iterable[str] | Mapping[str, HeadMaker],
     *,
     labels: Sequence[str] = (),
-    decoder: TransformerConfig | None = None,
+    decoder: EncoderConfig | None = None,
     pooling: Pooling | None = None,
-    build: Callable[[TransformerConfig], Encoder] | None = None,
+    build: Callable[[Any], Encoder] | None = None,
 ) -> Model:
     """Return the same model without storage, to be filled from a checkpoint.
 
-    `pooling` is that of its directory. `build` returns the encoder; by default the configuration
-    determines it.
+    Args:
+        config: Settings of the encoder.
+        heads: As in `build`.
+        labels: As in `build`.
+        decoder: Settings of the decoder.
+        pooling: Pooling of the model directory.
+        build: Function that returns the encoder. Default: the class of its configuration.
     """
     with torch.device("meta"):
         encoder, top = _stacks(config, decoder, build)
@@ -206,47 +201,26 @@ def empty(
 
 
 def _stacks(
-    config: TransformerConfig,
-    decoder: TransformerConfig | None,
-    build: Callable[[TransformerConfig], Encoder] | None = None,
-) -> tuple[Encoder, Decoder | None]:
-    """An encoder, and a decoder that shares its token embedding where both have one vocabulary:
-    Vaswani et al. 2017, section 3.4."""
-    usual = RecurrentEncoder if config.recurrent else Transformer
-    encoder = (build or usual)(config)
+    config: EncoderConfig,
+    decoder: EncoderConfig | None,
+    build: Callable[[Any], Encoder] | None = None,
+) -> tuple[Encoder, Encoder | None]:
+    """Return an encoder and a decoder, which share a token embedding of the same shape.
+
+    Source: Vaswani et al. 2017, section 3.4.
+    """
+    encoder: Encoder = (build or import_object(config.encoder_class))(config)
     if decoder is None:
         return encoder, None
-    top = RecurrentDecoder(decoder) if decoder.recurrent else Transformer(decoder)
+    top: Encoder = import_object(decoder.decoder_class)(decoder)
     if (config.vocab, config.width) == (decoder.vocab, decoder.width):
         top.embedding.tokens = encoder.embedding.tokens
     return encoder, top
 
 
-def _check_stacks(encoder: TransformerConfig, decoder: TransformerConfig) -> None:
-    if not decoder.attention.cross:
-        raise ConfigError("decoder.attention.cross: a decoder attends to its encoder; set it")
-    if encoder.attention.cross:
-        raise ConfigError("attention.cross: an encoder has nothing else to attend to; leave it out")
-    if encoder.hidden != decoder.hidden:
-        raise ConfigError(
-            f"decoder.hidden = {decoder.hidden}, and its encoder has {encoder.hidden}; make them "
-            "equal"
-        )
-    if encoder.recurrent != decoder.recurrent:
-        raise ConfigError(
-            "decoder.recurrent: an encoder and its decoder share these settings; set "
-            "model.recurrent alone"
-        )
-    if encoder.recurrent and encoder.layers != decoder.layers:
-        raise ConfigError(
-            f"decoder.layers = {decoder.layers}, and its encoder has {encoder.layers}: each LSTM "
-            "starts where one of the encoder ended; make them equal"
-        )
-
-
 def _heads(
     heads: Iterable[str] | Mapping[str, HeadMaker],
-    encoder: Encoder | Decoder,
+    encoder: Encoder,
     labels: Sequence[str],
     pooling: Pooling | None = None,
 ) -> dict[str, nn.Module]:
@@ -259,48 +233,49 @@ def _heads(
 
 def head(
     name: str,
-    encoder: Encoder | Decoder,
+    encoder: Encoder,
     labels: Sequence[str] = (),
     pooling: Pooling | None = None,
 ) -> nn.Module:
-    """A head of `HEADS` for this encoder; `pooling` is how vectors are made, by default the mean.
+    """Return a new head for the states of an encoder or decoder.
 
-    Raises: ConfigError for another name.
+    Args:
+        name: One of `HEADS`.
+        encoder: The encoder, or the decoder of a model that has one.
+        labels: Names of the outputs of a head in `LABELLED`.
+        pooling: How the head `vector` pools states; by default their mean.
+
+    Raises:
+        ConfigError: If the name is unknown, labels are missing, or the head needs a Transformer.
     """
-    config = encoder.config
     if name in LABELLED and not labels:
         raise ConfigError(f"heads: {name} needs the names of its labels")
     if isinstance(encoder, FeatureEncoder):
         return encoder.build_head(name, labels)
-    if name in OF_SEQUENCES and config.attention.causal:
+    config, tokens = encoder.config, encoder.embedding.tokens
+    if name in OF_SEQUENCES and config.is_causal:
         return CausalClassifier(config, len(labels) if name in LABELLED else 1)
-    match name:
-        case "mlm":
-            return MaskedLM(config, encoder.embedding.tokens)
-        case "lm":
-            return CausalLM(config, encoder.embedding.tokens)
-        case "nsp":
-            return Classifier(config, 2)
-        case "sop":
-            return Classifier(config, 2, last=config.rate("head.sop_dropout"))
-        case "rtd":
-            return ReplacedTokens(config)
-        case "pooler":
-            return Pooler(config)
-        case "classify":
-            rates = {
-                "first": config.rate("head.dense_dropout"),
-                "last": config.rate("head.dropout"),
-            }
-            return Classifier(config, len(labels), **rates)
-        case "choose":
-            return Classifier(config, 1, last=config.rate("head.choose_dropout"))
-        case "answer":
-            return SpanHead(config)
-        case "tag":
-            return Tagger(config, len(labels))
-        case "crf":
-            return CRFTagger(config, labels)
-        case "vector":
-            return VectorClassifier(pooling or Pooling(), config.hidden, len(labels))
-    raise ConfigError(f"heads: no head is named {name!r}; {did_you_mean(name, HEADS)}")
+    if name == "lm":
+        return CausalLM(config, tokens)
+    if name == "vector":
+        return VectorClassifier(pooling or Pooling(), config.hidden, len(labels))
+    if not isinstance(config, TransformerConfig):
+        raise ConfigError(
+            f"heads: {name} is not supported by {type(encoder).__name__}; use a Transformer"
+        )
+    rates = {"first": config.rate("head.dense_dropout"), "last": config.rate("head.dropout")}
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "mlm": lambda: MaskedLM(config, tokens),
+        "nsp": lambda: Classifier(config, 2),
+        "sop": lambda: Classifier(config, 2, last=config.rate("head.sop_dropout")),
+        "rtd": lambda: ReplacedTokens(config),
+        "pooler": lambda: Pooler(config),
+        "classify": lambda: Classifier(config, len(labels), **rates),
+        "choose": lambda: Classifier(config, 1, last=config.rate("head.choose_dropout")),
+        "answer": lambda: SpanHead(config),
+        "tag": lambda: Tagger(config, len(labels)),
+        "crf": lambda: CRFTagger(config, labels),
+    }
+    if name not in makers:
+        raise ConfigError(f"heads: no head is named {name!r}; {did_you_mean(name, HEADS)}")
+    return makers[name]()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from bertkit.errors import ConfigError
 from bertkit.models import model as models
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig
 from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import HeadMaker, Model, empty
 from bertkit.nn.attention import Attention
@@ -23,11 +23,13 @@ Head = tuple[int, int]
 
 
 def keep_layers(model: Model, layers: Sequence[int]) -> Model:
-    """A copy with these layers alone, numbered from 1, in their order.
+    """Return a copy with only these layers, numbered from 1, in their order.
 
-    Raises: ConfigError for layers that are not there, or cannot stand alone.
+    Raises:
+        ConfigError: If a layer does not exist or cannot be removed from the others, or the model
+            is not a Transformer.
     """
-    config = model.config
+    config = model.transformer.config
     if config.layer_sharing is not None or not config.norm.first:
         raise ConfigError(
             "layers: the model's layers share weights, or the first is unlike the others, so that "
@@ -63,11 +65,9 @@ def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]])
 
     weights = dict(model.named_parameters())  # A shared matrix has one name.
     rows = {name: grown(weights[name].detach()) for name in VOCABULARY if name in weights}
-    decoder = None
     if model.decoder is not None:
-        decoder = structs.replace(model.decoder.config, vocab=size)
         rows["decoder.embedding.tokens.weight"] = rows["encoder.embedding.tokens.weight"]
-    return _rebuilt(model, structs.replace(model.config, vocab=size), rows, decoder)
+    return _resized(model, rows, vocab=size)
 
 
 VOCABULARY = (
@@ -99,11 +99,7 @@ def with_positions(model: Model, length: int, how: Literal["tile", "interpolate"
         raise ConfigError(f"length: {length}; the model has {most} positions already")
     extend = tiled if how == "tile" else interpolated
     longer = {name: extend(rows, length) for name, rows in tables.items()}
-    config = structs.replace(model.config, max_positions=length)
-    decoder = None
-    if model.decoder is not None:
-        decoder = structs.replace(model.decoder.config, max_positions=length)
-    return _rebuilt(model, config, longer, decoder)
+    return _resized(model, longer, max_positions=length)
 
 
 POSITIONS = tuple(f"{stack}.embedding.positions.weight" for stack in ("encoder", "decoder"))
@@ -121,11 +117,17 @@ def interpolated(rows: Tensor, length: int) -> Tensor:
     return stretched[0].T.contiguous()
 
 
+def _resized(model: Model, changed: Mapping[str, Tensor], **sizes: int) -> Model:
+    """Return a copy with other sizes in the encoder and in a decoder, and `changed` weights."""
+    decoder = None if model.decoder is None else structs.replace(model.decoder.config, **sizes)
+    return _rebuilt(model, structs.replace(model.config, **sizes), changed, decoder)
+
+
 def _rebuilt(
     model: Model,
-    config: TransformerConfig,
+    config: EncoderConfig,
     changed: Mapping[str, Tensor],
-    decoder: TransformerConfig | None = None,
+    decoder: EncoderConfig | None = None,
 ) -> Model:
     """Return a copy of the model with another configuration and with `changed` weights.
 
@@ -168,9 +170,10 @@ def without_heads(model: Model, heads: Sequence[Head]) -> Model:
 def check_heads(model: Model, heads: Sequence[Head]) -> None:
     """Raises: ConfigError for a head that is not there or shares its values, and for all of a
     layer."""
-    if model.config.kv_heads != model.config.heads:
+    config = model.transformer.config
+    if config.kv_heads != config.heads:
         raise ConfigError("heads: the model's heads share keys and values; none goes alone")
-    most, layers = model.config.heads, len(model.transformer.blocks)
+    most, layers = config.heads, len(model.transformer.blocks)
     for layer, head in heads:
         if not (0 < layer <= layers and 0 < head <= most):
             raise ConfigError(

@@ -17,6 +17,7 @@ from bertkit.models.config import (
     TransformerConfig,
 )
 from bertkit.models.embedding import Embedding
+from bertkit.models.encoder import Encoder
 from bertkit.nn.attention import Trace
 from bertkit.nn.attention_context import AttentionContext, LayerRecall
 from bertkit.nn.convolution import Convolution
@@ -27,13 +28,16 @@ from bertkit.nn.relative_positions import RelativeBias
 from bertkit.nn.rotary_positions import Rotary
 
 
-class Transformer(nn.Module):
+class Transformer(Encoder):
     """Tokens in, last states out. Shapes: a batch of N tokens -> (N, D).
 
     With `attention.cross` it is a decoder, which reads the states `memory` of the batch's source.
     With a `step` of a cache its layers read what the cache holds of each row, and not that again.
     A `trace` collects all layers' states, exact attention weights and each head's output.
     """
+
+    config: TransformerConfig
+    embedding: Embedding
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -47,13 +47,14 @@ def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
 
     Shared are the vectors of pieces, positions and segments, not their norm (section 3.2).
     """
+    config = model.transformer.config
     config = structs.replace(
-        model.config,
-        embedding=model.config.width,
+        config,
+        embedding=config.width,
         hidden=shape.hidden,
         heads=shape.heads,
         intermediate=shape.intermediate,
-        layers=shape.layers or model.config.layers,
+        layers=shape.layers or config.layers,
         layer_sharing=None,
     )
     generator = build(config, ("mlm",))

@@ -63,7 +63,8 @@ class Frozen(FrozenWords, Protocol):
 class FrozenEncoder:
     """A Transformer, which reads pieces of words.
 
-    Raises: ConfigError for a model of LSTMs.
+    Raises:
+        ConfigError: If the model is not a Transformer.
     """
 
     whole_words = False

@@ -13,6 +13,7 @@ from bertkit.checkpoint.formats import LoadSettings
 from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
+from bertkit.models.transformer import Transformer
 from bertkit.pipelines import (
     PIPELINES,
     Embed,
@@ -94,7 +95,7 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
     for name, constructor in optional.items():
         with contextlib.suppress(CheckpointError):  # The model lacks the head.
             pipelines[name] = constructor(loaded, engine)
-    has_states = loaded.model.config.recurrent is None and (not writes or decoder is None)
+    has_states = isinstance(loaded.model.encoder, Transformer) and not (writes and decoder)
     return SupportedPipelines(
         family=loaded.family.name,
         length=loaded.length,

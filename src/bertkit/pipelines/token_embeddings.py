@@ -41,7 +41,7 @@ class EmbedTokens(ModelPipeline):
     """Texts -> the hidden states of their tokens (`TokenEmbeddings`)."""
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
-        """Raises: ConfigError for a model of LSTMs."""
+        """Raises: ConfigError if the model is not a Transformer."""
         _ = loaded.model.transformer
         super().__init__(loaded, engine)
         self.layers = loaded.model.config.layers

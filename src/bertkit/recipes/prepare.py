@@ -34,7 +34,7 @@ from bertkit.data.corpus import (
 from bertkit.data.paths import files, paths_of, suffix
 from bertkit.data.ray_workers import RayPool
 from bertkit.data.readers import BlankLines, Span, spans
-from bertkit.data.sentences import Encoder, split, token_dtype
+from bertkit.data.sentences import CachedTokenizer, split, token_dtype
 from bertkit.data.workers import CorpusSettings, Unit, Worker, WorkerPool, plainly, text_of
 from bertkit.errors import ConfigError, DataError, StorageError, refuse_unknown
 from bertkit.progress import progress
@@ -221,7 +221,7 @@ def _weigh(
     """Estimate the corpus's size from samples. Raises: DataError if the disk is too small."""
     if not left_to_do:
         return
-    encode = Encoder(tokenizer)
+    encode = CachedTokenizer(tokenizer)
     characters = tokens = size = 0
     for unit in units[:: -(-len(units) // SAMPLES)]:
         left = SAMPLE

@@ -18,6 +18,7 @@ from bertkit.console import say
 from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError, DataError
 from bertkit.families import FAMILIES, Family
+from bertkit.models.config import TransformerConfig
 from bertkit.models.flops import Flops
 from bertkit.models.model import Model, build
 from bertkit.nn.embedding import hold_at_zero
@@ -102,7 +103,8 @@ def _pretrain(
     train = config.train
     device = resolve_device(train.device, "train.device")
     dtype = resolve(train.precision, device)
-    warn(train, attention_dropout=config.model.attention_dropout, device=device)
+    # Only Transformers have attention dropout.
+    warn(train, attention_dropout=getattr(config.model, "attention_dropout", 0.0), device=device)
     teacher = _teacher(config, corpus, tokenizer)
     # The directory of a teacher may contain another model when the run is resumed.
     weights = {} if teacher is None else {"teacher": teacher.weights_hash()}
@@ -311,10 +313,10 @@ class _Folder:
 
 
 def _flops(config: PretrainConfig, model: Model) -> Flops | None:
-    """What counts a step's arithmetic; None where more models than this one compute, and of LSTMs,
-    of which the formula says nothing."""
-    alone = config.teacher is None and config.generator is None and config.model.recurrent is None
-    return Flops(model) if alone else None
+    """Return the counter of a step's FLOPs; None if the formula does not cover the model, or the
+    step computes a second model."""
+    alone = config.teacher is None and config.generator is None
+    return Flops(model) if alone and isinstance(config.model, TransformerConfig) else None
 
 
 def _held_out(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
+
+from msgspec import defstruct, structs
 
 from bertkit.batch import Batch
 from bertkit.config import Settings, decode, merged, nested
@@ -16,7 +18,7 @@ from bertkit.data.samples import Ids, Samples, Sampling, split_documents
 from bertkit.data.shuffling import Shuffled
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.families import BERT, FAMILIES, Family
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig, TransformerConfig
 from bertkit.objectives.distill import Terms
 from bertkit.objectives.replaced_tokens import Generator
 from bertkit.recipes.run_file import Train
@@ -56,7 +58,7 @@ class PretrainConfig(Settings, frozen=True):
     This class is the objective "masked" of encoders. A subclass defines another objective.
     """
 
-    model: TransformerConfig
+    model: EncoderConfig
     train: Train
     sampling: Sampling = Sampling()
     masking: Masking = Masking()
@@ -65,7 +67,7 @@ class PretrainConfig(Settings, frozen=True):
     """What is learned from a teacher."""
     generator: Generator | None = None
     """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
-    decoder: TransformerConfig | None = None
+    decoder: EncoderConfig | None = None
     """Decoder settings of families that translate; others are those of `model`."""
     objective: str = "masked"
     """Training objective, by its name in `OBJECTIVES`."""
@@ -92,17 +94,16 @@ class PretrainConfig(Settings, frozen=True):
                 "terms: say what is learned from a teacher, and there is none; set teacher.model, "
                 "or leave them out"
             )
-        if self.train.compile and self.model.recurrent is not None:
+        is_transformer = isinstance(self.model, TransformerConfig)
+        for name in ("compile", "zero_init"):
+            if getattr(self.train, name) and not is_transformer:
+                raise ValueError(f"train.{name} requires a Transformer; remove it")
+        if self.train.zero_init and self.teacher is not None and self.teacher.start:
             raise ValueError(
-                "train.compile: a model made of LSTMs has no layers to compile; leave it out"
+                "train.zero_init cannot be combined with teacher.start, which sets the weights; "
+                "remove it"
             )
-        begun = self.teacher is not None and self.teacher.start
-        if self.train.zero_init and (begun or self.model.recurrent is not None):
-            raise ValueError(
-                "train.zero_init: a model that begins as its teacher, or is made of LSTMs, has no "
-                "matrices to begin at 0; leave it out"
-            )
-        alone = self.teacher is None and self.decoder is None and self.model.recurrent is None
+        alone = self.teacher is None and self.decoder is None and is_transformer
         if self.train.first_window is not None and not alone:
             raise ValueError(
                 f"train.first_window = {self.train.first_window}: is for a model that learns "
@@ -129,7 +130,7 @@ class PretrainConfig(Settings, frozen=True):
 
     def _check_objective(self) -> None:
         """Check that the objective supports the model and the settings."""
-        model = "a causal model" if self.model.attention.causal else "a bidirectional model"
+        model = "a causal model" if self.model.is_causal else "a bidirectional model"
         model = model if self.decoder is None else "an encoder with a decoder"
         if model != self.architecture:
             fitting = [name for name, other in OBJECTIVES.items() if other.architecture == model]
@@ -199,15 +200,26 @@ OBJECTIVES: Mapping[str, type[PretrainConfig]] = Registry(
 
 
 def config_class(data: Mapping[str, Any]) -> type[PretrainConfig]:
-    """Return the class of the settings of a run file.
+    """Return the class of the settings of a run file, which depends on its objective and family.
 
     Raises:
-        ConfigError: If there is no such objective.
+        ConfigError: If there is no such objective or family.
     """
     name = str(data.get("objective", "masked"))
     if name not in OBJECTIVES:
         raise ConfigError(f"objective: no objective {name!r}; {did_you_mean(name, OBJECTIVES)}")
-    return OBJECTIVES[name]
+    return _with_models(OBJECTIVES[name], _family(data).config_type)
+
+
+@cache
+def _with_models(
+    settings: type[PretrainConfig], config: type[EncoderConfig]
+) -> type[PretrainConfig]:
+    """Return a class of settings whose model and decoder have settings of this type."""
+    types = {"model": config, "decoder": config | None}
+    fields = [(f.name, types.get(f.name, f.type), f.default) for f in structs.fields(settings)]
+    made = defstruct(settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True)
+    return cast(type[PretrainConfig], made)
 
 
 def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:

@@ -122,8 +122,8 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
     """
     model = copy.deepcopy(model).eval()
     device = next(model.parameters()).device
-    parts = attentions(model)
-    changes = torch.zeros(len(parts), model.config.heads, dtype=torch.double)
+    parts, config = attentions(model), model.config
+    changes = torch.zeros(len(parts), config.heads, dtype=torch.double)
     mixed: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -140,13 +140,11 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
         task.loss(model, batch, totals([batch])).total.backward()
         for layer, x in enumerate(mixed):
             assert x.grad is not None
-            change = (x * x.grad).detach().unflatten(1, (model.config.heads, -1)).sum(-1)
-            sums = change.new_zeros(len(batch.layout.lengths), model.config.heads)
+            change = (x * x.grad).detach().unflatten(1, (config.heads, -1)).sum(-1)
+            sums = change.new_zeros(len(batch.layout.lengths), config.heads)
             sums.index_add_(0, batch.layout.sequence_ids, change[: batch.layout.total])
             # shared layers come up again and again
-            changes[model.config.depths[layer]] += (
-                sums.abs().sum(0).cpu() * totals([batch])[task.head]
-            )
+            changes[config.depths[layer]] += sums.abs().sum(0).cpu() * totals([batch])[task.head]
     scores: NDArray[np.float64] = (
         changes / changes.norm(dim=1, keepdim=True).clamp(min=1e-30)
     ).numpy()

@@ -79,7 +79,7 @@ def _settings(loaded: Loaded, model: str) -> dict[str, Any]:
     return {
         **DEFAULTS,
         "family": loaded.family.name,
-        "objective": "next" if config.attention.causal else "masked",
+        "objective": "next" if config.is_causal else "masked",
         "model": plain(config),
         "sampling": {**DEFAULTS["sampling"], "pairs": pairs},
     }

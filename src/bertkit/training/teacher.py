@@ -33,7 +33,11 @@ def begin_as(student: Model, teacher: Model) -> None:
 
 
 def check_length(teacher: Model, length: int, name: str) -> None:
-    """Raises: ConfigError for texts with more tokens than the teacher has positions for."""
+    """Check that the teacher has learned positions for texts of this length.
+
+    Raises:
+        ConfigError: If it has fewer.
+    """
     longest = teacher.config.learned_positions
     if longest and length > longest:
         raise ConfigError(

@@ -19,8 +19,8 @@ from bertkit.extensions.classic.growing_sentence import (
     GrowingPipeline,
     growing_figure,
 )
+from bertkit.extensions.classic.seq2seq import RecurrentEncoder
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.models.seq2seq import RecurrentEncoder
 from bertkit.pipelines import Embed
 from bertkit.text.tokenizer import Tokenizer
 

@@ -146,7 +146,7 @@ OF_LSTMS = {"lstm", "lstm-lm"}
 
 @pytest.mark.parametrize("family", sorted(OF_LSTMS))
 def test_lstms_have_no_such_layers(family: str) -> None:
-    with pytest.raises(ConfigError, match="the model is made of LSTMs"):
+    with pytest.raises(ConfigError, match="RecurrentEncoder has no layers"):
         calibrate(model_of(family), [])
 
 

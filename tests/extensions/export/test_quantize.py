@@ -180,10 +180,12 @@ def test_a_model_that_writes_needs_no_folder_of_its_own(english: list[str], tmp_
         quantize(gpt, [texts(rows, 64)], out=tmp_path / "out")
     pipeline("generate", gpt, precision="int8")
     lstm = tiny_folder(tmp_path / "lstm", tokenizer, "lm", family=LSTM_LM)
-    with pytest.raises(ConfigError, match=r"lstm: a model made of LSTMs computes in no integers"):
+    with pytest.raises(ConfigError, match=r"lstm: int8 is not supported by RecurrentEncoder"):
         quantize(lstm, [texts(rows, 64)], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(DeviceError, match=r"made of LSTMs computes in no integers; choose another"):
+    with pytest.raises(
+        DeviceError, match=r"int8 is not supported by RecurrentEncoder; choose another"
+    ):
         pipeline("embed", lstm, precision="int8")
 
 

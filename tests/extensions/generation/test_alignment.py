@@ -137,13 +137,13 @@ def test_the_command_prints_numbers_or_draws_them(
         assert cli.run(["view", "align", folder, "a b c", *words]) == 2
         assert message in capsys.readouterr().err
     assert cli.run(["view", "align", str(learned(place, "none", steps=20)), "a b c"]) == 2
-    assert "its decoder has no attention" in capsys.readouterr().err.splitlines()[-1]
+    assert "the decoder has no attention" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("attention", ["none", "context"])
 def test_what_has_no_attention_says_so(place: Path, attention: str) -> None:
     folder = learned(place, attention, steps=20)
-    with pytest.raises(CheckpointError, match="its decoder has no attention, so that nothing is"):
+    with pytest.raises(CheckpointError, match="the decoder has no attention to the source"):
         alignment(folder, "a b c")
     with pytest.raises(CheckpointError, match="has no attention"):
         decoder_steps(bertkit.pipeline("generate", folder), "a b c")

@@ -13,15 +13,15 @@ from tests.extensions.generation.test_generate import model_of, prompts
 
 from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search, likeliest
 from bertkit.extensions.generation.generate import generate
-from bertkit.extensions.generation.stepper import CausalStepper, Request
+from bertkit.extensions.generation.stepper import Request, Stepper
 from bertkit.models.decoding import Decoding, Ended, Rules
 
 Result = tuple[float, list[int], Ended]
 
 
 @pytest.fixture(scope="module")
-def stepper() -> CausalStepper:
-    return CausalStepper(model_of())
+def stepper() -> Stepper:
+    return Stepper(model_of())
 
 
 def replayed(record: list[BeamStep], decoding: Decoding) -> list[Result]:
@@ -53,7 +53,7 @@ def replayed(record: list[BeamStep], decoding: Decoding) -> list[Result]:
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
 def test_a_record_replayed_gives_the_texts_and_scores_of_generate(
-    stepper: CausalStepper,
+    stepper: Stepper,
     beams: int,
     room: int,
     penalty: float,
@@ -80,7 +80,7 @@ def test_a_record_replayed_gives_the_texts_and_scores_of_generate(
         assert [one.score for one in texts] == [score for score, _, _ in results]
 
 
-def test_control_another_order_of_beams_gives_other_texts(stepper: CausalStepper) -> None:
+def test_control_another_order_of_beams_gives_other_texts(stepper: Stepper) -> None:
     decoding = Decoding(beams=3, best=3, max_tokens=6)
     record: list[BeamStep] = []
     request = Request(np.array([1, 2]))

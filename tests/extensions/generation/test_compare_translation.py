@@ -260,3 +260,9 @@ def test_bad_input_is_refused_and_nothing_is_left(
             settings=CompareTranslation(**(vars_of(TINY) | settings)),
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_words_in_place_are_counted_by_reference() -> None:
+    assert recipe.words_in_place(["a b c", "x"], ["a b c", "x"]) == 1.0
+    assert recipe.words_in_place(["a b c d", "b a"], ["a b", "a b"]) == 0.5
+    assert recipe.words_in_place(["", "a"], ["a b c", "a"]) == 0.25

@@ -26,7 +26,7 @@ from bertkit.extensions.generation.generate import (
     guess,
     uniform,
 )
-from bertkit.extensions.generation.stepper import CausalStepper, Request, stepper_of
+from bertkit.extensions.generation.stepper import Request, Stepper, stepper_of
 from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.models.model import Model
 
@@ -48,7 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {"gpt2": {}, "llama": LLAMA, "lstm-lm": {"fam
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def stepper(request: pytest.FixtureRequest) -> CausalStepper:
+def stepper(request: pytest.FixtureRequest) -> Stepper:
     return stepper_of(model_of(**KINDS[request.param]))
 
 
@@ -57,14 +57,14 @@ def prompts(*sizes: int) -> list[Request]:
     return [Request(rng.integers(0, VOCAB, size)) for size in sizes]
 
 
-def read(stepper: CausalStepper, ids: list[int]) -> Tensor:
+def read(stepper: Stepper, ids: list[int]) -> Tensor:
     """Log-probabilities of what follows each token, without a cache. Shapes: (T,) -> (T, V)."""
     rows = [Request(np.array(ids[: n + 1])) for n in range(len(ids))]
     return torch.log_softmax(stepper.start(rows)[1], -1)
 
 
 @pytest.mark.parametrize("decoding", [Decoding(), Decoding(beams=3), Decoding(temperature=1.0)])
-def test_a_score_is_that_of_reading_the_text(stepper: CausalStepper, decoding: Decoding) -> None:
+def test_a_score_is_that_of_reading_the_text(stepper: Stepper, decoding: Decoding) -> None:
     """And so a cache changes nothing, whatever the lengths beside it."""
     asked = prompts(20, 1, 7, 7, 70)
     decoding = decode(Decoding, {**as_dict(decoding), "max_tokens": 70, "length_penalty": 0.0})
@@ -86,7 +86,7 @@ def as_dict(decoding: Decoding) -> dict[str, Any]:
 
 def test_as_many_beams_as_texts_find_the_best() -> None:
     """Of all texts of at most four tokens, of a vocabulary of three."""
-    stepper = CausalStepper(model_of(3))
+    stepper = Stepper(model_of(3))
     request = Request(np.array([0, 1]))
     decoding = Decoding(beams=81, best=5, max_tokens=4, length_penalty=0.7)
     (texts,) = generate(stepper, [request], decoding, Rules([2]))
@@ -112,7 +112,7 @@ def test_as_many_beams_as_texts_find_the_best() -> None:
         Decoding(max_tokens=25, temperature=1.3, top_k=9, top_p=0.8, min_p=0.01),
     ],
 )
-def test_a_text_is_the_same_in_any_company(stepper: CausalStepper, decoding: Decoding) -> None:
+def test_a_text_is_the_same_in_any_company(stepper: Stepper, decoding: Decoding) -> None:
     asked = prompts(4, 1, 30, 9, 9)
     together = generate(stepper, asked, decoding, Rules([3, 5]))
     backwards = generate(stepper, asked[::-1], decoding, Rules([3, 5]))[::-1]
@@ -135,7 +135,7 @@ def test_a_text_is_the_same_in_any_company(stepper: CausalStepper, decoding: Dec
 )
 @pytest.mark.parametrize("lookup", [1, 7])
 def test_what_is_guessed_changes_no_text(
-    stepper: CausalStepper, decoding: Decoding, lookup: int, monkeypatch: pytest.MonkeyPatch
+    stepper: Stepper, decoding: Decoding, lookup: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [*prompts(4, 1, 30), Request(np.tile(prompts(6)[0].prompt, 5)), *prompts(140)]
     steps: list[int] = []
@@ -174,7 +174,7 @@ def test_a_guess_follows_the_longest_match() -> None:
     assert guess(row([0], [5], source=[6])) == []
 
 
-def test_requests_join_and_leave_while_others_are_at_work(stepper: CausalStepper) -> None:
+def test_requests_join_and_leave_while_others_are_at_work(stepper: Stepper) -> None:
     decoding = Decoding(max_tokens=40, temperature=1.0)
     asked = prompts(3, 8, 2, 90)
     expected = [generate(stepper, [one], decoding, Rules([3]))[0][0] for one in asked]
@@ -194,7 +194,7 @@ def test_requests_join_and_leave_while_others_are_at_work(stepper: CausalStepper
     ]
 
 
-def test_new_tokens_that_do_not_stay_leave_no_trace(stepper: CausalStepper) -> None:
+def test_new_tokens_that_do_not_stay_leave_no_trace(stepper: Stepper) -> None:
     asked = prompts(6, 60)
     state, _ = stepper.start(asked)
     stepper.step(state, torch.tensor([[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]))
@@ -246,7 +246,7 @@ def test_numbers_are_spread_evenly_and_their_keys_tell_them_apart() -> None:
     assert chisquare(np.histogram(numbers, 20, (0, 1))[0]).pvalue > 1e-4
 
 
-def test_a_cut_text_says_so(stepper: CausalStepper) -> None:
+def test_a_cut_text_says_so(stepper: Stepper) -> None:
     (request,) = prompts(190)
     (text,), (short,) = (
         generate(stepper, [request], Decoding(max_tokens=n), Rules([]))[0] for n in (None, 4)

@@ -15,7 +15,7 @@ import bertkit
 from bertkit.checkpoint.directory import save
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.generation.prompts import evaluate_prompts
-from bertkit.extensions.generation.stepper import CausalStepper, Request
+from bertkit.extensions.generation.stepper import Request, Stepper
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
 
@@ -75,7 +75,7 @@ def test_without_examples_the_likeliest_word_is_the_answer(
 def after_end(folder: Path, prompt: str, word: str) -> float:
     """Behind the end token, where a text begins."""
     loaded = bertkit.load(folder)
-    stepper = CausalStepper(loaded.model, vocab=loaded.tokenizer.vocab_size)
+    stepper = Stepper(loaded.model, vocab=loaded.tokenizer.vocab_size)
     ids = np.append([loaded.tokenizer.eos], loaded.tokenizer.ids([prompt])[0])
     total = 0.0
     for token in loaded.tokenizer.ids([word])[0]:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from bertkit.extensions.classic.recurrent_config import RecurrentConfig
 from bertkit.extensions.generation.translation_report import sequential_steps, write_columns
 from bertkit.metrics import spread
-from bertkit.models.config import RecurrentSettings, TransformerConfig
+from bertkit.models.config import TransformerConfig
 
 
 def test_steps_that_wait() -> None:
     """By hand: layers × tokens for LSTMs; layers alone for attention, until it writes."""
-    shape: dict[str, Any] = {"vocab": 8, "hidden": 8, "heads": 1, "intermediate": 8}
-    lstm = TransformerConfig(**shape, layers=2, recurrent=RecurrentSettings())
+    lstm = RecurrentConfig(vocab=8, hidden=8, layers=2)
     assert sequential_steps(lstm, lstm, 10, 7) == {"learning": 34, "writing": 34}
-    stack = TransformerConfig(**shape, layers=2)
+    stack = TransformerConfig(vocab=8, hidden=8, layers=2, heads=1, intermediate=8)
     assert sequential_steps(stack, stack, 10, 7) == {"learning": 4, "writing": 16}
     assert sequential_steps(stack, stack, 100, 7) == {"learning": 4, "writing": 16}
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertkit.batch import Batch
 from bertkit.extensions.classic.elmo import CharacterCNN, Elmo, ElmoConfig
-from bertkit.models.recurrent import ProjectedLSTM
+from bertkit.extensions.classic.recurrent import ProjectedLSTM
 from bertkit.nn.embedding import hold_at_zero
 
 DIRECTIONS = ("forward", "backward")

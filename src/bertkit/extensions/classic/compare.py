@@ -24,6 +24,7 @@ from bertkit.checkpoint.weights import FILE as WEIGHTS
 from bertkit.config import Count, Positive, Seed, Settings, plain
 from bertkit.console import say
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.classic.recurrent_config import RecurrentConfig
 from bertkit.extensions.classic.word_features import WordFeatureEncoder, WordFeatures, WordTokenizer
 from bertkit.extensions.classic.word_models import ElmoFormat
 from bertkit.metrics import spread
@@ -354,7 +355,7 @@ def coverage(file: Path, rows: Mapping[str, Sequence[LabelExample]]) -> dict[str
 def _check_kind(way: str, loaded: Loaded) -> None:
     """Raises: CheckpointError for a model that is not of the way's kind."""
     model, name = loaded.model, "lstm" if way == LSTM else "gpt"
-    if model.causal and (model.config.recurrent is not None) == (way == LSTM):
+    if model.causal and isinstance(model.config, RecurrentConfig) == (way == LSTM):
         return
     kind = "language model of LSTMs" if way == LSTM else "Transformer that reads from the left"
     raise CheckpointError(

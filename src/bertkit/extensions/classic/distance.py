@@ -15,7 +15,7 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import Loaded
 from bertkit.errors import DataError
-from bertkit.models.model import Encoder
+from bertkit.models.encoder import Encoder
 from bertkit.pipelines import Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -139,16 +139,15 @@ def gradients(encoder: Encoder, encoding: Encoding, places: Sequence[int]) -> ND
 
 
 def _steps(encoder: Encoder, place: int, other: int) -> int | None:
-    """Between another token and the state at a place, a layer's.
+    """Return the path length of a layer between two positions; None if there is no path.
 
     Source: Vaswani et al. 2017, table 1 (maximum path length).
     """
-    config = encoder.config
-    if config.recurrent is None:
-        return None if config.attention.causal and other > place else int(other != place)
-    direction = config.recurrent.direction
+    direction = encoder.config.direction
     unread = other < place if direction == "backward" else other > place
-    return None if unread and direction != "both" else abs(place - other)
+    if unread and direction != "both":
+        return None
+    return abs(place - other) if encoder.config.is_sequential else int(other != place)
 
 
 def distance_figures(text: str, measures: Sequence[tuple[str, Distance]]) -> list[Figure]:

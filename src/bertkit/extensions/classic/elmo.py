@@ -14,7 +14,7 @@ from msgspec import Meta
 from torch import Tensor, nn
 
 from bertkit.config import Positive, Rate
-from bertkit.models.recurrent import ProjectedLSTM, Steps
+from bertkit.extensions.classic.recurrent import ProjectedLSTM, Steps
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.embedding import EmbeddingTable
 

@@ -14,9 +14,9 @@ from bertkit.batch import Batch
 from bertkit.console import say
 from bertkit.data.shuffling import Permutation
 from bertkit.engine.engine import MAX_BATCH_TOKENS, Engine
+from bertkit.extensions.classic.recurrent import BiLSTM, ScalarMix
 from bertkit.metrics import worth
 from bertkit.models.model import Model
-from bertkit.models.recurrent import BiLSTM, ScalarMix
 from bertkit.models.transformer import Transformer
 from bertkit.nn.dropout import Dropout
 from bertkit.pipelines.frozen_words import Frozen, places_of

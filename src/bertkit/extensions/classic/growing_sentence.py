@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.batch import Batch
 from bertkit.errors import DataError
-from bertkit.models.seq2seq import RecurrentEncoder
+from bertkit.extensions.classic.seq2seq import RecurrentEncoder
 from bertkit.pipelines import BYTES_PER_NUMBER, Embed, Work
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -97,22 +97,20 @@ class GrowingPipeline:
             before=[0.0, *(own[1:] * own[:-1]).sum(1).tolist()],
             nearest=[(others[at], float(row[at])) for at, row in zip(best, likeness, strict=False)],
             written=written,
-            attends=getattr(decoder, "score", None) is not None,
+            attends=bool(self.writer and decoder and decoder.config.attends_to_source),
         )
 
 
 @torch.inference_mode()
 def last_states(writer: Any, works: Sequence[Work]) -> NDArray[np.float32]:
-    """What a decoder made of LSTMs starts from, of its last layer. Shapes: (S, D)."""
+    """Return the final state of each source, from which the decoder starts. Shapes: (S, D)."""
     encoder = writer.engine.model.encoder
     assert isinstance(encoder, RecurrentEncoder)
     sources = [work.item[1].source for work in works]
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     batch = Batch.of([Encoding.of_ids(sources[place]) for place in order])
-    states = encoder.read(batch.to(writer.engine.device)).cells[0][-1].float().cpu().numpy()
-    vectors = np.empty_like(states)
-    vectors[order] = states
-    return vectors
+    states = encoder.final_states(batch.to(writer.engine.device)).float().cpu().numpy()
+    return np.asarray(states[np.argsort(order)])
 
 
 def growing_figure(name: str, grown: Growing) -> Figure:

@@ -25,6 +25,7 @@ from bertkit.extensions.classic.growing_sentence import (
     growing_figure,
     last_states,
 )
+from bertkit.extensions.classic.seq2seq import RecurrentEncoder
 from bertkit.pipelines import PIPELINES, Candidate, FillMask
 from bertkit.pipelines.supported import SupportedPipelines
 from bertkit.view.figures import Example, Field, Marked
@@ -196,7 +197,7 @@ def growing_pipeline(model: SupportedPipelines) -> GrowingPipeline | None:
     if model.embed is None:
         return None
     network = model.embed.loaded.model
-    if network.decoder is not None and network.config.recurrent is not None:
+    if network.decoder is not None and isinstance(network.encoder, RecurrentEncoder):
         return GrowingPipeline(model.embed, model.pipelines["translate"])
     return GrowingPipeline(model.embed, None) if "embed" in model.pipelines else None
 

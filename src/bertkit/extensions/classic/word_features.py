@@ -23,10 +23,10 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.character_ids import sentence_ids
 from bertkit.extensions.classic.elmo import Elmo
 from bertkit.extensions.classic.elmo_files import OPTIONS, WEIGHTS, load_elmo, only_file
-from bertkit.models.config import TransformerConfig
+from bertkit.extensions.classic.recurrent import ScalarMix, run_packed
+from bertkit.models.config import EncoderConfig
 from bertkit.models.heads import CRFTagger, Tagger
 from bertkit.models.model import FeatureEncoder
-from bertkit.models.recurrent import ScalarMix, run_packed
 from bertkit.nn.dropout import Dropout
 from bertkit.progress import progress
 from bertkit.storage import link_or_copy
@@ -209,7 +209,7 @@ class WordFeatureEncoder(FeatureEncoder):
     Each text of a pair is read alone.
     """
 
-    def __init__(self, config: TransformerConfig, features: WordFeatures) -> None:
+    def __init__(self, config: EncoderConfig, features: WordFeatures) -> None:
         super().__init__()
         self.config, self.features = config, features
         self.embedding = LayerMix(features.layers, features.hidden) if features.layers else None
@@ -272,7 +272,7 @@ class TextClassifier(nn.Module):
     The v of a single text is 0. Shapes: (N, D) -> (S, L). Source: Conneau et al. 2017, section 3.1.
     """
 
-    def __init__(self, config: TransformerConfig, labels: int) -> None:
+    def __init__(self, config: EncoderConfig, labels: int) -> None:
         super().__init__()
         self.dropout = Dropout(config.dropout)
         self.out = nn.Linear(4 * config.hidden, labels)

@@ -48,7 +48,7 @@ def unfit(model: Model, head: nn.Module | None = None) -> str | None:
     """None, or why these operators cannot compute a model: they are those of BERT's layers."""
     if not isinstance(model.encoder, Transformer) or model.decoder is not None:
         return "it is no Transformer that reads alone"
-    config = model.config
+    config = model.encoder.config
     others = {
         "positions": isinstance(config.positions, LearnedPositions | SinusoidalPositions),
         "norm": (config.norm.kind, config.norm.place) == ("layer", "post")

@@ -21,6 +21,7 @@ from bertkit.engine.packed_linear import NAMES, Replace, fused_activation, linea
 from bertkit.errors import DeviceError
 from bertkit.models.heads import CausalLM
 from bertkit.models.model import Model
+from bertkit.models.transformer import Transformer
 from bertkit.nn.precision import has_amx
 
 SMOOTHING = 0.5
@@ -196,9 +197,10 @@ def unavailable() -> str | None:
 
 
 def unfit(model: Model) -> str | None:
-    """None, or why a model has no layers that could."""
-    recurrent = model.config.recurrent is not None
-    return "a model made of LSTMs computes in no integers" if recurrent else None
+    """Return why int8 is not supported by a model, or None if it is."""
+    if isinstance(model.encoder, Transformer):
+        return None
+    return f"int8 is not supported by {type(model.encoder).__name__}"
 
 
 # ---- replacement of layers

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.directory import Loaded, load
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.models.model import Decoder
-from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Trace
 
 
@@ -92,13 +90,8 @@ def need_attention(loaded: Loaded) -> None:
             f"{loaded.folder}: reads no other text than it writes, so that nothing is aligned; "
             "take a model with an encoder"
         )
-    if not attends(decoder):
+    if not decoder.config.attends_to_source:
         raise CheckpointError(
-            f"{loaded.folder}: its decoder has no attention, so that nothing is aligned; take one "
-            'that was trained with model.recurrent.attention = "luong" or "bahdanau"'
+            f"{loaded.folder}: the decoder has no attention to the source, so that nothing is "
+            "aligned; use a Transformer, or an LSTM with Luong or Bahdanau attention"
         )
-
-
-def attends(decoder: Decoder) -> bool:
-    """Whether a decoder looks at the states of its source."""
-    return isinstance(decoder, Transformer) or decoder.score is not None

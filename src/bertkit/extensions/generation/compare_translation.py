@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +29,7 @@ from bertkit.extensions.generation.long_pairs import VOCABULARY_SIZE, Texts, joi
 from bertkit.extensions.generation.pairs import SIDES
 from bertkit.extensions.generation.prepare_pairs import Side, prepare_pairs, read_pairs
 from bertkit.extensions.generation.translation_report import sequential_steps, write_columns
-from bertkit.metrics import plus_minus, words_in_place
+from bertkit.metrics import plus_minus
 from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Precision
 from bertkit.pipelines import pipeline
@@ -190,6 +191,15 @@ def compare_translation(
             f"learn, {steps['writing']:.0f} to write, {score['seconds']['mean']:,.0f} s"
         )
     return result
+
+
+def words_in_place(texts: Sequence[str], references: Sequence[str]) -> float:
+    """Return the fraction of the words of references that texts have at the same position."""
+    hits = [
+        [a == b for a, b in zip_longest(text.split(), whole.split())][: len(whole.split())]
+        for text, whole in zip(texts, references, strict=True)
+    ]
+    return float(np.mean(np.concatenate(hits)))
 
 
 def _texts(sides: tuple[Side, Side], most: int) -> Texts:

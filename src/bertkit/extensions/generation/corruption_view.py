@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.data.sentences import Encoder, placed
+from bertkit.data.sentences import CachedTokenizer, placed
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.extensions.generation.corruption import (
@@ -59,7 +59,7 @@ def damaged(tokenizer: Tokenizer, text: str, damage: Damage, seed: int) -> Damag
     fewer than two tokens, or more than `MAX_TOKENS`.
     """
     marks, settings = marks_of(damage, tokenizer), SETTINGS[damage]
-    whole = Encoder(tokenizer).spaced(placed(text), begins=True)
+    whole = CachedTokenizer(tokenizer).spaced(placed(text), begins=True)
     sentences = [ids for ids in tokenizer.ids(whole) if len(ids)]
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *sentences])
     if len(ids) < 2:

@@ -14,8 +14,8 @@ from bertkit.extensions.generation.alignment import need_attention
 from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.extensions.generation.stepper import CausalStepper, Request
-from bertkit.models.config import TransformerConfig
+from bertkit.extensions.generation.stepper import Request, Stepper
+from bertkit.models.config import EncoderConfig
 from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.nn.attention import CrossAttention, Trace
 from bertkit.pipelines import Candidate, Work
@@ -158,7 +158,7 @@ class DecodePipeline:
         )
 
     @property
-    def _config(self) -> TransformerConfig:
+    def _config(self) -> EncoderConfig:
         decoder = self.loaded.model.decoder
         assert decoder is not None
         return decoder.config
@@ -203,7 +203,7 @@ def tree(
 
 
 SOURCES: dict[str, Callable[..., Any]] = {
-    "steps": CausalStepper.read,
+    "steps": Stepper.read,
     "attention": CrossAttention.forward,
     "beams": beam_search,
 }

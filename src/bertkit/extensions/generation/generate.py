@@ -100,7 +100,7 @@ class Writing:
         if self._state is None or not self.rows:
             self._state = state
         elif kept:
-            self.stepper.join(self._state, state)
+            self._state.join(state)
         self.rows += [rows[place] for place in kept]
 
     def step(self) -> list[GeneratedRow]:

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 from msgspec import Meta
 
 from bertkit.errors import TokenizerError
-from bertkit.extensions.generation.alignment import attends
 from bertkit.extensions.generation.corruption import Damage, damager, marks_of
 from bertkit.extensions.generation.corruption_view import NAMES, damage_figures, damaged
 from bertkit.extensions.generation.decode_view import DecodePipeline
@@ -52,7 +51,8 @@ def decode_pipeline(model: SupportedPipelines) -> DecodePipeline | None:
     if not isinstance(writer, Generate):
         return None
     decoder = writer.loaded.model.decoder
-    return DecodePipeline(writer) if decoder is not None and attends(decoder) else None
+    attends = decoder is not None and decoder.config.attends_to_source
+    return DecodePipeline(writer) if attends else None
 
 
 class StepsPage(Page):

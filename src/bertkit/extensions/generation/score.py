@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.batch import by_length
-from bertkit.extensions.generation.stepper import CausalStepper, Request, StepperState
+from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
 
 MAX_LOGITS = 1 << 26
 """Logits that exist at a time, about."""
 
 
 def score_each(
-    stepper: CausalStepper, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
+    stepper: Stepper, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> NDArray[np.float64]:
     """The log-probability of each second text behind its first, one that comes again is read once;
     neither may be empty. Shapes: R pairs -> (R,). Raises: DataError as `score` does."""
@@ -33,7 +33,7 @@ def score_each(
 
 
 def score(
-    stepper: CausalStepper,
+    stepper: Stepper,
     prompt: NDArray[np.int64],
     texts: Sequence[Sequence[int]],
     endings: Sequence[Sequence[int]],
@@ -59,7 +59,7 @@ def score(
 
 
 def _read(
-    stepper: CausalStepper, state: StepperState, texts: Sequence[Sequence[int]], before: Tensor
+    stepper: Stepper, state: StepperState, texts: Sequence[Sequence[int]], before: Tensor
 ) -> Tensor:
     """Read a text for each row; the logits of what follows it. Shapes: before (1, V) -> (R, V)."""
     ids, counts = _padded(texts, before.device)
@@ -72,7 +72,7 @@ def _read(
 
 
 def _ended(
-    stepper: CausalStepper,
+    stepper: Stepper,
     state: StepperState,
     after: Tensor,
     endings: Sequence[Sequence[int]],

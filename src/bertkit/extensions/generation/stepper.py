@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,9 +14,8 @@ from torch import Tensor
 from bertkit.batch import Batch, Packed
 from bertkit.errors import DataError
 from bertkit.extensions.generation.cache import Cache, Sources
-from bertkit.models.model import Decoder, Encoder, Model
-from bertkit.models.recurrent import Cells
-from bertkit.models.seq2seq import Encoded, RecurrentDecoder, RecurrentEncoder, SourceStates
+from bertkit.models.encoder import Encoder
+from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import CrossAttention, Trace
 
@@ -38,40 +37,48 @@ class Request:
 
 
 class StepperState(Protocol):
-    """What a model remembers of the rows that it writes."""
+    """What a model stores of the sequences that it generates."""
 
     def advance(self, counts: Tensor) -> None:
-        """Of the tokens of the last step these many of each row stay. Shapes: (R,)."""
+        """Keep this number of tokens of each sequence from the last step. Shapes: (R,)."""
 
     def keep(self, rows: Tensor) -> None:
-        """These rows alone, in this order; one may come twice."""
+        """Select sequences, in this order; an index may occur twice."""
 
     def branch(self, beams: int) -> StepperState:
-        """Each row so many times, neighbors: the beams of a search, of which `keep` then takes as
-        many of each request that stays. This one is used no more."""
+        """Repeat each sequence `beams` times, as neighbors; this state must not be used again.
+
+        `keep` then selects the same number of beams for each request that continues.
+        """
+
+    def join(self, other: Any) -> None:
+        """Append the sequences of another state of the same type."""
 
 
-class Stepper(Protocol):
-    """A model that writes, one token after the other."""
+@runtime_checkable
+class Stateful(Protocol):
+    """An encoder or decoder with its own state from token to token, such as an LSTM."""
 
-    def room(self, request: Request, max_tokens: int | None = None) -> int:
-        """How many tokens may be written, `max_tokens` at most. Raises: DataError if none."""
+    def begin(self, batch: Batch, memory: Any) -> tuple[Tensor, StepperState]:
+        """Return the hidden states of the batch and the state after each sequence.
 
-    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
-        """Read the prompts; the logits of what comes next. Shapes: R requests -> (R, V)."""
+        Shapes: N tokens of R sequences -> (N, D).
+        """
 
-    def step(self, state: StepperState, ids: Tensor) -> Tensor:
-        """Read C more tokens of each row, and the logits of what follows each; `state.advance`
-        says how many stay. Shapes: (R, C) -> (R, C, V)."""
+    def step(self, state: Any, ids: Tensor) -> Tensor:
+        """Return the hidden states of C more tokens of each sequence.
 
-    def join(self, state: StepperState, other: StepperState) -> None:
-        """The rows of another state behind those of this one."""
+        Shapes: (R, C) -> (R, C, D).
+        """
 
 
-class CausalStepper:
-    """A stack whose tokens see those before them alone, with the head `lm` (GPT).
+class Stepper:
+    """Generation with a decoder-only model, one token after another.
 
-    `vocab` is how many of its pieces may be written, all by default.
+    Args:
+        model: The model, with the head `lm`.
+        length: Maximum number of tokens; by default the model's.
+        vocab: Number of tokens that can be generated; by default all.
     """
 
     def __init__(
@@ -81,24 +88,39 @@ class CausalStepper:
         self.length = min(length or model.config.max_positions, model.config.max_positions)
 
     def room(self, request: Request, max_tokens: int | None = None) -> int:
+        """Return the number of tokens that can be generated, up to `max_tokens`.
+
+        Raises:
+            DataError: If it is zero.
+        """
         return _room(self.length, request, max_tokens)
 
     @torch.inference_mode()
     def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
+        """Read R prompts; return their state, and the logits of their next tokens (R, V)."""
         batch, back = _packed([request.prompt for request in requests], self._device)
-        trace = Trace(weights=False, projections=True)
-        logits = self._logits(self._stack(batch, trace), batch)
-        cache = Cache.of(trace.keys, trace.values, batch.layout)
-        cache.keep(back)
-        return cache, logits[back]
+        states, state = _begin(self._stack, batch)
+        state.keep(back)
+        return state, self._logits(states, batch)[back]
 
     @torch.inference_mode()
     def step(self, state: StepperState, ids: Tensor) -> Tensor:
-        assert isinstance(state, Cache)
-        step, flat = state.append(ids.shape[1]), ids.flatten()
-        batch = Batch(flat, torch.zeros_like(flat), cast(Packed, step.layout))
-        logits = self._logits(self._stack(batch, step=step), batch)
-        return logits.view(*ids.shape, -1)
+        """Read C more tokens of each sequence; return the logits of the token after each.
+
+        Call `state.advance` afterwards with the number of tokens to keep.
+
+        Shapes: (R, C) -> (R, C, V).
+        """
+        flat, stack = ids.flatten(), self._stack
+        if isinstance(stack, Stateful):
+            states = stack.step(state, ids).flatten(0, 1)
+            batch = Batch(flat, torch.zeros_like(flat), Packed.of([1] * len(flat)))
+        else:
+            assert isinstance(state, Cache)
+            step = state.append(ids.shape[1])
+            batch = Batch(flat, torch.zeros_like(flat), cast(Packed, step.layout))
+            states = stack(batch, step=step)
+        return self._logits(states, batch).view(*ids.shape, -1)
 
     @torch.inference_mode()
     def read(self, request: Request, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
@@ -109,20 +131,15 @@ class CausalStepper:
         memory = None
         if request.source is not None:
             source, _ = _packed([request.source], self._device)
-            batch, memory = replace(batch, source=source), self.model.memory(source)
+            batch, memory = replace(batch, source=source), self.model.encoder.memory(source)
         states = self._stack(batch, trace, memory)
         behind = torch.arange(len(request.prompt) - 1, len(text), device=self._device)
         return self._logits(states, replace(batch, token_indices=behind))
 
     @property
-    def _stack(self) -> Encoder | Decoder:
+    def _stack(self) -> Encoder:
         """What writes."""
         return self.model.encoder
-
-    def join(self, state: StepperState, other: StepperState) -> None:
-        assert isinstance(state, Cache)
-        assert isinstance(other, Cache)
-        state.join(other)
 
     @property
     def _device(self) -> torch.device:
@@ -133,7 +150,7 @@ class CausalStepper:
         return logits[:, : self.vocab].float()  # a padded vocabulary has more rows than tokens
 
 
-class DecoderStepper(CausalStepper):
+class DecoderStepper(Stepper):
     """A decoder with the head `lm`, which attends to what its encoder reads (Marian, BART, T5).
 
     `length` is what the encoder reads at most. By default a source of n tokens has room for
@@ -152,126 +169,39 @@ class DecoderStepper(CausalStepper):
 
     @torch.inference_mode()
     def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
-        batch, back, sources, place = self._opened(requests)
-        states, stack = self.model.encoder(sources), cast(Transformer, self._stack)
-        trace = Trace(weights=False, projections=True)
-        logits = self._logits(stack(batch, trace, states), batch)
-        cache = Cache.of(trace.keys, trace.values, batch.layout)
-        cache.keep(back)
-        blocks = (stack.blocks[depth] for depth in stack.config.depths)
-        projections = [cast(CrossAttention, one.cross).keys_values(states) for one in blocks]
-        cache.sources = Sources.of(projections, sources.layout, place)
-        return cache, logits[back]
-
-    def _opened(self, requests: Sequence[Request]) -> tuple[Batch, Tensor, Batch, Tensor]:
-        """The prompts and the sources, and the place of each request in both."""
         texts = [request.source for request in requests if request.source is not None]
         sources, place = _packed(texts, self._device)
         batch, back = _packed([request.prompt for request in requests], self._device)
         batch = replace(batch, source=sources, source_order=place[back.argsort()])
-        return batch, back, sources, place
+        memory = self.model.encoder.memory(sources)
+        states, state = _begin(self._stack, batch, memory)
+        state.keep(back)
+        if isinstance(state, Cache):
+            stack = cast(Transformer, self._stack)
+            blocks = (stack.blocks[depth] for depth in stack.config.depths)
+            projections = [cast(CrossAttention, one.cross).keys_values(memory) for one in blocks]
+            state.sources = Sources.of(projections, sources.layout, place)
+        return state, self._logits(states, batch)[back]
 
     @property
-    def _stack(self) -> Decoder:
+    def _stack(self) -> Encoder:
         assert self.model.decoder is not None
         return self.model.decoder
 
 
-class RecurrentState:
-    """What LSTMs remember: where each row's cells are, and what a decoder may look at."""
-
-    def __init__(self, cells: Cells, sources: SourceStates | None = None) -> None:
-        self.cells, self.sources = cells, sources
-        self.steps: list[Cells] = []
-        """The cells behind each token of the last step."""
-
-    def advance(self, counts: Tensor) -> None:
-        rows = torch.arange(len(counts), device=counts.device)
-        every = zip(self.cells, *self.steps, strict=True)
-        hidden, cell = (torch.stack(part)[counts, :, rows].transpose(0, 1) for part in every)
-        self.cells, self.steps = (hidden.contiguous(), cell.contiguous()), []
-
-    def keep(self, rows: Tensor) -> None:
-        self.cells = self.cells[0][:, rows], self.cells[1][:, rows]
-        self.sources = None if self.sources is None else self.sources.rows(rows)
-
-    def branch(self, beams: int) -> RecurrentState:
-        rows = torch.arange(self.cells[0].shape[1], device=self.cells[0].device)
-        self.keep(rows.repeat_interleave(beams))
-        return self
-
-    def join(self, other: RecurrentState) -> None:
-        """The rows of another behind these."""
-        hidden, cell = (torch.cat(part, 1) for part in zip(self.cells, other.cells, strict=True))
-        self.cells = hidden, cell
-        if self.sources is not None and other.sources is not None:
-            self.sources = self.sources.joined(other.sources)
-
-
-class RecurrentStepper(CausalStepper):
-    """LSTMs that read forward, with the head `lm`; a step costs the same after any text."""
-
-    @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
-        batch, back = _packed([request.prompt for request in requests], self._device)
-        states, cells = cast(RecurrentEncoder, self._stack).read(batch)
-        state = RecurrentState(cells)
-        state.keep(back)
-        return state, self._logits(states, batch)[back]
-
-    @torch.inference_mode()
-    def step(self, state: StepperState, ids: Tensor) -> Tensor:
-        assert isinstance(state, RecurrentState)
-        cells, logits = state.cells, []
-        layout, state.steps = Packed.of([1] * len(ids)).to(ids.device), []
-        for column in ids.T:
-            batch = Batch(column, torch.zeros_like(column), layout)
-            states, cells = self._read(batch, state.sources, cells)
-            state.steps.append(cells)
-            logits.append(self._logits(states, batch))
-        return torch.stack(logits, 1)
-
-    def _read(
-        self, batch: Batch, sources: SourceStates | None, cells: Cells
-    ) -> tuple[Tensor, Cells]:
-        """The states of the next tokens, and the cells behind them."""
-        return cast(RecurrentEncoder, self._stack).read(batch, cells)
-
-    def join(self, state: StepperState, other: StepperState) -> None:
-        assert isinstance(state, RecurrentState)
-        assert isinstance(other, RecurrentState)
-        state.join(other)
-
-
-class RecurrentDecoderStepper(RecurrentStepper, DecoderStepper):
-    """The same of a decoder of LSTMs, which starts where its encoder ended."""
-
-    @torch.inference_mode()
-    def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
-        batch, back, sources, _ = self._opened(requests)
-        decoder = cast(RecurrentDecoder, self._stack)
-        looked_at, cells = decoder.start(batch, cast(Encoded, self.model.memory(sources)))
-        states, cells = decoder.read(batch, looked_at, cells)
-        state = RecurrentState(cells, looked_at)
-        state.keep(back)
-        return state, self._logits(states, batch)[back]
-
-    def _read(
-        self, batch: Batch, sources: SourceStates | None, cells: Cells
-    ) -> tuple[Tensor, Cells]:
-        return cast(RecurrentDecoder, self._stack).read(batch, sources, cells)
-
-
-def stepper_of(
-    model: Model, length: int | None = None, *, vocab: int | None = None
-) -> CausalStepper:
-    """The stepper of a model that writes, whatever it is made of."""
-    recurrent = model.config.recurrent is not None
-    if model.decoder is None:
-        kind = RecurrentStepper if recurrent else CausalStepper
-    else:
-        kind = RecurrentDecoderStepper if recurrent else DecoderStepper
+def stepper_of(model: Model, length: int | None = None, *, vocab: int | None = None) -> Stepper:
+    """Return the stepper of a model that generates text."""
+    kind = Stepper if model.decoder is None else DecoderStepper
     return kind(model, length, vocab=vocab)
+
+
+def _begin(stack: Encoder, batch: Batch, memory: Any = None) -> tuple[Tensor, StepperState]:
+    """Compute the hidden states of the prompts and the state that the next step needs."""
+    if isinstance(stack, Stateful):
+        return stack.begin(batch, memory)
+    trace = Trace(weights=False, projections=True)
+    states = stack(batch, trace, memory)
+    return states, Cache.of(trace.keys, trace.values, batch.layout)
 
 
 def _packed(texts: Sequence[NDArray[np.int64]], device: torch.device) -> tuple[Batch, Tensor]:

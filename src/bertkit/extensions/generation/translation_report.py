@@ -10,27 +10,34 @@ from markupsafe import Markup
 
 from bertkit.extensions.generation.length_groups import LengthGroup
 from bertkit.metrics import plus_minus
-from bertkit.models.config import TransformerConfig
+from bertkit.models.config import EncoderConfig
 from bertkit.view.chart import curves, write_svg
 from bertkit.view.figures import Table
 from bertkit.view.page import write_report
 
 
 def sequential_steps(
-    encoder: TransformerConfig, decoder: TransformerConfig, n: float, m: float
+    encoder: EncoderConfig, decoder: EncoderConfig, n: float, m: float
 ) -> dict[str, float]:
-    """Layers that wait for each other, for a source of n tokens and a target of m: while it learns,
-    when the target is known, and while it writes, a token after the other.
+    """Return the number of layer computations that depend on each other, by phase.
 
-    An LSTM waits at each token; a layer of attention reads all tokens at once.
-    Source: Vaswani et al. 2017, table 1, "sequential operations".
+    Training computes all tokens of the target at once; generation computes one token at a time. An
+    LSTM layer is one computation per token, an attention layer one for all tokens.
+
+    Args:
+        encoder: Settings of the encoder.
+        decoder: Settings of the decoder.
+        n: Number of tokens of the source.
+        m: Number of tokens of the target.
+
+    Source:
+        Vaswani et al. 2017, table 1, "sequential operations".
     """
-    if encoder.recurrent is not None:
-        both = encoder.layers * n + decoder.layers * m
-        return {"learning": both, "writing": both}
+    steps, target_steps = (n, m) if encoder.is_sequential else (1.0, 1.0)
+    read = encoder.layers * steps
     return {
-        "learning": float(encoder.layers + decoder.layers),
-        "writing": encoder.layers + decoder.layers * m,
+        "learning": read + decoder.layers * target_steps,
+        "writing": read + decoder.layers * m,
     }
 
 

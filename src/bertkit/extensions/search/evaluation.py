@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bertkit import metrics
 from bertkit.config import Count
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.search.judgments import judged, read_judgments, read_queries
+from bertkit.extensions.search.retrieval_metrics import retrieval_scores
 from bertkit.extensions.search.searcher import CANDIDATE_PASSAGES, Searcher
 from bertkit.extensions.search.store import ID_FIELD, Condition, Hit
 from bertkit.nn.precision import Inference
@@ -59,7 +59,7 @@ def evaluate_retrieval(
     texts, graded = _judged(searcher, queries, judgments)
     top = SCORED_DOCUMENTS if searcher.rerank is None else CANDIDATE_PASSAGES
     hits = dict(_asked(searcher, texts, hybrid, top))
-    scores = metrics.retrieval([[h.id for h in hits[q]] for q in graded], list(graded.values()))
+    scores = retrieval_scores([[h.id for h in hits[q]] for q in graded], list(graded.values()))
     return {**scores, "queries": len(graded)}
 
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.extensions.classic.test_seq2seq import DIRECTIONS, KINDS, batch_of, recurrent_of
 from tests.factories import tiny_folder, tiny_model
-from tests.models.test_seq2seq import DIRECTIONS, KINDS, batch_of, recurrent_of
 
 import bertkit
 from bertkit.batch import Batch, Packed
@@ -118,8 +118,8 @@ def test_a_weight_that_is_missing_is_named(tokenizer: Tokenizer, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"heads": 4}, r"model\.heads = 4: every model of lstm has 1"),
-        ({"intermediate": 9}, r"model\.intermediate = 9: every model of lstm has 1"),
+        ({"heads": 4}, r"model\.heads: no such setting"),
+        ({"intermediate": 9}, r"model\.intermediate: no such setting"),
         ({"recurrent": {"attention": "dot"}}, r"model\.recurrent\.attention: invalid enum value"),
         ({"recurrent": {"attend": "luong"}}, r"model\.recurrent\.attend: no such setting"),
         ({"hidden": 7, "recurrent": {"direction": "both"}}, r"model: hidden = 7 cannot be halved"),
@@ -132,8 +132,16 @@ def test_settings_of_a_run_that_no_lstm_has(changes: dict[str, Any], message: st
 
 def test_a_transformer_has_no_lstm() -> None:
     run = {**RUN, "family": "marian", "model": {"hidden": 8, "heads": 2, "recurrent": {}}}
-    with pytest.raises(ConfigError, match=r"model\.recurrent = .*every model of marian has None"):
+    with pytest.raises(ConfigError, match=r"model\.recurrent: no such setting"):
         complete(run, vocab=20, pad=0)
+
+
+@pytest.mark.parametrize("name", ["zero_init", "compile", "first_window"])
+def test_run_rejects_settings_of_transformers(name: str) -> None:
+    train = {"steps": 1, name: 8 if name == "first_window" else True}
+    match = rf"train\.{name}( requires a Transformer| = 8: .* one stack of attention)"
+    with pytest.raises(ConfigError, match=match):
+        complete({**RUN, "train": train}, vocab=20, pad=0)
 
 
 def test_a_language_model_is_torchs_own_lstm_of_the_left() -> None:
@@ -200,7 +208,7 @@ def test_its_weights_start_a_classifier(writes: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lora": {"rank": 2}}, r"lora\.rank: LSTMs have no place for adapters"),
+        ({"lora": {"rank": 2}}, r"lora\.rank requires a Transformer, got RecurrentEncoder"),
         ({"frozen_layers": 3}, "frozen_layers: 3; the model has 2 layers"),
     ],
 )
@@ -216,9 +224,10 @@ def test_what_lstms_cannot_be_fine_tuned_with(
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"recurrent": {"direction": "both"}}, r"model\.recurrent = .*every model of lstm-lm has"),
-        ({"attention": {"causal": False}}, "attention.causal"),
-        ({"positions": {"kind": "learned"}}, r"model\.positions = "),
+        ({"recurrent": {"direction": "both"}}, "requires a causal model, .* a bidirectional model"),
+        ({"recurrent": {"cell": "gru"}}, r"recurrent\.cell = 'gru': every model of lstm-lm has"),
+        ({"attention": {"causal": False}}, r"model\.attention: no such setting"),
+        ({"positions": {"kind": "learned"}}, r"model\.positions: no such setting"),
     ],
 )
 def test_settings_that_no_language_model_of_lstms_has(model: dict[str, Any], message: str) -> None:

@@ -1,23 +1,20 @@
-"""LSTMs and GRUs that translate (Sutskever et al. 2014, and those with attention), and that go on
-from the left (Mikolov et al. 2010). Formats of bertkit's own, which transformers has no model for.
+"""LSTMs and GRUs that translate (Sutskever et al. 2014, and with attention), and language models of
+LSTMs (Mikolov et al. 2010). Both are formats of bertkit: transformers has no such models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-from bertkit.config import plain
+from bertkit.extensions.classic.recurrent_config import RecurrentConfig
 from bertkit.families.family import (
     CRF,
     SCORES,
     Family,
-    Special,
     architectures,
     causal_architectures,
     module,
 )
-from bertkit.models.config import NoPositions, RecurrentSettings, TransformerConfig
 
 
 class _Own(dict[str, str | tuple[str, ...]]):
@@ -25,17 +22,6 @@ class _Own(dict[str, str | tuple[str, ...]]):
 
     def __missing__(self, name: str) -> str:
         return name
-
-
-_KEYS = ("cell", "direction", "attention")
-
-
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"recurrent": {key: theirs[key] for key in _KEYS if key in theirs}}
-
-
-def _write(config: TransformerConfig) -> dict[str, Any]:
-    return {} if config.recurrent is None else plain(config.recurrent)
 
 
 _SETTINGS = {
@@ -46,79 +32,59 @@ _SETTINGS = {
     "pad_id": "pad_token_id",
     "dropout": "dropout",
 }
-_STACK: dict[str, Any] = {
-    "heads": 1,
-    "intermediate": 1,
-    "attention_dropout": 0.0,
-    "token_types": 0,
-    "positions": NoPositions(),
-    "norm.embedding": False,
-    "feedforward.activation": "gelu",
-    "scale_embedding": True,
+_TRANSLATION_SETTINGS = {
+    **_SETTINGS,
+    "recurrent.cell": "cell",
+    "recurrent.direction": "direction",
+    "recurrent.attention": "attention",
 }
-_DEFAULTS: dict[str, Any] = {"recurrent": {}}
-_RECURRENT = Special(settings=("recurrent",), read=_read, write=_write, keys=_KEYS)
-
-LSTM = Family(
+_DECODER = Family(
     name="lstm",
-    vocab=8_000,
-    settings=_SETTINGS,
-    fixed=_STACK,
-    defaults=_DEFAULTS,
+    config_type=RecurrentConfig,
+    settings=_TRANSLATION_SETTINGS,
+    fixed={"head.lm_bias": True},
     activation="",
-    special=_RECURRENT,
+    body={},
+    prefix="",
+    heads={},
+    derived={},
+    architectures={},
+)
+
+LSTM = replace(
+    _DECODER,
+    vocab=8_000,
+    fixed={},
     roles=("pad", "unk", "eos"),
     written_roles=("pad", "eos"),
     body=_Own({"decoder.embedding.tokens.weight": "encoder.embedding.tokens.weight"}),
     prefix="encoder.",
     heads={"lm": {"bias": "lm_head.bias"}},
-    derived={},
     architectures={frozenset(): "LSTMModel", frozenset({"lm"}): "LSTMForConditionalGeneration"},
-    decoder=Family(
-        name="lstm",
-        settings=_SETTINGS,
-        fixed={**_STACK, "attention.causal": True, "attention.cross": True, "head.lm_bias": True},
-        defaults=_DEFAULTS,
-        activation="",
-        special=_RECURRENT,
-        body={},
-        heads={},
-        prefix="",
-        derived={},
-        architectures={},
-    ),
+    decoder=_DECODER,
     start="pad",
 )
 
-LSTM_LM = Family(
+LSTM_LM = replace(
+    _DECODER,
     name="lstm-lm",
     vocab=50_257,
     settings={ours: theirs for ours, theirs in _SETTINGS.items() if ours != "pad_id"},
-    fixed={
-        **_STACK,
-        "attention.causal": True,
-        "recurrent": RecurrentSettings(direction="forward"),
-        "head.lm_bias": True,
-    },
-    activation="",
+    fixed={"recurrent.direction": "forward", "head.lm_bias": True},
     roles=("eos",),
     written_roles=("eos", "pad"),
     body=_Own(),
     prefix="encoder.",
     heads={"lm": {"bias": "lm_head.bias"}, **SCORES},
-    derived={},
     architectures=causal_architectures("LSTM", "LSTMForCausalLM"),
 )
 
 WORD_FEATURES = Family(
     name="word-features",
+    config_type=RecurrentConfig,
     vocab=3,
     settings={name: _SETTINGS[name] for name in ("vocab", "hidden", "layers", "dropout")},
-    fixed={
-        **_STACK,
-        "max_positions": 1 << 20,
-        "recurrent": RecurrentSettings(direction="both"),
-    },
+    fixed={"max_positions": 1 << 20, "recurrent.direction": "both"},
     defaults={"vocab": 3, "hidden": 256, "layers": 1, "dropout": 0.3},
     activation="",
     roles=(),

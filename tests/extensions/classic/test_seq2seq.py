@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM
+from bertkit.extensions.classic.seq2seq import RecurrentDecoder, RecurrentEncoder
 from bertkit.extensions.generation.generate import generate
-from bertkit.extensions.generation.stepper import RecurrentStepper, Request, stepper_of
+from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.models.decoding import Decoding, Rules
-from bertkit.models.model import Model, build
-from bertkit.models.seq2seq import RecurrentDecoder, RecurrentEncoder
+from bertkit.models.model import Model, build, head
+from bertkit.models.surgery import keep_layers
 from bertkit.nn.attention import Trace
 
 VOCAB, WIDTH, LAYERS = 13, 6, 2
@@ -172,7 +173,7 @@ def test_each_kind_is_the_loops_of_its_paper(attention: str, direction: str) -> 
     pairs = [([1, 2], [3, 4, 5, 6]), ([5, 1, 2], [7]), ([9, 8, 7], [2, 2, 9, 1, 3])]
     trace, batch = Trace(), batch_of(pairs)
     assert model.decoder is not None
-    states = model.decoder(batch, trace, model.memory(batch.source))  # type: ignore[arg-type]
+    states = model.decoder(batch, trace, model.encoder.memory(batch.source))  # type: ignore[arg-type]
     logits = model.heads["lm"](states, batch).split(list(batch.layout.lengths))
     for place, (target, source) in enumerate(pairs):
         wanted, looks = naive(model, attention, direction, target, source)
@@ -207,7 +208,6 @@ def test_step_by_step_is_teacher_forced(
 ) -> None:
     """Two tokens at once, of which one stays; then one after the other."""
     stepper = stepper_of(model_of(attention))
-    assert isinstance(stepper, RecurrentStepper)
     requests = [request(*pair) for pair in prompts]
     state, first = stepper.start(requests)
     rows, count = [first], len(requests)
@@ -231,7 +231,7 @@ def test_rows_join_branch_and_stay(attention: str) -> None:
     requests = [request([1], [2, 3]), request([1], [4, 5, 6, 7]), request([1, 2], [8])]
     state, _ = stepper.start(requests[:1])
     other, _ = stepper.start(requests[1:])
-    stepper.join(state, other)
+    state.join(other)
     state = state.branch(2)
     state.keep(torch.tensor([5, 0, 2, 2]))
     out = stepper.step(state, torch.tensor([[3], [4], [5], [6]]))[:, 0]
@@ -293,9 +293,26 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"recurrent.attention: invalid enum value 'dot'"):
         LSTM.config({**settings, "recurrent": {"attention": "dot"}})
     encoder = LSTM.config(settings)
-    with pytest.raises(ConfigError, match=r"decoder\.recurrent: .* set model\.recurrent alone"):
+    with pytest.raises(ConfigError, match=r"decoder\.recurrent: .* set model\.recurrent only"):
         build(encoder, decoder=LSTM.decoder.config({**settings, "recurrent.attention": "luong"}))
-    with pytest.raises(ConfigError, match=r"decoder\.layers = 1, and its encoder has 2"):
+    with pytest.raises(ConfigError, match=r"decoder\.layers = 1: the encoder has 2"):
         build(encoder, decoder=LSTM.decoder.config({**settings, "layers": 1}))
-    with pytest.raises(ConfigError, match="made of LSTMs, which have no layers and heads"):
+    with pytest.raises(ConfigError, match="RecurrentEncoder has no layers and heads"):
         _ = model_of("luong").transformer
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_config_describes_the_architecture(direction: str) -> None:
+    config = model_of("luong", direction).config
+    assert (config.direction, config.is_causal) == (direction, direction == "forward")
+    assert config.is_sequential
+    assert config.attends_to_source
+    assert not model_of("context").config.attends_to_source
+
+
+def test_recurrent_encoder_rejects_heads_and_layers_of_transformers() -> None:
+    model = model_of("none")
+    with pytest.raises(ConfigError, match="heads: mlm is not supported by RecurrentEncoder"):
+        head("mlm", model.encoder)
+    with pytest.raises(ConfigError, match="RecurrentEncoder has no layers and heads"):
+        keep_layers(model, [1])

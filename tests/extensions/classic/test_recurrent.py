@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bertkit.models.recurrent import BiLSTM, ProjectedLSTM, ScalarMix, Steps
+from bertkit.extensions.classic.recurrent import BiLSTM, ProjectedLSTM, ScalarMix, Steps
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 

@@ -6,17 +6,18 @@ Transformer here, one token embedding serves both, and finds the next word (Pres
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from bertkit.batch import Batch, Packed
-from bertkit.models.config import RecurrentSettings, TransformerConfig
-from bertkit.models.embedding import Embedding
-from bertkit.models.recurrent import GRU, Cells, run_packed
+from bertkit.extensions.classic.recurrent import GRU, Cells, run_packed
+from bertkit.extensions.classic.recurrent_config import RecurrentConfig
+from bertkit.models.embedding import TokenEmbedding
+from bertkit.models.encoder import Encoder
 from bertkit.nn.attention import Trace
 from bertkit.nn.dropout import Dropout
 
@@ -29,19 +30,26 @@ class Encoded(NamedTuple):
     cells: Cells
 
 
-class RecurrentEncoder(nn.Module):
+class RecurrentEncoder(Encoder):
     """Layers of LSTMs over packed tokens. Shapes: a batch of N tokens -> (N, D)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.config, settings = config, settings_of(config)
-        self.backward_only = settings.direction == "backward"
-        self.embedding = Embedding(config)
-        self.lstm = _lstm(config, config.hidden, both=settings.direction == "both")
+        self.config = config
+        self.backward_only = config.direction == "backward"
+        self.embedding = TokenEmbedding(config.vocab, config.hidden, config.dropout, scaled=True)
+        self.lstm = _lstm(config, config.hidden, both=config.direction == "both")
         self.dropout = Dropout(config.dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         return self.read(batch).states
+
+    def memory(self, source: Batch) -> Encoded:
+        return self.read(source)
+
+    def final_states(self, batch: Batch) -> Tensor:
+        """Return the states of the last layer that a decoder starts from. Shapes: (S, D)."""
+        return self.read(batch).cells[0][-1]
 
     def read(self, batch: Batch, cells: Cells | None = None) -> Encoded:
         """The states, and the cells that a decoder starts from; of both directions side by side.
@@ -59,9 +67,17 @@ class RecurrentEncoder(nn.Module):
         hidden, cell = (_side_by_side(part, self.config.layers) for part in cells)
         return Encoded(self.dropout(out), (hidden, cell))
 
+    def begin(self, batch: Batch, memory: None = None) -> tuple[Tensor, RecurrentState]:
+        """Return the states of the batch's tokens and the state after each sequence."""
+        states, cells = self.read(batch)
+        return states, RecurrentState(cells)
 
-@dataclass(frozen=True)
-class SourceStates:
+    def step(self, state: RecurrentState, ids: Tensor) -> Tensor:
+        """Return the states of C more tokens of each sequence. Shapes: (R, C) -> (R, C, D)."""
+        return _read_steps(state, ids, self.read)
+
+
+class SourceStates(NamedTuple):
     """The states that a decoder may look at, a row for each sequence that it writes.
 
     Shapes: states (R, T, D); keys (R, T, D), what its score compares them by; real (R, T), False
@@ -73,23 +89,62 @@ class SourceStates:
     real: Tensor
 
     def rows(self, rows: Tensor | slice) -> SourceStates:
-        """These rows alone, in this order."""
-        return SourceStates(self.states[rows], self.keys[rows], self.real[rows])
+        """Select sequences, in this order."""
+        return SourceStates(*(part[rows] for part in self))
 
     def joined(self, other: SourceStates) -> SourceStates:
-        """The rows of another behind these."""
-        most = max(self.real.shape[1], other.real.shape[1])
+        """Append the sources of other sequences, padded to the longest source."""
+        pairs = zip(self, other, strict=True)
+        return SourceStates(*(pad_sequence([*a, *b], batch_first=True) for a, b in pairs))
 
-        def both(one: Tensor, two: Tensor) -> Tensor:
-            # padding goes before the axes from the last one on
-            missing = [(0, 0) * (x.ndim - 2) + (0, most - x.shape[1]) for x in (one, two)]
-            return torch.cat([F.pad(x, p) for x, p in zip((one, two), missing, strict=True)])
 
-        return SourceStates(
-            both(self.states, other.states),
-            both(self.keys, other.keys),
-            both(self.real, other.real),
-        )
+class RecurrentState:
+    """Cells of the sequences that LSTMs generate, and the states that a decoder attends to."""
+
+    def __init__(self, cells: Cells, sources: SourceStates | None = None) -> None:
+        self.cells, self.sources = cells, sources
+        self.steps: list[Cells] = []
+        """Cells after each token of the last step."""
+
+    def advance(self, counts: Tensor) -> None:
+        """Keep this number of tokens of each sequence from the last step. Shapes: (R,)."""
+        rows = torch.arange(len(counts), device=counts.device)
+        every = zip(self.cells, *self.steps, strict=True)
+        hidden, cell = (torch.stack(part)[counts, :, rows].transpose(0, 1) for part in every)
+        self.cells, self.steps = (hidden.contiguous(), cell.contiguous()), []
+
+    def keep(self, rows: Tensor) -> None:
+        """Select sequences, in this order; an index may occur twice."""
+        self.cells = self.cells[0][:, rows], self.cells[1][:, rows]
+        self.sources = None if self.sources is None else self.sources.rows(rows)
+
+    def branch(self, beams: int) -> RecurrentState:
+        """Repeat each sequence `beams` times, as neighbors."""
+        rows = torch.arange(self.cells[0].shape[1], device=self.cells[0].device)
+        self.keep(rows.repeat_interleave(beams))
+        return self
+
+    def join(self, other: RecurrentState) -> None:
+        """Append the sequences of another state."""
+        hidden, cell = (torch.cat(part, 1) for part in zip(self.cells, other.cells, strict=True))
+        self.cells = hidden, cell
+        if self.sources is not None and other.sources is not None:
+            self.sources = self.sources.joined(other.sources)
+
+
+def _read_steps(
+    state: RecurrentState,
+    ids: Tensor,
+    read: Callable[[Batch, Cells], tuple[Tensor, Cells]],
+) -> Tensor:
+    """Read C tokens of each sequence, one after another. Shapes: (R, C) -> (R, C, D)."""
+    cells, columns = state.cells, []
+    layout, state.steps = Packed.of([1] * len(ids)).to(ids.device), []
+    for column in ids.T:
+        states, cells = read(Batch(column, torch.zeros_like(column), layout), cells)
+        state.steps.append(cells)
+        columns.append(states)
+    return torch.stack(columns, 1)
 
 
 class GeneralScore(nn.Module):
@@ -120,7 +175,10 @@ class AdditiveScore(nn.Module):
         return scores
 
 
-class RecurrentDecoder(nn.Module):
+SCORES: dict[str, Any] = {"luong": GeneralScore, "bahdanau": AdditiveScore}
+
+
+class RecurrentDecoder(Encoder):
     """Layers of LSTMs that start where an encoder's ended. Shapes: a batch of N tokens -> (N, D).
 
     With a context c_t what it gives is tanh(W_c [c_t; h_t]): Luong et al. 2015, equation 5. A
@@ -130,18 +188,14 @@ class RecurrentDecoder(nn.Module):
     maxout layer; all four are the same here, so that they differ in their context alone.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config, width = config, config.hidden
-        self.kind = settings_of(config).attention
+        self.kind = config.recurrent.attention
         fed = self.kind in ("context", "bahdanau")
-        self.embedding = Embedding(config)
+        self.embedding = TokenEmbedding(config.vocab, config.hidden, config.dropout, scaled=True)
         self.lstm = _lstm(config, 2 * width if fed else width)
-        self.score: nn.Module | None = None
-        if self.kind == "luong":
-            self.score = GeneralScore(width)
-        elif self.kind == "bahdanau":
-            self.score = AdditiveScore(width)
+        self.score = SCORES[self.kind](width) if self.kind in SCORES else None
         self.combine = None if self.kind == "none" else nn.Linear(2 * width, width, bias=False)
         self.dropout = Dropout(config.dropout)
 
@@ -149,8 +203,7 @@ class RecurrentDecoder(nn.Module):
         self, batch: Batch, trace: Trace | None = None, memory: Encoded | None = None
     ) -> Tensor:
         assert memory is not None
-        sources, cells = self.start(batch, memory)
-        return self.read(batch, sources, cells, trace)[0]
+        return self.begin(batch, memory, trace)[0]
 
     def start(self, batch: Batch, memory: Encoded) -> tuple[SourceStates | None, Cells]:
         """What it may look at and starts from, in the order of the batch's sequences."""
@@ -169,7 +222,7 @@ class RecurrentDecoder(nn.Module):
         states = memory.states.new_zeros(layout.sequences, layout.longest, self.config.hidden)
         states[layout.sequence_ids, layout.positions] = memory.states
         places = torch.arange(layout.longest, device=states.device)
-        assert isinstance(self.score, GeneralScore | AdditiveScore)
+        assert self.score is not None
         real = places < layout.counts[:, None]
         return SourceStates(states, self.score.key(states), real).rows(order), cells
 
@@ -206,6 +259,18 @@ class RecurrentDecoder(nn.Module):
         states = torch.tanh(self.combine(torch.cat([context, out], -1)))
         return self.dropout(states), cells
 
+    def begin(
+        self, batch: Batch, memory: Encoded, trace: Trace | None = None
+    ) -> tuple[Tensor, RecurrentState]:
+        """Return the states of the batch's tokens and the state after each sequence."""
+        sources, cells = self.start(batch, memory)
+        states, cells = self.read(batch, sources, cells, trace)
+        return states, RecurrentState(cells, sources)
+
+    def step(self, state: RecurrentState, ids: Tensor) -> Tensor:
+        """Return the states of C more tokens of each sequence. Shapes: (R, C) -> (R, C, D)."""
+        return _read_steps(state, ids, lambda batch, cells: self.read(batch, state.sources, cells))
+
     def _attend(self, queries: Tensor, sources: SourceStates) -> tuple[Tensor, Tensor]:
         """The mean of the states that each query looks at, and how much at each.
 
@@ -240,16 +305,10 @@ class RecurrentDecoder(nn.Module):
         return out, context, weights, (hidden, cell)
 
 
-def settings_of(config: TransformerConfig) -> RecurrentSettings:
-    """The settings of LSTMs, of a stack that is made of them."""
-    assert config.recurrent is not None
-    return config.recurrent
-
-
-def _lstm(config: TransformerConfig, inputs: int, *, both: bool = False) -> nn.LSTM | GRU:
+def _lstm(config: RecurrentConfig, inputs: int, *, both: bool = False) -> nn.LSTM | GRU:
     between = config.dropout if config.layers > 1 else 0.0  # torch warns of one without a place
     width = config.hidden // 2 if both else config.hidden
-    kind = nn.LSTM if settings_of(config).cell == "lstm" else GRU
+    kind = nn.LSTM if config.recurrent.cell == "lstm" else GRU
     return kind(inputs, width, config.layers, dropout=between, bidirectional=both)
 
 
