@@ -25,8 +25,8 @@ FOLDER = "extensions."
 CEILINGS = {
     "code lines of the core": 22_173,
     "code lines": 36_936,
-    "imports from the core to extensions": 2,
-    "imports between extensions": 2,
+    "imports from the core to extensions": 1,
+    "imports between extensions": 0,
 }
 """Lower a number when the source tree allows it. The aims are 19,000, 31,000, 0 and 0."""
 

@@ -51,8 +51,7 @@ def decode_pipeline(model: SupportedPipelines) -> DecodePipeline | None:
     if not isinstance(writer, Generate):
         return None
     decoder = writer.loaded.model.decoder
-    attends = decoder is not None and decoder.config.attends_to_source
-    return DecodePipeline(writer) if attends else None
+    return DecodePipeline(writer) if decoder and decoder.config.attends_to_source else None
 
 
 class StepsPage(Page):
