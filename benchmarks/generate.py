@@ -20,7 +20,7 @@ from benchmarks import kept
 from benchmarks.harness import Options, bf16_here, compare
 from bertkit.checkpoint.directory import Loaded, save
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.models.decoding import Decoding
+from bertkit.extensions.generation.decoding import Decoding
 
 TOKENS = 64
 OPENINGS = [

@@ -37,6 +37,7 @@ class Extension:
             lists the files of each format.
         accelerators: Functions that return a faster `engine` or `embedder` of a model, or None.
         tokenizers: Objects of type `TokenizerFormat`, by the `use` of their vocabularies.
+        settings_readers: Functions that read further settings of a model directory, by name.
         tasks: Subclasses of `Task`, by name.
         pipelines: Subclasses of `ModelPipeline`, or other classes with its method `open`, by name.
         objectives: Subclasses of `PretrainConfig`, by the `objective` of their run files.
@@ -52,6 +53,7 @@ class Extension:
     formats: Mapping[str, str] = field(default_factory=dict)
     accelerators: Mapping[str, str] = field(default_factory=dict)
     tokenizers: Mapping[str, str] = field(default_factory=dict)
+    settings_readers: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
     objectives: Mapping[str, str] = field(default_factory=dict)

@@ -10,16 +10,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 
-EXTENSIONS: dict[str, tuple[str, ...]] = {
-    "generation": (
-        "checkpoint.generation_config",
-        "models.decoding",
-    ),
-    "classic": ("text.word_vectors",),
-}
-"""Modules of extensions that are not in `extensions/` yet, because the core imports them."""
-
-
 PUBLIC_NAMES = "__init__"
 """The module with the public names, which are imported when they are used."""
 
@@ -39,9 +29,7 @@ def modules(source: Path = SOURCE) -> dict[str, ast.Module]:
 
 def extension(module: str) -> str | None:
     """Return the extension that a module belongs to; None for the core."""
-    if module.startswith("extensions."):
-        return module.split(".")[1]
-    return next((name for name, listed in EXTENSIONS.items() if module in listed), None)
+    return module.split(".")[1] if module.startswith("extensions.") else None
 
 
 def imports(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:

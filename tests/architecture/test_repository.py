@@ -66,7 +66,7 @@ HOMES: dict[str, str] = {
     "extensions/generation/families/openai_gpt.py": "parity/test_tied_weights.py",
     "models/encoder.py": "models/test_model.py",
     "models/heads.py": "models/test_model.py",
-    "models/decoding.py": "extensions/generation/test_generate.py",
+    "extensions/generation/decoding.py": "extensions/generation/test_generate.py",
     "extensions/generation/stepper.py": "extensions/generation/test_generate.py",
     "nn/attention_context.py": "nn/test_attention.py",
     "nn/feedforward.py": "engine/test_packed_linear.py",

@@ -8,7 +8,6 @@ import textwrap
 
 import pytest
 from tests.architecture.structure import (
-    EXTENSIONS,
     PUBLIC_NAMES,
     SOURCE,
     code_lines,
@@ -23,22 +22,17 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_173,
+    "code lines of the core": 22_154,
     "code lines": 36_936,
-    "imports from the core to extensions": 1,
+    "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }
-"""Lower a number when the source tree allows it. The aims are 19,000, 31,000, 0 and 0."""
+"""Lower a number when the source tree allows it. The aims for code lines are 19,000 and 31,000."""
 
 
 def test_structure_stays_within_its_ceilings() -> None:
     above = {name: value for name, value in figures().items() if value > CEILINGS[name]}
     assert not above, "python -m tests.architecture.structure prints the counts"
-
-
-def test_each_module_of_the_table_exists() -> None:
-    listed = [module for names in EXTENSIONS.values() for module in names]
-    assert set(listed) <= modules().keys()
 
 
 def test_the_core_never_imports_from_the_extensions() -> None:

@@ -21,10 +21,10 @@ from bertkit.data.readers import parquet_rows, read_text
 from bertkit.data.rows import Rows
 from bertkit.data.tagged_text import read_conll
 from bertkit.errors import DataError
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.search.document_formats import convert
 from bertkit.extensions.search.documents import DocumentColumns, documents
 from bertkit.storage import EXPANSION, FLOOR
-from bertkit.text.word_vectors import Vectors
 
 FEW = 1 << 20
 SIZE = 2 * FEW

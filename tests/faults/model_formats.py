@@ -17,6 +17,7 @@ from bertkit.checkpoint.adapter import write_adapter
 from bertkit.checkpoint.directory import load, save
 from bertkit.config import paths
 from bertkit.extensions.classic.elmo_files import Softmax
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.families import BERT, FAMILIES
 from bertkit.models.lora import LoRA, add_lora
 from bertkit.models.model import build
@@ -26,7 +27,6 @@ from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks import find
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
-from bertkit.text.word_vectors import Vectors
 
 ENGLISH = [text.strip() for _, text in sorted(topics.topics.items())][:2]
 

@@ -15,10 +15,10 @@ from tests.parity.test_tokenizer import gpt2_folder, gpt_folder
 import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.directory import Loaded, save
+from bertkit.extensions.generation.decoding import Decoding, Rules
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.stepper import Request, Stepper
 from bertkit.families import FAMILIES
-from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.model import Model, build
 from bertkit.nn.precision import has_bf16
 from bertkit.objectives.loss import totals

@@ -15,10 +15,10 @@ import bertkit
 from bertkit import cli
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation import routes
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.openai_types import CompletionAsk
 from bertkit.extensions.generation.pipeline import Generate, merge_decoding
 from bertkit.extensions.generation.summarize import WriteSummaries
-from bertkit.models.decoding import Decoding
 
 Captured = pytest.CaptureFixture[str]
 SETTINGS = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0, "max_new_tokens": 9}

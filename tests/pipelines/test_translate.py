@@ -14,10 +14,10 @@ import transformers
 from tests.extensions.generation.test_marian_tokenizer import sentences, write_folder
 
 import bertkit
-from bertkit.checkpoint.generation_config import FILE
 from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.extensions.generation.commands import generate
-from bertkit.models.decoding import Decoding
+from bertkit.extensions.generation.decoding import Decoding
+from bertkit.extensions.generation.generation_config import FILE
 
 
 @pytest.fixture(scope="module")

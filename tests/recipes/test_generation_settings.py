@@ -13,7 +13,7 @@ from tests.extensions.generation.test_chat_format import TALK, vocabulary
 from tests.factories import tiny_folder
 
 import bertkit
-from bertkit.checkpoint.generation_config import FILE
+from bertkit.extensions.generation.generation_config import FILE
 from bertkit.extensions.generation.messages import Conversation
 from bertkit.families import FAMILIES
 from bertkit.recipes.finetune import finetune

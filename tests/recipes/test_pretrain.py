@@ -28,7 +28,7 @@ from bertkit.data.samples import Samples, Sampling
 from bertkit.engine import packed_linear as linear
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.cleaning.clean import clean
-from bertkit.models.decoding import Decoding
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.pipelines import pipeline
 from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune

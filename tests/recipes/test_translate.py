@@ -17,8 +17,8 @@ import bertkit
 from bertkit.config import override
 from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.extensions.generation.bleu import evaluate_translation
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.prepare_pairs import prepare_pairs
-from bertkit.models.decoding import Decoding
 from bertkit.recipes.average import average
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.vocabulary import train_vocabulary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertkit.tasks.confusion import MOST_LABELS, by_label, label_report, read_report
+from bertkit.tasks.confusion import MOST_LABELS, by_label, label_report
 
 
 def test_scores_of_each_label_are_those_of_a_count() -> None:
@@ -20,8 +20,6 @@ def test_scores_of_each_label_are_those_of_a_count() -> None:
     assert report.confusion is not None
     assert report.confusion.labels == ["b", "a", "c"]
     assert report.confusion.counts == [[1, 0, 0], [1, 2, 0], [1, 0, 0]]
-    assert read_report(by_label(report)) == report
-    assert read_report({"dev": {"f1": 0.5}}) is None
     assert report.confused() == [("a", "b", 1), ("c", "b", 1)]
 
 

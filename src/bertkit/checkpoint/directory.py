@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from bertkit.checkpoint.config_json import (
     read_config,
 )
 from bertkit.checkpoint.formats import open_format
-from bertkit.checkpoint.generation_config import FILE as GENERATION
-from bertkit.checkpoint.generation_config import MERGED, Generation, read_generation
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_directory import say_unfinished
@@ -48,9 +45,15 @@ from bertkit.models.config import EncoderConfig
 from bertkit.models.encoder import Encoder
 from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
 from bertkit.nn.pooling import Pool, Pooling
+from bertkit.registry import Registry
 from bertkit.storage import write_json, writing
 from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
+
+GENERATION = "generation_config.json"
+
+SETTINGS_READERS: Mapping[str, Callable[..., Any]] = Registry("settings_readers", {})
+"""Functions that read further settings of a model directory, by name."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ class Loaded:
     """Set by sentence-transformers folders."""
     length: int = 512
     """The longest sequence the folder is meant for, in tokens."""
-    generation: Generation = field(default_factory=Generation)
-    """How a model that writes does so."""
+    generation: Any = None
+    """Settings of text generation, if the model has a language modeling head."""
     base: Path | None = None
     """Of adapters: where the model is that they change."""
 
@@ -94,14 +97,14 @@ class Loaded:
     @property
     def begin(self) -> list[int]:
         """The token before the first one of a decoder's text; none where there is no decoder."""
-        if self.model.decoder is None or self.generation.start is None:
+        if self.model.decoder is None or self.generation is None or self.generation.start is None:
             return []
         return [self.generation.start]
 
     @property
     def generation_settings(self) -> dict[str, Any]:
         """The content of generation_config.json for a model that is derived from this one."""
-        if self.generation.settings.keys() - set(MERGED):
+        if self.generation is not None and self.generation.has_settings:
             return dict(self.generation.settings)
         path = (self.base or self.folder) / GENERATION
         return read_object(path) if path.exists() else {}
@@ -279,26 +282,19 @@ def load(
         settings=settings,
         pooling=pooling,
         length=min(config.max_positions, length),
-        generation=_generation(stored.folder, settings, model) if "lm" in wanted else Generation(),
+        generation=read_generation(stored.folder, settings, model) if "lm" in wanted else None,
         base=None if adapter is None else base,
     )
 
 
-def _generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Generation:
-    """Read the generation settings; token ids outside the vocabulary are not supported."""
-    generation = read_generation(folder, settings)
+def read_generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Any:
+    """Read the settings of text generation in a model directory, by the extension that uses them.
+
+    Raises:
+        CheckpointError: If a value has the wrong type.
+    """
     config = model.config if model.decoder is None else model.decoder.config
-    ids = (generation.start, generation.first, generation.last)
-    others = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
-    most = max((i for i in (*ids, *others) if i is not None), default=0)
-    unsupported = generation.unsupported
-    if most >= config.vocab and not unsupported:
-        unsupported = (
-            f"{folder}: the generation settings name token {most}, and the vocabulary has "
-            f"{config.vocab:,} tokens; fetch the directory again"
-        )
-    ends = tuple(i for i in generation.ends if i < config.vocab)
-    return replace(generation, ends=ends, unsupported=unsupported)
+    return SETTINGS_READERS["generation"](folder, settings, config.vocab)
 
 
 def _check_names(

@@ -117,7 +117,6 @@ def check_answers(
     unlearned: str | None = None,
     settings: Mapping[str, Any] | None = None,
     steps: int | None = None,
-    rates: Sequence[float] = (),
     factor: float = 1.0,
 ) -> None:
     """Warn if predictions are constant or no better than chance, and log what may help.
@@ -128,7 +127,6 @@ def check_answers(
         unlearned: Result of `unlearned`.
         settings: Settings of the run that has ended.
         steps: Number of steps of that run.
-        rates: Learning rates that were tried in addition to the run's own.
         factor: Factor of the default learning rates (`rate_factor`).
     """
     only = None if report is None else report.only_answer
@@ -145,8 +143,7 @@ def check_answers(
     if settings is None:
         remedy = f"it has not learned {lesson}, or these rows are unlike those it learned"
     else:
-        tried = sorted({*rates, settings["learning_rate"]})
-        change = _change(tried, settings["epochs"], factor)
+        change = _change(settings["learning_rate"], settings["epochs"], factor)
         remedy = f"the model has not learned {lesson}. {change}"
         if steps is not None and steps < FEW_STEPS:
             remedy += f"; or lower batch_size: the run had only {steps} steps"
@@ -182,17 +179,13 @@ def _short(rate: float) -> str:
     return f"{rate:.0e}".replace("e-0", "e-")
 
 
-def _change(rates: Sequence[float], epochs: int, factor: float) -> str:
-    """What may help after these learning rates, lowest first, and so many epochs."""
-    tried = ", ".join(f"{rate:g}" for rate in rates)
-    said = f"it was {tried}" if len(rates) == 1 else f"{tried} were tried"
-    more = f"more epochs (there were {epochs})"
-    small, high, wanted = _rates(factor)
-    if rates[-1] < high:
-        return f"Raise learning_rate ({said}; small models want {wanted}) or take {more}"
-    if rates[0] > high:
+def _change(rate: float, epochs: int, factor: float) -> str:
+    """Return the change of the learning rate or the number of epochs that may help."""
+    used, more = f"it was {rate:g}", f"more epochs (there were {epochs})"
+    small, high, range_ = _rates(factor)
+    if rate < high:
+        return f"Raise learning_rate ({used}; small models want {range_}) or take {more}"
+    if rate > high:
         usual = f"{_short(small / 5)} to {_short(high)}"
-        return f"Lower learning_rate ({said}; {usual} are usual) or take {more}"
-    if not any(small <= rate <= high for rate in rates):
-        return f"Try a learning_rate between ({said}; small models want {wanted}) or take {more}"
-    return f"Take {more}: learning_rate is as high as small models want it ({said})"
+        return f"Lower learning_rate ({used}; {usual} are usual) or take {more}"
+    return f"Take {more}: learning_rate is as high as small models want it ({used})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -136,14 +136,6 @@ def by_label(report: LabelReport | None) -> dict[str, Any]:
     if report.confusion is not None:
         said["confusion"] = msgspec.to_builtins(report.confusion)
     return said
-
-
-def read_report(record: Mapping[str, Any]) -> LabelReport | None:
-    """The report that `by_label` wrote into a record of scores; None where there is none."""
-    if "by_label" not in record:
-        return None
-    said = {"labels": record["by_label"], "confusion": record.get("confusion")}
-    return msgspec.convert(said, LabelReport)
 
 
 def _label_score(right: int, expected: int, answered: int) -> LabelScore:

@@ -26,9 +26,9 @@ from bertkit.extensions.classic.compare import (
     compare,
 )
 from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.text.vocabulary_training import train as train_tokenizer
-from bertkit.text.word_vectors import Vectors
 
 QUICK = Compare(
     seeds=1,

@@ -18,10 +18,10 @@ from bertkit.checkpoint.directory import load
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.classic.compare_contexts import contexts
 from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.nn.attention import Trace
 from bertkit.text.vocabulary_training import train as train_tokenizer
-from bertkit.text.word_vectors import Vectors
 
 TEXTS = [
     "The class has one name.",

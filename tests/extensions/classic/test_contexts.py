@@ -16,10 +16,10 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.extensions.classic.contexts import ContextsPipeline, plane
 from bertkit.extensions.classic.word_models import FrozenVectors
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.pipelines.frozen_words import FrozenEncoder
 from bertkit.text.vocabulary_training import train as train_tokenizer
-from bertkit.text.word_vectors import Vectors
 
 MONEY = ["The bank lent us money.", "A bank charges interest on a loan."]
 RIVER = ["We sat on the bank of the river.", "Reeds grow on the muddy bank of a stream."]

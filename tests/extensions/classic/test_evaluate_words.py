@@ -17,9 +17,9 @@ from bertkit import cli
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.evaluate_words import _auc, _bound, evaluate_words
 from bertkit.extensions.classic.train_vectors import word_similarity
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.text.vocabulary_training import train as train_tokenizer
-from bertkit.text.word_vectors import Vectors
 
 
 def test_the_bound_that_tells_most_apart() -> None:

@@ -15,9 +15,9 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM
 from bertkit.extensions.classic.seq2seq import RecurrentDecoder, RecurrentEncoder
+from bertkit.extensions.generation.decoding import Decoding, Rules
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.stepper import Request, stepper_of
-from bertkit.models.decoding import Decoding, Rules
 from bertkit.models.model import Model, build, head
 from bertkit.models.surgery import keep_layers
 from bertkit.nn.attention import Trace

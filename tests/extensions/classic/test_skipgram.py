@@ -16,7 +16,7 @@ from bertkit.errors import ConfigError, DataError, TrainingError
 from bertkit.extensions.classic import skipgram
 from bertkit.extensions.classic.skipgram import Skipgram
 from bertkit.extensions.classic.train_vectors import train_vectors, word_similarity
-from bertkit.text.word_vectors import Vectors, tokens
+from bertkit.extensions.classic.word_vectors import Vectors, tokens
 
 TOPICS = {
     "animals": ["cat", "dog", "cow", "pig", "hen"],

@@ -26,10 +26,10 @@ from bertkit.extensions.classic.word_features import (
     WordFeatures,
     WordTokenizer,
 )
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.info import info
 from bertkit.tasks.task import Feature
-from bertkit.text.word_vectors import Vectors
 
 pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
 

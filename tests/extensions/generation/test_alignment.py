@@ -18,10 +18,10 @@ from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.alignment import alignment
 from bertkit.extensions.generation.bleu import evaluate_translation
 from bertkit.extensions.generation.decode_view import decoder_steps
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.prepare_pairs import prepare_pairs
 from bertkit.extensions.generation.stepper import Request
 from bertkit.extensions.serving.served import ServedModel
-from bertkit.models.decoding import Decoding
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.view.arrays import decoded
 

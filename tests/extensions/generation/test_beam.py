@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.extensions.generation.test_generate import model_of, prompts
 
 from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search, likeliest
+from bertkit.extensions.generation.decoding import Decoding, Ended, Rules
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.stepper import Request, Stepper
-from bertkit.models.decoding import Decoding, Ended, Rules
 
 Result = tuple[float, list[int], Ended]
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.generation.decoding import Decoding, Rules, Written
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.generate import (
     GeneratedRow,
@@ -27,7 +28,6 @@ from bertkit.extensions.generation.generate import (
     uniform,
 )
 from bertkit.extensions.generation.stepper import Request, Stepper, stepper_of
-from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.models.model import Model
 
 VOCAB = 30

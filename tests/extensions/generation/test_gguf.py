@@ -19,8 +19,8 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.export.tune import tune
 from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.models.decoding import Decoding
 from bertkit.models.model import Model
 
 gguf = pytest.importorskip("gguf", reason="pip install 'bertkit[generation]'")

@@ -10,10 +10,10 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.models.decoding import Decoding
 from bertkit.text.vocabulary_training import END_OF_TEXT, train
 
 

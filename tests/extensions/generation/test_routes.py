@@ -20,6 +20,7 @@ import bertkit
 from bertkit.checkpoint.directory import save
 from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.generation.continuous_batching import LiveText, LiveWriting
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.summarize import WriteSummaries
 from bertkit.extensions.serving.batcher import Batcher
@@ -27,7 +28,6 @@ from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.families import FAMILIES
-from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
 from bertkit.text.tokenizer import Tokenizer
 

@@ -16,8 +16,8 @@ import bertkit
 from bertkit.checkpoint.directory import load, resave
 from bertkit.cli import run
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.summarize import WriteSummaries, summaries
-from bertkit.models.decoding import Decoding
 from bertkit.pipelines.base import Work
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.summarize import SummaryAnswer

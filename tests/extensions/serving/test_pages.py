@@ -12,12 +12,12 @@ from tests.extensions.conftest import Server
 from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit.extensions.classic.compare_contexts import contexts
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.search.index import index
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.text.vocabulary_training import train
-from bertkit.text.word_vectors import Vectors
 from bertkit.view.arrays import Array, decoded
 from bertkit.view.explain import explain
 

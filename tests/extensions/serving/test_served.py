@@ -20,11 +20,11 @@ from bertkit.errors import BertkitError, CheckpointError, DataError
 from bertkit.extensions.classic.elmo_files import Softmax
 from bertkit.extensions.classic.fill_gap import FillGap
 from bertkit.extensions.classic.word_features import LENGTH
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.served import ServedModel, require_finite
 from bertkit.tasks.tag import TagAnswer
-from bertkit.text.word_vectors import Vectors
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from torch import Tensor
 from bertkit.config import Count, Positive, Seed, Settings
 from bertkit.data.readers import documents
 from bertkit.errors import DataError, TrainingError
+from bertkit.extensions.classic.word_vectors import tokens
 from bertkit.progress import progress
-from bertkit.text.word_vectors import tokens
 
 WORDS_PER_ROW = 64
 """Words of running text whose pairs are scored by one matrix product."""

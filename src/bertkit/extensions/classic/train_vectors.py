@@ -10,8 +10,8 @@ from bertkit.data.paths import files
 from bertkit.extensions.classic import evaluate_words as words
 from bertkit.extensions.classic.skipgram import Skipgram, learn, read_text
 from bertkit.extensions.classic.word_models import FrozenVectors
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.storage import refuse_used
-from bertkit.text.word_vectors import Vectors
 
 
 def train_vectors(

@@ -24,6 +24,7 @@ from bertkit.extensions.classic.character_ids import sentence_ids
 from bertkit.extensions.classic.elmo import Elmo
 from bertkit.extensions.classic.elmo_files import OPTIONS, WEIGHTS, load_elmo, only_file
 from bertkit.extensions.classic.recurrent import ScalarMix, run_packed
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.models.config import EncoderConfig
 from bertkit.models.heads import CRFTagger, Tagger
 from bertkit.models.model import FeatureEncoder
@@ -34,7 +35,6 @@ from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding, Text
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.word_splitting import word_splitter
-from bertkit.text.word_vectors import Vectors
 
 LENGTH = 512
 """Default maximum number of words of a text; the models have no maximum."""

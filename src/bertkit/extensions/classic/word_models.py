@@ -29,6 +29,7 @@ from bertkit.extensions.classic.word_features import (
     WordFeatures,
     WordTokenizer,
 )
+from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.nn.precision import check_cpu
 from bertkit.pipelines.answering import task_pipeline
@@ -42,7 +43,6 @@ from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT
-from bertkit.text.word_vectors import Vectors
 
 KNOWN = (2, 7)
 """Characters of a word of the probe."""

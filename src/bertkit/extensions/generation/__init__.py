@@ -13,6 +13,9 @@ EXTENSION = Extension(
         "llama": "bertkit.extensions.generation.families.llama:LLAMA",
     },
     formats={"gguf": "bertkit.extensions.generation.gguf:GgufFormat"},
+    settings_readers={
+        "generation": "bertkit.extensions.generation.generation_config:read_valid_generation"
+    },
     tasks={
         "chat": "bertkit.extensions.generation.tasks.chat:Chat",
         "dpo": "bertkit.extensions.generation.tasks.dpo:Dpo",

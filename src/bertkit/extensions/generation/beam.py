@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, constrain
 from bertkit.extensions.generation.stepper import Request, Stepper
-from bertkit.models.decoding import Decoding, Ended, Rules, Written, constrain
 
 LEAST = -1e9
 """The score of what is no candidate."""

@@ -12,7 +12,7 @@ import msgspec
 from bertkit.checkpoint.directory import Loaded
 from bertkit.data.readers import read_lines
 from bertkit.errors import BertkitError, DataError
-from bertkit.models.decoding import Decoding
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 

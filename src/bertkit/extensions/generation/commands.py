@@ -14,10 +14,10 @@ from bertkit.data.readers import STDIN, read_lines
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation.alignment import alignment
 from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.summarize import WriteSummaries, summaries
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
-from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import TaskPipeline, inference_device, load_on
 from bertkit.pipelines.base import batched

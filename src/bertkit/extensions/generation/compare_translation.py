@@ -24,13 +24,13 @@ from bertkit.config import Count, Positive, Rate, Seed, Settings, override, plai
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation.bleu import bleu
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.length_groups import LengthGroup, groups_by_length
 from bertkit.extensions.generation.long_pairs import VOCABULARY_SIZE, Texts, joined, reversals
 from bertkit.extensions.generation.pairs import SIDES
 from bertkit.extensions.generation.prepare_pairs import Side, prepare_pairs, read_pairs
 from bertkit.extensions.generation.translation_report import sequential_steps, write_columns
 from bertkit.metrics import plus_minus
-from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Precision
 from bertkit.pipelines import pipeline
 from bertkit.recipes.pretrain import pretrain

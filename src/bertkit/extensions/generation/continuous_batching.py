@@ -12,10 +12,10 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass
 
+from bertkit.extensions.generation.decoding import Decoding, Ended, Rules
 from bertkit.extensions.generation.generate import GeneratedRow, Writing
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.stepper import Request
-from bertkit.models.decoding import Decoding, Ended, Rules
 from bertkit.pipelines.base import CACHE_TOKENS
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from bertkit.errors import DataError
 from bertkit.extensions.generation.alignment import need_attention
 from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search
+from bertkit.extensions.generation.decoding import Decoding, Rules, Written
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.stepper import Request, Stepper
 from bertkit.models.config import EncoderConfig
-from bertkit.models.decoding import Decoding, Rules, Written
 from bertkit.nn.attention import CrossAttention, Trace
 from bertkit.pipelines import Candidate, Work
 from bertkit.text.long_texts import Long

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from bertkit.extensions.generation.beam import beam_steps, finish
+from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, constrain
 from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
-from bertkit.models.decoding import Decoding, Ended, Rules, Written, constrain
 
 
 @dataclass(eq=False)

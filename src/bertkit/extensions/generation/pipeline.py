@@ -20,9 +20,9 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.beam import finish
 from bertkit.extensions.generation.chat_format import ChatFormat, Message, check
+from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, one_of
 from bertkit.extensions.generation.generate import GeneratedRow, Writing, generate, generate_steps
 from bertkit.extensions.generation.stepper import Request, stepper_of
-from bertkit.models.decoding import Decoding, Ended, Rules, Written, one_of
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline, Work
@@ -290,7 +290,7 @@ class Generate(ModelPipeline):
     @property
     def _start(self) -> int:
         """What a decoder's texts begin with."""
-        start = self.loaded.generation.start
+        start: int | None = self.loaded.generation.start
         if start is None:
             raise CheckpointError(
                 f"{self.loaded.folder}: nothing says what its texts begin with; name it as "

@@ -13,9 +13,9 @@ import numpy as np
 from bertkit import metrics
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.summarize import summaries
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq
-from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
 from bertkit.tasks.examples import read_examples

@@ -15,8 +15,8 @@ from bertkit.errors import DataError, TokenizerError
 from bertkit.extensions.generation import openai_types as types
 from bertkit.extensions.generation.chat_format import ChatFormat, Message
 from bertkit.extensions.generation.continuous_batching import LiveText
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate, GeneratedText, Prompt, merge_decoding
-from bertkit.models.decoding import Decoding
 from bertkit.pipelines.supported import SupportedPipelines
 from bertkit.tasks import name_in
 from bertkit.view.figures import Figure, Share, Table

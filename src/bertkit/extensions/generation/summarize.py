@@ -11,8 +11,8 @@ from bertkit.checkpoint.directory import Loaded, load
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.generation.beam import finish
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate, merge_decoding
-from bertkit.models.decoding import Decoding
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
 from bertkit.pipelines.base import CACHE_TOKENS, Work, inference_device, open_engine

@@ -17,11 +17,11 @@ from bertkit.checkpoint.directory import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.chat_format import Message
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.messages import Conversation
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.tasks.chat import Chat
 from bertkit.families import FAMILIES
-from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune

@@ -15,13 +15,13 @@ from tests.pipelines.test_special_tokens import tokenizer_of
 
 import bertkit
 from bertkit.checkpoint.directory import save
-from bertkit.checkpoint.generation_config import Generation
 from bertkit.checkpoint.weights import LoadReport
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
+from bertkit.extensions.generation.decoding import Decoding
+from bertkit.extensions.generation.generation_config import Generation
 from bertkit.extensions.generation.tasks.seq2seq import Seq2seq, Seq2seqOptions
 from bertkit.families import FAMILIES
-from bertkit.models.decoding import Decoding
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
 from bertkit.errors import DataError, StorageError
-from bertkit.text import word_vectors as vectors
-from bertkit.text.word_vectors import Vectors, tokens
+from bertkit.extensions.classic import word_vectors as vectors
+from bertkit.extensions.classic.word_vectors import Vectors, tokens
 
 GLOVE = "the 0.5 -1 2\n, 1e-3 0 0\nzoo -0.25 1 1\n"
 

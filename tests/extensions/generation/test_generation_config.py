@@ -12,8 +12,8 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 import bertkit
-from bertkit.checkpoint.generation_config import DECODING, FIELDS, SAMPLED
 from bertkit.errors import BertkitError, CheckpointError
+from bertkit.extensions.generation.generation_config import DECODING, FIELDS, SAMPLED
 from bertkit.extensions.generation.pipeline import Generate
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")

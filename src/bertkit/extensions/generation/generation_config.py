@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.pooling import read_object
 from bertkit.config import decode
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.models.decoding import Decoding
+from bertkit.extensions.generation.decoding import Decoding
 from bertkit.published_keys import KeyTable
 
 FILE = "generation_config.json"
@@ -131,6 +132,31 @@ class Generation:
     """The settings by the names of transformers, without those that are null."""
     unsupported: str = ""
     """Message about settings that bertkit does not support, if any."""
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether there are settings besides the ids of the first and the last token."""
+        return bool(self.settings.keys() - set(MERGED))
+
+
+def read_valid_generation(folder: Path, config: Mapping[str, Any], vocab: int) -> Generation:
+    """Read the generation settings of a model with a vocabulary of this size.
+
+    Raises:
+        CheckpointError: If a value has the wrong type.
+    """
+    generation = read_generation(folder, config)
+    ids = (generation.start, generation.first, generation.last)
+    others = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
+    most = max((i for i in (*ids, *others) if i is not None), default=0)
+    unsupported = generation.unsupported
+    if most >= vocab and not unsupported:
+        unsupported = (
+            f"{folder}: the generation settings name token {most}, and the vocabulary has "
+            f"{vocab:,} tokens; fetch the directory again"
+        )
+    ends = tuple(i for i in generation.ends if i < vocab)
+    return replace(generation, ends=ends, unsupported=unsupported)
 
 
 def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
