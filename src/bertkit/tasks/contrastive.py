@@ -56,7 +56,7 @@ class Contrastive(Task[E, A]):
         """Raises: ConfigError for a model that makes no vectors."""
         if not self.options.contrastive:
             return super().build_head(encoder)
-        if encoder.config.attention.causal:
+        if encoder.config.is_causal:
             raise ConfigError(
                 "contrastive: learns vectors of whole texts, and a causal model reads no text as a "
                 "whole; take a model of sentence vectors, or leave it out"
