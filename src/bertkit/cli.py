@@ -109,6 +109,8 @@ def _unknown(error: UnknownOptionError) -> str:
     known = [option for argument in error.argument_collection for option in argument.names]
     if found := translated(name, [option.removeprefix("--").replace("-", "_") for option in known]):
         return f"Unknown option: --{name}. Did you mean --{found.replace('_', '-')}?"
+    if name in ("seeds", "grid", "keep-all"):
+        return f"Unknown option: --{name}. Use `bertkit experiment` for several seeds or settings"
     for option in known:
         words = option.removeprefix("--").split("-")
         if len(words) > 1 and name == "".join(word[:1] for word in words):

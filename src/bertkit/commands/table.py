@@ -90,6 +90,7 @@ REPLACED = {
     "vocab extend": "tokenizer extend",
     "adapt": "pretrain --start",
     "glue": "experiment glue",
+    "finetune elmo": "finetune tag --model ELMO",
     "average": "edit average",
     "quantize": "export int8",
     "tune": "export tune",

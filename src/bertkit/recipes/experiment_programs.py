@@ -62,19 +62,15 @@ class SharedExamples:
         """
         for name in ("train", "dev"):
             _required(settings, name)
-        files = [self._place(settings.get(name)) for name in FILES]
-        key = (task, repr(options), repr(reading), seed, *map(_key, files))
+        files: list[Any] = [settings.get(name) for name in FILES]
+        if self.data is not None:
+            files = [self.data / file if isinstance(file, str) else file for file in files]
+        names = (file if isinstance(file, str | Path | float) else id(file) for file in files)
+        key = (task, repr(options), repr(reading), seed, *names)
         if key not in self._read:
             train, dev, test = files
             self._read[key] = take_rows(task, train, dev, test, reading, options=options, seed=seed)
         return self._read[key]
-
-    def _place(self, file: Any) -> Any:
-        return self.data / file if self.data is not None and isinstance(file, str) else file
-
-
-def _key(file: Any) -> Any:
-    return file if isinstance(file, str | Path | float | None) else id(file)
 
 
 @dataclass(frozen=True)
@@ -111,8 +107,7 @@ class FinetuningProgram:
 
     def compared(self, folder: Path, scores: Scores) -> str:
         """Return the name of the score by which epochs were selected."""
-        metric: str = read_scores(folder / SCORES)["metric"]
-        return metric
+        return str(read_scores(folder / SCORES)["metric"])
 
     def dev_loss(self, folders: Sequence[Path]) -> float:
         """Return the mean loss on dev; inf for runs whose weights were deleted."""
@@ -135,8 +130,7 @@ class FinetuningProgram:
     def drop_weights(self, folders: Sequence[Path]) -> None:
         """Delete the weights of runs that finished."""
         for folder in folders:
-            if (folder / SCORES).exists():
-                drop_weights(folder)
+            drop_weights(folder)
 
     def score_test(self, folder: Path, num_candidates: int) -> Scores:
         """Score a selected run on the test set, once, and write its model card.
