@@ -732,7 +732,7 @@ def test_adapters_learn_and_the_model_stays(
     data: dict[str, Any] = {"train": rows(120), "dev": rows(16, 200)}
     out = tmp_path / "whole"
     scores = finetune(Classify, base, **data, out=out, settings=settings)
-    assert scores["accuracy"] == 1.0
+    assert scores["accuracy"] > 0.75  # guessing: 0.5
     before, after = load(base).model.state_dict(), load(out).model.state_dict()
     for name, weight in before.items():
         if name.startswith("encoder.") and name.endswith(("qkv.weight", "up.weight")):
