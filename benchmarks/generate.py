@@ -19,8 +19,8 @@ import bertkit
 from benchmarks import kept
 from benchmarks.harness import Options, bf16_here, compare
 from bertkit.checkpoint.directory import Loaded, save
-from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.decoding import Decoding
+from bertkit.extensions.generation.pipeline import Generate
 
 TOKENS = 64
 OPENINGS = [
