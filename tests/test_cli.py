@@ -23,7 +23,7 @@ MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
         (["pretrian"], 'Did you mean "pretrain"?'),
         (["finetune", "clasify"], 'Did you mean "classify"?'),
         (["embed", "m", "t", "--poling", "cls"], "Did you mean --pooling?"),
-        (["finetune", "tag", "--model", "m", "--grid", "a=1"], "Use `bertkit experiment`"),
+        (["finetune", "tag", *MODEL_AND_FILES, "--grid", "a=1"], "Use `bertkit experiment`"),
         (
             ["finetune", "classify", *MODEL_AND_FILES, "--lr", "1e-4"],
             "Did you mean --learning-rate?",
