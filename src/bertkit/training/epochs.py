@@ -316,11 +316,12 @@ def _digest(record: Mapping[str, Any]) -> str:
 
 
 def _hashes(out: Path) -> dict[str, str]:
-    """Of the model's files, by their places in a run's folder."""
-    of_the_run = {out / name for name in (RUN, SCORES)}
+    """Return the hashes of the model's files, by their paths in the run directory."""
+    # Another process may write checkpoints at the same time.
+    parts = [path for path in out.iterdir() if path.name != CHECKPOINTS]
+    paths = sorted([*parts, *(file for part in parts for file in part.rglob("*"))])
     return {
         path.relative_to(out).as_posix(): sha256(path)
-        for path in sorted(out.rglob("*"))
-        if path.suffix in (".json", ".txt", WEIGHTS)
-        if path not in of_the_run and out / CHECKPOINTS not in path.parents
+        for path in paths
+        if path.suffix in (".json", ".txt", WEIGHTS) and path.name not in (RUN, SCORES)
     }
