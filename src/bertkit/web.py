@@ -5,6 +5,7 @@ Nothing here imports the server, so that an extension works without its packages
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
@@ -196,7 +197,7 @@ class Route:
     """Pipelines to add to the models of the server."""
 
 
-class Page:
+class Page(ABC):
     """A web page with a form; a subclass defines the class attributes and the methods."""
 
     link: str
@@ -216,9 +217,9 @@ class Page:
     modules: Sequence[str] = ()
     """Scripts of the page with the answer. Default: the scripts of figures."""
 
+    @abstractmethod
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
         """Return the fields of the form."""
-        raise NotImplementedError
 
     def examples(self, models: Models) -> Sequence[Example]:
         """Return examples that fill in the form."""
@@ -228,9 +229,9 @@ class Page:
         """Return messages above the figures."""
         return ()
 
+    @abstractmethod
     async def answer(self, values: Values, context: Context) -> dict[str, Any]:
         """Return the values of the template, such as `figures`, if all required fields are set."""
-        raise NotImplementedError
 
 
 ROUTES: Mapping[str, Route] = Registry("routes", {})

@@ -87,7 +87,6 @@ HOMES: dict[str, str] = {
     "extensions/search/pipeline.py": "extensions/serving/test_routes.py",
     "extensions/search/routes.py": "extensions/serving/test_openapi.py",
     "extensions/search/store_format.py": "checkpoint/test_formats.py",
-    "extensions/serving/generated.py": "extensions/serving/test_schema.py",
     "extensions/serving/run_figures.py": "view/test_runs.py",
     "web.py": "extensions/serving/test_openapi.py",
     "extensions/serving/request_context.py": "extensions/serving/test_app.py",

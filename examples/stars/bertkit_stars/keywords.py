@@ -16,7 +16,7 @@ from msgspec import Meta
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Settings
 from bertkit.engine.engine import Engine
-from bertkit.errors import DataError
+from bertkit.errors import CheckpointError, DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work
 from bertkit.pipelines.embed import Embed
@@ -45,6 +45,8 @@ class Keywords(ModelPipeline):
     example = "The ship left Bergen in heavy rain."
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
+        if "lm" in loaded.model.heads:
+            raise CheckpointError(f"{loaded.folder}: a generative model; use an encoder")
         super().__init__(loaded, engine)
         self.embed = Embed(loaded, self.engine, normalize=True)
 

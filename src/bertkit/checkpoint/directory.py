@@ -282,12 +282,12 @@ def load(
         settings=settings,
         pooling=pooling,
         length=min(config.max_positions, length),
-        generation=read_generation(stored.folder, settings, model) if "lm" in wanted else None,
+        generation=_read_generation(stored.folder, settings, model) if "lm" in wanted else None,
         base=None if adapter is None else base,
     )
 
 
-def read_generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Any:
+def _read_generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Any:
     """Read the settings of text generation in a model directory, by the extension that uses them.
 
     Raises:

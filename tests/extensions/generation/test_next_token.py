@@ -30,6 +30,10 @@ def test_candidates_match_transformers(writer: tuple[object, bertkit.Loaded]) ->
         np.testing.assert_allclose([one.score for one in answer], scores, atol=1e-5)
         alone = pipeline([text], top=2)
         assert [one.token for one in alone[0]] == [one.token for one in answer[:2]]
+    many = pipeline([texts[0]] * 300, top=2)  # more than one batch
+    assert len(many) == 300
+    assert {answer[0].token for answer in many} == {answers[0][0].token}
+    assert pipeline(texts[0], top=2)[0][0].token == answers[0][0].token
     assert len({answer[0].score for answer in answers}) == len(texts)  # the control: texts differ
 
 

@@ -6,6 +6,7 @@ import re
 from html import escape, unescape
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.view.conftest import html_of
@@ -72,3 +73,11 @@ def test_record_has_a_row_per_field_or_per_element() -> None:
     assert re.findall('<th scope="row">(.*?)</th>', html) == ["&lt;a&gt;", "b"]
     assert "0.250" in html
     assert html.count("<tr>") == 3  # one of them has the names of the fields
+
+
+@pytest.mark.parametrize(
+    ("prediction", "shown"),
+    [(0.5, "0.500"), (3, "3"), ({"n": 3}, "3"), ({"right": True}, "true"), ([], r"\[\]")],
+)
+def test_record_shows_predictions_of_simple_types(prediction: object, shown: str) -> None:
+    assert re.search(rf">\s*{shown}\s*<", html_of(record([prediction], "", "")))

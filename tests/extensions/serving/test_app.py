@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.extensions.conftest import KINDS, Server
 
+from bertkit import web
 from bertkit.checkpoint.directory import load, save
 from bertkit.errors import BertkitError, CheckpointError, DataError, SearchError
+from bertkit.extensions.serving import app
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.request_context import refusal
 from bertkit.families import BERT
+from bertkit.web import Context
 
 ROUTES = ["/embed", "/v1/embeddings", "/similarity", "/predict", "/rerank", "/ner", "/answer"]
 ROUTES += ["/choose", "/fill-mask", "/next-sentence", "/tokenize", "/explain", "/search", "/info"]
@@ -233,3 +236,17 @@ def test_a_second_model_answers_when_it_is_named(server: Server, folders: Path) 
     names = ("ending", "ranker")
     one, other = (client.post("/rerank", json={**texts, "model": name}).json() for name in names)
     assert one != other
+
+
+def test_route_without_a_pipeline_is_served(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hello(context: Context) -> Any:
+        """Greet."""
+        return context.reply({"hello": "world"})
+
+    route = web.Route("/hello", hello, dict[str, str], method="GET")
+    monkeypatch.setattr(app, "ROUTES", {**web.ROUTES, "/hello": route})
+    client = server()
+    assert client.get("/hello").json() == {"hello": "world"}
+    assert "/hello" in client.get("/openapi.json").json()["paths"]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
+from bertkit.batch import by_length
 from bertkit.checkpoint.directory import Loaded
+from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import Candidate
-from bertkit.pipelines.base import ModelPipeline, Work
+from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline, Work, batched
 from bertkit.pipelines.fill_mask import TopOptions
+from bertkit.synonyms import check_keywords
+from bertkit.tasks.inference import STREAM_ITEMS
 from bertkit.text.long_texts import Long
 from bertkit.view.token_text import likeliest
 
@@ -31,23 +36,31 @@ class NextToken(ModelPipeline):
         if self.writer.reads:
             raise CheckpointError(f"{loaded.folder}: has an encoder; use a decoder-only model")
 
-    def __call__(self, texts: Sequence[str], *, top: int = 10) -> list[list[Candidate]]:
+    @check_keywords
+    def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[list[Candidate]]:
         """Return the candidates of each text, the most probable first.
 
         Raises:
             DataError: If a text is as long as the model accepts.
         """
-        return self.run(self.prepare(texts, top=top))
+        return [
+            answer
+            for part in batched(several(texts), STREAM_ITEMS)
+            for answer in self.run(self.prepare(part, top=top))
+        ]
 
     def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
         """Return the work of each text; see a call for the errors."""
         requests = self.writer.requests(texts)
-        return [Work([], (request, top), request.tokens) for request in requests]
+        more = math.ceil(top / 10)
+        return [Work([], (request, top), request.tokens + more) for request in requests]
 
     def run(self, works: Sequence[Work]) -> list[list[Candidate]]:
         """Return the candidates of each text, the most probable first."""
-        _, logits = self.writer.stepper.start([work.item[0] for work in works])
-        return [
-            likeliest(self.loaded.tokenizer, row, work.item[1])
-            for row, work in zip(torch.softmax(logits, -1), works, strict=True)
-        ]
+        answers: dict[int, list[Candidate]] = {}
+        for indices in by_length([work.tokens for work in works], CACHE_TOKENS):
+            for part in batched(indices, STREAM_ITEMS):
+                _, logits = self.writer.stepper.start([works[index].item[0] for index in part])
+                for index, row in zip(part, torch.softmax(logits, -1), strict=True):
+                    answers[index] = likeliest(self.tokenizer, row, works[index].item[1])
+        return [answers[index] for index in range(len(works))]

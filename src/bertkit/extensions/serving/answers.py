@@ -76,7 +76,7 @@ def record(answered: Sequence[Any], text: str, other: str) -> Figure:
     rows, names = list[list[Cell]](), ["field", "value"]
     if isinstance(value, dict):
         rows = [[name, _cell(part)] for name, part in value.items()]
-    elif value and all(isinstance(part, dict) for part in value):
+    elif isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
         rows, names = [[_cell(cell) for cell in part.values()] for part in value], list(value[0])
     else:
         rows = [["", _cell(value)]]
@@ -85,8 +85,8 @@ def record(answered: Sequence[Any], text: str, other: str) -> Figure:
 
 def _cell(value: Any) -> Cell:
     """Return a number or a text as it is, and any other value as JSON."""
-    simple = isinstance(value, str | float) and not isinstance(value, bool)
-    return value if simple else msgspec.json.encode(value).decode()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def candidates(answers: Mapping[str, list[MaskAnswer]]) -> list[Figure]:

@@ -70,7 +70,7 @@ def create_app(
     pipelines = registry.abilities()
     registry.routed = frozenset(pipelines)
     routes = [
-        *(route for route in ROUTES.values() if route.ability in pipelines),
+        *(route for route in ROUTES.values() if not route.ability or route.ability in pipelines),
         *pipeline_routes(pipelines),
         *ADMIN,
     ]

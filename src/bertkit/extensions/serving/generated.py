@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_origin
 
 import msgspec
 from msgspec import Meta
 
 from bertkit.config import explained
+from bertkit.errors import ConfigError
 from bertkit.extensions.serving.answers import lines_of, record
 from bertkit.extensions.serving.request_context import RequestContext
 from bertkit.extensions.serving.schema import Pair
@@ -79,9 +80,22 @@ def pipeline_routes(pipelines: Mapping[str, Any]) -> list[Route]:
     ]
 
 
+RESERVED = {"inputs", "model", "other", "parameters", "text", "truncate", "what"}
+"""Fields of requests and forms, which no option can have as its name."""
+
+
 def pipeline_route(name: str, pipeline: Any) -> Route:
-    """Return the route of a pipeline, at its name."""
+    """Return the route of a pipeline, at its name.
+
+    Raises:
+        ConfigError: If the type of its items or the name of an option is not supported.
+    """
     item, options = pipeline.item, msgspec.structs.fields(pipeline.options)
+    is_small = is_object(item) and len(item.__struct_fields__) <= 2
+    if not (item is str or get_origin(item) is tuple or is_small):
+        raise ConfigError(f"pipeline {name}: items must be str, a pair, or a Struct of two fields")
+    if reserved := RESERVED & {option.name for option in options}:
+        raise ConfigError(f"pipeline {name}: no option can be named {min(reserved)!r}; rename it")
 
     async def predictions(ask: Any, context: RequestContext) -> Any:
         items, many = inputs_of(ask, item)

@@ -43,7 +43,7 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     )
     schemas = dict(zip(types, references, strict=True))
     for ask in asks:
-        described = components[ask.__name__]
+        described = components[schemas[ask]["$ref"].rpartition("/")[2]]
         described["examples"] = [ask.EXAMPLE]
         for name, text in explained(ask).items():
             described["properties"][name]["description"] = text
