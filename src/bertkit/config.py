@@ -223,7 +223,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_bytes(path, ConfigError).decode())
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; name a run file, such as bert-tiny") from None
+        raise ConfigError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
     except (ValueError, RecursionError) as error:
@@ -237,9 +237,12 @@ def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
         ConfigError: If it is missing or malformed.
     """
     path = Path(path)
-    named = folder / f"{path.name.removesuffix('.toml')}.toml"
-    is_path = path.exists() or path.parent != Path() or not named.exists()
-    return read_toml(path if is_path else named)
+    names = [file.stem for file in sorted(folder.glob("*.toml"))]
+    if path.is_file() or path.parent != Path():
+        return read_toml(path)
+    if path.stem not in names:
+        raise ConfigError(f"{path}: no such file; {did_you_mean(path.stem, names)}")
+    return read_toml(folder / f"{path.stem}.toml")
 
 
 def as_toml(settings: Settings) -> str:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.factories import tiny_folder
+from tests.recipes.experiments import plan, rows
 
 import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingError
+from bertkit.recipes.experiment import Cell
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
-SETTINGS = {"task": "classify", "epochs": 1, "batch_size": 8, "precision": "fp32", "warmup": 0.0}
 GRID = {"learning_rate": [1e-9, 2e-2], "epochs": [1, 4]}
 BEST = "learning_rate=0.02,epochs=4"
-
-
-def rows(count: int, first: int = 0) -> list[dict[str, str]]:
-    words = [("class", "thing"), ("loop", "doing")]
-    pairs = [(i, *words[i % 2]) for i in range(first, first + count)]
-    return [{"text": f"the {word} number {i}", "label": label} for i, word, label in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +38,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan(base: Path, **changes: Any) -> dict[str, Any]:
-    settings = {"train": rows(64), "dev": rows(16, 100), "model": str(base), **SETTINGS}
-    return {"settings": {**settings, **changes.pop("settings", {})}, **changes}
-
-
 def test_grid_selects_best_combination_and_scores_test_once(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,12 +49,12 @@ def test_grid_selects_best_combination_and_scores_test_once(
     assert [path.parent.parent.name for path in out.rglob("test.json")] == [BEST]
     assert [path.parent.parent.name for path in out.rglob("*.safetensors")] == [BEST]
     card = (out / BEST / "seed-0" / "README.md").read_text("utf-8")
-    assert "So were its settings, among 4." in card
+    assert "Dev also selected its settings from 4 combinations." in card
     assert "## Scores on test" in card
     assert bertkit.pipeline("classify", out / BEST / "seed-0")(["the loop number 3"])
     shown = capsys.readouterr().err
     assert re.search(rf"^4 of 4: {BEST}/seed-0: accuracy \d\.\d{{4}}$", shown, re.M)
-    assert f"{BEST}: best of 4 by accuracy on dev" in shown
+    assert f"{BEST}: best accuracy on dev of 4 combinations" in shown
     assert "| learning_rate |" in shown
     assert "epoch 1: " not in shown
 
@@ -117,19 +106,22 @@ def test_resume_skips_finished_runs(base: Path, tmp_path: Path) -> None:
     assert (out / "learning_rate=1e-08/seed-0/scores.json").exists()
     with pytest.raises(ConfigError, match="exists already"):
         bertkit.experiment(more, out=out)
-    with pytest.raises(DataError, match="train: not the rows"):
+    with pytest.raises(TrainingError, match="every run failed: train: not the rows"):
         bertkit.experiment(
             plan(base, settings={"train": rows(62)}, grid=more["grid"]), out=out, resume=True
         )
 
 
-def test_selected_run_without_weights_is_reported(base: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    bertkit.experiment(plan(base, grid=GRID), out=out)
-    shutil.rmtree(out / BEST)
-    smaller = plan(base, grid={"learning_rate": [2e-2], "epochs": [1]})
+def test_resume_keeps_weights_if_another_run_is_selected(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, grid = tmp_path / "out", {"learning_rate": [2e-2], "epochs": [1, 4]}
+    bertkit.experiment(plan(base, grid=grid), out=out)
+    (kept,) = out.rglob("model.safetensors")
+    monkeypatch.setattr(Cell, "rank", lambda cell: -cell.scores[0][cell.metric])
     with pytest.raises(CheckpointError, match="weights of this run were deleted"):
-        bertkit.experiment(smaller, out=out, resume=True)
+        bertkit.experiment(plan(base, grid=grid), out=out, resume=True)
+    assert kept.exists()
 
 
 def test_keep_all_weights(base: Path, tmp_path: Path) -> None:
@@ -137,17 +129,32 @@ def test_keep_all_weights(base: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").rglob("model.safetensors"))) == 2
 
 
-def test_failed_run_does_not_stop_others(
+def test_failed_runs_do_not_stop_others(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    found = bertkit.experiment(plan(base, grid={"learning_rate": [1e30, 2e-2]}), out=out)
-    assert found[""]["best"] == "learning_rate=0.02"
-    assert "1 of 2: learning_rate=1e+30/seed-0: failed: step" in capsys.readouterr().err
-    failed = json.loads((out / "experiment.json").read_text("utf-8"))["failed"]
-    assert list(failed) == ["learning_rate=1e+30"]
+    variants = {"long": {"length": 5000}, "steep": {"learning_rate": 1e30}, "good": {}}
+    found = bertkit.experiment(plan(base, variants=variants, seeds=2), out=out)
+    assert len(found["good"]["accuracy"]["each"]) == 2
+    assert list(found["long"]["failed"]) == ["long/seed-0", "long/seed-1"]
+    assert "length: 5000 is longer" in found["long"]["failed"]["long/seed-0"]
+    assert "3 of 6: steep/seed-0: failed: step" in capsys.readouterr().err
+    assert json.loads((out / "experiment.json").read_text("utf-8"))["result"] == found
     with pytest.raises(TrainingError, match=r"every run failed: step \d+"):
         bertkit.experiment(plan(base, grid={"learning_rate": [1e30]}), out=tmp_path / "none")
+    with pytest.raises(TrainingError, match=r"every run failed: .*none/such"):
+        bertkit.experiment(plan(base, settings={"model": "none/such"}), out=tmp_path / "no")
+
+
+def test_variants_can_be_run_one_after_another(base: Path, tmp_path: Path) -> None:
+    variants, out = {"a": {}, "b": {"epochs": 2}}, tmp_path / "out"
+    bertkit.experiment(plan(base, variants=variants), variants=["a"], out=out)
+    found = bertkit.experiment(plan(base, variants=variants), variants=["b"], out=out, resume=True)
+    assert list(found) == ["a", "b"]
+    record = json.loads((out / "experiment.json").read_text("utf-8"))
+    assert record["result"] == found
+    assert record["plan"]["settings"]["epochs"] == 1
+    assert record["plan"]["settings"]["train"] == "list"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +175,9 @@ def test_failed_run_does_not_stop_others(
         ({"variants": {"../up": {}}}, r"variants: '\.\./up' cannot be the name of a directory"),
         ({"seeds": 0}, "seeds: expected `int` >= 1"),
         ({"tries": 1}, "tries: no such setting"),
-        ({"settings": {"model": "none/such"}}, "every run failed"),
+        ({"settings": {"metric": "nope"}}, "metric: classify has here no score 'nope'"),
+        ({"variants": {"": {}, "b": {}}}, "variants: '' cannot be the name of a directory"),
+        ({"variants": {"seed-0": {}}}, "variants: 'seed-0' cannot be the name of a directory"),
     ],
 )
 def test_invalid_plan_is_rejected_before_work(
@@ -178,10 +187,6 @@ def test_invalid_plan_is_rejected_before_work(
     given = plan(base, **changes)
     if "regression" in given.get("grid", {}):
         given["settings"] |= {"train": numbers, "dev": numbers}
-    if message == "every run failed":
-        with pytest.raises(TrainingError, match=message):
-            bertkit.experiment(given, out=tmp_path / "out")
-        return
     with pytest.raises(ConfigError, match=message):
         bertkit.experiment(given, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -194,7 +199,9 @@ def test_invalid_test_rows_are_rejected_before_work(base: Path, tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
-def test_glue_reads_published_files(base: Path, tmp_path: Path) -> None:
+def test_glue_reads_published_files(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sentence = "it is the class of number {i}"
     forms = {
         "CoLA": ("gj04\t{label}\t\t" + sentence, ""),
@@ -212,6 +219,12 @@ def test_glue_reads_published_files(base: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"data": tmp_path, "out": tmp_path / "out"}
     found = bertkit.experiment("glue", *changes, variants=["CoLA", "MNLI"], **given)
     assert [row["metric"] for row in found.values()] == ["matthews", "accuracy"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "glue").mkdir()  # such as the output directory of the same experiment
+    again = bertkit.experiment("glue", *changes, variants=["CoLA"], **given, resume=True)
+    assert again["CoLA"] == found["CoLA"]
+    with pytest.raises(ConfigError, match="glu: no such file; did you mean 'glue'"):
+        bertkit.experiment("glu", **given)
     with pytest.raises(DataError, match=r"SST-2: .*SST-2.train\.tsv"):
         bertkit.experiment("glue", *changes, data=tmp_path, out=tmp_path / "all")
     with pytest.raises(ConfigError, match="variant 'COLA' not found; did you mean 'CoLA'"):

@@ -8,22 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.factories import tiny_folder
+from tests.factories import tiny_folder, tiny_tokenizer
+from tests.recipes.experiments import plan, rows
 
 import bertkit
 from bertkit.config import merged
-from bertkit.errors import ConfigError
+from bertkit.errors import ConfigError, DataError
 from bertkit.recipes.run_file import read_run_file
 from bertkit.storage import sha256
 from bertkit.text.vocabulary_training import train as train_tokenizer
-
-SETTINGS = {"task": "classify", "epochs": 1, "batch_size": 8, "precision": "fp32", "warmup": 0.0}
-
-
-def rows(count: int, first: int = 0) -> list[dict[str, str]]:
-    words = [("class", "thing"), ("loop", "doing")]
-    pairs = [(i, *words[i % 2]) for i in range(first, first + count)]
-    return [{"text": f"the {word} number {i}", "label": label} for i, word, label in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +24,6 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
     folder = tmp_path_factory.mktemp("experiment") / "base"
     return tiny_folder(folder, tokenizer, "mlm", "nsp", hidden=32, intermediate=32)
-
-
-def plan(base: Path, **changes: Any) -> dict[str, Any]:
-    settings = {"train": rows(64), "dev": rows(16, 100), "model": str(base), **SETTINGS}
-    return {"settings": {**settings, **changes.pop("settings", {})}, **changes}
 
 
 def test_runs_equal_single_fine_tunings(base: Path, tmp_path: Path) -> None:
@@ -92,7 +80,7 @@ def test_pretraining(base: Path, english: list[str], tmp_path: Path) -> None:
         },
         out=tmp_path / "out",
     )[""]
-    assert found["best"].startswith("train.learning_rate=")
+    assert found["best"] == "train.learning_rate=0.01"
     assert found["metric"] == "mlm_loss"
     both = [
         json.loads(line)["held_out"]["mlm"]
@@ -119,4 +107,21 @@ def test_missing_setting_is_reported(name: str, base: Path, tmp_path: Path) -> N
     del given["settings"][name]
     with pytest.raises(ConfigError, match=f"settings.{name}: this setting is required"):
         bertkit.experiment(given, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_pretraining_is_checked_before_the_first_run(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"config": "bert-tiny", "corpus": str(tmp_path / "none")}
+    with pytest.raises(DataError, match="none"):
+        bertkit.experiment({"recipe": "pretrain", "settings": settings}, out=tmp_path / "out")
+    tokenizer = tiny_tokenizer("abc")
+    (tmp_path / "a.txt").write_text("a b. c a.", encoding="utf-8")
+    bertkit.prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "corpus")
+    settings |= {"corpus": str(tmp_path / "corpus")}
+    variants = {"a": {}, "b": {"train": {"learning_rat": 1.0}}}
+    with pytest.raises(ConfigError, match=r"b: train\.learning_rat: .*'learning_rate'"):
+        bertkit.experiment(
+            {"recipe": "pretrain", "settings": settings, "variants": variants},
+            out=tmp_path / "out",
+        )
     assert not (tmp_path / "out").exists()

@@ -63,7 +63,7 @@ def folder_of(folder: Path, tokenizer: Tokenizer, *heads: str, family: Family = 
     return tiny_folder(folder, tokenizer, *heads, family=family, **shape)
 
 
-def test_vectors_are_made_as_before(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_pooling_and_length_are_kept(made: tuple[Path, Path], tmp_path: Path) -> None:
     folder, corpus = made
     start, pooling = tmp_path / "start", Pooling("max", prompts=Prompts({"query": "find: "}))
     opened = load(folder)
@@ -79,7 +79,7 @@ def test_vectors_are_made_as_before(made: tuple[Path, Path], tmp_path: Path) -> 
     assert load(tmp_path / "bare").pooling is None
 
 
-def test_it_goes_on_and_compares(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_loss_falls_and_start_model_is_unchanged(made: tuple[Path, Path], tmp_path: Path) -> None:
     folder, corpus = made
     before = (folder / "model.safetensors").read_bytes()
     found = continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=FAST)
@@ -89,7 +89,7 @@ def test_it_goes_on_and_compares(made: tuple[Path, Path], tmp_path: Path) -> Non
     assert load(tmp_path / "run").model.config == load(folder).model.config
 
 
-def test_it_starts_from_the_weights_there_are(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_run_starts_from_weights_of_model(made: tuple[Path, Path], tmp_path: Path) -> None:
     folder, corpus = made
     still = [*FAST, ("train.steps", "1"), ("train.learning_rate", "1e-12")]
     continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=still)
@@ -98,7 +98,7 @@ def test_it_starts_from_the_weights_there_are(made: tuple[Path, Path], tmp_path:
         torch.testing.assert_close(mine[name], weight, atol=1e-6, rtol=0)
 
 
-def test_a_head_that_is_not_there_starts_at_random(
+def test_missing_head_is_newly_initialized(
     made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, corpus = made
@@ -111,7 +111,7 @@ def test_a_head_that_is_not_there_starts_at_random(
 
 
 @pytest.mark.parametrize("family", [GPT2, LSTM_LM], ids=["gpt2", "lstm-lm"])
-def test_a_model_that_writes_learns_next_words(
+def test_generative_model_continues_and_resumes(
     family: Family, made: tuple[Path, Path], english: list[str], tmp_path: Path
 ) -> None:
     tokenizer = train(english[:16], kind="bpe", size=400, use="write")
@@ -128,6 +128,22 @@ def test_a_model_that_writes_learns_next_words(
         start, corpus=corpus, out=tmp_path / "run", settings=FAST, resume=True
     )
     assert again == found
+
+
+def test_resume_rejects_another_start_model(made: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, corpus = made
+    steps = [*FAST, ("train.steps", "2")]
+    out = tmp_path / "run"
+    continue_pretraining(folder, corpus=corpus, out=out, settings=steps)
+    loaded, other = load(folder), tmp_path / "other"
+    with torch.no_grad():
+        next(loaded.model.parameters()).add_(0.1)
+    loaded.save(other)
+    with pytest.raises(ConfigError, match=r"weights\.start"):
+        continue_pretraining(other, corpus=corpus, out=out, settings=steps, resume=True)
+    moved = folder.rename(tmp_path / "moved")  # the same weights in another place
+    continue_pretraining(moved, corpus=corpus, out=out, settings=steps, resume=True)
+    moved.rename(folder)
 
 
 def test_a_model_with_a_decoder_is_refused(

@@ -11,7 +11,6 @@ from bertkit.checkpoint.run_directory import RUN
 from bertkit.config import override, parse_changes, without_none
 from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain as run_pretraining
 from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.start_model import load_start
@@ -60,13 +59,12 @@ def pretrain(
     data = _settings(config, start, record)
     if corpus is None:
         raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
-    other = PRETRAININGS.get(str(data.get("family")))
-    if start is not None:
-        data, model = load_start(start, changes, data)
-        scores = run_pretraining(data, corpus=corpus, out=out, resume=resume, start_from=model)
+    model = None
+    if start is None:
+        data = override(data, changes)
     else:
-        run = run_pretraining if other is None else other.run
-        scores = run(override(data, changes), corpus=corpus, out=out, resume=resume)
+        data, model = load_start(start, changes, data)
+    scores = run_pretraining(data, corpus=corpus, out=out, resume=resume, start_from=model)
     say(f"{out}: done  " + "  ".join(f"{k} {v:.3f}" for k, v in scores.items()))
 
 

@@ -72,7 +72,7 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
         "",
         f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. "
         f"{_chosen(run['metric'])} chosen on these same rows, so expect a little less on others."
-        + f" So were its settings, among {num_candidates}."
+        + f" Dev also selected its settings from {num_candidates} combinations."
         * (num_candidates > 1),
         "",
         *_scores(scores),

@@ -31,8 +31,8 @@ from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingE
 from bertkit.metrics import spread, worth
 from bertkit.recipes.experiment_page import write_experiment_page
 from bertkit.recipes.experiment_programs import FILES, Program, SharedExamples, open_program
-from bertkit.recipes.runs import runs
-from bertkit.storage import check_out, write_json
+from bertkit.recipes.runs import SEED_DIRECTORY, runs
+from bertkit.storage import check_out, read_json, write_json
 
 EXPERIMENTS = Path(__file__).parents[1] / "configs" / "experiments"
 """Directory of the experiments that are part of bertkit."""
@@ -42,6 +42,9 @@ OPTIONS = ("--out", "--data", "--seeds", "--variant", "--resume")
 
 FORBIDDEN = re.compile(r"[^\w.+ -]")
 """Characters that names of directories do not contain."""
+
+UNSUITABLE = re.compile(rf"{FORBIDDEN.pattern}|^[. ]|[. ]$")
+"""Matches names that cannot be directories."""
 
 
 class Experiment(Settings, frozen=True):
@@ -73,14 +76,14 @@ class Cell:
         program: The program with these settings.
         scores: Scores of the finished runs on dev, one per seed.
         metric: Name of the score that is compared.
-        error: Message of a run that failed.
+        failed: Messages of failed runs, by directory.
     """
 
     name: str
     program: Program
     scores: list[Mapping[str, float]] = field(default_factory=list)
     metric: str = ""
-    error: str | None = None
+    failed: dict[str, str] = field(default_factory=dict)
 
     def folders(self, out: Path) -> list[Path]:
         """Return the directories of the runs."""
@@ -110,7 +113,7 @@ def experiment(
     """Compare settings: run variants, combinations, and seeds of a program.
 
     The runs are in OUT/VARIANT/COMBINATION/seed-N. A run that fails is reported, and the others
-    continue. Of every variant, the combination with the best mean score on dev is selected; only
+    are run. Of every variant, the combination with the best mean score on dev is selected; only
     its runs are scored on the test set, once. OUT also gets experiment.json and experiment.html;
     `bertkit runs OUT` prints the table in other formats.
 
@@ -125,48 +128,51 @@ def experiment(
         resume: Whether to continue an experiment that was interrupted or extended.
 
     Returns:
-        For each variant the name of the best combination, its run directories, the metric, and the
-        mean, the standard deviation and each value of its scores.
+        For each variant the name of the best combination, its run directories, the metric, the
+        mean, the standard deviation and each value of its scores, and the failed runs.
 
     Raises:
-        ConfigError: If a setting is invalid, before the first run.
+        ConfigError: If a setting is invalid, before the first run. Settings that do not fit a model
+            are failed runs.
         DataError: If a file is missing or has an invalid row, before the first run.
         TrainingError: If every run failed.
     """
-    plan, out = _read(file, changes, seeds, variants), Path(out)
+    plan, out = _read(file, changes, seeds), Path(out)
+    for name in variants or ():
+        if name not in plan.variants:
+            raise ConfigError(f"variant {name!r} not found; {did_you_mean(name, plan.variants)}")
     check_out(out, resume=resume)
     examples = SharedExamples(None if data is None else Path(data))
-    cells = {name: _cells(plan, name, examples) for name in plan.variants}
+    cells = {name: _cells(plan, name, examples) for name in variants or plan.variants}
     total = plan.seeds * sum(map(len, cells.values()))
     say(f"experiment: {total:,} runs")
-    done = 0
-    result: dict[str, Any] = {}
-    failed: dict[str, str] = {}
+    done, results = 0, _results(out)
     for variant, combinations in cells.items():
         for cell in combinations:
             _run(cell, out, done, total)
             done += plan.seeds
-        failed |= {cell.name: cell.error for cell in combinations if cell.error is not None}
-        if finished := [cell for cell in combinations if cell.error is None]:
-            best = _select(finished, out)
-            if plan.keep == "best":
-                for cell in finished:
-                    cell.program.drop_weights(cell.folders(out) if cell is not best else [])
-            result[variant] = _result(best, out, len(combinations))
-    if not result:
-        raise TrainingError(f"experiment: every run failed: {next(iter(failed.values()))}")
-    record = {"plan": _record(plan), "result": result, "failed": failed}
+        results[variant] = _result(combinations, out, keep=plan.keep)
+    if not any("best" in result for result in results.values()):
+        first = next(message for one in results.values() for message in one["failed"].values())
+        raise TrainingError(f"experiment: every run failed: {first}")
+    results = {name: results[name] for name in plan.variants if name in results}
+    record = {"plan": _record(plan), "result": results}
     write_json(out / EXPERIMENT, record)
     write_experiment_page(out, record)
     say(runs([str(out)]) or "")
-    return result
+    return results
+
+
+def _results(out: Path) -> dict[str, Any]:
+    """Return the results of an experiment by variant; empty for a new one."""
+    if not (out / EXPERIMENT).exists():
+        return {}
+    record = read_json(out / EXPERIMENT, CheckpointError, "delete it and use --resume")
+    return dict(record["result"])
 
 
 def _read(
-    file: str | Path | Mapping[str, Any],
-    changes: Sequence[str],
-    seeds: int | None,
-    variants: Sequence[str] | None,
+    file: str | Path | Mapping[str, Any], changes: Sequence[str], seeds: int | None
 ) -> Experiment:
     """Return the experiment of a file, with changes.
 
@@ -177,13 +183,9 @@ def _read(
     plan = decode(Experiment, override(source, list(parse_changes(changes, OPTIONS))))
     if seeds is not None:
         plan = structs.replace(plan, seeds=seeds)
-    for name in variants or ():
-        if name not in plan.variants:
-            raise ConfigError(f"variant {name!r} not found; {did_you_mean(name, plan.variants)}")
-    if variants:
-        plan = structs.replace(plan, variants={name: plan.variants[name] for name in variants})
     for name in plan.variants:
-        if FORBIDDEN.search(name) or name.strip(". ") != name:
+        is_nameless = not name and len(plan.variants) > 1
+        if is_nameless or UNSUITABLE.search(name) or SEED_DIRECTORY.fullmatch(name):
             raise ConfigError(f"variants: {name!r} cannot be the name of a directory; rename it")
     if "seed" in plan.grid:
         raise ConfigError("grid.seed: a seed cannot be selected; set `seeds` instead")
@@ -220,58 +222,67 @@ def _cells(plan: Experiment, variant: str, examples: SharedExamples) -> list[Cel
 
 
 def _run(cell: Cell, out: Path, done: int, total: int) -> None:
-    """Run a combination with every seed, until a run fails."""
-    runs = zip(cell.folders(out), cell.program.seeds, strict=True)
-    for number, (folder, seed) in enumerate(runs, done + 1):
-        where = f"{number:,} of {total:,}: {folder.relative_to(out)}"
+    """Run a combination with every seed."""
+    pairs = zip(cell.folders(out), cell.program.seeds, strict=True)
+    for number, (folder, seed) in enumerate(pairs, done + 1):
+        name = str(folder.relative_to(out))
         try:
-            scores = cell.program.run(seed, folder)
-        except (TrainingError, CheckpointError) as error:
-            cell.error = str(error)
-            say(f"{where}: failed: {error}")
-            return
-        cell.scores.append(scores)
-        cell.metric = cell.program.compared(folder, scores)
-        say(f"{where}: {cell.metric} {scores[cell.metric]:.4f}")
+            cell.metric, scores = cell.program.run(seed, folder)
+        except BertkitError as error:
+            cell.failed[name] = str(error)
+            say(f"{number:,} of {total:,}: {name}: failed: {error}")
+        else:
+            cell.scores.append(scores)
+            say(f"{number:,} of {total:,}: {name}: {cell.metric} {scores[cell.metric]:.4f}")
 
 
-def _select(cells: Sequence[Cell], out: Path) -> Cell:
-    """Return the combination with the best mean score, then with the lowest loss on dev."""
-    highest = max(cell.rank() for cell in cells)
-    equal = [cell for cell in cells if cell.rank() == highest]
-    best = equal[0]
-    if len(equal) > 1:
-        best = min(equal, key=lambda cell: cell.program.dev_loss(cell.folders(out)))
-    if len(cells) > 1:
-        say(f"{best.name}: best of {len(cells)} by {best.metric} on dev, which selected it")
-    if others := [cell.name for cell in equal if cell is not best]:
-        say(f"with the same score on dev: {some(map(repr, others))}")
-    return best
+def _result(cells: Sequence[Cell], out: Path, *, keep: str) -> dict[str, Any]:
+    """Return the scores of the best combination of a variant; delete the weights of the others.
 
-
-def _result(best: Cell, out: Path, num_candidates: int) -> dict[str, Any]:
-    """Return the scores of the selected combination of a variant, on dev and on the test set."""
+    A combination with a failed run is not selected.
+    """
+    failed = {name: error for cell in cells for name, error in cell.failed.items()}
+    finished = [cell for cell in cells if not cell.failed]
+    if not finished:
+        return {"failed": failed}
+    best = _select(finished, out)
     folders = best.folders(out)
-    tests = [best.program.score_test(folder, num_candidates) for folder in folders]
+    tests = [best.program.score_test(folder, len(cells)) for folder in folders]
+    for cell in finished:
+        if cell is not best and keep == "best":
+            cell.program.drop_weights(cell.folders(out))
     return {
         "best": best.name,
         "runs": [str(folder.relative_to(out)) for folder in folders],
         "metric": best.metric,
         **best.summary(),
         **{name: spread([scores[name] for scores in tests]) for name in tests[0]},
+        **({"failed": failed} if failed else {}),
     }
+
+
+def _select(cells: Sequence[Cell], out: Path) -> Cell:
+    """Return the combination with the best mean score, then with the lowest loss on dev."""
+    ranks = [cell.rank() for cell in cells]
+    equal = [cell for cell, rank in zip(cells, ranks, strict=True) if rank == max(ranks)]
+    best = equal[0]
+    if len(equal) > 1:
+        best = min(equal, key=lambda cell: cell.program.dev_loss(cell.folders(out)))
+    if len(cells) > 1:
+        say(f"{best.name}: best {best.metric} on dev of {len(cells)} combinations")
+    if others := [cell.name for cell in equal if cell is not best]:
+        say(f"with the same score on dev: {some(map(repr, others))}")
+    return best
 
 
 def _record(plan: Experiment) -> dict[str, Any]:
     """Return the experiment as plain data, with the types of rows in memory instead of the rows."""
 
     def without_rows(settings: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: type(value).__name__
-            if name in FILES and not isinstance(value, str | float)
-            else value
-            for name, value in settings.items()
-        }
+        kept = (str, float, Mapping)
+        rows = {n: v for n, v in settings.items() if n in FILES and not isinstance(v, kept)}
+        named = {n: str(v) if isinstance(v, Path) else type(v).__name__ for n, v in rows.items()}
+        return {**settings, **named}
 
     variants = {name: without_rows(settings) for name, settings in plan.variants.items()}
     return plain(structs.replace(plan, settings=without_rows(plan.settings), variants=variants))

@@ -22,13 +22,15 @@ def write_experiment_page(out: Path, record: Mapping[str, Any]) -> None:
         record: Content of `experiment.json`.
     """
     names, rows = table_of_runs([out])
+    results = record["result"].values()
+    failed = [one for result in results for one in result.get("failed", {}).items()]
     settings = [(name, str(value)) for name, value in flat(record["plan"]).items()]
     write_report(
         out / "experiment.html",
         "experiment.html",
         charts=_charts(record["result"]),
         runs=Table("Runs", rows, names),
-        failed=Table("Failed", list(record["failed"].items()), ("run", "message")),
+        failed=Table("Failed", failed, ("run", "message")),
         settings=Table("Settings", settings),
     )
 
@@ -36,6 +38,7 @@ def write_experiment_page(out: Path, record: Mapping[str, Any]) -> None:
 def _charts(result: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return a chart per score that is compared: on dev, and on the test set if there is one."""
     charts = {}
+    result = {name: row for name, row in result.items() if "best" in row}
     for metric in dict.fromkeys(row["metric"] for row in result.values()):
         for score, split in ((metric, "dev"), (TEST_PREFIX + metric.removeprefix("best_"), "test")):
             scores = {

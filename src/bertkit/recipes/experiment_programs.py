@@ -22,12 +22,13 @@ from bertkit.recipes.final_test import read_test, score_test
 from bertkit.recipes.finetune import Finetune, finetune, grouped
 from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain
+from bertkit.recipes.pretrain_config import config_class, read_config
 from bertkit.recipes.run_file import read_run_file
 from bertkit.tasks.examples import Examples, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.dev_loss import dev_loss
-from bertkit.training.epochs import drop_weights, read_scores
+from bertkit.training.epochs import check_metric, drop_weights, read_scores
 
 Scores = Mapping[str, float]
 
@@ -64,7 +65,7 @@ class SharedExamples:
             _required(settings, name)
         files: list[Any] = [settings.get(name) for name in FILES]
         if self.data is not None:
-            files = [self.data / file if isinstance(file, str) else file for file in files]
+            files = [self.data / file if isinstance(file, str | Path) else file for file in files]
         names = (file if isinstance(file, str | Path | float) else id(file) for file in files)
         key = (task, repr(options), repr(reading), seed, *names)
         if key not in self._read:
@@ -95,19 +96,16 @@ class FinetuningProgram:
     seeds: range
     metric: str | None
 
-    def run(self, seed: int, out: Path) -> Scores:
-        """Fine-tune with a seed, or resume the run, and return the scores of the best epoch."""
+    def run(self, seed: int, out: Path) -> tuple[str, Scores]:
+        """Fine-tune with a seed, or resume the run; return the metric, and the best scores."""
         train, dev = self.data["train"], self.data["dev"]
         with quietly():
             scores = self.function(
                 **self.arguments, train=train, dev=dev, seed=seed, out=out, resume="auto"
             )
         skipped = ("epoch", *read_test(out))
-        return {name: score for name, score in scores.items() if name not in skipped}
-
-    def compared(self, folder: Path, scores: Scores) -> str:
-        """Return the name of the score by which epochs were selected."""
-        return str(read_scores(folder / SCORES)["metric"])
+        scores = {name: score for name, score in scores.items() if name not in skipped}
+        return read_scores(out / SCORES)["metric"], scores
 
     def dev_loss(self, folders: Sequence[Path]) -> float:
         """Return the mean loss on dev; inf for runs whose weights were deleted."""
@@ -164,17 +162,12 @@ class PretrainingProgram:
     seeds: range
     metric: None = None
 
-    def run(self, seed: int, out: Path) -> Scores:
-        """Pretrain with a seed, or resume the run, and return the scores on held-out text."""
-        other = PRETRAININGS.get(str(self.settings.get("family")))
-        function = pretrain if other is None else other.run
+    def run(self, seed: int, out: Path) -> tuple[str, Scores]:
+        """Pretrain with a seed, or resume the run; return the first score, and all scores."""
         settings = override(self.settings, [("train.seed", str(seed))])
         with quietly():
-            return function(settings, corpus=self.corpus, out=out, resume="auto")
-
-    def compared(self, folder: Path, scores: Scores) -> str:
-        """Return the name of the first score."""
-        return next(iter(scores))
+            scores = pretrain(settings, corpus=self.corpus, out=out, resume="auto")
+        return next(iter(scores)), scores
 
     def dev_loss(self, folders: Sequence[Path]) -> float:
         """Return 0: the score of a pretraining is a loss."""
@@ -248,11 +241,14 @@ def _distillation(
 
 def _pretraining(settings: Mapping[str, Any], seeds: int) -> PretrainingProgram:
     """Return a pretraining with `config`, `corpus`, and settings of run files."""
-    corpus = _required(settings, "corpus")
+    corpus = str(_required(settings, "corpus"))
     changes = {name: v for name, v in settings.items() if name not in ("config", "corpus")}
     data = merged(read_run_file(settings["config"]) if "config" in settings else {}, changes)
-    first = int(data.get("train", {}).get("seed", 0))
-    return PretrainingProgram(data, str(corpus), range(first, first + seeds))
+    first = 0
+    if str(data.get("family")) not in PRETRAININGS:
+        text = config_class(data).open_text(corpus)
+        first = read_config(data, text.tokenizer()).train.seed
+    return PretrainingProgram(data, corpus, range(first, first + seeds))
 
 
 def _split(
@@ -281,6 +277,7 @@ def _checked(
 ) -> FinetuningProgram:
     """Return a program whose examples are checked."""
     posed = task.from_examples(data["train"].examples, options)
+    check_metric(posed, training.metric)
     for part in data.values():
         check_examples(posed, part.examples)
     return FinetuningProgram(

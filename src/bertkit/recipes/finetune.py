@@ -420,7 +420,7 @@ def _check_record(
     model: str | Path | Loaded,
     data: Mapping[str, Examples],
     settings: Finetune,
-    reading: Reading | None,
+    reading: Reading,
     teacher: TaskTeacher | None,
 ) -> None:
     """Check that a directory to resume belongs to this run. Files of examples may have moved.
@@ -435,7 +435,7 @@ def _check_record(
             "model": str(model.folder if isinstance(model, Loaded) else model),
             **(teacher.record if teacher is not None else {}),
             "settings": plain(settings),
-            "reading": plain(reading or Reading()),
+            "reading": plain(reading),
             "data": {name: rows.record for name, rows in data.items()},
         },
         free=(

@@ -30,6 +30,7 @@ from bertkit.objectives.pretrain import masked_words_of
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replaced_tokens import GENERATOR_HEAD, replaced_tokens, with_generator
 from bertkit.pipelines import PIPELINES
+from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain_card import write_pretraining_card
 from bertkit.recipes.pretrain_config import PretrainConfig, config_class, read_config
 from bertkit.recipes.pretrain_samples import RunSamples
@@ -87,6 +88,8 @@ def pretrain(
     """
     if not isinstance(settings, Mapping):
         settings = read_run_file(settings)
+    if other := PRETRAININGS.get(str(settings.get("family"))):
+        return other.run(settings, corpus=corpus, out=out, resume=resume)
     with joined() as ranks:
         run = Run(Path(out), resume=resume, ranks=ranks)
         return _pretrain(run, settings, corpus, start_from)
@@ -106,8 +109,9 @@ def _pretrain(
     # Only Transformers have attention dropout.
     warn(train, attention_dropout=getattr(config.model, "attention_dropout", 0.0), device=device)
     teacher = _teacher(config, corpus, tokenizer)
-    # The directory of a teacher may contain another model when the run is resumed.
-    weights = {} if teacher is None else {"teacher": teacher.weights_hash()}
+    # The directory of a model may contain another model when the run is resumed.
+    models = {"teacher": teacher, "start": start_from}
+    weights = {name: model.weights_hash() for name, model in models.items() if model is not None}
     origin = {} if start_from is None else {"start": str(start_from.folder.resolve())}
     check_record(run, config, text, tokenizer, {"weights": weights, **origin})
     samples = RunSamples(text, tokenizer, config, run.ranks)

@@ -159,7 +159,7 @@ def probe(
     settings: Probe | None = None,
     reading: Reading | None = None,
 ) -> dict[str, Any]:
-    """Which layers of a frozen model serve a tagger best.
+    """Compare the layers of a frozen model for tagging.
 
     The encoder reads both files once; then a tagger is trained for each combination and seed, and
     scored at its best epoch on dev; what weighted sums learned is told, too. `combinations` are
