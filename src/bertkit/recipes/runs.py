@@ -34,19 +34,24 @@ def runs(
     out: Path | None = None,
     picture: Path | None = None,
 ) -> str | None:
-    """Runs side by side as a table: settings that differ, steps, tokens, time and scores.
+    """Compare runs in a table: settings, steps, tokens, time and scores.
 
-    Runs that differ by their seed alone are one row: means, ± the standard deviation. Scores are
-    those on dev of the best epoch, and on test, or the last ones on held-out text. Of
-    fine-tunings beside pretrainings no settings are shown.
-    Raises: CheckpointError for a folder that no run has written to, ConfigError for a file that is
-    there already.
+    Runs that differ only by their seed are one row, with means and standard deviations. Scores are
+    those of the best epoch on dev and on the test set, or the last scores on held-out text. The
+    settings of fine-tuning runs are not compared with those of pretraining runs.
 
     Args:
         folders: Run directories, or directories that contain runs.
         format: Table format.
         out: A file for the table; else it is printed.
         picture: A file (.svg) for the curves of what was scored, or of the loss.
+
+    Returns:
+        The table, if there is no `out`.
+
+    Raises:
+        CheckpointError: If a directory contains no run.
+        ConfigError: If a file exists.
     """
     for file, option in ((out, "--out"), (picture, "--picture")):
         if file is not None:

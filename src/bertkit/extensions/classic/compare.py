@@ -141,7 +141,7 @@ def compare(
     settings: Compare | None = None,
     reading: Reading | None = None,
 ) -> dict[str, Any]:
-    """Labels learned from random weights, and from what was pretrained: what transfer is worth.
+    """Compare a pretrained model with earlier methods of classification.
 
     The ways: the model fine-tuned; a network of the same shape from random weights, with the
     epochs and rate that those want; and of these what is given: word vectors (GloVe or word2vec

@@ -133,7 +133,7 @@ def compare_translation(
     settings: CompareTranslation | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Translation learned three ways: an LSTM, an LSTM with attention, a Transformer.
+    """Compare translation by an LSTM, with attention, and by a Transformer.
 
     Each is trained from nothing for as many steps of the same pairs, with one vocabulary that is
     learned from them, and scored on dev at the end: BLEU, or of letters the share in their place,
