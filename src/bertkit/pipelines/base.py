@@ -184,11 +184,14 @@ class ModelPipeline:
         precision: Inference = "fp32",
         device: str = "auto",
         revision: str | None = None,
+        batch_invariant: bool = False,
+        **options: Any,
     ) -> Self:
         """Open a model as this pipeline; for the arguments and errors see `pipeline`."""
         device = inference_device(device, precision, model)
         loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
-        return cls(loaded, open_engine(loaded, precision, device=device))
+        engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)
+        return cls(loaded, engine, **options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.loaded!r}>"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.directory import Loaded, load
+from bertkit.checkpoint.directory import Loaded
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
@@ -23,8 +22,6 @@ from bertkit.pipelines.base import (
     Work,
     batched,
     encodings_of,
-    inference_device,
-    open_engine,
     works_of,
 )
 from bertkit.synonyms import check_keywords
@@ -61,23 +58,6 @@ class Embed(ModelPipeline):
         self.pooling, self.length = chosen, loaded.length
         self.prompt = Prompter(chosen.prompts)
         self.dimension = chosen.width(loaded.model.config.hidden)
-
-    @classmethod
-    def open(
-        cls,
-        model: str | Path | Loaded,
-        *,
-        precision: Inference = "fp32",
-        device: str = "auto",
-        revision: str | None = None,
-        pooling: str | None = None,
-        batch_invariant: bool = False,
-    ) -> Self:
-        """Open a model as this pipeline; for the arguments and errors see `pipeline`."""
-        device = inference_device(device, precision, model)
-        loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
-        engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)
-        return cls(loaded, engine, pooling)
 
     def fingerprint(self) -> str:
         """Return a hash of all that determines an embedding, except prompt and precision."""
