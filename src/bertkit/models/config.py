@@ -270,14 +270,9 @@ class EncoderConfig(Settings, frozen=True):
         return tuple(range(self.layers))
 
     @property
-    def direction(self) -> Literal["forward", "backward", "both"]:
-        """Whether a state depends on the tokens before it, the tokens after it, or both."""
-        return "both"
-
-    @property
     def is_causal(self) -> bool:
         """Whether a state depends on its own token and earlier tokens only."""
-        return self.direction == "forward"
+        return False
 
     @property
     def attends_to_source(self) -> bool:
@@ -385,8 +380,8 @@ class TransformerConfig(EncoderConfig, frozen=True):
         return super().depths if self.layer_sharing is None else self.layer_sharing
 
     @property
-    def direction(self) -> Literal["forward", "both"]:
-        return "forward" if self.attention.causal else "both"
+    def is_causal(self) -> bool:
+        return self.attention.causal
 
     @property
     def attends_to_source(self) -> bool:

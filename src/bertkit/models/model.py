@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bertkit.batch import Batch
 from bertkit.errors import ConfigError, did_you_mean
 from bertkit.models.config import EncoderConfig, TransformerConfig
-from bertkit.models.encoder import Encoder
+from bertkit.models.encoder import Encoder, FeatureEncoder
 from bertkit.models.heads import (
     CausalClassifier,
     CausalLM,
@@ -47,25 +47,6 @@ OF_SEQUENCES = ("classify", "choose")
 """Those that give a sequence's label or score: of a causal model from its last token."""
 
 T = TypeVar("T")
-
-
-class FeatureEncoder(Encoder):
-    """Base of encoders whose input features are frozen; extensions define them."""
-
-    embedding: Any
-    """Module that combines the features; they have no token embedding."""
-
-    def build_head(self, name: str, labels: Sequence[str]) -> nn.Module:
-        """Return a new head of `HEADS`.
-
-        Raises:
-            ConfigError: If it is not supported.
-        """
-        raise NotImplementedError
-
-    def precompute(self, features: Sequence[Any]) -> list[Any]:
-        """Return features of a task whose encodings contain frozen features instead of ids."""
-        raise NotImplementedError
 
 
 HeadMaker = Callable[[Any], nn.Module]
@@ -185,7 +166,7 @@ def empty(
     pooling: Pooling | None = None,
     build: Callable[[Any], Encoder] | None = None,
 ) -> Model:
-    """Return the same model without storage, to be filled from a checkpoint.
+    """Return a model without storage for its weights, to be filled from a checkpoint.
 
     Args:
         config: Settings of the encoder.

@@ -304,7 +304,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_config_describes_the_architecture(direction: str) -> None:
     config = model_of("luong", direction).config
-    assert (config.direction, config.is_causal) == (direction, direction == "forward")
+    assert (config.recurrent.direction, config.is_causal) == (direction, direction == "forward")
     assert config.is_sequential
     assert config.attends_to_source
     assert not model_of("context").config.attends_to_source

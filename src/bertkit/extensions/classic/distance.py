@@ -15,6 +15,7 @@ from torch import Tensor
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import Loaded
 from bertkit.errors import DataError
+from bertkit.extensions.classic.recurrent_config import RecurrentConfig
 from bertkit.models.encoder import Encoder
 from bertkit.pipelines import Work
 from bertkit.text.encoding import Encoding
@@ -143,11 +144,11 @@ def _steps(encoder: Encoder, place: int, other: int) -> int | None:
 
     Source: Vaswani et al. 2017, table 1 (maximum path length).
     """
-    direction = encoder.config.direction
-    unread = other < place if direction == "backward" else other > place
-    if unread and direction != "both":
+    config = encoder.config
+    is_backward = isinstance(config, RecurrentConfig) and config.recurrent.direction == "backward"
+    if (config.is_causal and other > place) or (is_backward and other < place):
         return None
-    return abs(place - other) if encoder.config.is_sequential else int(other != place)
+    return abs(place - other) if config.is_sequential else int(other != place)
 
 
 def distance_figures(text: str, measures: Sequence[tuple[str, Distance]]) -> list[Figure]:

@@ -8,8 +8,6 @@ from bertkit.config import Settings
 from bertkit.errors import ConfigError
 from bertkit.models.config import EncoderConfig
 
-Direction = Literal["forward", "backward", "both"]
-
 
 class RecurrentSettings(Settings, frozen=True):
     """Layers, reading direction and attention. Hochreiter & Schmidhuber 1997."""
@@ -17,7 +15,7 @@ class RecurrentSettings(Settings, frozen=True):
     cell: Literal["lstm", "gru"] = "lstm"
     """Type of the layers: LSTMs, or GRUs, which have no cell besides their state (Cho et al.
     2014)."""
-    direction: Direction = "backward"
+    direction: Literal["forward", "backward", "both"] = "backward"
     """Direction of the encoder: from the last token to the first (Sutskever et al. 2014, 3.3), or
     both, each with half of the width (Bahdanau et al. 2015)."""
     attention: Literal["none", "context", "luong", "bahdanau"] = "none"
@@ -56,8 +54,8 @@ class RecurrentConfig(EncoderConfig, frozen=True):
             )
 
     @property
-    def direction(self) -> Direction:
-        return self.recurrent.direction
+    def is_causal(self) -> bool:
+        return self.recurrent.direction == "forward"
 
     @property
     def attends_to_source(self) -> bool:

@@ -36,9 +36,9 @@ class RecurrentEncoder(Encoder):
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
-        self.backward_only = config.direction == "backward"
+        self.backward_only = config.recurrent.direction == "backward"
         self.embedding = TokenEmbedding(config.vocab, config.hidden, config.dropout, scaled=True)
-        self.lstm = _lstm(config, config.hidden, both=config.direction == "both")
+        self.lstm = _lstm(config, config.hidden, both=config.recurrent.direction == "both")
         self.dropout = Dropout(config.dropout)
 
     def forward(self, batch: Batch) -> Tensor:
