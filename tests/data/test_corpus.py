@@ -204,7 +204,7 @@ def test_verify_names_the_damaged_file(corpus: Corpus, part: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format 2, this bertkit reads 1"),
+        ({"format": 2}, "format 2, expected 1; prepare it again"),
         ({"colour": 1}, "unknown field `colour`"),
         ({"vocab_size": "x"}, r"Expected `int`, got `str` - at `\$.vocab_size`"),
         ({"dtype": "int8"}, "Invalid enum value 'int8'"),

@@ -426,7 +426,7 @@ def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return size[owner] + (place < longer[owner]), pieces
 
 
-def read_manifest(path: Path, kind: Any, version: int) -> Any:
+def read_manifest(path: Path, kind: Any, version: int, remedy: str = "prepare it again") -> Any:
     """Read the manifest of prepared text, of type `kind`.
 
     Raises:
@@ -436,11 +436,9 @@ def read_manifest(path: Path, kind: Any, version: int) -> Any:
         content = storage.read_bytes(path, DataError, most=storage.VOCABULARY)
         manifest = msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{path}: not a valid manifest ({error}); prepare it again") from None
+        raise DataError(f"{path}: not a valid manifest ({error}); {remedy}") from None
     if manifest.format != version:
-        raise DataError(
-            f"{path}: format {manifest.format}, this bertkit reads {version}; prepare it again"
-        )
+        raise DataError(f"{path}: format {manifest.format}, expected {version}; {remedy}")
     return manifest
 
 

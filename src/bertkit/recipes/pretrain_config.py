@@ -298,7 +298,7 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
 
 
 def _family(data: Mapping[str, Any]) -> Family:
-    name = data.get("family", BERT.name)
+    name = str(data.get("family", BERT.name))
     if name not in FAMILIES:
-        raise ConfigError(f"family: no family {name!r}; {did_you_mean(str(name), FAMILIES)}")
+        raise ConfigError(f"family: no family {name!r}; {did_you_mean(name, FAMILIES)}")
     return FAMILIES[name]

@@ -32,6 +32,8 @@ def read(run: dict[str, Any], settings: dict[str, Any]) -> PretrainConfig:
         ),
         ({"masking": {"first_mlm_probability": 0.3}}, r"masking\.first_mlm_probability: not supp"),
         ({"generator": {"hidden": 16, "heads": 2, "intermediate": 32}}, "generator: not supported"),
+        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents: not supported"),
+        ({"sampling": {"short_seq_probability": 0.0}}, r"sampling\.short_seq_probability: not sup"),
         ({"teacher": {"model": "m"}}, "teacher: not supported with objective = 'next'"),
         (
             {"model": {"attention": {"causal": False}}},
@@ -66,9 +68,15 @@ def test_next_token_objective_accepts_a_setting(settings: dict[str, Any]) -> Non
             "requires an encoder with a decoder, .* a bidirectional model; use mask",
         ),
         ({"sampling": {"first_length": 16}}, r"sampling\.first_length: not supported"),
+        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents: not supported"),
+        ({"corruption": {"permute": True}}, r"corruption\.permute: not supported with .*'spans'"),
         ({"corruption": {"rate": 0.0}}, r"corruption\.rate: expected `float` > 0"),
     ],
 )
 def test_denoising_objective_rejects_a_setting(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(SPANS, settings)
+
+
+def test_infilling_accepts_permuted_sentences() -> None:
+    assert read(SPANS, {"objective": "infill", "corruption": {"permute": True}}).heads == ("lm",)

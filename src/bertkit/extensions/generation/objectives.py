@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from bertkit.batch import Batch
-from bertkit.config import plain
+from bertkit.config import at, paths
 from bertkit.data.collate import pack_by_length
 from bertkit.data.corpus import PreparedText
 from bertkit.data.masking import Masking
@@ -30,17 +30,20 @@ METHODS = {
 }
 """Short descriptions of the objectives."""
 
+IGNORED = (
+    *("generator", "teacher", "masking."),
+    *("sampling.cross_documents", "sampling.short_seq_probability"),
+)
+"""Prefixes of the settings that no generative objective uses."""
+
 
 class GenerativeConfig(PretrainConfig, frozen=True):
     """Settings that all generative objectives share. They mask no tokens."""
 
     def unsupported(self) -> Sequence[str]:
-        names = [name for name in ("generator", "teacher") if getattr(self, name) is not None]
-        if self.decoder is not None and self.sampling.first_length is not None:
-            names.append("sampling.first_length")
-        defaults = plain(Masking())
-        changed = [name for name, value in plain(self.masking).items() if value != defaults[name]]
-        return [*names, *(f"masking.{name}" for name in changed)]
+        defaults = paths(type(self))
+        ignored = [name for name in defaults if name.startswith(IGNORED)]
+        return [name for name in ignored if at(self, name) != defaults[name]]
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -74,6 +77,10 @@ class SequenceToSequenceConfig(GenerativeConfig, frozen=True):
 
     architecture: ClassVar[str] = "an encoder with a decoder"
 
+    def unsupported(self) -> Sequence[str]:
+        has_first_length = self.sampling.first_length is not None
+        return [*super().unsupported(), *["sampling.first_length"] * has_first_length]
+
     def start(self, tokenizer: Tokenizer) -> int:
         """Return the first token of the decoder's texts."""
         start: int = getattr(tokenizer, FAMILIES[self.family].start)
@@ -105,6 +112,10 @@ class DenoisingConfig(SequenceToSequenceConfig, frozen=True):
     objective: Damage = "spans"
     corruption: Corruption = Corruption()
     """How the input is corrupted."""
+
+    def unsupported(self) -> Sequence[str]:
+        is_ignored = self.corruption.permute and self.objective != "infill"
+        return [*super().unsupported(), *["corruption.permute"] * is_ignored]
 
     @property
     def method(self) -> str:

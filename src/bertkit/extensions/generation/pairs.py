@@ -31,6 +31,7 @@ FORMAT = 1
 Ids = NDArray[np.int64]
 SIDES = ("source", "target")
 LENGTHS = np.dtype("<u4")
+REMEDY = "make some with `bertkit prepare pairs`"
 
 
 class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,10 +62,8 @@ class Pairs(PreparedText):
         folder = Path(folder)
         path = folder / "manifest.json"
         if not path.is_file():
-            raise DataError(
-                f"{folder}: no pairs here (no manifest.json); make them by `bertkit prepare pairs`"
-            )
-        manifest: PairManifest = read_manifest(path, PairManifest, FORMAT)
+            raise DataError(f"{folder}: no pairs here (no manifest.json); {REMEDY}")
+        manifest: PairManifest = read_manifest(path, PairManifest, FORMAT, REMEDY)
         pairs = Pairs(folder, manifest)
         width = np.dtype(manifest.dtype).itemsize
         for side in SIDES:
