@@ -19,6 +19,9 @@ FILES = {
     "model.safetensors": b"weights",
     "vocab.txt": b"[PAD]\n",
     "1_Pooling/config.json": b"{}",
+    "weights.hdf5": b"an ELMo",
+    "vectors.txt.gz": b"word vectors",
+    "source.spm": b"pieces",
     "pytorch_model.bin": b"a pickle",
     "modeling.py": b"code",
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,7 @@ def make(name: str, root: Path, tiny: Path) -> Path:
     makers: dict[str, Callable[[Path], None]] = {
         "adapter": models.make_adapter,
         "elmo": models.make_elmo,
-        "elmo-features": models.make_word_features,
-        "vector-features": partial(models.make_word_features, elmo=False),
+        "word-features": models.make_word_features,
     }
     folder = root / name
     if name == "transformer":
@@ -46,7 +45,7 @@ def make(name: str, root: Path, tiny: Path) -> Path:
 
 
 def test_each_format_has_files_and_a_class() -> None:
-    assert {*SINGLE_FILES, *DIRECTORIES} == {*FORMATS}
+    assert {*SINGLE_FILES, *DIRECTORIES, "word-features"} == {*FORMATS}
     for kind in FORMATS.values():
         assert issubclass(kind, ModelFormat)
         assert kind.noun
@@ -111,6 +110,25 @@ def test_whole_model_with_adapters_is_a_transformer(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert format_of(tmp_path) == "transformer"
     assert base_of(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize("name", ["transformer", "adapter", "sentence-transformers"])
+def test_stray_files_do_not_change_the_format(name: str, tmp_path: Path, tiny: Path) -> None:
+    model = shutil.copytree(make(name, tmp_path, tiny), tmp_path / "copy")
+    for file in ("training_options.json", "vectors.txt", "vectors.txt.md5", "weights.hdf5"):
+        (model / file).touch()
+    assert format_of(model) == name
+
+
+def test_word_vectors_without_an_elmo_are_word_features(tmp_path: Path) -> None:
+    models.make_word_features(tmp_path / "model", elmo=False)
+    assert format_of(tmp_path / "model") == "word-features"
+
+
+@pytest.mark.parametrize("settings", ["", "[1]", "{}", '{"model_type": []}', '{"model_type": "x"}'])
+def test_directory_with_unknown_settings_is_a_transformer(settings: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(settings)
+    assert format_of(tmp_path) == "transformer"
 
 
 def test_unfinished_run_is_resumed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Nothing here imports torch, because exported models are used without it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.checkpoint.hub import resolve
 from bertkit.errors import CheckpointError
 from bertkit.registry import Registry
+from bertkit.storage import read_json
 
 if TYPE_CHECKING:
     from bertkit.nn.precision import Inference
@@ -37,8 +39,6 @@ SINGLE_FILES: Mapping[str, str] = {"gguf": "*.gguf", "word-vectors": "*"}
 
 DIRECTORIES: Mapping[str, tuple[str, ...]] = {
     "exported": ("export.json",),
-    "elmo-features": ("config.json", "*options.json"),
-    "vector-features": ("config.json", "vectors.txt*"),
     "adapter": ("adapter_config.json", "!model.safetensors", "!model.safetensors.index.json"),
     "transformer": ("config.json",),
     "sentence-transformers": ("modules.json",),
@@ -49,7 +49,8 @@ DIRECTORIES: Mapping[str, tuple[str, ...]] = {
 }
 """Files of the formats that are directories. A file after "!" must not exist.
 
-The first format that matches is used.
+The first format that matches is used. A "transformer" whose `model_type` is the name of another
+format has that format.
 """
 
 
@@ -59,8 +60,17 @@ def format_of(path: Path) -> str | None:
         return next(name for name, pattern in SINGLE_FILES.items() if path.match(pattern))
     for name, patterns in DIRECTORIES.items():
         if all(_contains(path, p.removeprefix("!")) != p.startswith("!") for p in patterns):
-            return name
+            return _format_of_settings(path / "config.json") if name == "transformer" else name
     return None
+
+
+def _format_of_settings(path: Path) -> str:
+    with contextlib.suppress(CheckpointError):
+        settings = read_json(path, CheckpointError, "")
+        kind = settings.get("model_type") if isinstance(settings, dict) else None
+        if isinstance(kind, str) and kind in FORMATS:
+            return kind
+    return "transformer"
 
 
 def _contains(folder: Path, pattern: str) -> bool:
@@ -135,7 +145,10 @@ class ModelFormat:
         raise self.mismatch("a Transformer")
 
     def trainable(self) -> Any:
-        """Return the same of a model to fine-tune, with new weights if it has none."""
+        """Return the settings, weights, and tokenizer of a model to fine-tune.
+
+        Missing weights are newly initialized.
+        """
         return self.stored()
 
     def load_embedder(self, settings: LoadSettings) -> Any:

@@ -8,9 +8,8 @@ from pathlib import Path
 from bertkit.checkpoint.run_directory import EXPERIMENT, RUN, SCORES, TEST, TUNING_FILE
 from bertkit.errors import CheckpointError
 
-WANTED = ("*.json", "*.txt", "*.safetensors", "*/config.json")
-"""What is fetched: weights and plain data. No pickle, no code."""
-
+MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.spm", "*.hdf5", "vectors.txt.gz")
+"""Patterns of the files of a model: weights, settings, and vocabulary. No pickle, no code."""
 
 RECORDS = (RUN, SCORES, EXPERIMENT, TEST, TUNING_FILE)
 """Of a run or a machine, and not of the model."""
@@ -53,7 +52,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
             snapshot_download(
                 name,
                 revision=revision,
-                allow_patterns=list(WANTED),
+                allow_patterns=list(MODEL_FILES),
                 ignore_patterns=[TUNING_FILE],  # what was fastest on a stranger's machine
             )
         )
@@ -72,14 +71,7 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
 
 def published(folder: Path) -> list[str]:
     """The files of a model folder that others need: weights, settings, vocabulary and card."""
-    kinds = (
-        "*.safetensors",
-        "*.json",
-        "*.txt",
-        "README.md",
-        "[0-9]_*/*.json",
-        "[0-9]_*/*.safetensors",
-    )
+    kinds = (*MODEL_FILES, "README.md", "[0-9]_*/*.json", "[0-9]_*/*.safetensors")
     files = {path.relative_to(folder).as_posix() for kind in kinds for path in folder.glob(kind)}
     return sorted(files - set(RECORDS))
 

@@ -83,7 +83,7 @@ class Distillation:
     ) -> None:
         self.loss_of, self.teacher, self.head = loss_of, teacher, head
         self.terms, self.single_label = terms, single_label
-        mine, theirs = student.config, teacher.config
+        mine, theirs = student.transformer.config, teacher.transformer.config
         if mine.vocab != theirs.vocab:
             raise ConfigError(
                 f"the student has {mine.vocab:,} pieces and its teacher {theirs.vocab:,}: what a "

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import CheckpointError
 from bertkit.recipes.final_test import read_test
-from bertkit.recipes.metadata import data_name, front_matter, model_name
-from bertkit.storage import read_bytes, write_text
+from bertkit.recipes.metadata import (
+    data_name,
+    front_matter,
+    is_own_format,
+    model_name,
+    read_settings,
+)
+from bertkit.storage import write_text
 from bertkit.tasks.confusion import MOST_LABELS, NO_LABEL
 from bertkit.training.epochs import ADAPTER_DIRECTORY
 
@@ -86,7 +91,7 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
         "",
         *_use(name, folder.name),
         "",
-        *_elsewhere(name, task["options"], folder / "config.json"),
+        *_elsewhere(name, task["options"], read_settings(folder)),
         *_adapters(folder, run["settings"].get("lora", {})),
         "",
         "## Settings",
@@ -202,23 +207,23 @@ def _scores(scores: Mapping[str, float]) -> list[str]:
     return ["| score | |", "|---|---|", *rows]
 
 
-def _elsewhere(name: str, options: Mapping[str, Any], config: Path) -> list[str]:
+def _elsewhere(name: str, options: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     if name not in AUTO:
         return ["This task comes from outside bertkit; opening the folder needs its code."]
+    if is_own_format(settings):
+        return ["No other library loads this directory."]
     lines = [f"In transformers, `{AUTO[name]}` opens this folder and gives the same logits."]
     if name == "similarity":
         lines = [
             f"`bertkit embed` makes vectors with it. In sentence-transformers, `{AUTO[name]}` "
             "opens this folder and makes the same ones."
         ]
-    said = read_bytes(config, CheckpointError).decode() if config.exists() else ""
-    if AUTO[name] == AUTO["choose"] and "ForSequenceClassification" in said:  # a causal model
+    architectures = str(settings.get("architectures"))
+    if AUTO[name] == AUTO["choose"] and "ForSequenceClassification" in architectures:  # causal
         lines = [
             f"In transformers, `{AUTO['classify']}` opens this folder and gives the same score of "
             "each choice, read alone behind its text."
         ]
-    if '"model_type": "word-features"' in said:
-        lines = ["No other library loads this directory."]
     if options.get("contrastive"):
         lines = [
             "`bertkit embed` makes its vectors, and `SentenceTransformer` opens this folder and "

@@ -106,11 +106,16 @@ def distill(
 def _student(
     teacher: Loaded, student: str | Path | None, layers: int | None, length: int | None
 ) -> str | Path | Loaded:
-    """Raises: ConfigError for a model with another vocabulary, more layers than there are, or texts
-    too long for its teacher."""
+    """Return the student.
+
+    Raises:
+        ConfigError: If the teacher is not a Transformer, has fewer layers, or does not support the
+            length, or the student has another vocabulary.
+    """
+    config = teacher.model.transformer.config
     if student is None:
         assert layers is not None
-        kept = usual_layers(layers, teacher.model.config.layers)
+        kept = usual_layers(layers, config.layers)
         return replace(teacher, model=keep_layers(teacher.model, kept))
     loaded = load(student)
     if loaded.tokenizer.fingerprint != teacher.tokenizer.fingerprint:

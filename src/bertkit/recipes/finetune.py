@@ -34,8 +34,9 @@ from bertkit.console import say
 from bertkit.data.labels import listed
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
+from bertkit.models.encoder import FeatureEncoder
 from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, rate_factor, unfreeze
-from bertkit.models.model import FeatureEncoder, Model
+from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
 from bertkit.objectives.auxiliary_lm import WithNextWords
 from bertkit.objectives.loss import Objective

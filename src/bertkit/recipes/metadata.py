@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.hub import ID
+from bertkit.checkpoint.pooling import read_object
+from bertkit.families import BERT, family_of
+from bertkit.models.config import TransformerConfig
 
 PIPELINES = {
     "classify": "text-classification",
@@ -36,6 +39,7 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
     scores = {n: v for n, v in run["dev"].items() if n != "epoch" and isinstance(v, int | float)}
     of_vectors = name == "similarity" or run["task"].get("options", {}).get("contrastive")
     library = "sentence-transformers" if of_vectors else "transformers"
+    library = "bertkit" if is_own_format(read_settings(folder)) else library
     pipeline = PIPELINES.get(name)
     results = None
     if pipeline is not None:
@@ -59,6 +63,18 @@ def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
         eval_results=results,
     )
     return ["---", *data.to_yaml().strip().splitlines(), "---", ""]
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the content of config.json; empty if it does not exist."""
+    path = folder / "config.json"
+    return read_object(path) if path.exists() else {}
+
+
+def is_own_format(settings: Mapping[str, Any]) -> bool:
+    """Return whether only bertkit loads a model with these settings of config.json."""
+    family = family_of(settings.get("model_type", BERT.name))
+    return family is None or family.config_type is not TransformerConfig
 
 
 def model_name(model: str) -> str:

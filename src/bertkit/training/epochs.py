@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bertkit.console import quietly, say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, TrainingError, did_you_mean
 from bertkit.metrics import worth
+from bertkit.models.encoder import FeatureEncoder
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import fits, read_json, sha256, write_json
@@ -118,16 +120,18 @@ class Epochs:
 
     def _loss(self, model: Model) -> float:
         """Compute the loss on dev."""
-        task = self.task
+        return dev_loss(self.task, model, self._labeled_features, self.max_batch_tokens)
+
+    @cached_property
+    def _labeled_features(self) -> Sequence[Feature]:
+        """Features of dev with targets."""
+        task, loaded = self.task, self.loaded
+        long, encoder = task.long_of_files(), loaded.model.encoder
         with quietly():
             features = task.features(
-                self.examples,
-                self.loaded.tokenizer,
-                self.loaded.length,
-                long=task.long_of_files(),
-                labelled=True,
+                self.examples, loaded.tokenizer, loaded.length, long=long, labelled=True
             )
-        return dev_loss(task, model, features, self.max_batch_tokens)
+            return encoder.precompute(features) if isinstance(encoder, FeatureEncoder) else features
 
     def _overtaken(self) -> bool:
         """Whether the folder holds a later epoch than the best one that is known: its run ended

@@ -13,6 +13,7 @@ from bertkit.checkpoint.directory import Loaded, load, resave
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.models import model as models
+from bertkit.models.encoder import FeatureEncoder
 from bertkit.models.model import OF_SEQUENCES, HeadMaker, Model
 from bertkit.models.surgery import with_vocabulary
 from bertkit.tasks.task import Task
@@ -41,6 +42,8 @@ def opened(
     else:
         loaded = load(model, heads=makers, labels=task.labels)
     network = loaded.model
+    if isinstance(network.encoder, FeatureEncoder) and task.head not in loaded.family.heads:
+        raise ConfigError(f"{task.name} is not supported by word features; use classify or tag")
     if not (network.causal and task.head in OF_SEQUENCES):
         if lm_weight:
             raise ConfigError(
@@ -73,4 +76,11 @@ def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any,
     with TemporaryDirectory() as folder:
         resave(loaded, loaded.model, Path(folder))
         again = load(folder, heads=makers, labels=labels)
-    return replace(again, folder=loaded.folder, base=loaded.base, settings=loaded.settings)
+    # The tokenizer of word features names the files that it copies: not the temporary ones.
+    return replace(
+        again,
+        tokenizer=loaded.tokenizer,
+        folder=loaded.folder,
+        base=loaded.base,
+        settings=loaded.settings,
+    )

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.factories import tiny_elmo
+from tests.factories import edit_config, tiny_elmo
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.checkpoint.formats import open_format
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.families.lstm import WORD_FEATURES
 from bertkit.extensions.classic.word_features import (
@@ -68,9 +67,9 @@ def shaped(folder: Path, **shape: Any) -> Path:
     return folder
 
 
-def food_vectors(path: Path) -> Path:
+def food_vectors(path: Path, seed: int = 0) -> Path:
     """Write word vectors, of which "the" has none."""
-    table = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
+    table = np.random.default_rng(seed).standard_normal((5, 7)).astype(np.float32)
     Vectors([*FOODS, "we", "eat"], table).save(path)
     return path
 
@@ -86,7 +85,7 @@ def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(place: Path, model: Path, out: str, **options: Any) -> dict[str, float]:
     files = {"train": conll(place / "train.conll", 60), "dev": conll(place / "dev.conll", 20)}
-    return bertkit.finetune("tag", model, **files, out=place / out, **SETTINGS, **options)
+    return bertkit.finetune("tag", model, **files, out=place / out, **{**SETTINGS, **options})
 
 
 def test_evaluation_matches_the_scores_of_training(tagger: Path) -> None:
@@ -127,7 +126,7 @@ def test_resumed_run_ends_with_the_same_weights(tagger: Path, tmp_path: Path) ->
             raise Stop
 
     options = {"train": tagger / "train.conll", "dev": tagger / "dev.conll", **SETTINGS}
-    options |= {"crf": "crf" in str(bertkit.load(tagger / "out")), "save_minutes": 0.0}
+    options |= {"crf": "crf" in bertkit.load(tagger / "out").model.heads, "save_minutes": 0.0}
     with pytest.raises(Stop):
         bertkit.finetune("tag", tagger / "elmo", out=tmp_path / "out", on_epoch=stop, **options)
     bertkit.finetune("tag", tagger / "elmo", out=tmp_path / "out", resume=True, **options)
@@ -162,14 +161,65 @@ def test_finetuned_model_is_the_start_of_another(tagger: Path, tmp_path: Path) -
         torch.testing.assert_close(after.state_dict()[name], weight, atol=1e-6, rtol=0)
 
 
+def test_loaded_model_is_trained_on_other_labels(tagger: Path, tmp_path: Path) -> None:
+    files = {"train": reviews(tmp_path / "a.tsv", 60), "dev": reviews(tmp_path / "b.tsv", 20)}
+    loaded, out = bertkit.load(tagger / "out"), tmp_path / "out"
+    found = bertkit.finetune("classify", loaded, **files, out=out, **{**SETTINGS, "epochs": 1})
+    assert evaluate(str(out), files["dev"])["accuracy"] == found["accuracy"]
+
+
+def test_dev_is_computed_twice_for_epochs_with_equal_scores(
+    tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for scores, and once with targets for the loss that decides between them."""
+    counts: list[int] = []
+    compute = WordFeatureEncoder.precompute
+
+    def counted(self: WordFeatureEncoder, features: Any) -> Any:
+        counts.append(len(features))
+        return compute(self, features)
+
+    monkeypatch.setattr(WordFeatureEncoder, "precompute", counted)
+    train(tmp_path, tagger / "out", "out", epochs=3, learning_rate=1e-9)
+    assert counts == [60, 20, 20]
+
+
+def test_missing_weights_of_a_trained_model_are_rejected(tagger: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(tagger / "out", tmp_path / "damaged")
+    (damaged / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        train(tmp_path, damaged, "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_card_contains_no_other_library(tagger: Path) -> None:
+    card = (tagger / "out" / "README.md").read_text()
+    assert "library_name: bertkit" in card
+    assert "No other library loads this directory." in card
+    assert "transformers" not in card
+
+
+def test_distillation_of_word_features_is_rejected(tagger: Path, tmp_path: Path) -> None:
+    for options in ({"layers": 1}, {"student": tagger / "out"}):
+        with pytest.raises(ConfigError, match="WordFeatureEncoder has no layers and heads"):
+            bertkit.distill(
+                tagger / "out",
+                train=tagger / "train.conll",
+                dev=tagger / "dev.conll",
+                out=tmp_path / "out",
+                **options,
+            )
+    assert not (tmp_path / "out").exists()
+
+
 def test_damaged_directory_is_rejected(tagger: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(tagger / "out", damaged)
-    shaped(damaged, hidden_size=34)
+    edit_config(damaged, hidden_size=34)
     with pytest.raises(CheckpointError, match=r"model\.safetensors: .* config.json asks for"):
         bertkit.load(damaged, heads=["tag"], labels=["O", "B-FOOD", "I-FOOD"])
     (damaged / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="model_type = None"):
         bertkit.pipeline("tag", damaged)
 
 
@@ -216,6 +266,14 @@ def test_other_heads_are_rejected(tmp_path: Path) -> None:
         )
     with pytest.raises(CheckpointError, match="expected a Transformer, got an ELMo"):
         bertkit.load(elmo)
+
+
+def test_other_tasks_are_rejected(tmp_path: Path) -> None:
+    vectors, rows = food_vectors(tmp_path / "vectors.txt"), tmp_path / "pairs.tsv"
+    rows.write_text("text\tother\nbread\tcheese\nsoup\twe eat\n")
+    with pytest.raises(ConfigError, match="similarity is not supported by word features; use"):
+        bertkit.finetune("similarity", vectors, train=rows, dev=rows, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 # ---- Parts
@@ -291,5 +349,32 @@ def test_classifier_compares_the_texts_of_a_pair() -> None:
     torch.testing.assert_close(found[0], head.out(torch.cat([single, zero, single.abs(), zero])))
 
 
-def test_format_is_that_of_word_features(tagger: Path) -> None:
-    assert open_format(tagger / "out").noun == "a model on word features"
+def test_states_are_standardized_before_they_are_rounded(tmp_path: Path) -> None:
+    features = WordFeatures.load(tiny_elmo(tmp_path / "elmo"))
+    encoder = encoder_of(features)
+    assert encoder.embedding is not None
+    ids = 100 + 0.25 * torch.randn(20, features.layers * features.hidden)
+    with torch.no_grad():
+        encoder.embedding.fit([ids.half().numpy()])
+        encoder.embedding.mean.fill_(100.0)
+    found = []
+    encoder.lstm.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].data.float()))
+    batch = Batch(ids.half(), torch.zeros(20, dtype=torch.int64), Packed.of([20]))
+    encoder(batch)
+    encoder.bfloat16()(batch)
+    torch.testing.assert_close(found[1], found[0], atol=0.02, rtol=0.02)
+
+
+def test_first_file_of_word_vectors_is_used(tmp_path: Path) -> None:
+    food_vectors(tmp_path / "vectors.txt")
+    (tmp_path / "vectors.txt.gz").write_bytes(b"damaged")
+    assert [*WordFeatures.load(tmp_path).files] == ["vectors.txt"]
+
+
+def test_fingerprint_depends_on_the_features(tmp_path: Path) -> None:
+    tokenizers = []
+    for seed in range(2):
+        file = food_vectors(tmp_path / f"{seed}.txt", seed)
+        tokenizers += [WordTokenizer(WordFeatures.load(file)) for _ in range(2)]
+    first, again, other, _ = (tokenizer.fingerprint for tokenizer in tokenizers)
+    assert first == again != other

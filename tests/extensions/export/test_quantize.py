@@ -184,7 +184,7 @@ def test_a_model_that_writes_needs_no_folder_of_its_own(english: list[str], tmp_
         quantize(lstm, [texts(rows, 64)], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(
-        DeviceError, match=r"int8 is not supported by RecurrentEncoder; choose another"
+        DeviceError, match=r"^int8: not supported by RecurrentEncoder; choose another"
     ):
         pipeline("embed", lstm, precision="int8")
 

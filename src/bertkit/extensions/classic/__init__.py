@@ -10,8 +10,7 @@ EXTENSION = Extension(
     },
     formats={
         "word-vectors": "bertkit.extensions.classic.word_models:WordVectorsFormat",
-        "elmo-features": "bertkit.extensions.classic.word_models:WordFeaturesFormat",
-        "vector-features": "bertkit.extensions.classic.word_models:WordFeaturesFormat",
+        "word-features": "bertkit.extensions.classic.word_models:WordFeaturesFormat",
         "elmo": "bertkit.extensions.classic.word_models:ElmoFormat",
     },
     pretrainings={"elmo": "bertkit.extensions.classic.pretrain_elmo:PRETRAINING"},

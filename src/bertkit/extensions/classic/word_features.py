@@ -5,8 +5,10 @@ Source: Peters et al. 2018, section 3.2; Conneau et al. 2017 (InferSent), sectio
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,18 +28,18 @@ from bertkit.extensions.classic.elmo_files import OPTIONS, WEIGHTS, load_elmo, o
 from bertkit.extensions.classic.recurrent import ScalarMix, run_packed
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.models.config import EncoderConfig
+from bertkit.models.encoder import FeatureEncoder
 from bertkit.models.heads import CRFTagger, Tagger
-from bertkit.models.model import FeatureEncoder
 from bertkit.nn.dropout import Dropout
 from bertkit.progress import progress
-from bertkit.storage import link_or_copy
+from bertkit.storage import link_or_copy, sha256
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding, Text
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.word_splitting import word_splitter
 
 LENGTH = 512
-"""Default maximum number of words of a text; the models have no maximum."""
+"""Default maximum number of tokens of a text, with `BEGIN` and `END`; models have no maximum."""
 
 VECTORS = ("vectors.txt", "vectors.txt.gz")
 """Names of the file of word vectors in a directory."""
@@ -77,7 +79,8 @@ class WordFeatures:
         """
         if not path.is_dir():
             return cls(None, Vectors.load(path), {VECTORS[path.suffix == ".gz"]: path})
-        files = {name: path / name for name in VECTORS if (path / name).exists()}
+        names = [name for name in VECTORS if (path / name).exists()]
+        files = {name: path / name for name in names[:1]}
         vectors = [Vectors.load(file) for file in files.values()]
         elmo = None
         if any(path.glob(OPTIONS)):
@@ -152,6 +155,12 @@ class WordTokenizer(Tokenizer):
         super().__init__(core, {"model_max_length": LENGTH}, source)
         self.features = features
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the rules that split texts into words, and of the files of the features."""
+        hashes = [sha256(file) for _, file in sorted(self.features.files.items())]
+        return hashlib.sha256("".join([super().fingerprint, *hashes]).encode()).hexdigest()
+
     def _encoding(
         self,
         raw: tokenizers.Encoding,
@@ -224,11 +233,13 @@ class WordFeatureEncoder(FeatureEncoder):
 
     def forward(self, batch: Batch) -> Tensor:
         x = batch.ids if batch.ids.is_floating_point() else self.features.compute(batch)
-        x = x.to(next(self.lstm.parameters()))
+        weight = next(self.lstm.parameters())
+        x = x.to(weight.device)
         if self.embedding is not None:
+            # In bf16, states would lose digits before their large mean is subtracted.
             states, vectors = x.tensor_split([len(self.embedding.mean)], 1)
             x = torch.cat([vectors, self.embedding(states)], 1)
-        out, _ = run_packed(self.lstm, self.dropout(x), text_lengths(batch))
+        out, _ = run_packed(self.lstm, self.dropout(x.to(weight)), text_lengths(batch))
         return out
 
     @torch.no_grad()

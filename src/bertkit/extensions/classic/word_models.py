@@ -17,7 +17,7 @@ from bertkit.checkpoint.config_json import read_config
 from bertkit.checkpoint.directory import Stored, load
 from bertkit.checkpoint.formats import LoadSettings, ModelFormat
 from bertkit.checkpoint.pooling import read_object
-from bertkit.checkpoint.weights import FILE, read_tensors
+from bertkit.checkpoint.weights import read_tensors
 from bertkit.data.word_columns import words_of
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.elmo_files import SOFTMAX, load_elmo, load_softmax
@@ -135,7 +135,8 @@ class WordFeaturesFormat(ModelFormat):
         return stored_features(self.path)
 
     def trainable(self) -> Stored:
-        return self.stored() if (self.path / FILE).exists() else new_features(self.path)
+        is_trained = "architectures" in read_object(self.path / "config.json")
+        return self.stored() if is_trained else new_features(self.path)
 
     def load_task(self, settings: LoadSettings) -> TaskPipeline[Any]:
         device = inference_device(settings.device, settings.precision)

@@ -7,7 +7,7 @@ import math
 import sys
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -87,15 +87,6 @@ class Vectors:
         """The row of a word: exactly this one, else in lower case, else None."""
         row = self._rows.get(word)
         return self._rows.get(word.lower()) if row is None else row
-
-    def scaled(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors of words, so scaled that the table's mean square is 1: files differ tenfold,
-        and one learning rate is to serve all. Zero for a word without one. Shapes: (W, D)."""
-        known = [self.row(word) for word in words]
-        rows = np.array([-1 if row is None else row for row in known], np.int64)
-        scaled: NDArray[np.float32] = self.table[rows] / np.float32(self.root_mean_square)
-        scaled[rows < 0] = 0.0
-        return scaled
 
     def nearest(self, word: str, count: int = 10) -> list[tuple[str, float]]:
         """The words with the largest cosine to this one, which is left out; largest first.

@@ -200,7 +200,7 @@ def unfit(model: Model) -> str | None:
     """Return why int8 is not supported by a model, or None if it is."""
     if isinstance(model.encoder, Transformer):
         return None
-    return f"int8 is not supported by {type(model.encoder).__name__}"
+    return f"not supported by {type(model.encoder).__name__}"
 
 
 # ---- replacement of layers

@@ -66,7 +66,7 @@ def quantize(
         raise DeviceError(f"int8: {reason}")
     loaded = load(model)
     if reason := unfit(loaded.model):
-        raise ConfigError(f"{model}: {reason}")
+        raise ConfigError(f"{model}: int8 is {reason}")
     if "lm" in loaded.model.heads:
         raise ConfigError(
             f"{model}: a model that writes is rounded as it is opened, row by row (--precision "
