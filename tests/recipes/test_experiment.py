@@ -8,13 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.factories import tiny_folder
+from tests.factories import tiny_elmo, tiny_folder
 from tests.recipes.experiments import plan, rows
 
 import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError, TrainingError
+from bertkit.extensions.classic.families.lstm import LSTM_LM
+from bertkit.extensions.classic.word_vectors import Vectors
+from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.recipes.experiment import Cell
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
@@ -197,6 +201,36 @@ def test_invalid_test_rows_are_rejected_before_work(base: Path, tmp_path: Path) 
     with pytest.raises(DataError, match="label 'another' is not"):
         bertkit.experiment(plan(base, settings={"test": other}), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_transfer_compares_methods(
+    base: Path, files: Path, tmp_path: Path, english: list[str]
+) -> None:
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
+    shape: dict[str, Any] = {"hidden": 32, "intermediate": 64, "dropout": 0.0}
+    models = {"pretrained": base, "random": base, "elmo": tiny_elmo(tmp_path / "elmo")}
+    for name, family in (("gpt", GPT2), ("lstm", LSTM_LM)):
+        models[name] = tiny_folder(tmp_path / name, tokenizer, "lm", family=family, **shape)
+    models["vectors"] = tmp_path / "vectors.txt"
+    words = ["the", "class", "loop", "number"]
+    table = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    Vectors(words, table).save(models["vectors"])
+    variants = [f"--variants.{name}.model={model}" for name, model in models.items()]
+    found = bertkit.experiment(
+        "transfer",
+        *variants,
+        *(f"--settings.{name}={files / name}.jsonl" for name in ("train", "dev", "test")),
+        *("--settings.batch_size=8", "--settings.precision=fp32", "--settings.epochs=8"),
+        *(f"--variants.{name}.epochs=8" for name in models),
+        *(f"--variants.{name}.learning_rate=1e-2" for name in models if name != "lstm"),
+        "--variants.lstm.learning_rate=3e-2",
+        out=tmp_path / "out",
+    )
+    assert [*found] == ["random", "vectors", "lstm", "elmo", "gpt", "pretrained"]
+    for name, scores in found.items():
+        assert scores["test_accuracy"]["mean"] > 0.8, name  # chance is 0.5
+    ran = [json.loads((tmp_path / "out" / n / "seed-0/run.json").read_text()) for n in found]
+    assert [Path(run["model"]).name for run in ran] == [models[name].name for name in found]
 
 
 def test_glue_reads_published_files(

@@ -599,34 +599,6 @@ def test_a_run_that_ends_on_a_full_disk_goes_on(
     assert weights_of(out) == weights_of(tmp_path / "whole")
 
 
-def test_a_run_whose_labels_have_other_names_now_does_not_go_on(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One begun when 1.0 was not yet 1 would end with a head that learned nothing."""
-    settings = replace(SETTINGS, epochs=2, save_minutes=0.0)
-    numbered = [
-        LabelExample(row.text, None, str(float(row.label == "thing")), row.where)
-        for row in rows(16)
-    ]
-    data = {"train": numbered, "dev": numbered}
-    falling = iter([0.75, 0.5])
-    monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(falling)})
-
-    def stopping(*words: Any, **named: Any) -> Any:
-        for step in steps(*words, **named):
-            yield step
-            if step.number == 3:  # the first epoch has been scored
-                raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(classify, "without_fractions", set)
-        patch.setattr(recipe, "steps", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(Classify, base, **data, out=tmp_path / "out", settings=settings)
-    with pytest.raises(CheckpointError, match="an older bertkit began it, by other names of"):
-        finetune(Classify, base, **data, out=tmp_path / "out", settings=settings, resume=True)
-
-
 def test_a_run_knows_its_data_by_content(base: Path, tmp_path: Path) -> None:
     settings = Finetune(epochs=1, batch_size=8, precision="fp32")
     hashes = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tests.factories import tiny_model
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from bertkit.families import BERT
 from bertkit.storage import sha256, write_json
 from bertkit.training.master_weights import TOKENS, Masters
 from bertkit.training.optimizer import adamw
-from bertkit.training.state import MOMENTS, State, damage
+from bertkit.training.state import State, damage
 
 
 def fresh(dtype: torch.dtype = torch.float32, *, seed: int = 0, hidden: int = 8) -> State:
@@ -71,9 +71,8 @@ def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("older", [False, True], ids=["as it is", "of before rows learned apart"])
 def test_a_checkpoint_has_all_rows_of_a_table_of_which_some_learn(
-    older: bool, dtype: torch.dtype, tmp_path: Path
+    dtype: torch.dtype, tmp_path: Path
 ) -> None:
     def of_rows(seed: int) -> State:
         model = tiny_model(20, "nsp", seed=seed, hidden=8)
@@ -85,12 +84,6 @@ def test_a_checkpoint_has_all_rows_of_a_table_of_which_some_learn(
     state.snapshot(2).write(tmp_path)
     table = "bert.embeddings.word_embeddings.weight"
     assert load_file(tmp_path / "model.safetensors")[table].shape == (20, 8)
-    if older:
-        moments = load_file(tmp_path / "optimizer.safetensors")
-        for name in (f"{moment}.{TOKENS}" for moment in MOMENTS[:2]):
-            whole = torch.full((20, 8), torch.nan)  # of the others nothing is read
-            moments[name] = whole.index_copy(0, torch.tensor([2, 5]), moments[name])
-        save_file(moments, tmp_path / "optimizer.safetensors")
     again = of_rows(1)
     assert again.restore(tmp_path) == 2
     for one in (state, again):

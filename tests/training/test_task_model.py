@@ -12,7 +12,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 from safetensors.torch import load_file
-from tests.factories import tiny_folder
+from tests.factories import tiny_elmo, tiny_folder
 
 import bertkit
 from bertkit.data.multiple_choice import ChoiceQuestion
@@ -274,3 +274,30 @@ def test_a_head_that_is_not_there_learns_no_next_words(
     with pytest.raises(ConfigError, match="has no weights of next words"):
         opened(out, task(), 0.5)
     finetune("classify", out, out=tmp_path / "again", settings=FAST, **rest)
+
+
+def test_random_weights_keep_the_shape_and_the_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder, task = folder_of(GPT2, tokenizer, tmp_path / "gpt"), Classify(("a", "b"))
+    models = []
+    for model, random_weights in ((folder, False), (folder, True), (bertkit.load(folder), True)):
+        torch.manual_seed(1)
+        models.append(opened(model, task, 0.0, random_weights=random_weights)[0])
+    pretrained, random, again = (loaded.model for loaded in models)
+    assert random.config == pretrained.config
+    assert models[1].tokenizer.fingerprint == models[0].tokenizer.fingerprint
+    for name, weight in random.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], weight, rtol=0, atol=0)
+        if name.startswith("heads.classify."):
+            torch.testing.assert_close(pretrained.state_dict()[name], weight, rtol=0, atol=0)
+    name = "encoder.embedding.tokens.weight"
+    assert (random.state_dict()[name] - pretrained.state_dict()[name]).abs().mean() > 0.01
+
+
+def test_random_weights_of_word_features_are_rejected(tmp_path: Path) -> None:
+    rows = [{"text": text, "label": label} for text, label in ROWS]
+    data: dict[str, Any] = {"train": rows, "dev": rows, "out": tmp_path / "out"}
+    finetune("classify", tiny_elmo(tmp_path / "elmo"), **data, epochs=1)
+    data["out"] = tmp_path / "again"
+    with pytest.raises(ConfigError, match="random_weights is not supported by word features"):
+        finetune("classify", tmp_path / "out", **data, random_weights=True)
+    assert not (tmp_path / "again").exists()

@@ -127,13 +127,6 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "figures": [Figure(text, text, parts)],
         },
         "errors.html": errors(text),
-        "compare.html": {
-            **scores,
-            "test": {"file": text, "rows": 3},
-            "vectors": {"coverage": {"train": 0.5, "dev": 0.5, "test": 0.5}},
-            "ways": table(text),
-            "mixture": table(text),
-        },
         "compare_translation.html": {
             **scores,
             "pairs": {"train": 3, "dev": 3},

@@ -46,7 +46,6 @@ COMMANDS = {
     "evaluate translation": "extensions.generation.bleu:evaluate_translation",
     "evaluate words": "extensions.classic.evaluate_words:evaluate_words",
     "experiment": "recipes.experiment:experiment",
-    "compare": "extensions.classic.compare:compare",
     "compare translation": "extensions.generation.compare_translation:compare_translation",
     "probe": "extensions.classic.probe:probe",
     "runs": "recipes.runs:runs",
@@ -81,6 +80,7 @@ SECTIONS = {
 GROUPS = {
     "tokenizer": "Train a tokenizer, or add words to the tokenizer of a model.",
     "edit": "Average checkpoints, prune a model, or extend its positions.",
+    "compare": "Compare translation models.",
     "finetune": "Fine-tune a model on labeled examples, for one of several tasks.",
 }
 """Summaries of names that only have commands below them."""

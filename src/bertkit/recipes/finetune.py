@@ -78,6 +78,8 @@ class Finetune(Settings, frozen=True):
     gradual_unfreezing: bool = False
     """Gradual unfreezing: train the heads in the first epoch and one more layer in each other
     epoch, from the top; the embeddings with the last layer (Howard & Ruder 2018)."""
+    random_weights: bool = False
+    """Whether to start from random weights instead of those of the model, as a baseline."""
     lora: LoRA = LoRA()
     max_grad_norm: Positive = 1.0
     """Gradient clipping: the largest norm of the gradient."""
@@ -242,7 +244,12 @@ def _learner(
         ConfigError: If no weight would be trained, or a setting does not fit the model.
     """
     torch.manual_seed(settings.seed)
-    loaded, lm_weight = opened(model, task, settings.lm_weight if teacher is None else 0.0)
+    loaded, lm_weight = opened(
+        model,
+        task,
+        settings.lm_weight if teacher is None else 0.0,
+        random_weights=settings.random_weights,
+    )
     task = task.with_decoder(loaded.begin, loaded.target)
     network = loaded.model.to(device)
     loaded = replace(loaded, length=_length(settings, loaded))

@@ -179,11 +179,6 @@ class Epochs:
             check_published(out, self.best.get("sha256", {}))
             with quietly():  # that the run has not ended is known
                 saved = load(out, heads={task.head: task.build_head}, labels=task.labels)
-            if saved.report.fresh:  # a head of other labels, which the folder's cannot fill
-                raise CheckpointError(
-                    f"{out}: an older bertkit began it, by other names of labels; start over in "
-                    "another --out"
-                )
             restored = type(task).restore(task.labels, saved.settings)
             self._answered = self._answer(restored, saved.model)
         return self._answered

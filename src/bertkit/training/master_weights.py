@@ -91,12 +91,8 @@ class Masters:
         if name in self.rows:
             self._tables[name].copy_(value)
             self.working[name].copy_(value)
-        self.weights[name].copy_(self.learning(name, value))
-
-    def learning(self, name: str, value: Tensor) -> Tensor:
-        """What an optimizer has of such a value: of a table with all its rows those that learn."""
-        rows = self.rows.get(name)
-        return value if rows is None or len(value) == len(rows) else value[rows.to(value.device)]
+            value = value[self.rows[name].to(value.device)]
+        self.weights[name].copy_(value)
 
     @torch.no_grad()
     def receive_gradients(self) -> None:

@@ -181,8 +181,8 @@ class State:
                 masters.put(name, weights[name])
                 if name not in self._kept:
                     continue
-                moments = {  # an older bertkit kept those of all rows of a table
-                    moment: masters.learning(name, optimizer[f"{moment}.{name}"]).to(w.device)
+                moments = {
+                    moment: optimizer[f"{moment}.{name}"].to(w.device)
                     for moment in MOMENTS
                     if f"{moment}.{name}" in optimizer
                 }

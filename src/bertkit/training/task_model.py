@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from bertkit.checkpoint.directory import Loaded, load, resave
 from bertkit.console import say
 from bertkit.errors import ConfigError
@@ -24,15 +26,29 @@ LM_WEIGHT = 0.5
 
 
 def opened(
-    model: str | Path | Loaded, task: Task[Any, Any], lm_weight: float | None
+    model: str | Path | Loaded,
+    task: Task[Any, Any],
+    lm_weight: float | None,
+    *,
+    random_weights: bool = False,
 ) -> tuple[Loaded, float]:
-    """The model with the task's head, and the weight of next words, which it has a head for where
-    that is above 0; a model that is open already is copied.
+    """Return a model with the head of a task, and the weight of the loss of next words.
 
-    A causal model that labels or scores texts reads them within `text.causal_format`; tokens of it
-    that the vocabulary lacks are added.
-    Raises: ConfigError for a weight where no next words are learned.
+    A loaded model is copied. A causal model reads the texts of classification and choices in the
+    format of `text.causal_format`; missing tokens are added to its vocabulary.
+
+    Args:
+        model: Model directory, hub id, or loaded model.
+        task: The task.
+        lm_weight: Requested weight of the loss of next words. Default: `LM_WEIGHT` if the model has
+            a head for them.
+        random_weights: Whether to replace the weights of the model by random ones.
+
+    Raises:
+        ConfigError: If the model does not support the task or the loss of next words.
     """
+    if random_weights:
+        model = _randomized(model if isinstance(model, Loaded) else load(model, heads=()))
     learns = task.head in OF_SEQUENCES and lm_weight != 0
     makers: dict[str, HeadMaker] = {task.head: task.build_head}
     if learns:
@@ -65,6 +81,22 @@ def opened(
     said = f"; next words weigh {weight:g}" if weight else ""
     say(f"texts are read within {START} and {EXTRACT}, pairs with {DELIMITER} between{said}")
     return replace(loaded, model=with_vocabulary(network, size, {}), tokenizer=tokenizer), weight
+
+
+def _randomized(loaded: Loaded) -> Loaded:
+    """Return a model of the same shape with random weights.
+
+    Heads get the same random weights as heads of the pretrained model.
+
+    Raises:
+        ConfigError: If the model has frozen features.
+    """
+    if isinstance(loaded.model.encoder, FeatureEncoder):
+        raise ConfigError("random_weights is not supported by word features")
+    config, decoder = loaded.model.config, loaded.model.decoder
+    with torch.random.fork_rng(devices=[]):
+        model = models.build(config, decoder=None if decoder is None else decoder.config)
+    return replace(loaded, model=model)
 
 
 def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any, Any]) -> Loaded:
