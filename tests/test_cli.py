@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,47 @@ def test_what_several_processes_tell_stays_apart(capfd: pytest.CaptureFixture[st
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         raised(ZeroDivisionError(), monkeypatch)
+
+
+def test_printed_options_repeat_a_run(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "rows.tsv").write_text("text\tlabel\na b\tyes\nc d\tno\n" * 2, encoding="utf-8")
+    rows = str(tmp_path / "rows.tsv")
+    words = ["finetune", "classify", "--model", str(tiny), "--train", rows, "--dev", rows]
+    words += ["--epochs", "1", "--lora.rank", "2", "--lora.layers", "qkv", "--text-column", "text"]
+    assert cli.run([*words, "--out", str(tmp_path / "one"), "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert not (tmp_path / "one").exists()
+    config = tmp_path / "config.toml"
+    config.write_text(printed, encoding="utf-8")
+    assert tomllib.loads(printed)["lora"] == {
+        "rank": 2, "alpha": 16.0, "dropout": 0.0, "layers": ["qkv"]
+    }  # fmt: skip
+    again = ["finetune", "classify", "--config", str(config)]
+    assert cli.run([*again, "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+    for out, run in (("one", words), ("two", again), ("other", [*again, "--seed", "1"])):
+        assert cli.run([*run, "--out", str(tmp_path / out)]) == 0
+    one, two, other = (
+        (tmp_path / out / "model.safetensors").read_bytes() for out in ("one", "two", "other")
+    )
+    assert one == two != other
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "options.toml: no such file"),
+        ("epoch = 3", 'Unknown option: "[epoch]" from {path}. Did you mean --epochs?'),
+        ("epochs = ", "options.toml: not valid TOML"),
+        ('epochs = "many"', "Invalid value for [epochs] from {path}: unable to convert"),
+    ],
+)
+def test_invalid_files_of_options_are_rejected(
+    content: str | None, message: str, tmp_path: Path, capsys: Captured
+) -> None:
+    path = tmp_path / "options.toml"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    assert cli.run(["finetune", "classify", *MODEL_AND_FILES, "--config", str(path)]) == 2
+    assert message.format(path=path) in capsys.readouterr().err
+    assert cli.run(["info", "--help"]) == 0  # the file is only read for its own command

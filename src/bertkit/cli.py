@@ -6,6 +6,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from cyclopts import (
     App,
@@ -54,7 +56,8 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stdin = io.TextIOWrapper(io.BytesIO())
     try:
         check_replaced(arguments)
-        words = _with_task([STDIN if word == "-" else word for word in arguments])
+        words, app.config = _with_config([STDIN if word == "-" else word for word in arguments])
+        words = _with_task(words)
         if "TORCHELASTIC_RUN_ID" in os.environ and words[:1] != ["pretrain"]:
             raise ConfigError("only `bertkit pretrain` runs under torchrun; start it without")
         app(words, exit_on_error=False, print_error=False, result_action="return_value")
@@ -83,6 +86,24 @@ def _run(arguments: Sequence[str]) -> int:
         write_line(f"bertkit: {where}{error.strerror or error}")
         return 2
     return 0
+
+
+def _with_config(words: list[str]) -> tuple[list[str], list[Any]]:
+    """Return the words without `--config FILE`, and the options of the file.
+
+    Raises:
+        ConfigError: If the file is missing or malformed.
+    """
+    if "--config" not in words[:-1]:
+        return words, []
+    from cyclopts.config import Dict
+
+    from bertkit.config import read_toml
+
+    place = words.index("--config")
+    path = words[place + 1]
+    options = Dict(read_toml(Path(path)), use_commands_as_keys=False, source=path)
+    return words[:place] + words[place + 2 :], [options]
 
 
 def _is_task(name: str) -> bool:

@@ -13,10 +13,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+import tomli_w
 from cyclopts import Group, Parameter
 from docstring_parser import parse
 
-from bertkit.config import Settings, decode, explained
+from bertkit.config import Settings, decode, explained, plain, without_none
 from bertkit.console import STDIN, print_json, print_table
 from bertkit.errors import ConfigError
 
@@ -44,6 +45,8 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     }
     positional = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
     tabular = JSON not in parameters and _has_names(hints.get("return"))
+    variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters.values())
+    added = [_JSON_OPTION] * tabular + [_PRINT_CONFIG_OPTION] * (not variadic)
 
     def convert(name: str, value: Any) -> Any:
         """Check and convert a parsed value to what the function expects."""
@@ -56,16 +59,21 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> None:
         as_json = options.pop(JSON, False) if tabular else False
+        print_config = options.pop(PRINT_CONFIG, False)
         named = [
             None if name in PIPED and value in (STDIN, [STDIN]) else convert(name, value)
             for name, value in zip(positional, arguments, strict=False)
         ]
         options = {name: convert(name, value) for name, value in options.items()}
+        if print_config:
+            defaults = {name: kind() for name, kind in groups.items() if name not in CHANGES}
+            print(_as_toml(run, defaults | options), end="")
+            return
         result = function(*named, *arguments[len(positional) :], **options)
         print_result(result, as_json=as_json)
 
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*parameters.values(), *([_JSON_OPTION] if tabular else ())]
+        parameters=[*parameters.values(), *added]
     )
     run.__annotations__ = {
         name: _options_of(groups[name], title=TITLES.get(name), changes=name in CHANGES)
@@ -73,8 +81,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         else _option(name, hints[name], parameter.kind, documented)
         for name, parameter in parameters.items()
     }
-    if tabular:
-        run.__annotations__[JSON] = _JSON_OPTION.annotation
+    run.__annotations__ |= {parameter.name: parameter.annotation for parameter in added}
     _check_names([name for name in parameters if name not in groups], groups.values())
     return run
 
@@ -107,6 +114,18 @@ _JSON_OPTION = inspect.Parameter(
     ],
 )
 
+PRINT_CONFIG = "print_config"
+"""Option of commands without a file of settings of their own."""
+
+_PRINT_CONFIG_OPTION = inspect.Parameter(
+    PRINT_CONFIG,
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, Parameter(negative="", help="Print all options as a TOML file for --config.")
+    ],
+)
+
 REPORTED = ("by_label", "confusion")
 """Parts of a result that the command has already printed as tables."""
 
@@ -126,6 +145,18 @@ def print_result(result: Any, *, as_json: bool = True) -> None:
         print_json(result)
     elif isinstance(result, Path | str):
         print(result)
+
+
+def _as_toml(run: Callable[..., None], options: Mapping[str, Any]) -> str:
+    """Return the options of a command as a TOML file, with their defaults."""
+    data: dict[str, Any] = {}
+    for name, parameter in inspect.signature(run).parameters.items():
+        value = options.get(name, parameter.default)
+        if isinstance(value, Settings | Mapping):
+            data |= plain(value) if isinstance(value, Settings) else value
+        elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in (JSON, PRINT_CONFIG):
+            data[name] = value
+    return tomli_w.dumps(without_none(msgspec.to_builtins(data, enc_hook=str)))
 
 
 def _has_names(hint: Any) -> bool:
