@@ -37,7 +37,8 @@ MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
         ),
         (["embed", "m", "t", "--pooling"], "--pooling has no value; `bertkit embed --help`"),
         (["tokenizer", "train", "x", "--out", "y", "--size", "many"], "--size"),
-        (["predict", "m", "--train.steps", "3"], "--train.steps"),
+        (["predict", "m", "--train.steps", "3"], "Unknown option: --train.steps"),
+        (["embed", "m", "--train.steps", "3"], "--train.steps"),
     ],
 )
 def test_words_that_are_not_known(words: list[str], sentence: str, capsys: Captured) -> None:

@@ -71,6 +71,8 @@ def _run(arguments: Sequence[str]) -> int:
                 said = _unknown(error)
             case UnusedCliTokensError() if words[:1] == ["search"]:
                 said = f"search: more than one query ({error}); put the query in quotation marks"
+            case _ if "Dictionary of tokens" in str(error):  # a.b of a command with any option
+                said = f"Unknown option: {next(word for word in words if '.' in word)}"
             case _:
                 said = str(error)
         write_line(f"bertkit: {' '.join(said.split())}")

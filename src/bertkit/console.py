@@ -100,8 +100,8 @@ def asked(prompt: str) -> Iterator[str]:
 
 
 def print_json(data: Any) -> None:
-    """A line of data on stdout."""
-    print(msgspec.json.encode(data).decode())
+    """Print data as a line of JSON. Arrays become lists."""
+    print(msgspec.json.encode(data, enc_hook=lambda array: array.tolist()).decode())
 
 
 def print_table(data: Mapping[str, Any]) -> None:

@@ -33,19 +33,27 @@ def test_predict_runs_a_pipeline(model: Path, capsys: Captured) -> None:
     pair = ["predict", str(model), "a day", "--pair", "a night", "--pipeline", "next-sentence"]
     assert cli.run(pair) == 0
     assert 0.0 < json.loads(capsys.readouterr().out)["next"] < 1.0
+    words = ["predict", str(model), "a day", "--pipeline", "token-embeddings", "--layer", "0"]
+    assert cli.run(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["tokens"]) == len(answer["embeddings"]) == len(answer["offsets"])
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--top", "3"], "--top: not supported by the task of a model; use it with --pipeline"),
-        (["--pipeline", "fill-mask", "--layer", "1"], "--layer: not supported by fill-mask"),
-        (["--pipeline", "fill-gap", "--out", "x"], "--out: not supported by fill-gap; remove it"),
-        (["--pipeline", "fill"], 'Did you mean "fill-gap"?'),
+        (["--top", "3"], "--top: no such option without --pipeline"),
+        (["--fiel", "rows.tsv"], "did you mean 'file'?"),
+        (["--pipeline", "fill-mask", "--layer", "1"], "layer: no such setting"),
+        (["--pipeline", "fill-mask", "--top", "many"], "top: expected `int`, got `str`"),
+        (["--pipeline", "fill-mask", "--pair", "a"], "--pair is not supported by fill-mask"),
+        (["--pipeline", "fill-mask", "--out", "x"], "--out is not supported by --pipeline"),
+        (["--pipeline", "next-sentence"], "1 texts and 0 --pair; use one per text"),
+        (["--pipeline", "fill"], "did you mean 'fill-gap'?"),
     ],
 )
 def test_predict_rejects_options_of_other_pipelines(
-    words: list[str], message: str, capsys: Captured
+    words: list[str], message: str, model: Path, capsys: Captured
 ) -> None:
-    assert cli.run(["predict", "m", "text", *words]) == 2
+    assert cli.run(["predict", str(model), "text", *words]) == 2
     assert message in capsys.readouterr().err

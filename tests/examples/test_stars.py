@@ -159,6 +159,8 @@ def served(run_python: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     tiny_folder(folder, tiny_tokenizer(WORDS), "mlm", **shape)
     results: dict[str, Any] = json.loads(run_python("-c", SERVER, folder).splitlines()[-1])
     results["keywords"] = json.loads(run_python("-c", KEYWORDS, folder, "fine fair. Dire"))
+    command = ["predict", folder, "fine fair. Dire", "--pipeline", "keywords", "--top-k", "3"]
+    results["command"] = json.loads(run_python("-m", "bertkit", *command))
     return results
 
 
@@ -167,6 +169,10 @@ def test_server_has_a_route_of_the_pipeline(served: dict[str, Any]) -> None:
     assert [one["phrase"] for one in first] == [one["phrase"] for one in served["keywords"]]
     assert [one["phrase"] for one in second] == ["fair"]
     assert served["error"]["field"] == "top_k"
+
+
+def test_command_predicts_with_the_pipeline(served: dict[str, Any]) -> None:
+    assert served["command"] == served["keywords"]
 
 
 def test_openapi_describes_the_types_of_the_pipeline(served: dict[str, Any]) -> None:

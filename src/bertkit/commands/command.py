@@ -38,7 +38,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     parameters = {
         name: parameter
         for name, parameter in signature.parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD  # only for Python
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD or name in documented
     }
     groups = {
         name: kind for name in parameters if (kind := _settings_type(hints[name])) is not None
@@ -50,6 +50,8 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
 
     def convert(name: str, value: Any) -> Any:
         """Check and convert a parsed value to what the function expects."""
+        if name not in hints:
+            return value
         if name in groups:
             return _read_settings(groups[name], value, changes=name in CHANGES)
         if type(value) in (int, float):
@@ -73,7 +75,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         print_result(result, as_json=as_json)
 
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*parameters.values(), *added]
+        parameters=sorted([*parameters.values(), *added], key=lambda parameter: parameter.kind)
     )
     run.__annotations__ = {
         name: _options_of(groups[name], title=TITLES.get(name), changes=name in CHANGES)
@@ -149,8 +151,9 @@ def print_result(result: Any, *, as_json: bool = True) -> None:
 
 def _as_toml(run: Callable[..., None], options: Mapping[str, Any]) -> str:
     """Return the options of a command as a TOML file, with their defaults."""
-    data: dict[str, Any] = {}
-    for name, parameter in inspect.signature(run).parameters.items():
+    parameters = inspect.signature(run).parameters
+    data = {name: value for name, value in options.items() if name not in parameters}
+    for name, parameter in parameters.items():
         value = options.get(name, parameter.default)
         if isinstance(value, Settings | Mapping):
             data |= plain(value) if isinstance(value, Settings) else value
@@ -231,6 +234,8 @@ def _nested_settings(kind: type[Settings]) -> dict[str, Settings]:
 
 def _option(name: str, hint: Any, kind: Any, documented: set[str]) -> Any:
     """Return the type of an option for the parser; parameters only for Python are not parsed."""
+    if kind is inspect.Parameter.VAR_KEYWORD:
+        return hint
     parsed = _parsed_type(hint)
     if kind is inspect.Parameter.KEYWORD_ONLY:
         if name not in documented or parsed is None:

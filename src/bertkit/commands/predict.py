@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, get_origin
+
+from cyclopts import Parameter
 
 from bertkit.checkpoint.formats import LoadSettings, open_format
-from bertkit.config import Count
+from bertkit.config import decode, override
 from bertkit.console import lines, say
 from bertkit.data.paths import is_table
-from bertkit.errors import ConfigError
+from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.nn.precision import Inference
 from bertkit.recipes.predict_file import (
     Row,
@@ -24,16 +26,8 @@ from bertkit.recipes.predict_file import (
 from bertkit.tasks.task import Reading
 from bertkit.text.long_texts import Long
 
-PipelineName = Literal["fill-mask", "fill-gap", "next-sentence", "token-embeddings"]
-
-OPTIONS: dict[str | None, tuple[str, ...]] = {
-    "fill-mask": ("top",),
-    "fill-gap": ("top",),
-    "next-sentence": ("pair", "long"),
-    "token-embeddings": ("layer", "long"),
-    None: ("file", "out", "task", "pair", "long"),
-}
-"""Options that each pipeline supports, and the task of a model."""
+OPTIONS = ("pair", "file", "out", "task", "pipeline", "text-column", "pair-column", "separator")
+"""Options that are suggested for unknown ones."""
 
 
 def predict(
@@ -45,9 +39,7 @@ def predict(
     file: Path | None = None,
     out: Path | None = None,
     task: str | None = None,
-    pipeline: PipelineName | None = None,
-    top: Count | None = None,
-    layer: int | None = None,
+    pipeline: str | None = None,
     text_column: str | None = None,
     pair_column: str | None = None,
     header: bool = True,
@@ -55,6 +47,7 @@ def predict(
     long: Long | None = None,
     precision: Inference = "fp32",
     device: str = "auto",
+    **options: Annotated[str, Parameter(show=False)],
 ) -> Iterator[Any]:
     """Predict with a fine-tuned model, fill masks, or embed tokens.
 
@@ -68,9 +61,9 @@ def predict(
         task: module:Class, for a task from outside the package.
         pipeline: Pipeline to run instead of the task of the model: fill-mask (tokens for each
             [MASK]), fill-gap (words for ___, with an ELMo), next-sentence (probability that the
-            pair follows the text), or token-embeddings.
-        top: Number of candidates of fill-mask and fill-gap. Default: 10.
-        layer: Layer of token-embeddings. 0 is the embedding layer. Default: the last layer.
+            pair follows the text), token-embeddings, or a pipeline of an extension. Its options
+            can be set: --top 3 of fill-mask and fill-gap, --layer 0 of token-embeddings.
+        options: Options of the pipeline.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
         header: With --file: whether the first line contains the names of the columns.
@@ -93,13 +86,16 @@ def predict(
     for one in text or ():
         if is_table(one):
             raise ConfigError(f"{one}: a file, not a text; pass it with --file")
-    given = {"file": file, "out": out, "task": task, "pair": pair}
-    options = {"top": top, "layer": layer, "long": long}
-    _check_options(pipeline, given | options)
     if pipeline is not None:
-        options = {name: value for name, value in options.items() if value is not None}
-        yield from _run_pipeline(pipeline, model, text, pair, options, precision, device)
+        for name, value in {"file": file, "out": out, "task": task}.items():
+            if value is not None:
+                raise ConfigError(f"--{name} is not supported by --pipeline; remove it")
+        yield from _run_pipeline(pipeline, model, text, pair, long, options, precision, device)
         return
+    for name in options:
+        raise ConfigError(
+            f"--{name}: no such option without --pipeline; {did_you_mean(name, OPTIONS)}"
+        )
     if out is not None:
         check_out(out)
     answer = open_format(model).load_predictor(LoadSettings(precision, device, task))
@@ -119,40 +115,43 @@ def predict(
         say(f"{out}: {write_answers(out, answered, columns):,} rows")
 
 
-def _check_options(pipeline: PipelineName | None, given: dict[str, Any]) -> None:
-    """Raise ConfigError for an option that the pipeline does not support."""
-    for name, value in given.items():
-        if value is not None and name not in OPTIONS[pipeline]:
-            supporting = ", ".join(key for key in OPTIONS if key and name in OPTIONS[key])
-            remedy = f"use it with --pipeline {supporting}" if supporting else "remove it"
-            what = pipeline or "the task of a model"
-            raise ConfigError(f"--{name}: not supported by {what}; {remedy}")
-
-
 def _run_pipeline(
-    name: PipelineName,
+    name: str,
     model: str,
     text: list[str] | None,
     pair: list[str] | None,
-    options: dict[str, Any],
+    long: Long | None,
+    options: dict[str, str],
     precision: Inference,
     device: str,
 ) -> Iterator[Any]:
-    """Yield the predictions of a pipeline."""
+    """Yield the predictions of a pipeline.
+
+    Raises:
+        ConfigError: If an option is not supported, or the pipeline does not predict from texts.
+        DataError: If the number of texts and pairs differs, or a text is invalid.
+    """
     from bertkit.pipelines import pipeline  # imports torch
     from bertkit.pipelines.base import batched
     from bertkit.tasks.inference import STREAM_ITEMS
 
     run: Any = pipeline(name, model, precision=precision, device=device)
-    if name == "next-sentence":
-        yield from run(text or list(lines()), pair or [], **options)
-    elif name == "token-embeddings":
-        for part in batched(text or lines(), STREAM_ITEMS):
-            for answer in run(part, **options):
-                yield {
-                    "tokens": answer.tokens,
-                    "offsets": answer.offsets.tolist(),
-                    "embeddings": answer.embeddings.tolist(),
-                }
-    else:
-        yield from run(text or list(lines()), **options)
+    item, kind = getattr(run, "item", None), getattr(run, "options", None)
+    is_pair = get_origin(item) is tuple
+    if kind is None or not (item is str or is_pair):
+        raise ConfigError(f"--pipeline {name}: not supported by `bertkit predict`")
+    if pair and not is_pair:
+        raise ConfigError(f"--pair is not supported by {name}; remove it")
+    settings = [(option.replace("-", "_"), value) for option, value in options.items()]
+    chosen = decode(kind, override({}, settings))
+    keywords = {field: getattr(chosen, field) for field in chosen.__struct_fields__}
+    if long is not None:
+        keywords["long"] = long
+    items: Iterable[Any] = text or lines()
+    if is_pair:
+        first, second = list(items), pair or []
+        if len(first) != len(second):
+            raise DataError(f"{len(first):,} texts and {len(second):,} --pair; use one per text")
+        items = zip(first, second, strict=True)
+    for part in batched(items, STREAM_ITEMS):
+        yield from run.run(run.prepare(part, **keywords))

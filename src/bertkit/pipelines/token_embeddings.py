@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
+from bertkit.config import Settings
 from bertkit.data.given import several
 from bertkit.engine.engine import Engine, Forward
 from bertkit.engine.word_states import layer_states
@@ -37,8 +38,17 @@ class TokenEmbeddings:
     truncated: bool
 
 
+class LayerOptions(Settings, frozen=True):
+    """Options of `EmbedTokens`."""
+
+    layer: int = -1
+    """Layer: 0 is the embedding layer, -1 the last layer."""
+
+
 class EmbedTokens(ModelPipeline):
     """Texts -> the hidden states of their tokens (`TokenEmbeddings`)."""
+
+    options = LayerOptions
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         """Raises: ConfigError if the model is not a Transformer."""
