@@ -20,7 +20,7 @@ from bertkit.errors import ConfigError
 GROUP = "bertkit.extensions"
 """Group of the entry points of packages."""
 
-OWN = ("generation", "classic", "serving", "search", "export", "cleaning")
+OWN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo")
 """Extensions that are part of bertkit, in `bertkit.extensions`."""
 
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from bertkit.errors import ConfigError
+from bertkit.extensions.demo.demo_report import DemoReport, MaskedWord
 from bertkit.extensions.generation.decode_view import Beam, DecoderSteps
 from bertkit.extensions.generation.pages import StepsPage
 from bertkit.pipelines import Candidate
-from bertkit.recipes.demo_report import DemoReport, MaskedWord
 from bertkit.recipes.error_report import MistakeRow, PairCell
 from bertkit.tasks.task import ErrorRecord
 from bertkit.view.arrays import coded

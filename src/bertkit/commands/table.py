@@ -35,7 +35,7 @@ COMMANDS = {
     "edit prune": "recipes.prune:prune",
     "edit positions": "recipes.extend:extend_positions",
     "vectors": "extensions.classic.train_vectors:train_vectors",
-    "demo": "recipes.demo:demo",
+    "demo": "extensions.demo.demo:demo",
     "evaluate": "recipes.evaluate:evaluate",
     "evaluate retrieval": "extensions.search.evaluation:evaluate_retrieval",
     "evaluate likelihood": "extensions.generation.likelihood:evaluate_likelihood",

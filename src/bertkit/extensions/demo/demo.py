@@ -24,10 +24,10 @@ from bertkit.data.readers import documents as read_documents
 from bertkit.data.sentences import split
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
+from bertkit.extensions.demo.demo_report import DemoReport, MaskedWord, write_demo
 from bertkit.families import BERT
 from bertkit.models.model import build
 from bertkit.pipelines import MaskAnswer, pipeline
-from bertkit.recipes.demo_report import DemoReport, MaskedWord, write_demo
 from bertkit.recipes.experiment import experiment
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain

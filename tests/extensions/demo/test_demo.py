@@ -10,9 +10,9 @@ from tests.factories import tiny_tokenizer
 
 import bertkit
 from bertkit.errors import ConfigError, DataError
-from bertkit.recipes import demo as recipe
-from bertkit.recipes.demo import demo
-from bertkit.recipes.demo_report import DemoReport
+from bertkit.extensions.demo import demo as recipe
+from bertkit.extensions.demo.demo import demo
+from bertkit.extensions.demo.demo_report import DemoReport
 from bertkit.recipes.prepare import prepare
 
 
