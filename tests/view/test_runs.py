@@ -164,6 +164,9 @@ def test_settings_that_differ_are_in_a_table(tmp_path: Path) -> None:
     assert different_settings(records[:1]) == {}
     other = {"settings": {"epochs": 3}, "task": "tag"}
     assert different_settings([records[0], other])["epochs"] == ["", "3"]
+    architectures = [{"layers": 1, "heads": 2}, {"layers": 2, "recurrent": {"cell": "lstm"}}]
+    configs = [{"config": {"model": model, "family": str(model)}} for model in architectures]
+    assert list(different_settings(configs)) == ["family"]
     assert "train.learning_rate" in shown(runs)
     assert "train.learning_rate" not in shown(runs[:1])
 

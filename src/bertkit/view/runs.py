@@ -121,12 +121,18 @@ def read_run(folder: Path, name: str | None = None) -> RunView:
 
 
 def different_settings(records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Of each setting that is not the same in all, its values; "" where one has none."""
+    """Return the values of each setting that differs between runs; "" for missing values.
+
+    Models of different architectures have few settings in common. Their settings are omitted.
+    """
     flats = [
         {path.removeprefix("config.").removeprefix("settings."): v for path, v in flat(one).items()}
         for one in map(_with_sources, records)
     ]
     paths = dict.fromkeys(path for one in flats for path in one if not HASH.search(path))
+    groups = [{path.split(".")[1] for path in one if path.startswith("model.")} for one in flats]
+    if any(group != groups[0] for group in groups):
+        paths = {path: None for path in paths if not path.startswith(("model.", "decoder."))}
     values = {path: [_words(one.get(path)) for one in flats] for path in paths}
     return {path: row for path, row in values.items() if len(set(row)) > 1}
 
