@@ -1,4 +1,4 @@
-"""Figures of the course agree with the text beside them."""
+"""Figures of the course agree with the text next to them."""
 
 from __future__ import annotations
 
@@ -6,46 +6,39 @@ import re
 from pathlib import Path
 
 CHAPTER = Path(__file__).parents[2] / "docs" / "course" / "03-one-vector.md"
-MODELS = ["LSTM", "LSTM + attention", "Transformer"]
+MODELS = ["lstm", "lstm-attention", "transformer"]
 
 
 def curves() -> list[list[float]]:
     """Return the scores of each model by length, from the coordinates of the figure."""
     figure = CHAPTER.with_suffix(".svg").read_text(encoding="utf-8")
     (low, high) = (
-        float(re.search(rf'y="([\d.]+)"[^>]*>{re.escape(value)}</text>', figure)[1])  # type: ignore[index]
-        for value in ("0.2", "1.0")
+        float(re.search(rf'y="([\d.]+)"[^>]*>{value}</text>', figure)[1])  # type: ignore[index]
+        for value in (40, 100)
     )
     lines = re.findall(r'<path class="line c\d" d="M([^h"]+)"/>', figure)
     points = [[float(point.split()[1]) for point in line.split("L")] for line in lines]
-    return [[0.2 + 0.8 * (low - y) / (low - high) for y in line] for line in points]
+    return [[40 + 60 * (low - y) / (low - high) for y in line] for line in points]
 
 
 def test_table_of_chapter_three_matches_its_figure() -> None:
     page = CHAPTER.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([\d–]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    rows = re.findall(r"^\| ([\d-]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
     figure = CHAPTER.with_suffix(".svg").read_text(encoding="utf-8")
     assert [name for name in re.findall(">([^<]+)</text>", figure) if name in MODELS] == MODELS
-    assert all(f">{name}</text>" in figure for name, *_ in rows)
-    table = [[float(row[place]) for row in rows] for place in (1, 2, 3)]
+    table = [[float(row[column]) for row in rows] for column in (1, 2, 3)]
     for shown, line in zip(table, curves(), strict=True):
-        assert [round(abs(a - b), 1) for a, b in zip(shown, line, strict=True)] == [0] * len(rows)
+        assert all(abs(a - b) < 0.2 for a, b in zip(shown, line, strict=True))
 
 
 def test_text_of_chapter_three_names_the_order_of_the_curves() -> None:
     page = " ".join(CHAPTER.read_text(encoding="utf-8").split())
     lstm, attention, transformer = curves()
     assert "Up to 10 letters, only the LSTM without attention makes errors" in page
-    assert lstm[1] < 0.95
-    assert min(attention[1], transformer[1]) > 0.99
+    assert lstm[1] < 95
+    assert min(attention[1], transformer[1]) > 99
     assert (
         "From 11 letters on, the LSTM with attention is best and the Transformer is worst" in page
     )
-    for place in (2, 3, 4):
-        assert attention[place] > lstm[place] > transformer[place]
-
-
-def test_axis_of_chapter_three_counts_letters() -> None:
-    figure = CHAPTER.with_suffix(".svg").read_text(encoding="utf-8")
-    assert "letters in the source" in figure
-    assert "words" not in figure
+    for group in (2, 3, 4):
+        assert attention[group] > lstm[group] > transformer[group]

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.config import override
 from bertkit.errors import BertkitError, CheckpointError, DataError
-from bertkit.extensions.generation.bleu import evaluate_translation
+from bertkit.extensions.generation.bleu import TranslationScore, evaluate_translation
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.prepare_pairs import prepare_pairs
 from bertkit.recipes.average import average
@@ -180,6 +180,34 @@ def test_what_cannot_be_learned(
     with pytest.raises(BertkitError, match=message):
         pretrain(override(SETTINGS, changes), corpus=place / "pairs", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_bleu_by_length_is_the_bleu_of_each_group(
+    run: tuple[Path, dict[str, float]], place: Path, tmp_path: Path
+) -> None:
+    sides = [
+        (place / f"train.{name}.txt").read_text(encoding="utf-8").splitlines()[:120]
+        for name in ("de", "en")
+    ]
+    files = [tmp_path / "de.txt", tmp_path / "en.txt"]
+
+    def evaluate(rows: list[tuple[str, str]]) -> TranslationScore:
+        for file, texts in zip(files, zip(*rows, strict=True), strict=True):
+            file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        return evaluate_translation(run[0], *files)
+
+    pairs = list(zip(*sides, strict=True))
+    scores = evaluate(pairs)
+    assert list(scores.bleu_by_length) == ["2", "3", "4", "5", "6"]
+    four = evaluate([pair for pair in pairs if len(pair[0].split()) == 4])
+    assert four.bleu_by_length == {"4": four.bleu} == {"4": scores.bleu_by_length["4"]}
+    assert scores.scores["bleu_4"] == four.bleu
+
+
+def test_evaluation_rejects_empty_files(run: tuple[Path, dict[str, float]], tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(DataError, match="the file is empty"):
+        evaluate_translation(run[0], tmp_path / "empty.txt", tmp_path / "empty.txt")
 
 
 def test_references_of_another_length(run: tuple[Path, dict[str, float]], place: Path) -> None:

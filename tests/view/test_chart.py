@@ -159,23 +159,6 @@ def test_a_chart_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert "var(" not in text  # colors of a page, which a file has not
 
 
-def test_marks_stand_below_their_places_and_round_numbers_do_not() -> None:
-    line = [(3.0, 1.0), (8.0, 2.0), (13.0, 3.0)]
-    marks = {3.0: ["1-5", "12"], 8.0: ["6-10", "40"], 13.0: ["11-15", "7"]}
-    svg = ET.fromstring(curves({"a": line}, x="words", y="score", marks=marks))
-    texts = {
-        text.text: (float(text.attrib["x"]), float(text.attrib["y"])) for text in svg.iter("text")
-    }
-    for (x, _), words in zip(points(ET.tostring(svg).decode(), "c0"), marks.values(), strict=False):
-        upper, lower = (texts[word] for word in words)
-        assert upper[0] == lower[0] == pytest.approx(x)
-        assert (
-            HEIGHT - BOTTOM < upper[1] < lower[1] < texts["words"][1] < float(svg.attrib["height"])
-        )
-    assert "4" not in texts
-    assert "4" in curves({"a": line}, x="words", y="score")  # the control
-
-
 def test_a_heat_map_has_a_square_for_each_number() -> None:
     cells = [[0.0, 0.25, 1.0], [0.5, 0.5, 0.0]]
     svg = ET.fromstring(

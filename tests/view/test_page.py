@@ -127,14 +127,6 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "figures": [Figure(text, text, parts)],
         },
         "errors.html": errors(text),
-        "compare_translation.html": {
-            **scores,
-            "pairs": {"train": 3, "dev": 3},
-            "origin": {"train": text, "dev": text},
-            "dev_in_train": 1,
-            "tokens": {"source": 3.0, "target": 3.0},
-            "lengths": table(text),
-        },
         "contexts.html": {
             "word": text,
             "layer": text,

@@ -46,7 +46,6 @@ COMMANDS = {
     "evaluate translation": "extensions.generation.bleu:evaluate_translation",
     "evaluate words": "extensions.classic.evaluate_words:evaluate_words",
     "experiment": "recipes.experiment:experiment",
-    "compare translation": "extensions.generation.compare_translation:compare_translation",
     "probe": "extensions.classic.probe:probe",
     "runs": "recipes.runs:runs",
     "info": "recipes.info:info",
@@ -72,7 +71,7 @@ COMMANDS = {
 SECTIONS = {
     "Prepare data": "tokenizer clean prepare",
     "Train": "pretrain finetune distill augment edit vectors demo",
-    "Evaluate and inspect": "evaluate experiment compare probe runs info view",
+    "Evaluate and inspect": "evaluate experiment probe runs info view",
     "Use": "predict generate chat embed index search mine serve export push",
 }
 """Sections of `bertkit --help`, with their commands."""
@@ -80,7 +79,6 @@ SECTIONS = {
 GROUPS = {
     "tokenizer": "Train a tokenizer, or add words to the tokenizer of a model.",
     "edit": "Average checkpoints, prune a model, or extend its positions.",
-    "compare": "Compare translation models.",
     "finetune": "Fine-tune a model on labeled examples, for one of several tasks.",
 }
 """Summaries of names that only have commands below them."""
@@ -104,6 +102,8 @@ REPLACED = {
     "align": "view align",
     "contexts": "view contexts",
     "inspect": "info CORPUS",
+    "compare translation": "experiment translation",
+    "compare": "experiment transfer",
     "families": "info",
     "prune": "edit prune",
     "extend-positions": "edit positions",

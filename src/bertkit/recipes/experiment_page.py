@@ -36,16 +36,19 @@ def write_experiment_page(out: Path, record: Mapping[str, Any]) -> None:
 
 
 def _charts(result: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a chart per score that is compared: on dev, and on the test set if there is one."""
+    """Return charts of the scores that are compared: on dev, and on the test set if there is one.
+
+    If the test set does not have the score, the first score on the test set is shown.
+    """
     charts = {}
     result = {name: row for name, row in result.items() if "best" in row}
     for metric in dict.fromkeys(row["metric"] for row in result.values()):
-        for score, split in ((metric, "dev"), (TEST_PREFIX + metric.removeprefix("best_"), "test")):
-            scores = {
-                name or "runs": row[score]
-                for name, row in result.items()
-                if row["metric"] == metric and score in row
-            }
+        rows = {name: row for name, row in result.items() if row["metric"] == metric}
+        expected = TEST_PREFIX + metric.removeprefix("best_")
+        tests = [score for row in rows.values() for score in row if score.startswith(TEST_PREFIX)]
+        test = expected if expected in tests else next(iter(tests), expected)
+        for score, split in ((metric, "dev"), (test, "test")):
+            scores = {name or "runs": row[score] for name, row in rows.items() if score in row}
             if scores:
-                charts[f"{metric} on {split}"] = score_bars(scores, score)
+                charts[f"{score.removeprefix(TEST_PREFIX)} on {split}"] = score_bars(scores, score)
     return charts

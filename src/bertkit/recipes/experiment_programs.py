@@ -22,8 +22,9 @@ from bertkit.recipes.final_test import read_test, score_test
 from bertkit.recipes.finetune import Finetune, finetune, grouped
 from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.pretrain_config import config_class, read_config
+from bertkit.recipes.pretrain_config import PretrainConfig, TestScorer, config_class, read_config
 from bertkit.recipes.run_file import read_run_file
+from bertkit.storage import read_json, sha256, write_json
 from bertkit.tasks.examples import Examples, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task
@@ -63,15 +64,17 @@ class SharedExamples:
         """
         for name in ("train", "dev"):
             _required(settings, name)
-        files: list[Any] = [settings.get(name) for name in FILES]
-        if self.data is not None:
-            files = [self.data / file if isinstance(file, str | Path) else file for file in files]
+        files = [self.locate(settings.get(name)) for name in FILES]
         names = (file if isinstance(file, str | Path | float) else id(file) for file in files)
         key = (task, repr(options), repr(reading), seed, *names)
         if key not in self._read:
             train, dev, test = files
             self._read[key] = take_rows(task, train, dev, test, reading, options=options, seed=seed)
         return self._read[key]
+
+    def locate(self, file: Any) -> Any:
+        """Return the path of a file; rows in memory are unchanged."""
+        return self.data / file if self.data and isinstance(file, str | Path) else file
 
 
 @dataclass(frozen=True)
@@ -155,11 +158,13 @@ class PretrainingProgram:
         settings: Settings of the run file.
         corpus: Directory or address of the corpus.
         seeds: Seeds of the runs.
+        test: Name and hash of the test set, and the function that scores a run on it.
     """
 
     settings: Mapping[str, Any]
     corpus: str
     seeds: range
+    test: tuple[Mapping[str, str], TestScorer] | None
     metric: None = None
 
     def run(self, seed: int, out: Path) -> tuple[str, Scores]:
@@ -177,8 +182,15 @@ class PretrainingProgram:
         """Keep the weights, which are the result of a pretraining."""
 
     def score_test(self, folder: Path, num_candidates: int) -> Scores:
-        """Return no scores: pretraining has no test set."""
-        return {}
+        """Score a run on the test set, once; a different test set is scored again."""
+        if self.test is not None:
+            record, score = self.test
+            path = folder / TEST
+            stored = read_json(path, CheckpointError, "delete it") if path.exists() else None
+            if not isinstance(stored, dict) or stored.get("sha256") != record["sha256"]:
+                with quietly():
+                    write_json(path, {**record, "scores": score(folder)})
+        return read_test(folder)
 
 
 Program = FinetuningProgram | PretrainingProgram
@@ -199,7 +211,7 @@ def open_program(
         case "distill":
             return _distillation(settings, seeds, examples)
         case _:
-            return _pretraining(settings, seeds)
+            return _pretraining(settings, seeds, examples)
 
 
 def _finetuning(
@@ -239,16 +251,32 @@ def _distillation(
     return _checked(distill, {**arguments, **keywords}, task, options, data, training, seeds)
 
 
-def _pretraining(settings: Mapping[str, Any], seeds: int) -> PretrainingProgram:
-    """Return a pretraining with `config`, `corpus`, and settings of run files."""
+def _pretraining(
+    settings: Mapping[str, Any], seeds: int, examples: SharedExamples
+) -> PretrainingProgram:
+    """Return a pretraining with `config`, `corpus`, `test`, and settings of run files."""
     corpus = str(_required(settings, "corpus"))
-    changes = {name: v for name, v in settings.items() if name not in ("config", "corpus")}
+    changes = {n: v for n, v in settings.items() if n not in ("config", "corpus", "test")}
     data = merged(read_run_file(settings["config"]) if "config" in settings else {}, changes)
-    first = 0
-    if str(data.get("family")) not in PRETRAININGS:
+    first, test, family = 0, None, str(data.get("family"))
+    if family not in PRETRAININGS:
         text = config_class(data).open_text(corpus)
-        first = read_config(data, text.tokenizer()).train.seed
-    return PretrainingProgram(data, corpus, range(first, first + seeds))
+        config = read_config(data, text.tokenizer())
+        first = config.train.seed
+        if "test" in settings:
+            test = _read_test_set(config, examples.locate(settings["test"]))
+    elif "test" in settings:
+        raise ConfigError(f"test: not supported with family = {family!r}; remove it")
+    return PretrainingProgram(data, corpus, range(first, first + seeds), test)
+
+
+def _read_test_set(config: PretrainConfig, file: Any) -> tuple[Mapping[str, str], TestScorer]:
+    """Return the name and the hash of a test set, and the function that scores a run on it."""
+    if not isinstance(file, str | Path):
+        raise ConfigError(f"test: expected a file, got {type(file).__name__}")
+    with quietly():
+        score = config.read_test(Path(file))
+    return {"file": str(file), "sha256": sha256(Path(file))}, score
 
 
 def _split(

@@ -51,6 +51,9 @@ class Teacher(Settings, frozen=True):
 Sampler = Callable[..., Shuffled[Any]]
 """Function of a text, and of the keywords `documents`, `length` in tokens, and `seed`."""
 
+TestScorer = Callable[[Path], Mapping[str, float]]
+"""Function that returns the scores of a model directory on a test set."""
+
 
 class PretrainConfig(Settings, frozen=True):
     """A complete run file, and what depends on its objective: text, samples, and heads.
@@ -191,6 +194,15 @@ class PretrainConfig(Settings, frozen=True):
         """Pack samples into batches of up to `train.max_batch_tokens` tokens."""
         head = next((head for head in self.heads if head != "mlm"), None)
         return collate(samples, head=head, max_batch_tokens=self.train.max_batch_tokens)
+
+    def read_test(self, file: Path) -> TestScorer:
+        """Read a test set, and return a function that scores a model on it.
+
+        Raises:
+            ConfigError: If the objective has no test scores.
+            DataError: If the file is missing or has an invalid row.
+        """
+        raise ConfigError(f"test: not supported with objective = {self.objective!r}; remove it")
 
 
 OBJECTIVES: Mapping[str, type[PretrainConfig]] = Registry(

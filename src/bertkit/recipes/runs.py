@@ -37,8 +37,8 @@ def runs(
     """Compare runs in a table: settings, steps, tokens, time and scores.
 
     Runs that differ only by their seed are one row, with means and standard deviations. Scores are
-    those of the best epoch on dev and on the test set, or the last scores on held-out text. The
-    settings of fine-tuning runs are not compared with those of pretraining runs.
+    those of the best epoch on dev or the last scores on held-out text, and those on the test set.
+    The settings of fine-tuning runs are not compared with those of pretraining runs.
 
     Args:
         folders: Run directories, or directories that contain runs.
@@ -138,16 +138,17 @@ def _rows(opened: Sequence[RunView], scores: Sequence[Mapping[str, float]]) -> l
 
 
 def _scores(folder: Path, run: RunView) -> dict[str, float]:
-    """Of the best epoch, or the last on held-out text."""
+    """Return the scores of the best epoch, or the last on held-out text, and of the test set."""
+    test = read_test(folder)
     if (folder / SCORES).exists():
-        scores = {**read_scores(folder / SCORES)["dev"], **read_test(folder)}
+        scores = {**read_scores(folder / SCORES)["dev"], **test}
         return {name: value for name, value in scores.items() if name != "epoch"}
     for line in reversed(run.lines):
         if held_out := line.get("held_out"):
             losses = {f"{name}_loss": loss for name, loss in held_out.items()}
             accuracy = line.get("held_out_accuracy", {})
-            return losses | {f"{name}_accuracy": value for name, value in accuracy.items()}
-    return {}
+            return losses | {f"{n}_accuracy": value for n, value in accuracy.items()} | test
+    return test
 
 
 def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[str]]]:

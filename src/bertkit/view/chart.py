@@ -66,15 +66,13 @@ def curves(
     x: str,
     y: str,
     dotted: Sequence[str] = (),
-    marks: Mapping[float, Sequence[str]] | None = None,
     size: tuple[int, int] = (WIDTH, HEIGHT),
     legend: bool = True,
 ) -> Markup:
     """Lines over a common x, each with its name; those in `dotted` have a dot for each point.
 
     A line of one point is drawn only where it is dotted; one that is not drawn keeps its color, so
-    that charts of the same lines agree. `marks` are the lines of text below some x, in place of
-    round numbers.
+    that charts of the same lines agree.
     """
     drawn = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
     every = [point for points in drawn.values() for point in points]
@@ -86,7 +84,7 @@ def curves(
     top = TOP + max((down for _, down in keys.values()), default=10) - 10
     across = _Axis([a for a, _ in every], LEFT, width - RIGHT)
     up = _Axis([b for _, b in every], height - BOTTOM, top)
-    parts = _frame(across, up, x, y, marks, size)
+    parts = _frame(across, up, x, y, size)
     for name, points in drawn.items():
         places = [(across.at(a), up.at(b)) for a, b in points]
         line = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
@@ -99,7 +97,7 @@ def curves(
         if name in dotted:
             parts += [_disc(f"dot {looks[name]}", a, b, 3) for a, b in places]
     room = max((place + 36 + 7 * len(name) for name, (place, _) in keys.items()), default=0.0)
-    return _svg(max(width, math.ceil(room)), height + _lower(marks), f"{y} by {x}", parts)
+    return _svg(max(width, math.ceil(room)), height, f"{y} by {x}", parts)
 
 
 def look(number: int) -> str:
@@ -263,31 +261,17 @@ class _Axis:
         return f"{tick:,.{self.digits}f}"
 
 
-def _lower(marks: Mapping[float, Sequence[str]] | None) -> int:
-    """Room for the lines of the marks behind the first."""
-    return 14 * max((len(words) - 1 for words in (marks or {}).values()), default=0)
-
-
-def _frame(
-    across: _Axis,
-    up: _Axis,
-    x: str,
-    y: str,
-    marks: Mapping[float, Sequence[str]] | None,
-    size: tuple[int, int],
-) -> list[Markup]:
+def _frame(across: _Axis, up: _Axis, x: str, y: str, size: tuple[int, int]) -> list[Markup]:
     right, height = size[0] - RIGHT, size[1]
     base = height - BOTTOM
     parts = [_path("grid", f"M{LEFT} {base}H{right}")]
-    below = marks or {tick: [across.words(tick)] for tick in across.ticks}
-    for tick, words in below.items():
-        for line, text in enumerate(words, 1):
-            parts.append(_text(across.at(tick), base + 14 * line, text, "middle"))
+    for tick in across.ticks:
+        parts.append(_text(across.at(tick), base + 14, across.words(tick), "middle"))
     for tick in up.ticks:
         level = up.at(tick)
         parts.append(_path("grid", f"M{LEFT} {level:.1f}H{right}"))
         parts.append(_text(LEFT - 6, level, up.words(tick), "end"))
-    parts.append(_text((LEFT + right) / 2, height + _lower(marks) - 8, x, "middle"))
+    parts.append(_text((LEFT + right) / 2, height - 8, x, "middle"))
     parts.append(_text(4, 10, y))
     return parts
 

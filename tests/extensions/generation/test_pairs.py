@@ -151,11 +151,11 @@ def test_rows_that_hold_no_pairs(
 def test_texts_come_from_one_place(place: Path, tmp_path: Path) -> None:
     a, b = place / "a.txt", place / "b.txt"
     to: dict[str, Path] = {"tokenizer": place / "v", "out": tmp_path / "p"}
-    with pytest.raises(ConfigError, match="give source= and target=, or file="):
+    with pytest.raises(ConfigError, match="pass source= and target=, or file="):
         prepare_pairs(source=a, **to)
-    with pytest.raises(ConfigError, match="give source= and target=, or file="):
+    with pytest.raises(ConfigError, match="pass source= and target=, or file="):
         prepare_pairs(source=a, target=b, file=a, **to)
-    with pytest.raises(ConfigError, match="go with file="):
+    with pytest.raises(ConfigError, match="require file="):
         prepare_pairs(source=a, target=b, source_column="de", **to)
 
 

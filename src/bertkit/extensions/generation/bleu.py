@@ -1,4 +1,4 @@
-"""How near translations come to those of people."""
+"""BLEU and chrF of translation models."""
 
 from __future__ import annotations
 
@@ -13,23 +13,34 @@ from bertkit.checkpoint.directory import Loaded
 from bertkit.data.readers import read_lines
 from bertkit.errors import BertkitError, DataError
 from bertkit.extensions.generation.decoding import Decoding
+from bertkit.extensions.generation.length_groups import groups_by_length
+from bertkit.extensions.generation.pipeline import Generate
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import pipeline
 
 
 class TranslationScore(msgspec.Struct, frozen=True):
-    """Scores as sacrebleu computes them, which its signatures make comparable."""
+    """Scores of translations, computed by sacrebleu."""
 
     bleu: float
-    """Papineni et al. 2002; 13a tokens, case kept."""
+    """BLEU (Papineni et al. 2002) with 13a tokenization and case."""
     chrf: float
-    """Popović 2015."""
+    """chrF (Popović 2015)."""
+    bleu_by_length: dict[str, float]
+    """BLEU by the number of words of the source, such as `6-10`."""
     signatures: list[str]
+    """Signatures of sacrebleu. Scores with different signatures cannot be compared."""
     sentences: int
+    """Number of translations."""
     cut: int
-    """Translations that have no end, as no room was left."""
+    """Number of translations that reached the maximum length."""
     tokens_per_second: float
-    """Written, with all that belongs to it."""
+    """Number of generated tokens per second."""
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """BLEU, chrF, and BLEU by length, such as `bleu_6-10`."""
+        by_length = {f"bleu_{name}": score for name, score in self.bleu_by_length.items()}
+        return {"bleu": self.bleu, "chrf": self.chrf, **by_length}
 
 
 def evaluate_translation(
@@ -44,49 +55,74 @@ def evaluate_translation(
 ) -> TranslationScore:
     """Compute BLEU and chrF of the translations of a model.
 
-    The scores are computed with sacrebleu.
-
-    Raises: DataError for files of different length.
+    BLEU is also computed for groups of sources with a similar number of words.
 
     Args:
-        model: A translation model's folder or hub id (Marian).
-        source: Text to translate, a sentence a line.
-        reference: Translations by people, line by line.
-        precision: Precision of the computation.
+        model: Model directory or hub id of a translation model.
+        source: Texts to translate, one per line.
+        reference: Reference translations, one per line.
+        precision: Precision of the matrix multiplications.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The scores.
+
+    Raises:
+        BertkitError: If sacrebleu is not installed.
+        DataError: If the files have different numbers of lines.
     """
-    metrics = _metrics()
-    texts, right = read_lines(source), read_lines(reference)
-    if len(texts) != len(right):
+    sacrebleu_metrics()
+    sources, references = read_lines(source), read_lines(reference)
+    if len(sources) != len(references):
         raise DataError(
-            f"{source}, {reference}: {len(texts):,} and {len(right):,} lines; lines that belong "
-            "together stand in the same place"
+            f"{source}, {reference}: {len(sources):,} and {len(references):,} lines; each source "
+            "needs a reference in the same line"
         )
-    writer = pipeline("generate", model, precision=precision, device=device)
-    began = time.perf_counter()
-    answers = [best for best, *_ in writer(texts, decoding)]
-    seconds = time.perf_counter() - began
-    bleu, chrf = (
-        metric.corpus_score([answer.text for answer in answers], [right]).score
-        for metric in metrics
-    )
+    generate = Generate.open(model, precision=precision, device=device)
+    return score_translations(generate, sources, references, decoding)
+
+
+def score_translations(
+    generate: Generate,
+    sources: Sequence[str],
+    references: Sequence[str],
+    decoding: Decoding | Mapping[str, Any] | None = None,
+) -> TranslationScore:
+    """Translate texts and compute the scores of the translations.
+
+    Args:
+        generate: The translation model.
+        sources: Texts to translate.
+        references: Reference translation of each text.
+        decoding: Decoding settings. Default: those of the model.
+    """
+    bleu, chrf = sacrebleu_metrics()
+    start = time.perf_counter()
+    answers = [best for best, *_ in generate(sources, decoding)]
+    seconds = time.perf_counter() - start
+
+    def score(metric: Any, indices: Sequence[int]) -> float:
+        texts, expected = [answers[n].text for n in indices], [references[n] for n in indices]
+        return float(metric.corpus_score(texts, [expected]).score)
+
+    everything = range(len(sources))
     return TranslationScore(
-        bleu,
-        chrf,
-        [f"{metric.get_signature()}" for metric in metrics],
-        len(texts),
+        score(bleu, everything),
+        score(chrf, everything),
+        {group.name: score(bleu, group.indices) for group in groups_by_length(sources)},
+        [f"{metric.get_signature()}" for metric in (bleu, chrf)],
+        len(sources),
         sum(answer.ended == "length" for answer in answers),
         sum(answer.tokens for answer in answers) / seconds,
     )
 
 
-def bleu(texts: Sequence[str], right: Sequence[str]) -> float:
-    """BLEU of translations, 0 to 100. Raises: BertkitError where sacrebleu is not installed."""
-    return float(_metrics()[0].corpus_score(texts, [right]).score)
+def sacrebleu_metrics() -> tuple[Any, Any]:
+    """Return BLEU and chrF.
 
-
-def _metrics() -> tuple[Any, Any]:
-    """BLEU and chrF. Raises: BertkitError where sacrebleu is not installed."""
+    Raises:
+        BertkitError: If sacrebleu is not installed.
+    """
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF

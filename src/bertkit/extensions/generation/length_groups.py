@@ -1,4 +1,4 @@
-"""Texts in groups by how long they are."""
+"""Groups of texts by their number of words."""
 
 from __future__ import annotations
 
@@ -6,45 +6,58 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-MOST, LEAST = 8, 20
-"""Groups, and texts of one."""
+MAX_GROUPS = 8
+"""Maximum number of groups."""
+
+MIN_TEXTS = 20
+"""Minimum number of texts per group."""
 
 
 class LengthGroup(NamedTuple):
-    """Texts of `low` to `high` words, by their places."""
+    """Texts of `low` to `high` words."""
 
     low: int
     high: int
-    places: list[int]
+    indices: list[int]
 
     @property
     def name(self) -> str:
-        return f"{self.low}–{self.high}" if self.low < self.high else str(self.low)
+        """Range of the numbers of words, such as `6-10`."""
+        return f"{self.low}-{self.high}" if self.low < self.high else str(self.low)
 
 
 def groups_by_length(texts: Sequence[str]) -> list[LengthGroup]:
-    """At most `MOST` groups that are equally wide, in words; one of fewer texts than `LEAST` is a
-    part of the next, and the last of the one before."""
+    """Group texts by their number of words.
+
+    The ranges are equally large, for example 1-10, 11-20, and so on. A range with fewer texts than
+    `MIN_TEXTS` is merged with the next one, and the last one with the previous one.
+
+    Args:
+        texts: At least one text.
+
+    Returns:
+        Up to `MAX_GROUPS` groups, by increasing length.
+    """
     lengths = [len(text.split()) for text in texts]
     shortest, longest = min(lengths), max(lengths)
-    width = next(w for w in _round() if (longest - 1) // w - (shortest - 1) // w < MOST)
+    width = next(w for w in _widths() if (longest - 1) // w - (shortest - 1) // w < MAX_GROUPS)
     groups: list[LengthGroup] = []
     low = shortest
     for edge in range((shortest - 1) // width * width + width, longest + width, width):
         high = min(edge, longest)
-        places = [n for n, length in enumerate(lengths) if low <= length <= high]
-        if len(places) >= LEAST:
-            groups.append(LengthGroup(low, high, places))
+        indices = [n for n, length in enumerate(lengths) if low <= length <= high]
+        if len(indices) >= MIN_TEXTS:
+            groups.append(LengthGroup(low, high, indices))
             low = high + 1
         elif high == longest and groups:
-            before = groups.pop()
-            groups.append(LengthGroup(before.low, high, sorted([*before.places, *places])))
+            previous = groups.pop()
+            groups.append(LengthGroup(previous.low, high, sorted([*previous.indices, *indices])))
         elif high == longest:
-            groups.append(LengthGroup(low, high, places))
+            groups.append(LengthGroup(low, high, indices))
     return groups
 
 
-def _round() -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50 and so on."""
+def _widths() -> Iterator[int]:
+    """Yield 1, 2, 5, 10, 20, 50, and so on."""
     for power in itertools.count():
         yield from (10**power, 2 * 10**power, 5 * 10**power)

@@ -13,11 +13,14 @@ from bertkit.data.collate import pack_by_length
 from bertkit.data.corpus import PreparedText
 from bertkit.data.masking import Masking
 from bertkit.data.samples import Ids
+from bertkit.extensions.generation.bleu import sacrebleu_metrics, score_translations
 from bertkit.extensions.generation.blocks import Blocks, pack_blocks
 from bertkit.extensions.generation.corruption import Corrupted, Corruption, Damage
 from bertkit.extensions.generation.pairs import Pairs, PairSamples, pack_pairs, split_pairs
+from bertkit.extensions.generation.pipeline import Generate
+from bertkit.extensions.generation.prepare_pairs import read_pairs
 from bertkit.families import FAMILIES
-from bertkit.recipes.pretrain_config import PretrainConfig, Sampler
+from bertkit.recipes.pretrain_config import PretrainConfig, Sampler, TestScorer
 from bertkit.text.tokenizer import Tokenizer
 
 METHODS = {
@@ -104,6 +107,16 @@ class TranslationConfig(SequenceToSequenceConfig, frozen=True):
 
     def sampler(self, tokenizer: Tokenizer, masking: Masking) -> Sampler:
         return partial(PairSamples, tokenizer=tokenizer, start=self.start(tokenizer))
+
+    def read_test(self, file: Path) -> TestScorer:
+        sacrebleu_metrics()
+        (sources, _), (references, _) = read_pairs(None, None, file)
+
+        def score(folder: Path) -> dict[str, float]:
+            generate = Generate.open(folder, device=self.train.device)
+            return score_translations(generate, sources, references).scores
+
+        return score
 
 
 class DenoisingConfig(SequenceToSequenceConfig, frozen=True):

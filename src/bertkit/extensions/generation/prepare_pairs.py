@@ -69,25 +69,21 @@ def read_pairs(
     file: Path | None,
     source_column: str | None = None,
     target_column: str | None = None,
-    *,
-    prefix: str = "",
 ) -> tuple[Side, Side]:
-    """Both sides of pairs: of two files of lines, or of one of rows.
+    """Read both sides of pairs from two files of lines, or from a file of rows.
 
-    `prefix` is what the names of a command's options begin with.
-    Raises: ConfigError where neither is given, or both; DataError for files of different length and
-    for an empty side, by its line.
+    Raises:
+        ConfigError: If both or neither of them are passed.
+        DataError: If the files have different numbers of lines, or a text is empty.
     """
     if file is not None and source is None and target is None:
         sides = _of_rows(file, source_column, target_column)
     elif source is not None and target is not None and file is None:
         if source_column is not None or target_column is not None:
-            raise ConfigError(f"--source-column, --target-column: go with --{prefix}file")
+            raise ConfigError("--source-column and --target-column require --file")
         sides = _of_lines(source, target)
     else:
-        raise ConfigError(
-            f"give --{prefix}source and --{prefix}target, or --{prefix}file, which holds both"
-        )
+        raise ConfigError("pass --source and --target, or --file")
     for texts, places in sides:
         empty = next((n for n, text in enumerate(texts) if not text.strip()), None)
         if empty is not None:
