@@ -117,6 +117,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, part in (("train", lines[60:]), ("test", lines[:60])):
         (folder / f"{name}.tsv").write_text("\n".join(["source\ttarget", *part]), encoding="utf-8")
     (folder / "text.txt").write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")
+    (folder / "names.tsv").write_text("de\ttarget\n1\t2\n", encoding="utf-8")
     train_vocabulary(
         [folder / "text.txt"], out=folder / "v", kind="unigram", use="translate", size=25
     )
@@ -198,7 +199,7 @@ def test_resume_scores_only_another_test_set(
     ("settings", "error", "message"),
     [
         ({"test": "none.tsv"}, DataError, "none.tsv: no such file"),
-        ({"test": "text.txt"}, DataError, "text.txt: .*source"),
+        ({"test": "names.tsv"}, DataError, "names.tsv: no column 'source'; known: 'de', 'target'"),
         ({"test": 0.1}, ConfigError, "lstm: test: expected a file, got float"),
         (
             {"test": "test.tsv", "config": "elmo-tiny"},

@@ -16,7 +16,7 @@ from bertkit.data.samples import Ids
 from bertkit.extensions.generation.bleu import sacrebleu_metrics, score_translations
 from bertkit.extensions.generation.blocks import Blocks, pack_blocks
 from bertkit.extensions.generation.corruption import Corrupted, Corruption, Damage
-from bertkit.extensions.generation.pairs import Pairs, PairSamples, pack_pairs, split_pairs
+from bertkit.extensions.generation.pairs import SIDES, Pairs, PairSamples, pack_pairs, split_pairs
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.prepare_pairs import read_pairs
 from bertkit.families import FAMILIES
@@ -110,7 +110,7 @@ class TranslationConfig(SequenceToSequenceConfig, frozen=True):
 
     def read_test(self, file: Path) -> TestScorer:
         sacrebleu_metrics()
-        (sources, _), (references, _) = read_pairs(None, None, file)
+        (sources, _), (references, _) = read_pairs(None, None, file, *SIDES)
 
         def score(folder: Path) -> dict[str, float]:
             generate = Generate.open(folder, device=self.train.device)
