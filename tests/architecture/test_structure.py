@@ -23,7 +23,7 @@ FOLDER = "extensions."
 
 CEILINGS = {
     "code lines of the core": 22_154,
-    "code lines": 36_936,
+    "code lines": 36_408,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }
