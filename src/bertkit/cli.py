@@ -30,7 +30,8 @@ LASTING = ("pretrain", "serve")
 
 app = App(
     name="bertkit",
-    help="From raw text to a BERT in service. Results go to stdout, messages to stderr.",
+    help="From raw text to a BERT in service. Results go to stdout, messages to stderr.\n\n"
+    "With --print-config a command prints its options as TOML; with --config FILE it reads them.",
     version=__version__,
     help_on_error=False,
     default_parameter=Parameter(negative_iterable=()),

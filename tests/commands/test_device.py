@@ -88,7 +88,8 @@ LINES = {
     "embed": "{0}/model text",
     "index": "{0}/docs.jsonl --model {0}/model --store {0}/other",
     "search": "{0}/store day",
-    "mine": "{0}/store --queries {0}/queries.jsonl --judgments {0}/judgments.tsv --out {0}/m.jsonl",
+    "prepare negatives": "{0}/store --queries {0}/queries.jsonl --judgments {0}/judgments.tsv "
+    "--out {0}/m.jsonl",
     "view explain": "{0}/model day --out {0}/page.html",
     "view align": "{0}/gpt day",
     "view contexts": "day {0}/text.txt --model {0}/model --out {0}/contexts",

@@ -44,7 +44,10 @@ def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Cap
     assert cli.run(["evaluate", "retrieval", str(store), *asked]) == 0
     assert json.loads(capsys.readouterr().out)["ndcg@10"] == 1.0
     out = tmp_path / "rows.jsonl"
-    assert cli.run(["mine", str(store), *asked, "--out", str(out), "--negatives", "2"]) == 0
+    assert (
+        cli.run(["prepare", "negatives", str(store), *asked, "--out", str(out), "--negatives", "2"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out) == {"queries": 1, "rows": 1}
     assert set(json.loads(out.read_text())) == {"anchor", "positive", "negative1", "negative2"}
 

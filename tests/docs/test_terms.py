@@ -26,7 +26,7 @@ IN_HELP = {
     "finetune classify": "early stopping|gradient accumulation|gradient clipping|mixed precision|"
     "fp16|max_length|GPU|LoRA|random seed|weight decay|experiment tracker|warmup|frozen layers|"
     "imbalanced|class weights|few-shot",
-    "mine": "hard negatives",
+    "prepare negatives": "hard negatives",
     "finetune respond": "cross-encoder",
     "push": "hugging face hub|commit message|private",
 }

@@ -117,15 +117,14 @@ _JSON_OPTION = inspect.Parameter(
 )
 
 PRINT_CONFIG = "print_config"
-"""Option of commands without a file of settings of their own."""
+"""Option of commands that do not have a file of settings of their own: print the options as TOML.
+"""
 
 _PRINT_CONFIG_OPTION = inspect.Parameter(
     PRINT_CONFIG,
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
-    annotation=Annotated[
-        bool, Parameter(negative="", help="Print all options as a TOML file for --config.")
-    ],
+    annotation=Annotated[bool, Parameter(negative="", show=False)],
 )
 
 REPORTED = ("by_label", "confusion")

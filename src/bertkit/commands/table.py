@@ -18,6 +18,7 @@ COMMANDS = {
     "clean": "extensions.cleaning.clean:clean",
     "prepare": "recipes.prepare:prepare",
     "prepare pairs": "extensions.generation.prepare_pairs:prepare_pairs",
+    "prepare negatives": "extensions.search.evaluation:mine",
     "pretrain": "commands.pretrain:pretrain",
     "finetune classify": "tasks.classify:Classify",
     "finetune tag": "tasks.tag:Tag",
@@ -59,7 +60,6 @@ COMMANDS = {
     "embed": "recipes.embed:embed_texts",
     "index": "extensions.search.index:index",
     "search": "extensions.search.search:search",
-    "mine": "extensions.search.evaluation:mine",
     "serve": "extensions.serving.commands:serve",
     "export": "extensions.export.export:export",
     "export int8": "extensions.export.quantize:quantize",
@@ -72,7 +72,7 @@ SECTIONS = {
     "Prepare data": "tokenizer clean prepare",
     "Train": "pretrain finetune distill augment edit vectors demo",
     "Evaluate and inspect": "evaluate experiment probe runs info view",
-    "Use": "predict generate chat embed index search mine serve export push",
+    "Use": "predict generate chat embed index search serve export push",
 }
 """Sections of `bertkit --help`, with their commands."""
 
@@ -88,6 +88,7 @@ REPLACED = {
     "vocab extend": "tokenizer extend",
     "adapt": "pretrain --start",
     "glue": "experiment glue",
+    "mine": "prepare negatives",
     "finetune elmo": "finetune tag --model ELMO",
     "average": "edit average",
     "quantize": "export int8",
