@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.stats import chisquare
 from tests.factories import tiny_model
 from torch import Tensor
 
@@ -22,10 +19,8 @@ from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.generate import (
     GeneratedRow,
     Writing,
-    draw,
     generate,
     guess,
-    uniform,
 )
 from bertkit.extensions.generation.stepper import Request, Stepper, stepper_of
 from bertkit.models.model import Model
@@ -204,46 +199,6 @@ def test_new_tokens_that_do_not_stay_leave_no_trace(stepper: Stepper) -> None:
     longer = [np.append(one.prompt, ids) for one, ids in zip(asked, read, strict=True)]
     _, expected = stepper.start([Request(ids) for ids in longer])
     torch.testing.assert_close(logits[:, -1], expected, atol=2e-5, rtol=1e-4)
-
-
-@given(
-    logits=st.lists(st.floats(-4, 4), min_size=2, max_size=9),
-    temperature=st.floats(0.3, 2.0),
-    top_k=st.none() | st.integers(1, 9),
-    top_p=st.floats(0.1, 1.0),
-    min_p=st.floats(0.0, 0.9),
-)
-@settings(max_examples=40, deadline=None)
-def test_words_are_drawn_as_often_as_they_are_likely(
-    logits: list[float], temperature: float, top_k: int | None, top_p: float, min_p: float
-) -> None:
-    decoding = Decoding(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    scores = torch.tensor([logits], dtype=torch.float64)
-    draws = 4000
-    numbers = torch.tensor([uniform(7, n) for n in range(draws)], dtype=torch.float64)
-    drawn = draw(scores.expand(draws, -1), numbers, decoding).bincount(minlength=len(logits))
-    chances = np.exp(np.array(logits) / temperature)
-    order = np.argsort(-chances, kind="stable")
-    order = order[:top_k]
-    shares = chances[order] / chances[order].sum()
-    kept = (np.cumsum(shares) - shares < top_p) & (shares >= min_p * shares.max() - 1e-12)
-    if len({*np.round(shares, 9)}) < len(shares):
-        return  # which of two equals is kept is nobody's business
-    expected = np.zeros(len(logits))
-    expected[order[kept]] = shares[kept] / shares[kept].sum()
-    assert (drawn.numpy()[expected == 0] == 0).all()
-    likely = expected * draws > 5
-    if likely.sum() > 1:
-        observed = drawn.numpy()[likely]
-        weights = expected[likely] / expected[likely].sum()
-        assert chisquare(observed, weights * observed.sum()).pvalue > 1e-6
-
-
-def test_numbers_are_spread_evenly_and_their_keys_tell_them_apart() -> None:
-    numbers = np.array([uniform(key, n) for key in range(30) for n in range(100)])
-    assert ((numbers >= 0) & (numbers < 1)).all()
-    assert len({*numbers}) == len(numbers)
-    assert chisquare(np.histogram(numbers, 20, (0, 1))[0]).pvalue > 1e-4
 
 
 def test_a_cut_text_says_so(stepper: Stepper) -> None:

@@ -5,7 +5,6 @@ Whatever is written depends on its own request alone: on no neighbor, and on no 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from bertkit.extensions.generation.beam import beam_steps, finish
 from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, constrain
+from bertkit.extensions.generation.sampling import sample, seed_of, uniform
 from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
 
 
@@ -34,7 +34,7 @@ class GeneratedRow:
     def of(stepper: Stepper, request: Request, decoding: Decoding, rules: Rules) -> GeneratedRow:
         """Raises: DataError for a prompt that leaves no room."""
         most = rules.max_tokens(len(request.prompt), decoding)
-        room, key = stepper.room(request, most), _key(request, decoding.seed)
+        room, key = stepper.room(request, most), seed_of(request, decoding.seed)
         return GeneratedRow(request, decoding, rules, room, key)
 
     ids: list[int] = field(default_factory=list)
@@ -215,38 +215,4 @@ def _chosen(rows: Sequence[GeneratedRow], logits: Tensor) -> Tensor:
     if not decoding.temperature:
         return logits.max(-1).indices  # a third of the time of argmax on CPUs
     numbers = [uniform(row.key, len(row.ids)) for row in rows]
-    return draw(logits, torch.tensor(numbers, dtype=torch.float64), decoding)
-
-
-def _key(request: Request, seed: int) -> int:
-    """Its random numbers depend on the seed, its prompt and its number alone."""
-    said = f"{seed} {request.number} {request.prompt.tolist()}"
-    if request.source is not None:
-        said += f" {request.source.tolist()}"
-    return int.from_bytes(hashlib.blake2b(said.encode(), digest_size=8).digest(), "little")
-
-
-def uniform(key: int, position: int) -> float:
-    """A number from [0, 1), a pure function of both. Source: Salmon et al. 2011 (Philox)."""
-    bits = np.random.Philox(key=np.array([key, position], dtype=np.uint64)).random_raw()
-    return float(int(bits) >> 11) * 2.0**-53
-
-
-def draw(scores: Tensor, uniform: Tensor, decoding: Decoding) -> Tensor:
-    """A token for each row, by its number from [0, 1). Shapes: (R, V), (R,) -> (R,)."""
-    scores, order = scores / decoding.temperature, None
-    if decoding.top_k is not None or decoding.top_p < 1:
-        scores, order = scores.topk(min(decoding.top_k or scores.shape[1], scores.shape[1]))
-    chances = torch.softmax(scores.double(), -1)
-    if decoding.min_p:
-        chances = chances.where(chances >= decoding.min_p * chances.amax(-1, keepdim=True), 0.0)
-    if decoding.top_p < 1:  # the first token has none before it, and stays
-        chances = chances.where(chances.cumsum(-1) - chances < decoding.top_p, 0.0)
-    sums = chances.cumsum(-1)
-    sought = uniform.to(sums.device)[:, None] * sums[:, -1:]
-    place = torch.searchsorted(sums, sought, right=True)
-    # where rounding leads behind the last that has a chance
-    last = (chances > 0).long().cumsum(-1).argmax(-1, keepdim=True)
-    place = torch.minimum(place, last)
-    chosen = place if order is None else order.gather(1, place)
-    return chosen[:, 0]
+    return sample(logits, torch.tensor(numbers, dtype=torch.float64), decoding)

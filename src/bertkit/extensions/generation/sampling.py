@@ -1,0 +1,58 @@
+"""Sampling of tokens: temperature, top-k, top-p, and min-p."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.extensions.generation.decoding import Decoding
+from bertkit.extensions.generation.stepper import Request
+
+
+def seed_of(request: Request, seed: int) -> int:
+    """Return the seed of a request, which does not depend on other requests."""
+    content = f"{seed} {request.number} {request.prompt.tolist()}"
+    if request.source is not None:
+        content += f" {request.source.tolist()}"
+    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")
+
+
+def uniform(seed: int, position: int) -> float:
+    """Return a random number from [0, 1) for a position, always the same for the same arguments.
+
+    Source: Salmon et al. 2011 (Philox).
+    """
+    bits = np.random.Philox(key=np.array([seed, position], dtype=np.uint64)).random_raw()
+    return float(int(bits) >> 11) * 2.0**-53
+
+
+def sample(scores: Tensor, uniform: Tensor, decoding: Decoding) -> Tensor:
+    """Sample a token for each row.
+
+    Args:
+        scores: Logits. Shapes: (R, V).
+        uniform: Random number of each row, from [0, 1). Shapes: (R,).
+        decoding: Temperature, top-k, top-p, and min-p.
+
+    Returns:
+        Ids of the tokens. Shapes: (R,).
+    """
+    scores, order = scores / decoding.temperature, None
+    if decoding.top_k is not None or decoding.top_p < 1:
+        scores, order = scores.topk(min(decoding.top_k or scores.shape[1], scores.shape[1]))
+    p = torch.softmax(scores.double(), -1)
+    if decoding.min_p:
+        p = p.where(p >= decoding.min_p * p.amax(-1, keepdim=True), 0.0)
+    if decoding.top_p < 1:  # the most probable token always stays
+        p = p.where(p.cumsum(-1) - p < decoding.top_p, 0.0)
+    sums = p.cumsum(-1)
+    target = uniform.to(sums.device)[:, None] * sums[:, -1:]
+    index = torch.searchsorted(sums, target, right=True)
+    # Rounding can lead past the last token with a probability above 0.
+    last = (p > 0).long().cumsum(-1).argmax(-1, keepdim=True)
+    index = torch.minimum(index, last)
+    tokens = index if order is None else order.gather(1, index)
+    return tokens[:, 0]
