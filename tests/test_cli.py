@@ -30,7 +30,7 @@ MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
             "Did you mean --learning-rate?",
         ),
         (["embed", "m", "t", "--pooling", "clss"], 'Did you mean "cls"?'),
-        (["embed"], "MODEL is missing; `bertkit embed --help` says what the command takes"),
+        (["embed"], "MODEL is missing; `bertkit embed --help` lists the options"),
         (
             ["finetune", "tag", "--model", "m", "--train", "t"],
             "--dev is missing; `bertkit finetune tag --help`",

@@ -1,4 +1,4 @@
-"""The command line: words turned into a call; exit codes, and one sentence for an error."""
+"""Entry point of the command line: exit codes, and one sentence per error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertkit.synonyms import translated
 from bertkit.threads import settle
 
 LASTING = ("pretrain", "serve")
-"""Commands that compute for hours, beside whatever comes."""
+"""Commands that run for hours, next to other processes."""
 
 app = App(
     name="bertkit",
@@ -35,25 +35,25 @@ app = App(
     version=__version__,
     help_on_error=False,
     default_parameter=Parameter(negative_iterable=()),
-    suppress_keyboard_interrupt=False,  # `run` says how to go on
+    suppress_keyboard_interrupt=False,  # `_run` prints how to continue
 )
 register(app)
 
 
 def main() -> None:
-    """Run the command line: 0 when all is well, 2 for what the user can mend, 130 for Ctrl-C."""
+    """Run the command line. Exit codes: 0 for success, 2 for an error, 130 for Ctrl-C."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; errors are one sentence on stderr."""
+    """Run a command and return its exit code. An error is one sentence on stderr."""
     settle(lasting=any(word in LASTING for word in arguments[:1]))  # before torch is imported
     with at_command_line():
         return _run(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if sys.stdin is None:  # closed by who started us
+    if sys.stdin is None:  # closed by the parent process
         sys.stdin = io.TextIOWrapper(io.BytesIO())
     try:
         check_replaced(arguments)
@@ -65,28 +65,28 @@ def _run(arguments: Sequence[str]) -> int:
     except (BertkitError, CycloptsError, ImportError) as error:
         match error:
             case ImportError():
-                said = str(missing_package(error))
+                message = str(missing_package(error))
             case MissingArgumentError():
-                said = _missing(error)
+                message = _missing(error)
             case UnknownOptionError():
-                said = _unknown(error)
+                message = _unknown(error)
             case UnusedCliTokensError() if words[:1] == ["search"]:
-                said = f"search: more than one query ({error}); put the query in quotation marks"
+                message = f"search: more than one query ({error}); put the query in quotation marks"
             case _ if "Dictionary of tokens" in str(error):  # a.b of a command with any option
-                said = f"Unknown option: {next(word for word in words if '.' in word)}"
+                message = f"Unknown option: {next(word for word in words if '.' in word)}"
             case _:
-                said = str(error)
-        write_line(f"bertkit: {' '.join(said.split())}")
+                message = str(error)
+        write_line(f"bertkit: {' '.join(message.split())}")
         return 2
     except KeyboardInterrupt as stop:
         write_line(f"bertkit: {str(stop) or 'stopped'}")
         return 130
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of the output stopped reading
         sys.stderr.close()
         return 0
-    except OSError as error:  # a file or folder that the commands could not foresee
-        where = f"{error.filename}: " if error.filename else ""
-        write_line(f"bertkit: {where}{error.strerror or error}")
+    except OSError as error:  # an unexpected error of a file or directory
+        path = f"{error.filename}: " if error.filename else ""
+        write_line(f"bertkit: {path}{error.strerror or error}")
         return 2
     return 0
 
@@ -117,14 +117,14 @@ def _is_task(name: str) -> bool:
 
 
 def _missing(error: MissingArgumentError) -> str:
-    """What a command needs and was not given."""
+    """Return the message about a missing argument."""
     command = " ".join(["bertkit", *(error.command_chain or ())])
     name, given = getattr(error.argument, "name", ""), error.keyword
-    what = f"{given} has no value" if given else f"{name} is missing"
-    _, _, meant = str(error).partition(" Did you mean ")
-    if meant:
-        return f"{what}. Did you mean {meant}"
-    return f"{what}; `{command} --help` says what the command takes"
+    problem = f"{given} has no value" if given else f"{name} is missing"
+    _, _, suggestion = str(error).partition(" Did you mean ")
+    if suggestion:
+        return f"{problem}. Did you mean {suggestion}"
+    return f"{problem}; `{command} --help` lists the options"
 
 
 def _unknown(error: UnknownOptionError) -> str:

@@ -1,4 +1,4 @@
-"""The command that fine-tunes a model for a task: its options are also the task's."""
+"""The commands `finetune TASK`, with the settings of training and the options of the task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertkit.tasks.task import Reading
 
 
 def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
-    """The function that fine-tunes for a task, with the options that the task has."""
+    """Return a function that fine-tunes for a task, with its options."""
 
     def run(
         *,
@@ -31,13 +31,14 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
         """Fine-tune a model for the task.
 
         Args:
-            model: A model folder or hub id.
-            train: Labelled examples to learn from.
-            dev: Examples that select the best epoch and are scored: a file, or the fraction of
-                train to hold out, such as 0.1.
-            test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
-            out: The folder of what is made; it must not exist yet.
-            resume: Go on with a run that was stopped.
+            model: Model directory or hub id.
+            train: File of labeled examples.
+            dev: Examples that select the best epoch: a file, or the fraction of train to hold out,
+                such as 0.1.
+            test: Examples that only the selected epoch is scored on, once: a file, or a fraction of
+                train.
+            out: Output directory. Must not exist.
+            resume: Resume an interrupted run.
         """
         return fit_task(
             task,
