@@ -20,6 +20,7 @@ from bertkit.storage import (
     check_out,
     csv_line,
     distinct_names,
+    link_or_copy,
     new_folder,
     read_json,
     sha256,
@@ -185,3 +186,13 @@ def test_a_place_of_runs_is_new_or_resumed(tmp_path: Path) -> None:
 def test_cells_come_back_from_lines_of_csv(rows: list[list[str]]) -> None:
     text = "".join(map(csv_line, rows))
     assert list(csv.reader(io.StringIO(text, newline=""))) == rows
+
+
+def test_copies_of_links_are_files(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "blob").write_text("weights")
+    (tmp_path / "link").symlink_to("cache/blob")
+    (tmp_path / "out").mkdir()
+    link_or_copy(tmp_path / "link", tmp_path / "out" / "file")
+    assert not (tmp_path / "out" / "file").is_symlink()
+    assert (tmp_path / "out" / "file").read_text() == "weights"

@@ -148,7 +148,7 @@ def _common(every: Sequence[Sequence[str]]) -> int:
 def link_or_copy(source: Path, target: Path) -> None:
     """The same content under a new name; without a second copy on disk where links are known."""
     try:
-        os.link(source, target)
+        os.link(source.resolve(), target)  # the hub's cache contains symbolic links
     except OSError:  # a file system without links
         shutil.copyfile(source, target)
 

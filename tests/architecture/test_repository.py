@@ -30,7 +30,6 @@ HOMES: dict[str, str] = {
     "published_keys.py": "parity/test_sentence_transformers.py",
     "text/tokenizer_classes.py": "parity/test_tokenizer_class.py",
     "text/file_limits.py": "faults/test_tokenizer_limits.py",
-    "extensions/classic/feature_classifier.py": "extensions/classic/test_probe.py",
     "extensions/classic/bidirectional_loss.py": "extensions/classic/test_bidirectional_lm.py",
     "pipelines/answering.py": "extensions/classic/test_word_features.py",
     "extensions/classic/fill_gap.py": "extensions/classic/test_pretrain_elmo.py",

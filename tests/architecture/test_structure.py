@@ -22,8 +22,8 @@ from bertkit.registry import OWN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 22_154,
-    "code lines": 36_408,
+    "code lines of the core": 21_973,
+    "code lines": 36_210,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

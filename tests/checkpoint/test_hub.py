@@ -98,7 +98,9 @@ def test_local_names(tmp_path: Path) -> None:
 
 def test_records_stay_and_modules_go(tmp_path: Path) -> None:
     (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "base").mkdir()
     kept = (
+        *("base/model.safetensors", "base/vocab.txt"),
         *("config.json", "README.md", "1_Pooling/config.json", "1_Pooling/model.safetensors"),
         *("weights.hdf5", "vectors.txt", "vectors.txt.gz", "source.spm"),
     )

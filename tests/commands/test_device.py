@@ -93,7 +93,6 @@ LINES = {
     "view explain": "{0}/model day --out {0}/page.html",
     "view align": "{0}/gpt day",
     "view contexts": "day {0}/text.txt --model {0}/model --out {0}/contexts",
-    "probe": "{0}/model --train {0}/tags.txt --dev {0}/tags.txt --out {0}/probe",
     "augment": "{0}/labels.csv --model {0}/model --out {0}/more.jsonl",
     "edit prune": "{0}/model --dev {0}/labels.csv --head 1.1 --out {0}/pruned",
 }

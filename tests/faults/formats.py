@@ -28,6 +28,7 @@ FORMATS: dict[str, Format] = {
     "adapter": Format(models.make_adapter, models.use_classifier),
     "gguf": Format(models.make_gguf, partial(models.use_generator, name="model.gguf")),
     "elmo": Format(models.make_elmo, models.use_elmo),
+    "frozen-features": Format(models.make_frozen_features, models.use_classifier),
     "word-features": Format(models.make_word_features, models.use_classifier),
     "vectors": Format(models.make_vectors, models.use_vectors),
     "corpus": Format(runs.make_corpus, runs.use_corpus),

@@ -118,13 +118,25 @@ def use_elmo(folder: Path) -> None:
     pipeline("fill-gap", folder)(["a ___ bc"])
 
 
+def make_frozen_features(folder: Path) -> None:
+    start = folder.with_name(f"start-of-{folder.name}")
+    tokenizer = vocabulary("wordpiece")
+    save(start / "base", tiny_model(tokenizer), tokenizer, BERT)
+    save_features(folder, start)
+
+
 def make_word_features(folder: Path, elmo: bool = True) -> None:
-    start = folder.with_name("features-of-task")
+    start = folder.with_name(f"start-of-{folder.name}")
     if elmo:
         tiny_elmo(start)
     else:
         start.mkdir()
     Vectors(["a", "good"], np.ones((2, 3), np.float32)).save(start / "vectors.txt")
+    save_features(folder, start)
+
+
+def save_features(folder: Path, start: Path) -> None:
+    """Save a classifier on the frozen features of a directory."""
     (start / "config.json").write_text('{"model_type": "word-features", "hidden_size": 8}')
     task = find("classify").restore(["no", "yes"], {})
     loaded = load(start, heads={"classify": task.build_head}, labels=task.labels)

@@ -298,6 +298,6 @@ def test_random_weights_of_word_features_are_rejected(tmp_path: Path) -> None:
     data: dict[str, Any] = {"train": rows, "dev": rows, "out": tmp_path / "out"}
     finetune("classify", tiny_elmo(tmp_path / "elmo"), **data, epochs=1)
     data["out"] = tmp_path / "again"
-    with pytest.raises(ConfigError, match="random_weights is not supported by word features"):
+    with pytest.raises(ConfigError, match="random_weights is not supported by frozen features"):
         finetune("classify", tmp_path / "out", **data, random_weights=True)
     assert not (tmp_path / "again").exists()

@@ -140,7 +140,6 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "failed": Table(text, [(text, text)]),
             "settings": Table(text, [(text, text)]),
         },
-        "probe.html": {**scores, "model": text, "mixtures": table(text)},
         "demo.html": {
             "report": report,
             "facts": Table(text, [(text, text)]),

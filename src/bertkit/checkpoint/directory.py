@@ -22,7 +22,7 @@ from bertkit.checkpoint.config_json import (
     length_of,
     read_config,
 )
-from bertkit.checkpoint.formats import open_format
+from bertkit.checkpoint.formats import FORMATS, open_format
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_directory import say_unfinished
@@ -204,21 +204,33 @@ def load(
     heads: Iterable[str] | Mapping[str, HeadMaker] | None = None,
     labels: Sequence[str] = (),
     revision: str | None = None,
+    features: str | None = None,
 ) -> Loaded:
-    """Open a model directory or hub id, a GGUF file, or adapters (LoRA) with their model.
+    """Load a model directory or hub id, a GGUF file, or adapters (LoRA) with their model.
 
-    Without `heads` the model has those the folder holds and bertkit knows. Heads asked for may be
-    new: their weights start at random and stand in `report.fresh`; `labels` names the outputs of
-    a new head.
-    Raises: CheckpointError for anything that does not fit, before a model is built.
+    Args:
+        name: Path or hub id of the model.
+        heads: Heads to load. Heads that the model lacks are newly initialized, and are listed in
+            `report.fresh`. Default: all heads of the model that bertkit supports.
+        labels: Names of the outputs of new heads.
+        revision: Revision of a hub id.
+        features: Frozen hidden states that a new BiLSTM reads, as in the settings of `finetune`.
+
+    Returns:
+        The model, with its tokenizer and settings.
+
+    Raises:
+        CheckpointError: If a file is missing or invalid, or the files do not fit together.
+        ConfigError: If the model does not have the layers of `features`.
     """
     heads = [heads] if isinstance(heads, str) else heads
     labels = [labels] if isinstance(labels, str) else labels
     folder = resolve(name, revision)
     say_unfinished(folder)
-    adapter = read_adapter(folder)
+    adapter = None if features is not None else read_adapter(folder)
     base = folder if adapter is None else adapter.base
-    stored = open_format(base).trainable() if heads else open_format(base).stored()
+    source = open_format(base) if features is None else FORMATS["word-features"](base, features)
+    stored = source.trainable() if heads or features is not None else source.stored()
     pooling, settings, path = stored.pooling, stored.settings, stored.file("config.json")
     family, config, decoder = read_config(path, settings, stored.family)
     if pooling is not None and not pooling.reads(config.hidden):
@@ -268,7 +280,8 @@ def load(
     tokenizer = stored.read_tokenizer()
     if pooling is not None and pooling.lowercase:
         tokenizer = tokenizer.lowercased()
-    _check_tokenizer(tokenizer, stored.folder, family, config)
+    if stored.build is None:
+        _check_tokenizer(tokenizer, stored.folder, family, config)
     length = (
         stored.length or length_of(settings, path) or tokenizer.max_length or config.max_positions
     )
@@ -354,7 +367,7 @@ def save(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(folder, segments=model.config.token_types > 1)
+    model.encoder.save_input(folder, tokenizer)
     config = config_of(model, tokenizer, family, labels, settings or {}, length)
     write_json(folder / "config.json", config)
     if generation:

@@ -69,11 +69,20 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     raise CheckpointError(f"{name}: {reason}")
 
 
-def published(folder: Path) -> list[str]:
-    """The files of a model folder that others need: weights, settings, vocabulary and card."""
-    kinds = (*MODEL_FILES, "README.md", "[0-9]_*/*.json", "[0-9]_*/*.safetensors")
-    files = {path.relative_to(folder).as_posix() for kind in kinds for path in folder.glob(kind)}
+def model_files(folder: Path) -> list[str]:
+    """Return the files of a model directory: weights, settings, and vocabulary.
+
+    They include modules of sentence-transformers and a frozen model, which have subdirectories.
+    """
+    modules = ("", "[0-9]_*/", "base/", "base/[0-9]_*/")
+    patterns = (module + kind for module in modules for kind in MODEL_FILES)
+    files = {path.relative_to(folder).as_posix() for p in patterns for path in folder.glob(p)}
     return sorted(files - set(RECORDS))
+
+
+def published(folder: Path) -> list[str]:
+    """Return the files of a model directory that other users need: the model and its card."""
+    return sorted([*model_files(folder), *(path.name for path in folder.glob("README.md"))])
 
 
 def push(folder: Path, name: str, files: list[str], *, private: bool, message: str) -> str:

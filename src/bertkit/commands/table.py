@@ -47,7 +47,6 @@ COMMANDS = {
     "evaluate translation": "extensions.generation.bleu:evaluate_translation",
     "evaluate words": "extensions.classic.evaluate_words:evaluate_words",
     "experiment": "recipes.experiment:experiment",
-    "probe": "extensions.classic.probe:probe",
     "runs": "recipes.runs:runs",
     "info": "recipes.info:info",
     "view": "extensions.serving.commands:view",
@@ -71,7 +70,7 @@ COMMANDS = {
 SECTIONS = {
     "Prepare data": "tokenizer clean prepare",
     "Train": "pretrain finetune distill augment edit vectors demo",
-    "Evaluate and inspect": "evaluate experiment probe runs info view",
+    "Evaluate and inspect": "evaluate experiment runs info view",
     "Use": "predict generate chat embed index search serve export push",
 }
 """Sections of `bertkit --help`, with their commands."""
@@ -108,6 +107,7 @@ REPLACED = {
     "families": "info",
     "prune": "edit prune",
     "extend-positions": "edit positions",
+    "probe": "experiment layers",
 }
 """Commands that were renamed or merged, with the command that does the same work now."""
 

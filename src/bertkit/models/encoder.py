@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -22,17 +23,34 @@ class Encoder(nn.Module):
 
     config: EncoderConfig
     embedding: TokenEmbedding
+    learning_rate: float | None = None
+    """Default peak learning rate of fine-tuning. By default it depends on the hidden size."""
 
     def memory(self, source: Batch) -> Any:
         """Return the input of a decoder of the same architecture: by default the hidden states."""
         return self(source)
 
+    def precompute(self, features: Sequence[Any]) -> list[Any]:
+        """Return features of a task with the encodings that training reads: by default unchanged.
+
+        Encoders of frozen features replace token ids by the features.
+        """
+        return list(features)
+
+    def save_input(self, folder: Path, tokenizer: Any) -> None:
+        """Save what turns texts into the input of the encoder: by default the tokenizer."""
+        tokenizer.save(folder, segments=self.config.token_types > 1)
+
 
 class FeatureEncoder(Encoder):
     """Base of encoders whose input features are frozen; extensions define them."""
 
+    learning_rate = 3e-3
+    """Default peak learning rate. It is high because the layers are newly initialized."""
     embedding: Any
     """Module that combines the features; they have no token embedding."""
+    features: Any
+    """The frozen features, which copies of the encoder share."""
 
     def build_head(self, name: str, labels: Sequence[str]) -> nn.Module:
         """Return a new head of `HEADS`.
@@ -40,8 +58,4 @@ class FeatureEncoder(Encoder):
         Raises:
             ConfigError: If it is not supported.
         """
-        raise NotImplementedError
-
-    def precompute(self, features: Sequence[Any]) -> list[Any]:
-        """Return features of a task whose encodings contain frozen features instead of ids."""
         raise NotImplementedError

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.engine.engine import Engine
-from bertkit.engine.word_states import layer_states, pieces_of, word_states
+from bertkit.engine.word_states import pieces_of, word_states
 from bertkit.nn.precision import Precision
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long, encode
@@ -44,22 +43,6 @@ class FrozenWords(Protocol):
         """
 
 
-class Frozen(FrozenWords, Protocol):
-    """A model that reads texts, and of which nothing is learned."""
-
-    hidden: int
-    tokenizer: Tokenizer
-    length: int
-
-    def stream(
-        self, features: Sequence[Feature], layers: Sequence[int]
-    ) -> Iterator[tuple[int, Tensor]]:
-        """Yield the index of each feature, in any order, with states at its `places_of`.
-
-        Shapes: (W, J, D) for W positions and J layers.
-        """
-
-
 class FrozenEncoder:
     """A Transformer, which reads pieces of words.
 
@@ -74,7 +57,7 @@ class FrozenEncoder:
     ) -> None:
         _ = loaded.model.transformer
         self.loaded, self.tokenizer, self.length = loaded, loaded.tokenizer, loaded.length
-        self.layers, self.hidden = loaded.model.config.layers, loaded.model.config.hidden
+        self.layers = loaded.model.config.layers
         self.engine = (
             engine
             if isinstance(engine, Engine)
@@ -102,13 +85,6 @@ class FrozenEncoder:
     def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
         encodings = [feature.encoding for feature in features]
         return word_states(self.engine, encodings, [places_of(feature) for feature in features])
-
-    def stream(
-        self, features: Sequence[Feature], layers: Sequence[int]
-    ) -> Iterator[tuple[int, Tensor]]:
-        wanted = [places_of(feature) for feature in features]
-        encodings = [feature.encoding for feature in features]
-        return self.engine.stream(encodings, layer_states(layers), wanted)
 
 
 def _spaced(

@@ -34,7 +34,6 @@ from bertkit.console import say
 from bertkit.data.labels import listed
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
-from bertkit.models.encoder import FeatureEncoder
 from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, rate_factor, unfreeze
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
@@ -81,6 +80,10 @@ class Finetune(Settings, frozen=True):
     random_weights: bool = False
     """Whether to start from random weights instead of those of the model, as a baseline."""
     lora: LoRA = LoRA()
+    features: str | None = None
+    """Frozen hidden states of the model that a new BiLSTM is trained on, instead of fine-tuning the
+    model: embeddings, a layer (3, or -1 for the last), or sum:, mix: (weights are learned), or
+    concat: followed by -4 (the last four), all, or 0 (all, and the embeddings)."""
     max_grad_norm: Positive = 1.0
     """Gradient clipping: the largest norm of the gradient."""
     metric: str | None = None
@@ -105,9 +108,11 @@ class Finetune(Settings, frozen=True):
     track: Track = "none"
     """Experiment tracker that records losses and scores."""
 
-
-NEW_LAYERS_RATE = 3e-3
-"""Default peak learning rate of the layers over frozen features, which are newly initialized."""
+    def __post_init__(self) -> None:
+        is_changed = self.frozen_layers or self.gradual_unfreezing or self.random_weights
+        if self.features is not None and (is_changed or self.layer_decay < 1 or self.lora.rank):
+            names = "frozen_layers, gradual_unfreezing, layer_decay, lora, or random_weights"
+            raise ValueError(f"features cannot be combined with {names}; remove them")
 
 
 def default_learning_rate(task: Task[Any, Any], hidden: int, lora_rank: int = 0) -> float:
@@ -201,6 +206,8 @@ def finetune(
     run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
         raise ConfigError("lm_weight: a student learns from its teacher; leave it out")
+    if settings.features is not None and (teacher is not None or isinstance(model, Loaded)):
+        raise ConfigError("features requires a model directory or hub id, and no teacher")
     check_tracker(settings.track, "track")
     device = resolve_device(settings.device)
     dtype = resolve(settings.precision, device)
@@ -248,6 +255,7 @@ def _learner(
         model,
         task,
         settings.lm_weight if teacher is None else 0.0,
+        features=settings.features,
         random_weights=settings.random_weights,
     )
     task = task.with_decoder(loaded.begin, loaded.target)
@@ -313,11 +321,8 @@ def _train(
     task, network = learner.task, learner.network
     per_epoch = math.ceil(len(task.units(learner.features, settings.seed)) / settings.batch_size)
     total = per_epoch * settings.epochs
-    rate = settings.learning_rate or default_learning_rate(
-        task, network.config.hidden, settings.lora.rank
-    )
-    if isinstance(network.encoder, FeatureEncoder) and settings.learning_rate is None:
-        rate = NEW_LAYERS_RATE
+    rate = settings.learning_rate or network.encoder.learning_rate
+    rate = rate or default_learning_rate(task, network.config.hidden, settings.lora.rank)
     state = _state(settings, rate, learner)
     warmup_steps = round(settings.warmup * total)
     plan = schedule("linear", steps=total, warmup_steps=warmup_steps, decay_steps=0)
@@ -464,7 +469,7 @@ def _features(
     task: Task[Any, Any], loaded: Loaded, train: Examples, dev: Examples
 ) -> tuple[list[Feature], list[Feature]]:
     """Encode the examples of train, with targets, and of dev; report truncated examples."""
-    policy, length, encoder = task.long_of_files(), loaded.length, loaded.model.encoder
+    policy, length = task.long_of_files(), loaded.length
     made = []
     for name, data in (("train", train), ("dev", dev)):
         features = task.features(
@@ -473,9 +478,7 @@ def _features(
         cut = {f.example for f in features if f.truncated}
         if cut and policy == "truncate":
             say(f"{name}: {len(cut):,} examples are longer than {length} tokens and were cut")
-        if isinstance(encoder, FeatureEncoder):
-            features = encoder.precompute(features)
-        made.append(features)
+        made.append(loaded.model.encoder.precompute(features))
     learned, count = made[0], len(train.examples)
     labels = f"; labels: {listed(task.labels)}" if task.labels else ""
     sequences = f" in {len(learned):,} sequences" if len(learned) != count else ""

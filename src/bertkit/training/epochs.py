@@ -19,7 +19,6 @@ from bertkit.console import quietly, say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, TrainingError, did_you_mean
 from bertkit.metrics import worth
-from bertkit.models.encoder import FeatureEncoder
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import fits, read_json, sha256, write_json
@@ -126,12 +125,12 @@ class Epochs:
     def _labeled_features(self) -> Sequence[Feature]:
         """Features of dev with targets."""
         task, loaded = self.task, self.loaded
-        long, encoder = task.long_of_files(), loaded.model.encoder
+        long = task.long_of_files()
         with quietly():
             features = task.features(
                 self.examples, loaded.tokenizer, loaded.length, long=long, labelled=True
             )
-            return encoder.precompute(features) if isinstance(encoder, FeatureEncoder) else features
+            return loaded.model.encoder.precompute(features)
 
     def _overtaken(self) -> bool:
         """Whether the folder holds a later epoch than the best one that is known: its run ended
@@ -287,7 +286,7 @@ def drop_weights(out: Path) -> None:
         record["sha256"] = kept
         record["digest"] = _digest(record)
         write_json(out / SCORES, record)
-    for path in (*out.glob(f"*{WEIGHTS}"), *(out / ADAPTER_DIRECTORY).glob(f"*{WEIGHTS}")):
+    for path in out.rglob(f"*{WEIGHTS}"):
         path.unlink()
 
 

@@ -30,6 +30,7 @@ def opened(
     task: Task[Any, Any],
     lm_weight: float | None,
     *,
+    features: str | None = None,
     random_weights: bool = False,
 ) -> tuple[Loaded, float]:
     """Return a model with the head of a task, and the weight of the loss of next words.
@@ -42,6 +43,7 @@ def opened(
         task: The task.
         lm_weight: Requested weight of the loss of next words. Default: `LM_WEIGHT` if the model has
             a head for them.
+        features: Frozen hidden states of the model that a new BiLSTM reads; see `Finetune`.
         random_weights: Whether to replace the weights of the model by random ones.
 
     Raises:
@@ -56,10 +58,10 @@ def opened(
     if isinstance(model, Loaded):
         loaded = _with_heads(model, makers, task)
     else:
-        loaded = load(model, heads=makers, labels=task.labels)
+        loaded = load(model, heads=makers, labels=task.labels, features=features)
     network = loaded.model
     if isinstance(network.encoder, FeatureEncoder) and task.head not in loaded.family.heads:
-        raise ConfigError(f"{task.name} is not supported by word features; use classify or tag")
+        raise ConfigError(f"{task.name} is not supported by frozen features; use classify or tag")
     if not (network.causal and task.head in OF_SEQUENCES):
         if lm_weight:
             raise ConfigError(
@@ -92,7 +94,7 @@ def _randomized(loaded: Loaded) -> Loaded:
         ConfigError: If the model has frozen features.
     """
     if isinstance(loaded.model.encoder, FeatureEncoder):
-        raise ConfigError("random_weights is not supported by word features")
+        raise ConfigError("random_weights is not supported by frozen features")
     config, decoder = loaded.model.config, loaded.model.decoder
     with torch.random.fork_rng(devices=[]):
         model = models.build(config, decoder=None if decoder is None else decoder.config)
@@ -108,7 +110,9 @@ def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any,
     with TemporaryDirectory() as folder:
         resave(loaded, loaded.model, Path(folder))
         again = load(folder, heads=makers, labels=labels)
-    # The tokenizer of word features names the files that it copies: not the temporary ones.
+    if isinstance(encoder := again.model.encoder, FeatureEncoder):
+        # The features refer to their files, and the new ones to the temporary directory.
+        encoder.features = loaded.model.encoder.features
     return replace(
         again,
         tokenizer=loaded.tokenizer,

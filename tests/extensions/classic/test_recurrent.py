@@ -1,4 +1,4 @@
-"""A BiLSTM over packed sequences reads each as if it were alone; a mixture of layers learns."""
+"""An LSTM over packed sequences reads each as if it were alone; a mixture of layers learns."""
 
 from __future__ import annotations
 
@@ -8,52 +8,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bertkit.extensions.classic.recurrent import BiLSTM, ProjectedLSTM, ScalarMix, Steps
+from bertkit.extensions.classic.recurrent import ProjectedLSTM, ScalarMix, Steps, run_packed
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
 
-def alone(model: BiLSTM, x: Tensor, lengths: list[int]) -> Tensor:
+def bilstm(layers: int = 1) -> nn.LSTM:
+    return nn.LSTM(4, 3, layers, bidirectional=True)
+
+
+def alone(model: nn.LSTM, x: Tensor, lengths: list[int]) -> Tensor:
     """Each sequence by itself through torch's own LSTM, without packing."""
-    return torch.cat([model.lstm(part)[0] for part in x.split(lengths)])
+    return torch.cat([model(part)[0] for part in x.split(lengths)])
 
 
 @given(LENGTHS)
 def test_packed_is_alone_in_any_order_of_lengths(lengths: list[int]) -> None:
     torch.manual_seed(0)
-    model = BiLSTM(4, 3).eval()
+    model = bilstm()
     x = torch.randn(sum(lengths), 4)
-    out = model(x, lengths)
+    out, _ = run_packed(model, x, lengths)
     assert out.shape == (sum(lengths), 6)
     torch.testing.assert_close(out, alone(model, x, lengths))
 
 
 def test_control_other_borders_give_other_numbers() -> None:
-    model = BiLSTM(4, 3).eval()
-    x = torch.randn(6, 4)
-    assert (model(x, [2, 4]) - model(x, [4, 2])).abs().max() > 1e-3
+    model, x = bilstm(), torch.randn(6, 4)
+    one, other = (run_packed(model, x, lengths)[0] for lengths in ([2, 4], [4, 2]))
+    assert (one - other).abs().max() > 1e-3
 
 
 def test_gradients_are_those_of_each_alone() -> None:
-    model = BiLSTM(4, 3, layers=2)
+    model = bilstm(layers=2)
     x = torch.randn(9, 4, requires_grad=True)
     weight = torch.randn(9, 6)
     inputs = (x, *model.parameters())
-    ours = torch.autograd.grad((model(x, [2, 5, 1, 1]) * weight).sum(), inputs)
+    out, _ = run_packed(model, x, [2, 5, 1, 1])
+    ours = torch.autograd.grad((out * weight).sum(), inputs)
     theirs = torch.autograd.grad((alone(model, x, [2, 5, 1, 1]) * weight).sum(), inputs)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
         assert a.abs().max() > 0
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_dropout_is_for_training_and_between_layers(layers: int) -> None:
-    model = BiLSTM(4, 8, layers=layers, dropout=0.5)
-    x = torch.randn(5, 4)
-    same = torch.equal(model(x, [5]), model(x, [5]))
-    assert same == (layers == 1)
-    model.eval()
-    assert torch.equal(model(x, [5]), model(x, [5]))
 
 
 def test_a_mixture_begins_as_the_mean_and_is_the_formula() -> None:

@@ -271,7 +271,7 @@ def test_other_heads_are_rejected(tmp_path: Path) -> None:
 def test_other_tasks_are_rejected(tmp_path: Path) -> None:
     vectors, rows = food_vectors(tmp_path / "vectors.txt"), tmp_path / "pairs.tsv"
     rows.write_text("text\tother\nbread\tcheese\nsoup\twe eat\n")
-    with pytest.raises(ConfigError, match="similarity is not supported by word features; use"):
+    with pytest.raises(ConfigError, match="similarity is not supported by frozen features; use"):
         bertkit.finetune("similarity", vectors, train=rows, dev=rows, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -353,7 +353,7 @@ def test_states_are_standardized_before_they_are_rounded(tmp_path: Path) -> None
     features = WordFeatures.load(tiny_elmo(tmp_path / "elmo"))
     encoder = encoder_of(features)
     assert encoder.embedding is not None
-    ids = 100 + 0.25 * torch.randn(20, features.layers * features.hidden)
+    ids = 100 + 0.25 * torch.randn(20, (features.num_layers + 1) * features.hidden)
     with torch.no_grad():
         encoder.embedding.fit([ids.half().numpy()])
         encoder.embedding.mean.fill_(100.0)

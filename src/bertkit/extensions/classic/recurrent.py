@@ -65,22 +65,6 @@ def run_packed(
     return out.data[steps.tokens.argsort()], cells
 
 
-class BiLSTM(nn.Module):
-    """Layers of LSTMs in both directions, their outputs side by side; dropout between layers.
-
-    Source: Graves & Schmidhuber 2005, "Framewise phoneme classification with bidirectional LSTM".
-    """
-
-    def __init__(self, inputs: int, width: int, *, layers: int = 2, dropout: float = 0.0) -> None:
-        super().__init__()
-        between = dropout if layers > 1 else 0.0  # torch warns of dropout that has no place
-        self.lstm = nn.LSTM(inputs, width, layers, dropout=between, bidirectional=True)
-
-    def forward(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Sequences end to end, in any order of lengths. Shapes: (N, inputs) -> (N, 2 · width)."""
-        return run_packed(self.lstm, x, lengths)[0]
-
-
 class ProjectedLSTM(nn.Module):
     """An LSTM whose outputs are projected, with cells and outputs clipped, in one direction.
 

@@ -66,3 +66,10 @@ class RecurrentConfig(EncoderConfig, frozen=True):
         # The embedding multiplied by √D then has unit variance. LSTMs learn slowly from smaller
         # values.
         return float(self.hidden**-0.5)
+
+
+class WordFeaturesConfig(RecurrentConfig, frozen=True):
+    """Settings of a BiLSTM over frozen features."""
+
+    features: str = "mix:0"
+    """Frozen hidden states that the BiLSTM reads."""

@@ -1,6 +1,7 @@
-"""An encoder of frozen word features: the states of an ELMo, word vectors, or both, and a BiLSTM.
+"""A BiLSTM on frozen features: hidden states of a Transformer or an ELMo, and word vectors.
 
-Source: Peters et al. 2018, section 3.2; Conneau et al. 2017 (InferSent), section 3.
+Source: Peters et al. 2018, section 3.2; Conneau et al. 2017 (InferSent), section 3; Devlin et al.
+2019, section 5.3.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from tokenizers import models, processors
 from torch import Tensor, nn
 
 from bertkit.batch import Batch, by_length
+from bertkit.console import say
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.classic.character_ids import sentence_ids
 from bertkit.extensions.classic.elmo import Elmo
 from bertkit.extensions.classic.elmo_files import OPTIONS, WEIGHTS, load_elmo, only_file
+from bertkit.extensions.classic.frozen_features import FrozenFeatures, LayerChoice
 from bertkit.extensions.classic.recurrent import ScalarMix, run_packed
+from bertkit.extensions.classic.recurrent_config import WordFeaturesConfig
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.models.config import EncoderConfig
 from bertkit.models.encoder import FeatureEncoder
@@ -48,8 +52,8 @@ BEGIN, END = "<S>", "</S>"
 """Tokens before and after each text."""
 
 
-class WordFeatures:
-    """The states of an ELMo and word vectors, which do not change in training.
+class WordFeatures(FrozenFeatures):
+    """The states of an ELMo and word vectors.
 
     Args:
         elmo: The ELMo, if any.
@@ -64,7 +68,7 @@ class WordFeatures:
         files: dict[str, Path] | None = None,
     ) -> None:
         self.elmo, self.vectors, self.files = elmo, vectors, files or {}
-        self.layers = 0 if elmo is None else elmo.config.layers + 1
+        self.num_layers = 0 if elmo is None else elmo.config.layers
         self.hidden = 0 if elmo is None else elmo.config.hidden
         self.characters = 0 if elmo is None else elmo.config.char_cnn.max_characters_per_token
         self.dimensions = 0 if vectors is None else vectors.table.shape[1]
@@ -87,12 +91,14 @@ class WordFeatures:
             elmo = load_elmo(path)
             files |= {p.removeprefix("*"): only_file(path, p) for p in (OPTIONS, WEIGHTS)}
         if not files:
-            raise CheckpointError(f"{path}: contains no ELMo and no word vectors; train it again")
+            raise CheckpointError(
+                f"{path}: contains no Transformer, ELMo, or word vectors as frozen features; use a "
+                "model directory with all of its weights"
+            )
         return cls(elmo, vectors[0] if vectors else None, files)
 
-    def __deepcopy__(self, memo: Any) -> Self:
-        """Return the same object: copies of a model share its frozen weights."""
-        return self
+    def read_tokenizer(self, source: str) -> Tokenizer:
+        return WordTokenizer(self, source)
 
     def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
         """Return the characters of each word of a text, and its row in the word vectors.
@@ -113,16 +119,12 @@ class WordFeatures:
         return np.concatenate(columns, 1)
 
     @torch.no_grad()
-    def compute(self, batch: Batch) -> Tensor:
-        """Compute the features of a batch of ids, in fp16. Each text of a pair is read alone.
-
-        Shapes:
-            N tokens -> (N, layers · hidden + dimensions).
-        """
+    def compute(self, batch: Batch, choice: LayerChoice, device: torch.device) -> Tensor:
+        """Compute the features on the CPU. The ELMo encodes the texts of a pair separately."""
         ids, parts = batch.ids.cpu(), []
         if self.elmo is not None:
             states, _ = self.elmo(ids[:, : self.characters], text_lengths(batch))
-            parts.append(states.transpose(0, 1).flatten(1))
+            parts.append(choice.select(states))
         if self.vectors is not None:
             rows = ids[:, -1].numpy()
             vectors = self.vectors.table[rows - 1] / np.float32(self.scale)
@@ -175,30 +177,34 @@ class WordTokenizer(Tokenizer):
         ids = np.concatenate([self.features.ids(text[1:-1].tolist()) for text in texts])
         return replace(encoding, ids=ids)
 
-    def save(self, folder: str | Path, *, segments: bool = True) -> None:
-        """Write the files of the features."""
-        for name, file in self.features.files.items():
-            if not (Path(folder) / name).exists():
-                link_or_copy(file, Path(folder) / name)
-
 
 class LayerMix(nn.Module):
-    """Weighted sum of layers, whose values are first standardized.
+    """Standardizes hidden states, and computes a learned weighted sum of them.
 
     The layers of an ELMo differ in scale and have a large common mean, so that a BiLSTM on top
-    needs more steps without it. Shapes: (N, layers · hidden) -> (N, hidden).
+    needs more steps without it.
+
+    Args:
+        parts: Number of hidden states per token.
+        hidden: Width of a hidden state.
+        learned: Whether to sum them with learned weights. Otherwise they are concatenated.
+
+    Shapes:
+        (N, parts · hidden) -> (N, hidden), or (N, parts · hidden) if they are concatenated.
     """
 
-    def __init__(self, layers: int, hidden: int) -> None:
+    def __init__(self, parts: int, hidden: int, *, learned: bool = True) -> None:
         super().__init__()
-        self.layers = layers
-        self.mean = nn.Parameter(torch.zeros(layers * hidden), requires_grad=False)
-        self.deviation = nn.Parameter(torch.zeros(layers * hidden), requires_grad=False)
-        self.mix = ScalarMix(layers)
+        self.parts = parts
+        self.mean = nn.Parameter(torch.zeros(parts * hidden), requires_grad=False)
+        self.deviation = nn.Parameter(torch.zeros(parts * hidden), requires_grad=False)
+        self.mix = ScalarMix(parts) if learned else None
 
     def forward(self, states: Tensor) -> Tensor:
         states = (states.float() - self.mean) / self.deviation
-        layers = states.to(self.mix.scores.dtype).unflatten(1, (self.layers, -1))
+        if self.mix is None:
+            return states
+        layers = states.to(self.mix.scores.dtype).unflatten(1, (self.parts, -1))
         out: Tensor = self.mix(layers.transpose(0, 1))
         return out
 
@@ -213,18 +219,22 @@ class LayerMix(nn.Module):
 
 
 class WordFeatureEncoder(FeatureEncoder):
-    """A BiLSTM over word features: vectors, and the weighted sum of an ELMo's layers.
+    """A BiLSTM over frozen features, which encodes the texts of a pair separately."""
 
-    Each text of a pair is read alone.
-    """
-
-    def __init__(self, config: EncoderConfig, features: WordFeatures) -> None:
+    def __init__(self, config: WordFeaturesConfig, features: FrozenFeatures) -> None:
         super().__init__()
         self.config, self.features = config, features
-        self.embedding = LayerMix(features.layers, features.hidden) if features.layers else None
+        self.choice = LayerChoice("one", ())
+        self.embedding = None
+        inputs = features.dimensions
+        if features.hidden:
+            self.choice = LayerChoice.parse(config.features, features.num_layers)
+            parts, learned = self.choice.parts, self.choice.how == "mix"
+            self.embedding = LayerMix(parts, features.hidden, learned=learned)
+            inputs += features.hidden * (1 if learned else parts)
         self.dropout = Dropout(config.dropout)
         self.lstm = nn.LSTM(
-            features.hidden + features.dimensions,
+            inputs,
             config.hidden // 2,
             config.layers,
             dropout=config.dropout if config.layers > 1 else 0.0,
@@ -232,8 +242,10 @@ class WordFeatureEncoder(FeatureEncoder):
         )
 
     def forward(self, batch: Batch) -> Tensor:
-        x = batch.ids if batch.ids.is_floating_point() else self.features.compute(batch)
         weight = next(self.lstm.parameters())
+        x = batch.ids
+        if not x.is_floating_point():
+            x = self.features.compute(batch, self.choice, weight.device)
         x = x.to(weight.device)
         if self.embedding is not None:
             # In bf16, states would lose digits before their large mean is subtracted.
@@ -244,19 +256,29 @@ class WordFeatureEncoder(FeatureEncoder):
 
     @torch.no_grad()
     def precompute(self, features: Sequence[Feature]) -> list[Feature]:
-        computed = list(features)
+        computed, device = list(features), next(self.lstm.parameters()).device
+        tokens = sum(feature.tokens for feature in computed)
+        width = self.choice.parts * self.features.hidden + self.features.dimensions
+        say(f"frozen features: {tokens:,} tokens × {width:,}, {2 * tokens * width / 1e6:,.0f} MB")
         with progress() as bar:
-            shown = bar.add_task("word features", total=len(computed), note="")
+            shown = bar.add_task("frozen features", total=len(computed), note="")
             for places in by_length([feature.tokens for feature in computed], MAX_BATCH_TOKENS):
                 batch = Batch.of([computed[place].encoding for place in places])
-                parts = self.features.compute(batch).split(list(batch.layout.lengths))
-                for place, part in zip(places, parts, strict=True):
+                rows = self.features.compute(batch, self.choice, device).cpu()
+                for place, part in zip(places, rows.split(list(batch.layout.lengths)), strict=True):
                     encoding = replace(computed[place].encoding, ids=part.numpy())
                     computed[place] = replace(computed[place], encoding=encoding)
                 bar.update(shown, advance=len(places))
         if self.embedding is not None and not self.embedding.deviation.any():
             self.embedding.fit([feature.encoding.ids for feature in computed])
         return computed
+
+    def save_input(self, folder: Path, tokenizer: Tokenizer) -> None:
+        for name, file in self.features.files.items():
+            target = folder / name
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(file, target)
 
     def build_head(self, name: str, labels: Sequence[str]) -> nn.Module:
         match name:
@@ -268,13 +290,14 @@ class WordFeatureEncoder(FeatureEncoder):
                 return TextClassifier(self.config, len(labels))
             case "lm":  # `training.task_model` removes this head of a bidirectional model.
                 return nn.Identity()
-        raise ConfigError(f"{name} is not supported by word features; use classify or tag")
+        raise ConfigError(f"{name} is not supported by frozen features; use classify or tag")
 
     def mixture(self) -> dict[str, float]:
-        """Return the weight of each layer of the ELMo, and the factor of their sum."""
-        return (
-            {} if self.embedding is None else self.embedding.mix.told(range(self.features.layers))
-        )
+        """Return the learned weight of each layer, and the factor of their sum."""
+        if self.embedding is None or self.embedding.mix is None:
+            return {}
+        mix: ScalarMix = self.embedding.mix
+        return mix.told(self.choice.layers)
 
 
 class TextClassifier(nn.Module):

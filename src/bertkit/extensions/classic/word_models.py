@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bertkit.checkpoint.config_json import read_config
 from bertkit.checkpoint.directory import Stored, load
-from bertkit.checkpoint.formats import LoadSettings, ModelFormat
+from bertkit.checkpoint.formats import LoadSettings, ModelFormat, format_of
 from bertkit.checkpoint.pooling import read_object
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.data.word_columns import words_of
@@ -23,11 +22,11 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.elmo_files import SOFTMAX, load_elmo, load_softmax
 from bertkit.extensions.classic.families.lstm import WORD_FEATURES
 from bertkit.extensions.classic.fill_gap import FillGap
+from bertkit.extensions.classic.frozen_features import BASE, FrozenFeatures, TransformerFeatures
 from bertkit.extensions.classic.word_features import (
     LENGTH,
     WordFeatureEncoder,
     WordFeatures,
-    WordTokenizer,
 )
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.classic.words import Words, whole_words
@@ -42,7 +41,6 @@ from bertkit.tasks import name_in
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
-from bertkit.text.tokenizer import NO_LIMIT
 
 KNOWN = (2, 7)
 """Characters of a word of the probe."""
@@ -126,17 +124,27 @@ class ElmoFormat(ModelFormat):
 
 
 class WordFeaturesFormat(ModelFormat):
-    """Directory of a BiLSTM over word features, with the files of the features."""
+    """Directory of a BiLSTM over frozen features, with the files of the frozen model.
 
-    noun = "a model on word features"
+    Args:
+        path: The directory, or with `layers` the frozen model of a new BiLSTM.
+        layers: Setting `features` of a new BiLSTM.
+    """
+
+    noun = "a model on frozen features"
     remedy = "use `bertkit predict`"
+
+    def __init__(self, path: Path, layers: str | None = None) -> None:
+        super().__init__(path)
+        self.layers = layers
 
     def stored(self) -> Stored:
         return stored_features(self.path)
 
     def trainable(self) -> Stored:
-        is_trained = "architectures" in read_object(self.path / "config.json")
-        return self.stored() if is_trained else new_features(self.path)
+        if self.layers is None and "architectures" in read_object(self.path / "config.json"):
+            return self.stored()
+        return new_features(self.path, self.layers)
 
     def load_task(self, settings: LoadSettings) -> TaskPipeline[Any]:
         device = inference_device(settings.device, settings.precision)
@@ -161,23 +169,51 @@ class WordFeaturesFormat(ModelFormat):
         return {**info(loaded), "task": task, "mixture": encoder.mixture()}
 
 
-def stored_features(path: Path) -> Stored:
-    """Return the parts of a model on word features, except its weights if it has none."""
-    features = WordFeatures.load(path)
-    settings = path / "config.json"
+def load_features(path: Path) -> FrozenFeatures:
+    """Load the frozen features of a model directory, or a file of word vectors.
+
+    Raises:
+        CheckpointError: If there are none.
+    """
+    base = path / BASE if (path / BASE).exists() else path
+    if format_of(base) in ("transformer", "sentence-transformers"):
+        return TransformerFeatures(load(base, heads=()))
+    return WordFeatures.load(path)
+
+
+def stored_features(path: Path, layers: str | None = None) -> Stored:
+    """Return the parts of a model on frozen features, except its weights if it has none.
+
+    Args:
+        path: Directory of the model, or of a frozen model, or a file of word vectors.
+        layers: Setting `features`. Default: that of the directory.
+
+    Raises:
+        ConfigError: If layers are chosen, but there are only word vectors.
+    """
+    features = load_features(path)
+    if layers is not None and not features.hidden:
+        raise ConfigError(f"features: {path} contains only word vectors, without layers; remove it")
+    settings: dict[str, Any] = {"model_type": WORD_FEATURES.name}
+    if format_of(path) == WORD_FEATURES.name:
+        settings = read_object(path / "config.json")
+    if layers is not None:
+        settings["features"] = layers
+    settings["max_position_embeddings"] = features.max_positions
     return Stored(
         path,
-        read_object(settings) if settings.exists() else {"model_type": WORD_FEATURES.name},
+        settings,
         partial(read_tensors, path),
-        partial(WordTokenizer, features, str(path)),
+        partial(features.read_tokenizer, str(path)),
+        length=None if "architectures" in settings else features.length,
         family=WORD_FEATURES,
         build=partial(WordFeatureEncoder, features=features),
     )
 
 
-def new_features(path: Path) -> Stored:
-    """Return the parts of a model on word features with a new BiLSTM."""
-    stored = stored_features(path)
+def new_features(path: Path, layers: str | None = None) -> Stored:
+    """Return the parts of a model on frozen features with a new BiLSTM."""
+    stored = stored_features(path, layers)
     assert stored.build is not None
     encoder = stored.build(read_config(path, stored.settings, WORD_FEATURES)[1])
     weights = {f"encoder.{name}": weight for name, weight in encoder.state_dict().items()}
@@ -220,9 +256,7 @@ class FrozenElmo:
     sees, whole_words = "both sides, each by itself", True
 
     def __init__(self, words: Words) -> None:
-        self.words, config = words, words.model.config
-        self.layers, self.hidden = config.layers, config.hidden
-        self.tokenizer, self.length = WordTokenizer(WordFeatures(words.model)), NO_LIMIT
+        self.words, self.layers = words, words.model.config.layers
 
     def read(
         self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
@@ -243,12 +277,6 @@ class FrozenElmo:
         for place, rows in self.words.stream([feature.encoding.ids for feature in features]):
             states[:, place] = rows[:, places_of(features[place])].mean(1)
         return states
-
-    def stream(
-        self, features: Sequence[Feature], layers: Sequence[int]
-    ) -> Iterator[tuple[int, Tensor]]:
-        for place, states in self.words.stream([feature.encoding.ids for feature in features]):
-            yield place, states[list(layers)][:, places_of(features[place])].transpose(0, 1)
 
 
 class StatePipeline:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertkit.extensions.classic.recurrent_config import RecurrentConfig
+from bertkit.extensions.classic.recurrent_config import RecurrentConfig, WordFeaturesConfig
 from bertkit.families.family import (
     CRF,
     SCORES,
@@ -81,10 +81,13 @@ LSTM_LM = replace(
 
 WORD_FEATURES = Family(
     name="word-features",
-    config_type=RecurrentConfig,
+    config_type=WordFeaturesConfig,
     vocab=3,
-    settings={name: _SETTINGS[name] for name in ("vocab", "hidden", "layers", "dropout")},
-    fixed={"max_positions": 1 << 20, "recurrent.direction": "both"},
+    settings={
+        **{ours: theirs for ours, theirs in _SETTINGS.items() if ours != "pad_id"},
+        "features": "features",
+    },
+    fixed={"recurrent.direction": "both"},
     defaults={"vocab": 3, "hidden": 256, "layers": 1, "dropout": 0.3},
     activation="",
     roles=(),
@@ -99,5 +102,5 @@ WORD_FEATURES = Family(
     derived={},
     architectures=architectures("WordFeatures"),
 )
-"""BiLSTM over word features; `FAMILIES` lacks it, because its encoder is not built from its
+"""BiLSTM over frozen features; `FAMILIES` lacks it, because its encoder is not built from its
 configuration alone."""
