@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -146,17 +146,3 @@ def pieces(text: str, ranges: Sequence[tuple[int, int, str]]) -> Iterator[tuple[
         yield text[start:stop], name
         end = stop
     yield text[end:], None
-
-
-def score_table(
-    scores: Mapping[str, Mapping[str, Mapping[str, Any]]], metric: str, seeds: int
-) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names of columns and a row for each name: `metrics.spread` of a metric, and other means."""
-    others = [name for name in next(iter(scores.values())) if name != metric]
-    rows = []
-    for name, row in scores.items():
-        score = row[metric]
-        each = ", ".join(f"{one:.3f}" for one in score["each"])
-        spread = (score["sd"], each) if seeds > 1 else ()
-        rows.append((name, score["mean"], *spread, *(row[other]["mean"] for other in others)))
-    return [metric, *(["standard deviation", "each seed"] if seeds > 1 else []), *others], rows
