@@ -16,7 +16,7 @@ from tests.factories import edit_config, tiny_elmo
 
 import bertkit
 from bertkit.batch import Batch, Packed
-from bertkit.errors import CheckpointError, ConfigError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.classic.families.lstm import WORD_FEATURES
 from bertkit.extensions.classic.word_features import (
     LayerMix,
@@ -369,6 +369,20 @@ def test_first_file_of_word_vectors_is_used(tmp_path: Path) -> None:
     food_vectors(tmp_path / "vectors.txt")
     (tmp_path / "vectors.txt.gz").write_bytes(b"damaged")
     assert [*WordFeatures.load(tmp_path).files] == ["vectors.txt"]
+
+
+def test_fraction_of_words_with_a_vector_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vectors = food_vectors(tmp_path / "vectors.txt")
+    rows = [{"text": "eat the bread the day", "label": label} for label in "ab" * 4]
+    data: dict[str, Any] = {"train": rows, "dev": rows, "epochs": 1}
+    bertkit.finetune("classify", vectors, **data, out=tmp_path / "out")
+    assert "word vectors: 40.0% of the words have a vector" in capsys.readouterr().err
+    rows[:] = [{"text": "et alia", "label": label} for label in "ab" * 4]
+    with pytest.raises(DataError, match="no word of the examples has a word vector"):
+        bertkit.finetune("classify", vectors, **data, out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_fingerprint_depends_on_the_features(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from bertkit.batch import Batch, by_length
 from bertkit.console import say
 from bertkit.engine.engine import MAX_BATCH_TOKENS
-from bertkit.errors import CheckpointError, ConfigError
+from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.classic.character_ids import sentence_ids
 from bertkit.extensions.classic.elmo import Elmo
 from bertkit.extensions.classic.elmo_files import OPTIONS, WEIGHTS, load_elmo, only_file
@@ -269,9 +269,23 @@ class WordFeatureEncoder(FeatureEncoder):
                     encoding = replace(computed[place].encoding, ids=part.numpy())
                     computed[place] = replace(computed[place], encoding=encoding)
                 bar.update(shown, advance=len(places))
+        if self.features.dimensions:
+            self._check_coverage([feature.encoding.ids[1:-1] for feature in computed])
         if self.embedding is not None and not self.embedding.deviation.any():
             self.embedding.fit([feature.encoding.ids for feature in computed])
         return computed
+
+    def _check_coverage(self, words: Sequence[Any]) -> None:
+        """Print the fraction of words that have a word vector.
+
+        Raises:
+            DataError: If no word has one, and there are no other features.
+        """
+        vectors = np.concatenate(words)[:, -self.features.dimensions :]
+        known = float(vectors.any(1).mean()) if len(vectors) else 0.0
+        if not known and not self.features.hidden:
+            raise DataError("no word of the examples has a word vector; use other word vectors")
+        say(f"word vectors: {known:.1%} of the words have a vector")
 
     def save_input(self, folder: Path, tokenizer: Tokenizer) -> None:
         for name, file in self.features.files.items():
