@@ -87,7 +87,7 @@ def test_what_cannot_be_asked_is_named(folders: Path) -> None:
 def test_what_a_folder_cannot_answer_is_refused(folders: Path, tmp_path: Path) -> None:
     import shutil
 
-    with pytest.raises(CheckpointError, match="name the labels of a new one"):
+    with pytest.raises(CheckpointError, match="pass labels for a new one"):
         bertkit.load(folders / "pretrained", heads=("classify",))
     folder = tmp_path / "multi"
     shutil.copytree(folders / "classifier", folder)

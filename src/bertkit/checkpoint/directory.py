@@ -13,7 +13,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from bertkit.checkpoint.adapter import read_adapter
+from bertkit.checkpoint.adapter import Adapter, read_adapter
 from bertkit.checkpoint.config_json import (
     architecture_of,
     config_of,
@@ -226,65 +226,42 @@ def load(
     heads = [heads] if isinstance(heads, str) else heads
     labels = [labels] if isinstance(labels, str) else labels
     folder = resolve(name, revision)
-    say_unfinished(folder)
-    adapter = None if features is not None else read_adapter(folder)
-    base = folder if adapter is None else adapter.base
-    source = open_format(base) if features is None else FORMATS["word-features"](base, features)
-    stored = source.trainable() if heads or features is not None else source.stored()
+    stored, adapter = _stored(folder, features, trainable=bool(heads))
     pooling, settings, path = stored.pooling, stored.settings, stored.file("config.json")
     family, config, decoder = read_config(path, settings, stored.family)
-    if pooling is not None and not pooling.reads(config.hidden):
-        raise CheckpointError(
-            f"{folder}: its dense layer reads vectors of another width than {config.hidden}, its "
-            "model's; they do not belong together"
-        )
+    _check_pooling(pooling, config, folder)
     weights = standard_names(family, stored.read_tensors())
     if adapter is not None:
         weights, settings = adapter.merge(family, weights), adapter.settings(family, settings)
-    saved_heads = heads_in(
-        family, weights, architecture=architecture_of(settings), ours=heads_of(settings, path)
-    )
+    architecture, ours = architecture_of(settings), heads_of(settings, path)
+    saved_heads = heads_in(family, weights, architecture=architecture, ours=ours)
     known = tuple(head for head in saved_heads if head in HEADS)
     if adapter is not None and adapter.head in known:
         known = (adapter.head,)
     wanted = heads if heads is not None else known
-    _check_names(wanted, family, folder)
     if "lm" in wanted and decoder is not None:
         decoder = untie(family, weights, decoder)
     elif "lm" in wanted:
         config = untie(family, weights, config)
-    for stack in (config, decoder):
-        if stack is not None:
-            _check_sizes(stack, weights, path)
+    for stack in filter(None, (config, decoder)):
+        _check_sizes(stack, weights, path)
     saved_labels = labels_of(settings, family, weights, path)
     outputs = tuple(labels) or saved_labels
-    unnamed = [head for head in LABELLED if head in wanted and not outputs]
-    if unnamed:
-        raise CheckpointError(
-            f"{stored.folder}: has no {unnamed[0]} head; name the labels of a new one"
-        )
+    _check_heads(wanted, outputs, family, stored.folder)
+    kept = [head for head in wanted if head in saved_heads]
     if outputs == saved_labels:
-        _check_labels(outputs, [h for h in wanted if h in saved_heads], family, weights, path)
+        _check_labels(outputs, kept, family, weights, path)
+    else:
+        kept = [head for head in kept if head in HEADS and head not in LABELLED]
     model = empty(
         config, wanted, labels=outputs, decoder=decoder, pooling=pooling, build=stored.build
     )
-    for head in wanted:
-        named = head in LABELLED or head not in HEADS
-        if head not in saved_heads or (named and outputs != saved_labels):  # on the old pooler
-            stale = set(head_weights(family, head, weights))
-            stale = {name for name in stale if not name.startswith(family.prefix)}
-            weights = {name: tensor for name, tensor in weights.items() if name not in stale}
-    weights |= _dense(model, pooling)
+    new = [head for head in wanted if head not in kept]
+    weights = _without_heads(weights, new, family) | _dense(model, pooling)
     fresh = tuple(wanted) if heads is not None else ()
     report = fill(model, family, weights, fresh=fresh, where=stored.file(FILE))
-    tokenizer = stored.read_tokenizer()
-    if pooling is not None and pooling.lowercase:
-        tokenizer = tokenizer.lowercased()
-    if stored.build is None:
-        _check_tokenizer(tokenizer, stored.folder, family, config)
-    length = (
-        stored.length or length_of(settings, path) or tokenizer.max_length or config.max_positions
-    )
+    tokenizer = _read_tokenizer(stored, family, config)
+    length = stored.length or length_of(settings, path) or tokenizer.max_length
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
@@ -294,10 +271,62 @@ def load(
         labels=outputs,
         settings=settings,
         pooling=pooling,
-        length=min(config.max_positions, length),
+        length=min(config.max_positions, length or config.max_positions),
         generation=_read_generation(stored.folder, settings, model) if "lm" in wanted else None,
-        base=None if adapter is None else base,
+        base=None if adapter is None else adapter.base,
     )
+
+
+def _stored(
+    folder: Path, features: str | None, *, trainable: bool
+) -> tuple[Stored, Adapter | None]:
+    """Return the parts of a model, and the adapter that changes it.
+
+    Raises:
+        CheckpointError: If a file is missing or invalid.
+        ConfigError: If the model does not have the layers of `features`.
+    """
+    say_unfinished(folder)
+    if features is not None:
+        stored: Stored = FORMATS["word-features"](folder, features).trainable()
+        return stored, None
+    adapter = read_adapter(folder)
+    source = open_format(folder if adapter is None else adapter.base)
+    return source.trainable() if trainable else source.stored(), adapter
+
+
+def _check_pooling(pooling: Pooling | None, config: EncoderConfig, folder: Path) -> None:
+    """Raise CheckpointError if the dense layer of an embedding model does not fit the encoder."""
+    if pooling is not None and not pooling.reads(config.hidden):
+        raise CheckpointError(
+            f"{folder}: the dense layer expects vectors of a width other than {config.hidden}, the "
+            "width of the model; download both again"
+        )
+
+
+def _without_heads(
+    weights: Mapping[str, Tensor], heads: Sequence[str], family: Family
+) -> dict[str, Tensor]:
+    """Return the weights without those of heads that are newly initialized.
+
+    The pooler is part of the encoder, and stays.
+    """
+    stale = {name for head in heads for name in head_weights(family, head, weights)}
+    return {n: w for n, w in weights.items() if n not in stale or n.startswith(family.prefix)}
+
+
+def _read_tokenizer(stored: Stored, family: Family, config: EncoderConfig) -> Tokenizer:
+    """Read the tokenizer of a model, and check that it fits the model.
+
+    Raises:
+        CheckpointError: If it does not fit.
+    """
+    tokenizer = stored.read_tokenizer()
+    if stored.pooling is not None and stored.pooling.lowercase:
+        tokenizer = tokenizer.lowercased()
+    if stored.build is None:
+        _check_tokenizer(tokenizer, stored.folder, family, config)
+    return tokenizer
 
 
 def _read_generation(folder: Path, settings: Mapping[str, Any], model: Model) -> Any:
@@ -310,9 +339,13 @@ def _read_generation(folder: Path, settings: Mapping[str, Any], model: Model) ->
     return SETTINGS_READERS["generation"](folder, settings, config.vocab)
 
 
-def _check_names(
-    heads: Iterable[str] | Mapping[str, HeadMaker], family: Family, folder: Path
+def _check_heads(
+    heads: Iterable[str] | Mapping[str, HeadMaker],
+    labels: Sequence[str],
+    family: Family,
+    folder: Path,
 ) -> None:
+    """Raise CheckpointError if the family has no such head, or a head needs labels."""
     for head in () if isinstance(heads, Mapping) else heads:
         if head not in HEADS:
             raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
@@ -321,6 +354,9 @@ def _check_names(
             raise CheckpointError(
                 f"{folder}: a {family.name} model has no {head} head here; it has {known}"
             )
+    for head in heads:
+        if head in LABELLED and not labels:
+            raise CheckpointError(f"{folder}: has no {head} head; pass labels for a new one")
 
 
 def _check_tokenizer(

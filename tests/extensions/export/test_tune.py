@@ -220,7 +220,7 @@ def test_what_was_found_elsewhere_is_not_used(
 
 def test_one_precision_and_those_that_are_not_there(model: Path, texts: Path) -> None:
     assert list(tune(model, [texts], precision="fp32")["tried"]["precision"]) == ["fp32"]
-    with pytest.raises(ConfigError, match="precision: int8 is not to be had here, or costs"):
+    with pytest.raises(ConfigError, match="precision: int8 is not supported by this machine"):
         tune(model, [texts], precision="int8")
 
 
@@ -291,10 +291,10 @@ def test_what_cannot_be_tuned(
 ) -> None:
     blank = tmp_path / "blank.jsonl"
     blank.write_text('{"text": " "}\n{"text": ""}\n', encoding="utf-8")
-    with pytest.raises(DataError, match="texts: there is none in these files"):
+    with pytest.raises(DataError, match="texts: the files contain no text"):
         tune(model, [blank])
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root
-    with pytest.raises(ConfigError, match="model: cannot be written to; copy the folder"):
+    with pytest.raises(ConfigError, match="model: not writable; copy the directory"):
         tune(model, [texts])
 
 

@@ -88,19 +88,10 @@ def tune(
         ConfigError: If the directory is not writable.
         DataError: If the files contain no text.
     """
-    loaded = load(model)
-    if not loaded.folder.is_dir():
-        raise ConfigError(f"{model}: a file alone, with no folder that could remember it")
-    if not os.access(loaded.folder, os.W_OK):
-        raise ConfigError(f"{loaded.folder}: cannot be written to; copy the folder and tune that")
+    loaded = _load_writable(model)
     weights = weights_of(loaded.folder)
-    records(loaded.folder)  # a damaged file is told before anything is timed
-    samples = (read_texts(texts) if texts else _local_texts())[:TIMED_TEXTS]
-    if not samples:
-        raise DataError("texts: there is none in these files; give some like those to come")
-    works = Embed(loaded, "fp32").prepare(samples, long="truncate")
-    tokens = sum(work.tokens for work in works)
-    say(f"{len(works)} texts of {tokens:,} tokens, in each precision at first")
+    records(loaded.folder)  # checks the file before anything is timed
+    works = _timed_works(loaded, texts)
     tried: dict[str, dict[Any, Any]] = {}
 
     def fastest(setting: str, choices: Mapping[C, Callable[[], object]]) -> C:
@@ -112,17 +103,18 @@ def tune(
     def runs(choices: Mapping[C, Embed]) -> dict[C, Callable[[], object]]:
         return {choice: partial(embed.run, works) for choice, embed in choices.items()}
 
-    # all that is timed has no more threads than the record says there may be
+    # The number of threads is never above the limit of the process.
     torch.set_num_threads(min(torch.get_num_threads(), thread_limit()))
     precisions, exact = _precisions(loaded, works, lowest)
-    if precision != "auto":
-        if precision not in precisions:
-            raise ConfigError(
-                f"precision: {precision} is not to be had here, or costs too much (--lowest); "
-                f"choose {' or '.join(precisions)}, or auto"
-            )
-        precisions = {precision: precisions[precision]}
-    precision = fastest("precision", runs(precisions))
+    if precision not in ("auto", *precisions):
+        raise ConfigError(
+            f"precision: {precision} is not supported by this machine, or its similarity is below "
+            f"--lowest; use {' or '.join(precisions)}, or auto"
+        )
+    if precision == "auto":
+        precision = fastest("precision", runs(precisions))
+    else:
+        fastest("precision", runs({precision: precisions[precision]}))
     chosen = precisions[precision].engine
     sizes = {size: Embed(loaded, chosen.with_max_batch_tokens(size)) for size in BUDGETS}
     max_batch_tokens = fastest("max_batch_tokens", runs(sizes))
@@ -141,16 +133,40 @@ def tune(
         versions=versions(),
         weights=weights,
     )
-    write_tuned(loaded.folder, choice)  # before the graph that an older one names goes
+    write_tuned(loaded.folder, choice)  # before the graph of an older record is deleted
     engines = _engines(loaded, packed, choice, works, exact, lowest, tried)
     write_tuned(loaded.folder, msgspec.structs.replace(choice, engines=engines))
-    return {
-        "precision": precision,
-        "max_batch_tokens": max_batch_tokens,
-        "threads": threads,
-        "engines": engines,
-        "tried": tried,
-    }
+    settings = {"precision": precision, "max_batch_tokens": max_batch_tokens, "threads": threads}
+    return {**settings, "engines": engines, "tried": tried}
+
+
+def _load_writable(model: str | Path) -> Loaded:
+    """Load a model from a directory that can store the settings.
+
+    Raises:
+        ConfigError: If it is a file, or not writable.
+    """
+    loaded = load(model)
+    if not loaded.folder.is_dir():
+        raise ConfigError(f"{model}: a file; use a model directory, which can store the settings")
+    if not os.access(loaded.folder, os.W_OK):
+        raise ConfigError(f"{loaded.folder}: not writable; copy the directory and tune the copy")
+    return loaded
+
+
+def _timed_works(loaded: Loaded, texts: Sequence[Path] | None) -> list[Work]:
+    """Read and tokenize the texts that are timed.
+
+    Raises:
+        DataError: If the files contain no text.
+    """
+    samples = (read_texts(texts) if texts else _local_texts())[:TIMED_TEXTS]
+    if not samples:
+        raise DataError("texts: the files contain no text; use files with typical texts")
+    works = Embed(loaded, "fp32").prepare(samples, long="truncate")
+    tokens = sum(work.tokens for work in works)
+    say(f"{len(works)} texts of {tokens:,} tokens, in each precision at first")
+    return works
 
 
 def _engines(

@@ -116,17 +116,8 @@ def evaluate_prompts(
             chances = _chances(writer, prompt, [*texts, empty], tokens)
             plain.append(float((chances[:-1].argmax(1) == gold).mean()))
             calibrated.append(float(((chances[:-1] - chances[-1]).argmax(1) == gold).mean()))
-        results.append(
-            PromptScore(
-                count,
-                mean(plain),
-                pstdev(plain),
-                mean(calibrated),
-                pstdev(calibrated),
-                commonest,
-                len(asked),
-            )
-        )
+        scores = mean(plain), pstdev(plain), mean(calibrated), pstdev(calibrated)
+        results.append(PromptScore(count, *scores, commonest, len(asked)))
     if out is not None:
         _write(out, results)
     return results
