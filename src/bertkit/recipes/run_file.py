@@ -51,7 +51,6 @@ class Train(Settings, frozen=True):
     weights that AdamW updates."""
     schedule: Literal["linear", "wsd", "constant"] = "linear"
     """Learning rate scheduler."""
-    """Learning rate scheduler."""
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
     decay_steps: Annotated[int, Meta(ge=0)] = 0
     """Steps of the final decay of `wsd`; 0 is two fifths of all."""
