@@ -47,6 +47,7 @@ from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.storage import append_text, write_text
 from bertkit.tasks import find
 from bertkit.tasks.examples import read_examples
+from bertkit.tasks.task import policy_of_files
 
 TRAINING, PREDICTION, SCORE = 4.0, 3.0, 0.99
 """Targets beside `Trainer` as it comes: how many times faster, and the least share of its score."""
@@ -318,7 +319,7 @@ def ours(
         trained = time.perf_counter() - start
         known = json.loads((out / SCORES).read_text(encoding="utf-8"))
         answer = answering(out, work.task, precision="auto", device="cpu")
-    policy = answer.task.long_of_files()
+    policy = policy_of_files(answer.task)
     answer.answers(dev[:WARM], long=policy)
     start = time.perf_counter()
     answers = answer.answers(dev, long=policy)

@@ -15,6 +15,7 @@ from bertkit.pipelines import PIPELINES, pipeline
 from bertkit.registry import GROUP, Extension
 from bertkit.tasks import TASKS, Task, find
 from bertkit.tasks.classify import Classify
+from bertkit.tasks.task import full_name
 
 Install = Callable[[object], None]
 
@@ -66,7 +67,7 @@ def test_an_installed_extension_adds_to_each_registry(install: Install) -> None:
     assert "ratings" not in TASKS
     install(f"{__name__}:ADDED")
     assert find("ratings") is Stars
-    assert Stars.full_name() == "ratings"
+    assert full_name(Stars) == "ratings"
     assert pipeline("shout", "any")("text") == "TEXT"
     assert FAMILIES["stars-bert"] is FAMILIES["bert"]
     assert list(FAMILIES)[-1] == "stars-bert"

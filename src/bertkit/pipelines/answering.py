@@ -15,6 +15,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import open_engine
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.tasks import Task, name_in, recorded
+from bertkit.tasks.task import full_name
 
 
 def answering(
@@ -63,9 +64,9 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
             raise tasks.outside_error(loaded.folder, task)
     kind = tasks.find(task) if isinstance(task, str) else task
     made_for = recorded(loaded.settings)
-    if made_for is not None and made_for != kind.full_name():
+    if made_for is not None and made_for != full_name(kind):
         raise CheckpointError(
-            f"{loaded.folder}: was fine-tuned for {made_for}, not for {kind.full_name()}; ask it "
+            f"{loaded.folder}: was fine-tuned for {made_for}, not for {full_name(kind)}; ask it "
             f"that, or fine-tune it"
         )
     try:

@@ -18,7 +18,7 @@ from bertkit.synonyms import check_keywords
 from bertkit.tasks.confusion import by_label
 from bertkit.tasks.examples import RowsLike, check_examples, read_examples, take
 from bertkit.tasks.similarity import Similarity
-from bertkit.tasks.task import Reading
+from bertkit.tasks.task import Reading, policy_of_files
 
 
 @check_keywords
@@ -78,7 +78,7 @@ def evaluate(
     if not rows:
         raise DataError("no rows to score")
     check_examples(answer.task, rows)
-    answers = answer.answers(rows, long=answer.task.long_of_files())
+    answers = answer.answers(rows, long=policy_of_files(answer.task))
     report = answer.task.label_report(answers, rows)
     if errors is not None:
         write_mistakes(Path(errors), answer.task, answers, rows, report)

@@ -27,7 +27,7 @@ from bertkit.recipes.run_file import read_run_file
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.tasks.examples import Examples, check_examples
 from bertkit.tasks.held_out import take_rows
-from bertkit.tasks.task import Reading, Task
+from bertkit.tasks.task import Reading, Task, policy_of_files
 from bertkit.training.dev_loss import dev_loss
 from bertkit.training.epochs import check_metric, drop_weights, read_scores
 
@@ -123,7 +123,7 @@ class FinetuningProgram:
                 self.data["dev"].examples,
                 model.loaded.tokenizer,
                 model.loaded.length,
-                long=model.task.long_of_files(),
+                long=policy_of_files(model.task),
                 labelled=True,
             )
         return dev_loss(model.task, model.loaded.model, features, MAX_BATCH_TOKENS)

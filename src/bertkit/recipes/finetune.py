@@ -44,7 +44,7 @@ from bertkit.recipes.finetune_report import finish, finished
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import Examples, RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
-from bertkit.tasks.task import Feature, Reading, Task
+from bertkit.tasks.task import Feature, Reading, Task, is_builtin, policy_of_files
 from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.master_weights import Masters, rows_read
@@ -469,7 +469,7 @@ def _features(
     task: Task[Any, Any], loaded: Loaded, train: Examples, dev: Examples
 ) -> tuple[list[Feature], list[Feature]]:
     """Encode the examples of train, with targets, and of dev; report truncated examples."""
-    policy, length = task.long_of_files(), loaded.length
+    policy, length = policy_of_files(task), loaded.length
     made = []
     for name, data in (("train", train), ("dev", dev)):
         features = task.features(
@@ -498,8 +498,8 @@ def _state(settings: Finetune, rate: float, learner: _Learner) -> State:
     """Return the optimizer and the weights that it updates."""
     network = learner.network
     # Batches of a third-party task may contain tokens that no feature has.
-    ids = [feature.encoding.ids for feature in learner.features] if learner.task.ours() else []
-    rows = rows_read(network, ids) if ids else {}
+    ids = [feature.encoding.ids for feature in learner.features]
+    rows = rows_read(network, ids) if is_builtin(type(learner.task)) else {}
     masters = Masters(network, learner.dtype, rows)
     optimizer = adamw(
         {name: weight for name, weight in masters.weights.items() if weight.requires_grad},

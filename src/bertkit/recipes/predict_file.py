@@ -19,7 +19,7 @@ from bertkit.progress import progress
 from bertkit.storage import csv_line, refuse_used, writing
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.inference import STREAM_ITEMS, TEXTS_AT_ONCE, Answering, batched, free
-from bertkit.tasks.task import Reading
+from bertkit.tasks.task import Reading, policy_of_files
 from bertkit.tasks.trained_columns import try_rows
 from bertkit.text.long_texts import Long
 
@@ -66,7 +66,7 @@ def answered(
     watched: bool = True,
 ) -> Iterator[Any]:
     """An answer for each example as it comes; long ones are cut, and counted, as those of files."""
-    long = long or answer.task.long_of_files()
+    long = long or policy_of_files(answer.task)
     # texts that are compared with each other are answered together
     size = TEXTS_AT_ONCE if answer.task.batching == "step" else STREAM_ITEMS
     cut = 0

@@ -32,7 +32,7 @@ from bertkit.pipelines import TaskPipeline, answering, load_on
 from bertkit.recipes.evaluate import evaluate
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.task import Reading, Task, group
+from bertkit.tasks.task import Reading, Task, group, policy_of_files
 
 MAX_BATCH_TOKENS = 4096
 
@@ -179,5 +179,5 @@ def _read(
 
 def _features(ready: TaskPipeline[Any], examples: Sequence[Any]) -> list[Any]:
     task, loaded = ready.task, ready.loaded
-    long = task.long_of_files()
+    long = policy_of_files(task)
     return task.features(examples, loaded.tokenizer, loaded.length, long=long, labelled=True)

@@ -78,6 +78,8 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
     route = "/predict"
     example_item = "A fine film."
     long = ("error", "truncate", "window")
+    _origin = "in the training file"
+    """Origin of the labels in messages."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         super().__init__(labels, options)
@@ -155,12 +157,12 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
             raise CheckpointError(
                 f"config.json: {len(task.options.thresholds)} thresholds for {len(labels)} labels"
             )
-        options = msgspec.structs.replace(
+        task._origin = "a label of the model"
+        task.options = msgspec.structs.replace(
             task.options,
             regression=len(labels) == 1 and kind != PROBLEMS["multi_label"],
             multi_label=kind == PROBLEMS["multi_label"],
         )
-        task.options, task.labels_are = options, "a label of the model"
         return task
 
     def settings(self) -> dict[str, Any]:
@@ -192,7 +194,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
         for label in labels:
             if label not in self.index:
                 raise DataError(
-                    f"{example.where}: label {label!r} is not {self.labels_are}; "
+                    f"{example.where}: label {label!r} is not {self._origin}; "
                     f"{did_you_mean(label, self.labels)}"
                 )
         if self.options.multi_label:

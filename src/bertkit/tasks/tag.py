@@ -215,7 +215,7 @@ class Tag(Task[Example, TagAnswer]):
                 what, names = ("entity type", self.types) if typed else ("tag", self.labels)
                 name = tag[2:] if typed else tag
                 raise DataError(
-                    f"{example.where_is(place)}: {what} {name!r} is not {self.labels_are}; "
+                    f"{example.where_is(place)}: {what} {name!r} is not in the training file; "
                     f"{did_you_mean(name, names)}"
                 )
 

@@ -185,8 +185,6 @@ class Task(ABC, Generic[E, A]):
     """The names by which a program sends the text, and what goes with it."""
     example_item: ClassVar[Item] = "The cat sat on the mat."
     """An item that it answers, as an example to people and programs."""
-    labels_are: str = "in the training file"
-    """Where the labels are from, for messages."""
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
     """What must be learned from in one batch: nothing but a sequence itself, the sequences of an
     example (the choices of a question), or all of a step (texts that are compared)."""
@@ -245,13 +243,12 @@ class Task(ABC, Generic[E, A]):
             options = decode(cls.Options, record.get("options", {}), "bertkit.task.options")
         except (ConfigError, AttributeError) as error:
             raise CheckpointError(f"config.json: {error}") from None
-        task = cls(labels, options)
-        task.labels_are = "a label of the model"
-        return task
+        return cls(labels, options)
 
     def settings(self) -> dict[str, Any]:
         """What the folder's config.json says of the task; `restore` reads it."""
-        return {"bertkit": {"task": {"name": self.full_name(), "options": plain(self.options)}}}
+        record = {"name": full_name(type(self)), "options": plain(self.options)}
+        return {"bertkit": {"task": record}}
 
     @classmethod
     @cache
@@ -265,17 +262,6 @@ class Task(ABC, Generic[E, A]):
         fields = list(zip(cls.fields, kinds, strict=True))
         item = msgspec.defstruct(f"{cls.__name__}Item", fields, bases=(JsonObject,), frozen=True)
         return item, cls.Answer, cls.example_item
-
-    @classmethod
-    def full_name(cls) -> str:
-        """Return the name of a task of bertkit or of an extension, else module:Class."""
-        place = f"{cls.__module__}:{cls.__qualname__}"
-        return cls.name if cls.ours() or place in TASKS.places.values() else place
-
-    @classmethod
-    def ours(cls) -> bool:
-        """Whether it comes with bertkit."""
-        return cls.__module__.startswith("bertkit.")
 
     # ---- what the model reads and learns
 
@@ -369,11 +355,6 @@ class Task(ABC, Generic[E, A]):
         out: Tensor = model.heads[self.head](model.states(batch), batch)
         return out.float()
 
-    @classmethod
-    def long_of_files(cls) -> Long:
-        """What is done with long texts where a whole file is read: they are cut, and it is said."""
-        return "truncate" if "truncate" in cls.long else cls.long[0]
-
     def units(self, features: Sequence[Feature], seed: int) -> list[list[Feature]]:
         """What is learned from together: each sequence, or those of an example. `seed` is for
         those that are drawn."""
@@ -455,6 +436,22 @@ class Task(ABC, Generic[E, A]):
         indices = [f.token_indices for f in features if f.token_indices is not None]
         encodings = [f.encoding for f in features]
         return engine.run(encodings, self.outputs, indices or None, _sources(features))
+
+
+def policy_of_files(task: Task[Any, Any]) -> Long:
+    """Return what to do with long texts of a file: truncate them if the task supports it."""
+    return "truncate" if "truncate" in task.long else task.long[0]
+
+
+def full_name(task: type[Task[Any, Any]]) -> str:
+    """Return the name of a task of bertkit or of an extension, else `module:Class`."""
+    place = f"{task.__module__}:{task.__qualname__}"
+    return task.name if is_builtin(task) or place in TASKS.places.values() else place
+
+
+def is_builtin(task: type[Task[Any, Any]]) -> bool:
+    """Return whether a task is part of bertkit."""
+    return task.__module__.startswith("bertkit.")
 
 
 def _sources(features: Sequence[Feature]) -> list[Encoding] | None:

@@ -23,7 +23,7 @@ from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import fits, read_json, sha256, write_json
 from bertkit.tasks.confusion import LabelReport, by_label
-from bertkit.tasks.task import Feature, Reading, Task, by_example, group
+from bertkit.tasks.task import Feature, Reading, Task, by_example, group, policy_of_files
 from bertkit.tasks.trained_columns import with_columns
 from bertkit.training.dev_loss import dev_loss
 from bertkit.training.run import Run
@@ -125,7 +125,7 @@ class Epochs:
     def _labeled_features(self) -> Sequence[Feature]:
         """Features of dev with targets."""
         task, loaded = self.task, self.loaded
-        long = task.long_of_files()
+        long = policy_of_files(task)
         with quietly():
             features = task.features(
                 self.examples, loaded.tokenizer, loaded.length, long=long, labelled=True

@@ -27,7 +27,7 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task, full_name
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -186,4 +186,4 @@ def test_its_head_is_exported(counter: Path, tmp_path: Path) -> None:
 def test_what_is_saved_is_what_is_loaded(counter: Path) -> None:
     ready: Any = answering(load(counter), Letters)
     assert isinstance(ready.engine.model.heads["letters"], Count)
-    assert ready.loaded.settings["bertkit"]["task"]["name"] == Letters.full_name()
+    assert ready.loaded.settings["bertkit"]["task"]["name"] == full_name(Letters)

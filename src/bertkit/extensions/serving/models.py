@@ -17,6 +17,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import Pipeline, inference_device
 from bertkit.storage import distinct_names
 from bertkit.tasks import Task, find
+from bertkit.tasks.task import full_name
 
 TaskClass = type[Task[Any, Any]]
 
@@ -50,7 +51,7 @@ class ModelRegistry:
         device: str = "cpu",
     ) -> None:
         kinds = [find(task) if isinstance(task, str) else task for task in tasks]
-        self.precision, self.trusted = precision, {kind.full_name(): kind for kind in kinds}
+        self.precision, self.trusted = precision, {full_name(kind): kind for kind in kinds}
         self.models: dict[str, ServedModel] = {}
         self.device = inference_device(device, precision)
         given = list(map(name_and_folder, models))
