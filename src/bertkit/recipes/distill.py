@@ -17,6 +17,7 @@ from bertkit.objectives.distill import Terms, usual_layers
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.capabilities import Calibrated
 from bertkit.tasks.examples import RowsLike
 from bertkit.tasks.task import Reading, Task
 from bertkit.training.run import Resume
@@ -72,11 +73,12 @@ def distill(
     if layers is not None and layers < 1:
         raise ConfigError(f"layers: {layers}; a student keeps one of its teacher's at least")
     known = answering(teacher, task)
+    fitted = known.task
     model = _student(known.loaded, student, layers, training.length)
     device = resolve_device(training.device)
     dtype = resolve(training.precision, device)
     task_teacher = TaskTeacher(
-        task=known.task,
+        task=fitted,
         model=packed(known.loaded.model.to(device), dtype),
         terms=weights,
         layers=follow,
@@ -89,14 +91,14 @@ def distill(
         },
     )
     return finetune(
-        type(known.task),
+        type(fitted),
         model,
         train=train,
         dev=dev,
         test=test,
         out=out,
         settings=training,
-        options=known.task.uncalibrated(),
+        options=fitted.uncalibrated() if isinstance(fitted, Calibrated) else fitted.options,
         reading=columns,
         resume=resume,
         teacher=task_teacher,

@@ -15,6 +15,7 @@ from bertkit.recipes.data_checks import check_answers, show_calibration, show_la
 from bertkit.recipes.error_report import write_mistakes
 from bertkit.storage import refuse_used
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.capabilities import Calibrated
 from bertkit.tasks.confusion import by_label
 from bertkit.tasks.examples import RowsLike, check_examples, read_examples, take
 from bertkit.tasks.similarity import Similarity
@@ -85,7 +86,9 @@ def evaluate(
     show_labels(report, name)
     scores = answer.task.score(answers, rows)
     check_answers(report, name, unlearned=unlearned(answer.task, scores, rows, answers))
-    calibration = answer.task.calibration(answers, rows)
+    calibration = {}
+    if isinstance(answer.task, Calibrated):
+        calibration = answer.task.calibration(answers, rows)
     show_calibration(calibration, name)
     cut = sum(getattr(answer, "truncated", False) for answer in answers)
     return {

@@ -25,6 +25,7 @@ from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.pretrain_config import PretrainConfig, TestScorer, config_class, read_config
 from bertkit.recipes.run_file import read_run_file
 from bertkit.storage import read_json, sha256, write_json
+from bertkit.tasks.capabilities import Calibrated
 from bertkit.tasks.examples import Examples, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Reading, Task, policy_of_files
@@ -246,7 +247,8 @@ def _distillation(
     }
     training, _, reading = with_keywords("distill", groups, keywords)
     known = answering(teacher, arguments.get("task")).task
-    task, options = type(known), known.uncalibrated()
+    options = known.uncalibrated() if isinstance(known, Calibrated) else known.options
+    task = type(known)
     data = examples.take(task, settings, options, reading, training.seed)
     return _checked(distill, {**arguments, **keywords}, task, options, data, training, seeds)
 

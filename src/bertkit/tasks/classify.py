@@ -31,6 +31,7 @@ from bertkit.tasks.calibration import (
     softmax,
     tempered,
 )
+from bertkit.tasks.capabilities import Calibrated
 from bertkit.tasks.confusion import LabelPair
 from bertkit.tasks.contrastive import Contrastive, check_rows
 from bertkit.tasks.labeled_text import (
@@ -66,7 +67,7 @@ MEANT_FOR = {
 """Options by what rows must have."""
 
 
-class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer]):
+class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated):
     """Classification of texts or pairs: labels, several labels, or a number.
 
     The head is a softmax, one sigmoid per label, or a regression.

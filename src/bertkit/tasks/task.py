@@ -369,27 +369,6 @@ class Task(ABC, Generic[E, A]):
     def answers(self, outputs: Sequence[ExampleOutput[E]], head: nn.Module) -> list[A]:
         """An answer for each example. `head` is for those that decode with its weights (CRF)."""
 
-    def uncalibrated(self) -> Settings:
-        """The options without what `calibrated` set for this model: those of another to learn."""
-        options: Settings = self.options
-        return options
-
-    def calibrated(self, answers: Sequence[A], examples: Sequence[E]) -> Self:
-        """The same task with what its dev answers teach it, such as a threshold.
-
-        Scores of the same rows are then named `best_` where it was `chosen_on` them.
-        """
-        return self
-
-    def chosen_on(self, before: Self) -> bool:
-        """Whether what `calibrated` set, which the task `before` lacks, may change an answer."""
-        return self is not before
-
-    def calibration(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
-        """How far confidence is from being right, before and after what `calibrated` set; nothing
-        for a task that sets no confidence."""
-        return {}
-
     @abstractmethod
     def score(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
         """The scores of answers to labelled examples."""

@@ -22,6 +22,7 @@ from bertkit.metrics import worth
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import fits, read_json, sha256, write_json
+from bertkit.tasks.capabilities import Calibrated
 from bertkit.tasks.confusion import LabelReport, by_label
 from bertkit.tasks.task import Feature, Reading, Task, by_example, group, policy_of_files
 from bertkit.tasks.trained_columns import with_columns
@@ -84,7 +85,7 @@ class Epochs:
         self.task.fit_head(whole, self.learned, self.max_batch_tokens)
         task, answers = self._answer(self.task, whole)
         scores = task.score(answers, self.examples)
-        if task.chosen_on(self.task):
+        if isinstance(task, Calibrated) and task.chosen_on(self.task):
             scores = {BEST_PREFIX + name: score for name, score in scores.items()}
         record: Record = {"step": step, "epoch": number, "scores": scores}
         self.records.append(record)
@@ -183,9 +184,9 @@ class Epochs:
         return self._answered
 
     def calibration(self) -> dict[str, float]:
-        """How far the best epoch's confidence on dev is from being right, where the task says."""
+        """Compute the calibration error of the best epoch on dev; see `Calibrated.calibration`."""
         task, answers = self._of_best()
-        return task.calibration(answers, self.examples)
+        return task.calibration(answers, self.examples) if isinstance(task, Calibrated) else {}
 
     def report(self) -> LabelReport | None:
         """How well the best epoch tells the labels of dev apart, where the task has labels."""
@@ -215,7 +216,7 @@ class Epochs:
         rows = task.run(engine, self.features)
         outputs = by_example(self.examples, group(self.features), rows)
         answers = task.answers(outputs, head)
-        tuned = task.calibrated(answers, self.examples)
+        tuned = task.calibrated(answers, self.examples) if isinstance(task, Calibrated) else task
         if tuned is not task:
             answers = tuned.answers(outputs, head)
         return tuned, answers
