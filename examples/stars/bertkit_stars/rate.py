@@ -26,7 +26,7 @@ from bertkit.models.heads import Pooler
 from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -62,9 +62,7 @@ class Rate(Task[LabelExample, Stars]):
 
     name = "stars"
     metric = "accuracy"
-    Answer = Stars
-    route = "/stars"
-    example_item = "A fine film."
+    serving = Serving(Stars, "A fine film.", "/stars")
 
     @classmethod
     def read(

@@ -72,9 +72,9 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
         say(f"{loaded.folder}: computes on the CPU, as models that write do here")
         device = "cpu"
     pipelines: dict[str, Pipeline] = {}
-    if kind is not None and kind.route:
+    if kind is not None and (route := kind.serving.route):
         answer = answering(loaded, kind, precision=settings.precision, device=device)
-        pipelines[kind.route.strip("/")], engine = answer, answer.engine
+        pipelines[route.strip("/")], engine = answer, answer.engine
     else:
         engine = open_engine(loaded, settings.precision, device=device)
     embed = Embed(loaded, engine, normalize=False)

@@ -1,11 +1,13 @@
-"""What a fine-tuned model answers."""
+"""Pipeline of a fine-tuned model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.engine.engine import Engine
@@ -13,14 +15,25 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline
 from bertkit.tasks import Task
 from bertkit.tasks.inference import Answering
-from bertkit.tasks.task import Feature, Outputs
+from bertkit.tasks.task import Feature, JsonObject, Outputs
 from bertkit.tasks.trained_columns import columns_in
 
 A = TypeVar("A", bound=msgspec.Struct)
 
 
+@cache
+def item_type(task: type[Task[Any, Any]]) -> Any:
+    """Return the type of an item in requests: str, or a `Struct` with the texts of an item."""
+    if isinstance(example := task.serving.example, str):
+        return str
+    text = Annotated[str, Meta(min_length=1)]
+    lines = Annotated[list[text], Meta(min_length=2)]
+    fields = [(name, text if isinstance(part, str) else lines) for name, part in example.items()]
+    return msgspec.defstruct(f"{task.__name__}Item", fields, bases=(JsonObject,), frozen=True)
+
+
 class TaskPipeline(ModelPipeline, Answering[A]):
-    """A fine-tuned model that answers (`Answering`)."""
+    """Pipeline of a model that was fine-tuned for a task."""
 
     def __init__(
         self, task: Task[Any, A], loaded: Loaded, engine: Engine | Inference = "fp32"
@@ -28,7 +41,9 @@ class TaskPipeline(ModelPipeline, Answering[A]):
         super().__init__(loaded, engine)
         self.task, self.policies, self.length = task, task.long, loaded.length
         self.columns = columns_in(loaded.settings)
-        self.item, self.prediction, self.example = task.signature()
+        self.item, self.prediction = item_type(type(task)), task.serving.prediction
+        example = task.serving.example
+        self.example = example if isinstance(example, str) else tuple(example.values())
         self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import Calibrated
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -93,10 +93,9 @@ class Answer(Task[Question, QuestionAnswer], Calibrated):
     metric = "f1"
     score_names = ("exact", "f1")
     Options = AnswerOptions
-    Answer = QuestionAnswer
-    route = "/answer"
-    fields = ("question", "context")
-    example_item = ("Who sat?", "The cat sat on the mat.")
+    serving = Serving(
+        QuestionAnswer, {"question": "Who sat?", "context": "The cat sat on the mat."}, "/answer"
+    )
     long = ("window",)
 
     @classmethod

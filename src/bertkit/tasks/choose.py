@@ -17,7 +17,7 @@ from bertkit.data.multiple_choice import ChoiceQuestion, checked, is_right, read
 from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -129,10 +129,11 @@ class Choose(ChoiceTask[ChoiceAnswer]):
 
     name = "choose"
     metric = "accuracy"
-    Answer = ChoiceAnswer
-    route = "/choose"
-    fields = ("text", "choices")
-    example_item = ("He opened the door.", ("It rang.", "He left."))
+    serving = Serving(
+        ChoiceAnswer,
+        {"text": "He opened the door.", "choices": ("It rang.", "He left.")},
+        "/choose",
+    )
 
     @classmethod
     def read(

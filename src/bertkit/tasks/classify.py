@@ -44,7 +44,7 @@ from bertkit.tasks.labeled_text import (
     label_of,
     reads_pairs,
 )
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
@@ -75,9 +75,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
 
     name = "classify"
     Options = ClassifyOptions
-    Answer = LabelAnswer | LabelsAnswer
-    route = "/predict"
-    example_item = "A fine film."
+    serving = Serving(LabelAnswer | LabelsAnswer, "A fine film.", "/predict")
     long = ("error", "truncate", "window")
     _origin = "in the training file"
     """Origin of the labels in messages."""

@@ -22,7 +22,7 @@ from bertkit.data.rows import Source, has_records
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.tasks.choose import ChoiceTask, refuse_columns
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
@@ -63,9 +63,9 @@ class Respond(ChoiceTask[ResponseAnswer]):
     metric = "mrr"
     score_names = ("recall@1", "mrr")
     Options = RespondOptions
-    Answer = ResponseAnswer
-    fields = ("text", "responses")
-    example_item = ("How are you?", ("Fine, thanks.", "On Mondays."))
+    serving = Serving(
+        ResponseAnswer, {"text": "How are you?", "responses": ("Fine, thanks.", "On Mondays.")}
+    )
     cut_text = "start"
 
     @classmethod

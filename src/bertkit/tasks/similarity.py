@@ -34,7 +34,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.pooling import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.contrastive import of_step
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
@@ -115,9 +115,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer]):
 
     name = "similarity"
     Options = SimilarityOptions
-    Answer = SimilarityAnswer
-    fields = ("text", "other")
-    example_item = ("A cat.", "A kitten.")
+    serving = Serving(SimilarityAnswer, {"text": "A cat.", "other": "A kitten."})
     batching = "step"
     held, lowercase = Prompts(), False
     """Those of the folder that it starts from."""

@@ -28,7 +28,7 @@ from bertkit.data.rows import Source
 from bertkit.data.sentences import split
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -110,9 +110,9 @@ class Summarize(Task[SummaryExample, SummaryAnswer]):
     metric = "rougeL"
     score_names = ("rouge1", "rouge2", "rougeL")
     Options = SummarizeOptions
-    Answer = SummaryAnswer
-    route = "/summarize"
-    example_item = "The cat sat on the mat. It slept. Nobody saw it."
+    serving = Serving(
+        SummaryAnswer, "The cat sat on the mat. It slept. Nobody saw it.", "/summarize"
+    )
     long = ("window",)
 
     @property

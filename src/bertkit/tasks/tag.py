@@ -37,7 +37,7 @@ from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.confusion import LabelPair
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Outputs, Reading, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Outputs, Reading, Serving, Task
 from bertkit.text.encoding import Encoding, word_windows
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -93,9 +93,7 @@ class Tag(Task[Example, TagAnswer]):
 
     name = "tag"
     Options = TagOptions
-    Answer = TagAnswer
-    route = "/ner"
-    example_item = "Ada Lovelace was born in London."
+    serving = Serving(TagAnswer, "Ada Lovelace was born in London.", "/ner")
     long = ("window",)
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import (
     TYPE_CHECKING,
-    Annotated,
     Any,
     ClassVar,
     Generic,
@@ -25,7 +23,6 @@ from typing import (
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from bertkit.config import Settings, decode, plain
@@ -162,6 +159,23 @@ class ExampleOutput(Generic[E]):
         return any(feature.truncated for feature in self.features)
 
 
+@dataclass(frozen=True)
+class Serving:
+    """Requests and predictions of a task in pipelines and servers.
+
+    Args:
+        prediction: Type of a prediction.
+        example: Example of an item that the task predicts for. If an item is more than one text,
+            the texts by the names that they have in requests.
+        route: Path of the task on a server, such as /ner. A server does not offer a task without a
+            path.
+    """
+
+    prediction: Any = Any
+    example: str | Mapping[str, str | tuple[str, ...]] = "The cat sat on the mat."
+    route: str = ""
+
+
 class Task(ABC, Generic[E, A]):
     """The base of every task; a subclass in a file of its own says the rest.
 
@@ -176,15 +190,8 @@ class Task(ABC, Generic[E, A]):
     Options: ClassVar[type[Settings]] = NoOptions
     long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
     """What may be done with texts longer than the model; the first is the default."""
-    Answer: ClassVar[Any] = Any
-    """The type of an answer."""
-    route: ClassVar[str] = ""
-    """The path at which a server answers it, such as /ner; without one it is not served, or by
-    another route."""
-    fields: ClassVar[tuple[str, ...]] = ("text",)
-    """The names by which a program sends the text, and what goes with it."""
-    example_item: ClassVar[Item] = "The cat sat on the mat."
-    """An item that it answers, as an example to people and programs."""
+    serving: ClassVar[Serving] = Serving()
+    """Requests and predictions in pipelines and servers."""
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
     """What must be learned from in one batch: nothing but a sequence itself, the sequences of an
     example (the choices of a question), or all of a step (texts that are compared)."""
@@ -249,19 +256,6 @@ class Task(ABC, Generic[E, A]):
         """What the folder's config.json says of the task; `restore` reads it."""
         record = {"name": full_name(type(self)), "options": plain(self.options)}
         return {"bertkit": {"task": record}}
-
-    @classmethod
-    @cache
-    def signature(cls) -> tuple[Any, Any, Any]:
-        """Return the type of items in requests (str, or an object), of predictions, and an item."""
-        if isinstance(cls.example_item, str):
-            return str, cls.Answer, cls.example_item
-        text = Annotated[str, Meta(min_length=1)]
-        lines = Annotated[list[text], Meta(min_length=2)]
-        kinds = [text if isinstance(part, str) else lines for part in cls.example_item]
-        fields = list(zip(cls.fields, kinds, strict=True))
-        item = msgspec.defstruct(f"{cls.__name__}Item", fields, bases=(JsonObject,), frozen=True)
-        return item, cls.Answer, cls.example_item
 
     # ---- what the model reads and learns
 

@@ -12,12 +12,15 @@ from bertkit.extensions.serving.errors import error_response
 from bertkit.extensions.serving.generated import PairsAsk, request_type
 from bertkit.extensions.serving.request_bodies import decode
 from bertkit.extensions.serving.schema import EmbedAsk, OpenAIAsk, PredictAsk
+from bertkit.pipelines.task import item_type
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.task import NoOptions
 from bertkit.web import Ask, RequestError
 
-ITEM, _, EXAMPLE = Answer.signature()
-ANSWER_ASK = request_type("answer", SimpleNamespace(item=ITEM, example=EXAMPLE, options=NoOptions))
+ANSWER_ASK = request_type(
+    "answer",
+    SimpleNamespace(item=item_type(Answer), example=("Who?", "A cat."), options=NoOptions),
+)
 MANY = {f"x{number}": 1 for number in range(1_000)}
 
 

@@ -27,7 +27,15 @@ from bertkit.objectives.loss import Loss, Totals
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Task, full_name
+from bertkit.tasks.task import (
+    ErrorRecord,
+    ExampleOutput,
+    Feature,
+    Reading,
+    Serving,
+    Task,
+    full_name,
+)
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -56,10 +64,7 @@ class Letters(Task[LabelExample, LengthAnswer]):
 
     name = "letters"
     metric = "negative_error"
-    Answer = LengthAnswer
-    route = "/letters"
-    fields = ("text", "hint")
-    example_item = ("a b c", "three")
+    serving = Serving(LengthAnswer, {"text": "a b c", "hint": "three"}, "/letters")
 
     @classmethod
     def read(

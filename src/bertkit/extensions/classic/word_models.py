@@ -157,7 +157,7 @@ class WordFeaturesFormat(ModelFormat):
             length=answer.loaded.length,
             dimension=answer.loaded.model.config.hidden,
             labels=answer.loaded.labels,
-            pipelines={answer.task.route.strip("/"): answer},
+            pipelines={answer.task.serving.route.strip("/"): answer},
             networks=[answer.engine.model],
         )
 

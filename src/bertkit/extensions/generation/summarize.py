@@ -32,7 +32,7 @@ class WriteSummaries:
     """
 
     policies: tuple[Long, ...] = ("truncate", "error")
-    item, prediction, example = Summarize.signature()
+    item, prediction, example = str, SummaryAnswer, Summarize.serving.example
     options = NoOptions
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:

@@ -27,7 +27,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.choose import refuse_columns
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -70,7 +70,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer]):
     metric = "log_probability"
     score_names = ("accuracy", "margin", "log_probability")
     Options = DpoOptions
-    Answer = PreferenceAnswer
+    serving = Serving(PreferenceAnswer)
     long = ("truncate", "error")
     batching = "example"
     add_reference = staticmethod(add_reference)

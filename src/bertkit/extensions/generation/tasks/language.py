@@ -17,7 +17,7 @@ from bertkit.models.heads import LanguageModelHead
 from bertkit.models.model import Model
 from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.task import A, E, ExampleOutput, Feature, Task
+from bertkit.tasks.task import A, E, ExampleOutput, Feature, Serving, Task
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -52,7 +52,7 @@ class LanguageTask(WordsTask[E, TextScore]):
     right texts."""
 
     metric = "log_probability"
-    Answer = TextScore
+    serving = Serving(TextScore)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
