@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 
 from bertkit import tasks
-from bertkit.tasks.capabilities import Calibrated
+from bertkit.tasks.capabilities import Calibrated, ChanceLevel, Labeled, compute_label_report
 
-CALIBRATED = [name for name in tasks.TASKS if issubclass(tasks.find(name), Calibrated)]
+EXPECTED = {
+    Calibrated: {"answer", "classify"},
+    Labeled: {"classify", "tag"},
+    ChanceLevel: {*tasks.TASKS} - {"chat", "seq2seq"},
+}
 
 
-@pytest.mark.parametrize("name", CALIBRATED)
+@pytest.mark.parametrize("base", EXPECTED)
+def test_tasks_inherit_from_expected_bases(base: type) -> None:
+    assert {name for name in tasks.TASKS if issubclass(tasks.find(name), base)} == EXPECTED[base]
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED[Calibrated]))
 def test_uncalibrated_keeps_options_of_a_new_task(name: str) -> None:
     task = tasks.find(name)()
     assert isinstance(task, Calibrated)
@@ -18,5 +27,6 @@ def test_uncalibrated_keeps_options_of_a_new_task(name: str) -> None:
     assert not task.chosen_on(task)
 
 
-def test_calibrated_tasks_are_classify_and_answer() -> None:
-    assert CALIBRATED == ["answer", "classify"]
+def test_label_report_is_none_without_labels() -> None:
+    assert compute_label_report(tasks.find("choose")(), [], []) is None
+    assert compute_label_report(tasks.find("tag")(("A", "B")), [], []) is None

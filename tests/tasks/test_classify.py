@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch, Packed
 from bertkit.errors import CheckpointError, DataError
+from bertkit.tasks.capabilities import compute_label_report
 from bertkit.tasks.classify import (
     Classify,
     ClassifyOptions,
@@ -135,11 +136,11 @@ def test_several_labels_have_no_matrix_even_without_a_mistake() -> None:
     several = of('["a", "b"]', '["b"]')
     dev = labelled('["a"]', '["b", "a"]')
     right = [LabelsAnswer(several.labels_of(row), {"a": 0.9, "b": 0.9}) for row in dev]
-    report = several.label_report(right, dev)
+    report = compute_label_report(several, right, dev)
     assert report is not None
     assert (report.labels["a"].f1, report.confusion) == (1.0, None)
     one = of("a", "b")  # labels that compete have one
-    alone = one.label_report([LabelAnswer("a", 0.9, {"a": 0.9, "b": 0.1})], labelled("a"))
+    alone = compute_label_report(one, [LabelAnswer("a", 0.9, {"a": 0.9, "b": 0.1})], labelled("a"))
     assert alone is not None
     assert alone.confusion is not None
     assert alone.confusion.counts == [[1]]

@@ -9,6 +9,7 @@ from typing import Any
 from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.data.labels import WHOLE
+from bertkit.tasks.capabilities import ChanceLevel
 from bertkit.tasks.confusion import LabelReport
 from bertkit.tasks.examples import Examples
 from bertkit.tasks.task import Task
@@ -41,13 +42,14 @@ def check_rows(
 
 
 def _say_numbers(task: Task[Any, Any]) -> None:
-    """Say whether numbers are learned as quantities or as classes, and how to have the other."""
+    """Log whether numeric labels are quantities or classes, and how to choose the other."""
+    whole = all(map(WHOLE.fullmatch, task.labels))
     if task.options.regression:
         say(
             "labels: numbers, some with a fraction, so that a number is learned (regression); if "
             "they are names of classes: --no-regression, in Python regression=False"
         )
-    elif len(task.labels) > 2 and task.single_label and all(map(WHOLE.fullmatch, task.labels)):
+    elif whole and len(task.labels) > 2 and not task.options.multi_label:
         say(
             f"labels: whole numbers, learned as {len(task.labels):,} classes without an order; if "
             "they are quantities: --regression, in Python regression=True"
@@ -159,6 +161,8 @@ def unlearned(
     answers: Sequence[Any] = (),
 ) -> str | None:
     """Describe a score that is not above chance, or return None."""
+    if not isinstance(task, ChanceLevel):
+        return None
     for score, chance in task.chance(examples).items():
         value = scores.get(score, scores.get(BEST_PREFIX + score))
         if value is not None and not value > chance:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertkit.storage import write_text
+from bertkit.tasks.capabilities import Labeled
 from bertkit.tasks.confusion import NO_LABEL, LabelPair, LabelReport
 from bertkit.tasks.task import A, E, ErrorRecord, Task
 from bertkit.view.page import ERRORS, render
@@ -64,11 +65,12 @@ def write_mistakes(
 
     With the report of labels the page has it, too, and its figures choose what is listed.
     """
+    labeled = task if report and isinstance(task, Labeled) else None
     wrong = []
     for answer, example in zip(answers, examples, strict=True):
         record = task.error_record(answer, example)
         if record.severity > 0:
-            pairs = task.label_pairs(answer, example) if report is not None else ()
+            pairs = labeled.label_pairs(answer, example) if labeled else ()
             differ = [pair for pair in pairs if pair[0] != pair[1]]
             wrong.append(Mistake(example.where, record, differ))
     wrong.sort(key=lambda mistake: -mistake.record.severity)

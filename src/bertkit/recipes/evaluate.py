@@ -15,7 +15,7 @@ from bertkit.recipes.data_checks import check_answers, show_calibration, show_la
 from bertkit.recipes.error_report import write_mistakes
 from bertkit.storage import refuse_used
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.capabilities import Calibrated
+from bertkit.tasks.capabilities import Calibrated, compute_label_report
 from bertkit.tasks.confusion import by_label
 from bertkit.tasks.examples import RowsLike, check_examples, read_examples, take
 from bertkit.tasks.similarity import Similarity
@@ -80,7 +80,7 @@ def evaluate(
         raise DataError("no rows to score")
     check_examples(answer.task, rows)
     answers = answer.answers(rows, long=policy_of_files(answer.task))
-    report = answer.task.label_report(answers, rows)
+    report = compute_label_report(answer.task, answers, rows)
     if errors is not None:
         write_mistakes(Path(errors), answer.task, answers, rows, report)
     show_labels(report, name)

@@ -23,7 +23,7 @@ from bertkit.data.question_answering import Question, read_questions
 from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.capabilities import Calibrated
+from bertkit.tasks.capabilities import Calibrated, ChanceLevel
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -83,7 +83,7 @@ class QuestionAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Answer(Task[Question, QuestionAnswer], Calibrated):
+class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
     """Extractive question answering: the span of a text.
 
     The head is a softmax over the start and end positions.

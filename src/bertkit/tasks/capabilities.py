@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from bertkit.config import Settings
+from bertkit.tasks.confusion import LabelPair, LabelReport, label_report
 
 
 class Calibrated(ABC):
@@ -41,3 +42,59 @@ class Calibrated(ABC):
             examples: Labeled examples.
         """
         return {}
+
+
+class Labeled(ABC):
+    """Task whose reports contain the scores of each label and the confusion matrix."""
+
+    labels: tuple[str, ...]
+    labels_compete: bool = True
+    """Whether an example has one label only, so that there is a confusion matrix."""
+    single_label: bool = False
+    """Whether the softmax of each row of outputs contains the probabilities of the labels."""
+
+    @abstractmethod
+    def label_pairs(self, answer: Any, example: Any) -> Sequence[LabelPair]:
+        """Return pairs of an expected and a predicted label; None if there is no such label.
+
+        Args:
+            answer: The prediction for an example.
+            example: A labeled example.
+        """
+
+
+class ChanceLevel(ABC):
+    """Task whose scores without training are known, so that bertkit warns if training failed."""
+
+    @abstractmethod
+    def chance(self, examples: Sequence[Any]) -> Mapping[str, float]:
+        """Return the scores of guessing by name, such as the accuracy of random choices.
+
+        Args:
+            examples: Labeled examples.
+        """
+
+    def constant_prediction(self, answers: Sequence[Any]) -> str | None:
+        """Return the prediction that all answers share, or None if they differ.
+
+        Args:
+            answers: Predictions, at least one.
+        """
+        return None
+
+
+def compute_label_report(
+    task: object, answers: Sequence[Any], examples: Sequence[Any]
+) -> LabelReport | None:
+    """Compute the scores of each label; return None for a task or predictions without labels.
+
+    Args:
+        task: The task.
+        answers: Predictions for the examples.
+        examples: Labeled examples.
+    """
+    if not isinstance(task, Labeled):
+        return None
+    both = zip(answers, examples, strict=True)
+    pairs = (pair for answer, example in both for pair in task.label_pairs(answer, example))
+    return label_report(pairs, task.labels, compete=task.labels_compete)

@@ -17,6 +17,7 @@ from bertkit.data.multiple_choice import ChoiceQuestion, checked, is_right, read
 from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.capabilities import ChanceLevel
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -121,7 +122,7 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         return probabilities
 
 
-class Choose(ChoiceTask[ChoiceAnswer]):
+class Choose(ChoiceTask[ChoiceAnswer], ChanceLevel):
     """Multiple choice: the best of several choices.
 
     The head computes one score per choice, and a softmax over the choices.

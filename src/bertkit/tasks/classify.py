@@ -31,7 +31,7 @@ from bertkit.tasks.calibration import (
     softmax,
     tempered,
 )
-from bertkit.tasks.capabilities import Calibrated
+from bertkit.tasks.capabilities import Calibrated, ChanceLevel, Labeled
 from bertkit.tasks.confusion import LabelPair
 from bertkit.tasks.contrastive import Contrastive, check_rows
 from bertkit.tasks.labeled_text import (
@@ -55,6 +55,8 @@ if TYPE_CHECKING:  # it answers without torch
     from bertkit.batch import Batch
     from bertkit.objectives.loss import Loss, Totals
 
+Prediction = LabelAnswer | LabelsAnswer
+"""Prediction for a text with one label or a number, or with several labels."""
 
 MEANT_FOR = {
     "calibrate": ("one label a text",),
@@ -67,7 +69,7 @@ MEANT_FOR = {
 """Options by what rows must have."""
 
 
-class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated):
+class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, Labeled):
     """Classification of texts or pairs: labels, several labels, or a number.
 
     The head is a softmax, one sigmoid per label, or a regression.
@@ -75,7 +77,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
 
     name = "classify"
     Options = ClassifyOptions
-    serving = Serving(LabelAnswer | LabelsAnswer, "A fine film.", "/predict")
+    serving = Serving(Prediction, "A fine film.", "/predict")
     long = ("error", "truncate", "window")
     _origin = "in the training file"
     """Origin of the labels in messages."""
@@ -257,7 +259,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
         return torch.tensor([feature.target for feature in features], dtype=dtype)
 
     @property
-    def single_label(self) -> bool:
+    def single_label(self) -> bool:  # type: ignore[override]
         return not (self.options.regression or self.options.multi_label)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
@@ -294,7 +296,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
 
     def answers(
         self, outputs: Sequence[ExampleOutput[LabelExample]], head: nn.Module
-    ) -> list[LabelAnswer | LabelsAnswer]:
+    ) -> list[Prediction]:
         """Windows of one text are averaged, each as heavy as it is long; two orders are added."""
         orders = 1 + self.options.both_orders
         features = [feature for item in outputs for feature in item.features]
@@ -307,7 +309,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
             scores = softmax(scores / np.float32(self.options.temperature or 1.0))
         return list(map(self._answer, scores.tolist(), (item.truncated for item in outputs)))
 
-    def _answer(self, row: list[float], truncated: bool) -> LabelAnswer | LabelsAnswer:
+    def _answer(self, row: list[float], truncated: bool) -> Prediction:
         scores = dict(zip(self.labels, row, strict=True))
         if self.options.multi_label:
             one = 0.5 if self.options.threshold is None else self.options.threshold
@@ -336,9 +338,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
         options: Settings = msgspec.structs.replace(self.options, thresholds=(), temperature=None)
         return options
 
-    def calibrated(
-        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[LabelExample]
-    ) -> Self:
+    def calibrated(self, answers: Sequence[Prediction], examples: Sequence[LabelExample]) -> Self:
         """Return the task with thresholds or a temperature from dev, unless they are set."""
         options = self.options
         if options.multi_label and options.threshold is None and not options.thresholds:
@@ -363,7 +363,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
         return bool(self.options.thresholds != before.options.thresholds)
 
     def calibration(
-        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[LabelExample]
+        self, answers: Sequence[Prediction], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
         if not (self.single_label and self.options.calibrate):
             return {}
@@ -377,12 +377,12 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
             "error_before": calibration_error(before.max(-1), right),
         }
 
-    def _probabilities(self, answers: Sequence[LabelAnswer | LabelsAnswer]) -> NDArray[np.float64]:
+    def _probabilities(self, answers: Sequence[Prediction]) -> NDArray[np.float64]:
         """Shapes: (N, L)."""
         return np.array([[answer.scores[label] for label in self.labels] for answer in answers])
 
     def score(
-        self, answers: Sequence[LabelAnswer | LabelsAnswer], examples: Sequence[LabelExample]
+        self, answers: Sequence[Prediction], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
         """Compute accuracy, F1 and Matthews correlation, and ranking scores of two labels; F1 of
         several labels; or Pearson and Spearman correlations."""
@@ -424,12 +424,10 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
         return (*names, *metrics.BINARY) if self._is_binary else names
 
     @property
-    def labels_compete(self) -> bool:
+    def labels_compete(self) -> bool:  # type: ignore[override]
         return not self.options.multi_label
 
-    def label_pairs(
-        self, answer: LabelAnswer | LabelsAnswer, example: LabelExample
-    ) -> Sequence[LabelPair]:
+    def label_pairs(self, answer: Prediction, example: LabelExample) -> Sequence[LabelPair]:
         """The pair of a row; of several labels each that is expected or given, with None for one
         that is not the other."""
         if self.options.regression:
@@ -442,9 +440,7 @@ class Classify(Contrastive[LabelExample, LabelAnswer | LabelsAnswer], Calibrated
             for label in dict.fromkeys([*expected, *answer.labels])
         ]
 
-    def error_record(
-        self, answer: LabelAnswer | LabelsAnswer, example: LabelExample
-    ) -> ErrorRecord:
+    def error_record(self, answer: Prediction, example: LabelExample) -> ErrorRecord:
         shown = example.text if example.pair is None else f"{example.text} ⟷ {example.pair}"
         label = label_of(example)
         if self.options.regression:

@@ -21,6 +21,7 @@ from bertkit.data.readers import read_text
 from bertkit.data.rows import Source, has_records
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
+from bertkit.tasks.capabilities import ChanceLevel
 from bertkit.tasks.choose import ChoiceTask, refuse_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
 from bertkit.text.long_texts import Long
@@ -50,7 +51,7 @@ class ResponseAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Respond(ChoiceTask[ResponseAnswer]):
+class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
     """Response selection: the best candidate, with a cross-encoder.
 
     An example's text has one turn on each line.

@@ -34,6 +34,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.pooling import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.contrastive import of_step
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.capabilities import ChanceLevel
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.long_texts import Long, encode
@@ -110,7 +111,7 @@ class SimilarityAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Similarity(Task[SimilarityExample, SimilarityAnswer]):
+class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel):
     """Sentence embeddings, from pairs, triplets, scored pairs, or texts."""
 
     name = "similarity"

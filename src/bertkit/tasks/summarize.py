@@ -28,6 +28,7 @@ from bertkit.data.rows import Source
 from bertkit.data.sentences import split
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.capabilities import ChanceLevel
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.encoding import Encoding
@@ -98,7 +99,7 @@ class SummaryAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Summarize(Task[SummaryExample, SummaryAnswer]):
+class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     """Extractive summarization: the best sentences of a document.
 
     Segments alternate from sentence to sentence, so the model must have two. A document longer

@@ -36,6 +36,7 @@ from bertkit.data.tagged_text import column_number, read_tagged, read_untagged, 
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.models.heads import CRFTagger
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.capabilities import ChanceLevel, Labeled
 from bertkit.tasks.confusion import LabelPair
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Outputs, Reading, Serving, Task
 from bertkit.text.encoding import Encoding, word_windows
@@ -79,7 +80,7 @@ class TagAnswer(msgspec.Struct, frozen=True):
     tags: list[str]
 
 
-class Tag(Task[Example, TagAnswer]):
+class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     """Tagging of words or entities, with a softmax or a CRF.
 
     Words of columns are split like raw text (`data.word_columns`): the first part has the word's
@@ -276,7 +277,7 @@ class Tag(Task[Example, TagAnswer]):
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     @property
-    def single_label(self) -> bool:
+    def single_label(self) -> bool:  # type: ignore[override]
         return not self.options.crf
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from bertkit.config import Settings, decode, plain
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.tasks.confusion import LabelPair, LabelReport, label_report
 from bertkit.tasks.table import TASKS
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -339,11 +338,6 @@ class Task(ABC, Generic[E, A]):
         """The same from the start: an objective."""
         return self.loss_of(self.outputs(model, batch), batch, totals, model.heads[self.head])
 
-    @property
-    def single_label(self) -> bool:
-        """Whether a row of outputs chooses one of the labels: softmax gives their probabilities."""
-        return False
-
     def outputs(self, model: Model, batch: Batch) -> Tensor:
         """What the head says, in fp32. Shapes: (S, L), or (N, L) or (P, L)."""
         out: Tensor = model.heads[self.head](model.states(batch), batch)
@@ -367,36 +361,10 @@ class Task(ABC, Generic[E, A]):
     def score(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
         """The scores of answers to labelled examples."""
 
-    def chance(self, examples: Sequence[E]) -> Mapping[str, float]:
-        """Return the scores that a model can have without learning, by name.
-
-        bertkit warns if the predictions for these examples are not better.
-        """
-        return {}
-
-    def constant_prediction(self, answers: Sequence[A]) -> str | None:
-        """Return the prediction that all answers share, or None if they differ."""
-        return None
-
     @property
     def score_names(self) -> tuple[str, ...]:
         """The scores by which the best epoch may be chosen: the larger, the better."""
         return (self.metric,)
-
-    def label_pairs(self, answer: A, example: E) -> Sequence[LabelPair]:
-        """The labels expected and answered, pair by pair; none for a task without labels."""
-        return ()
-
-    @property
-    def labels_compete(self) -> bool:
-        """Whether an example has one of the labels, and not several."""
-        return True
-
-    def label_report(self, answers: Sequence[A], examples: Sequence[E]) -> LabelReport | None:
-        """How well the labels are told apart; None for a task without labels."""
-        both = zip(answers, examples, strict=True)
-        pairs = (pair for answer, example in both for pair in self.label_pairs(answer, example))
-        return label_report(pairs, self.labels, compete=self.labels_compete)
 
     @abstractmethod
     def error_record(self, answer: A, example: E) -> ErrorRecord:

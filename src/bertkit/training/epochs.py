@@ -22,7 +22,7 @@ from bertkit.metrics import worth
 from bertkit.models.lora import adapters, merged
 from bertkit.models.model import Model
 from bertkit.storage import fits, read_json, sha256, write_json
-from bertkit.tasks.capabilities import Calibrated
+from bertkit.tasks.capabilities import Calibrated, compute_label_report
 from bertkit.tasks.confusion import LabelReport, by_label
 from bertkit.tasks.task import Feature, Reading, Task, by_example, group, policy_of_files
 from bertkit.tasks.trained_columns import with_columns
@@ -189,8 +189,8 @@ class Epochs:
         return task.calibration(answers, self.examples) if isinstance(task, Calibrated) else {}
 
     def report(self) -> LabelReport | None:
-        """How well the best epoch tells the labels of dev apart, where the task has labels."""
-        return self.task.label_report(self.answers(), self.examples)
+        """Compute the scores of each label on dev, if the task has labels."""
+        return compute_label_report(self.task, self.answers(), self.examples)
 
     def write(self, report: LabelReport | None = None) -> Record:
         """Write `scores.json`, and return what it says."""

@@ -13,6 +13,7 @@ from bertkit.models.model import Model
 from bertkit.models.surgery import keep_layers
 from bertkit.nn.pooling import Pool
 from bertkit.objectives.distill import Distillation, Terms, usual_layers
+from bertkit.tasks.capabilities import Labeled
 from bertkit.tasks.task import Feature, Task
 
 
@@ -107,7 +108,7 @@ class TaskTeacher:
             head=task.head,
             terms=self.terms,
             layers=self.layers,
-            single_label=task.single_label,
+            single_label=isinstance(task, Labeled) and task.single_label,
         )
 
 

@@ -26,6 +26,7 @@ from bertkit.extensions.generation.tasks.reference_model import add_reference
 from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
+from bertkit.tasks.capabilities import ChanceLevel
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
 from bertkit.text.encoding import Encoding
@@ -58,7 +59,7 @@ class PreferenceAnswer(msgspec.Struct, frozen=True):
         return self.chosen - self.rejected
 
 
-class Dpo(WordsTask[Preference, PreferenceAnswer]):
+class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel):
     """Preferences (DPO): preferred answers become more probable.
 
     Both answers of a pair are read in one batch, without dropout, as in the paper's code; the
