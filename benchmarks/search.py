@@ -410,7 +410,7 @@ def tuned(start: Searcher, world: World, out: Path) -> Path:
         negatives=2,
         skip=2,
     )
-    examples, _ = learner.read(mined, Reading(), labelled=True)
+    examples, _ = learner.reader.read(mined, Reading(), labelled=True)
     cut = len(examples) // 10
     settings = Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256)
     finetune(

@@ -64,7 +64,7 @@ def as_text(example: Example, folder: Path) -> Example:
     path = folder / "text.jsonl"
     row = {"text": example.text, "entities": entities_of(example)}
     path.write_text(json.dumps(row), encoding="utf-8")
-    [found], _ = Tag.read(path, Reading(), labelled=True)
+    [found], _ = Tag.reader.read(path, Reading(), labelled=True)
     return found
 
 
@@ -179,7 +179,9 @@ def test_a_learned_tagger_finds_equal_entities_in_text(crf: bool, length: int) -
     tokenizer = vocabulary("wordpiece")
     columns = answered(task, model, tokenizer, examples, length)
     assert task.score(columns, examples)["f1"] == 1.0
-    raw = answered(task, model, tokenizer, [Tag.example(e.text, ()) for e in examples], length)
+    raw = answered(
+        task, model, tokenizer, [Tag.reader.example(e.text, ()) for e in examples], length
+    )
     for one, other in zip(columns, raw, strict=True):
         for a, b in zip(one.entities, other.entities, strict=True):
             assert (a.text, a.type, a.start, a.end) == (b.text, b.type, b.start, b.end)

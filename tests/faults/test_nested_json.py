@@ -24,7 +24,7 @@ def test_labels() -> None:
 def test_dialogues(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(NESTED, encoding="utf-8")
     with pytest.raises(DataError, match="not a JSON list"):
-        Respond.read(tmp_path / "a.json", Reading(), labelled=True)
+        Respond.reader.read(tmp_path / "a.json", Reading(), labelled=True)
 
 
 @pytest.mark.parametrize("kind", [Corpus, Pairs])

@@ -86,14 +86,14 @@ def oracle(features: Sequence[Feature]) -> list[Outputs]:
 
 def test_what_files_of_questions_do_not_need_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^label_column: files of questions need none"):
-        Answer.read(tmp_path / "a.json", Reading(label_column="x"), labelled=True)
+        Answer.reader.read(tmp_path / "a.json", Reading(label_column="x"), labelled=True)
     with pytest.raises(DataError, match=r"a\.json: no such file"):
-        Answer.read(tmp_path / "a.json", Reading(), labelled=True)
+        Answer.reader.read(tmp_path / "a.json", Reading(), labelled=True)
     for others in ((), ("a", "b")):
         with pytest.raises(DataError, match=f"{len(others)} texts to look in"):
-            Answer.example("Who?", others)
+            Answer.reader.example("Who?", others)
     with pytest.raises(DataError, match="is empty"):
-        Answer.example("Who?", (" ",))
+        Answer.reader.example("Who?", (" ",))
 
 
 # ---- what the model reads and learns
@@ -173,7 +173,7 @@ def test_windows_without_the_whole_answer_learn_cls(tokenizer: Tokenizer) -> Non
 @pytest.fixture(scope="module")
 def real(data_folder: Path) -> tuple[Tokenizer, list[Question]]:
     path = data_folder / "squad1" / "dev-v1.1-24articles.json"
-    examples, _ = Answer.read(path, Reading(), labelled=True)
+    examples, _ = Answer.reader.read(path, Reading(), labelled=True)
     return Tokenizer.load(data_folder / "vocab" / "bert_uncased_vocab.txt"), examples[:300]
 
 

@@ -171,7 +171,7 @@ CHOICES = st.lists(LETTERS, min_size=2, max_size=6)
 def test_order_and_company_change_no_answer(
     questions: list[tuple[str, list[str]]], data: st.DataObject, model: Model, tokenizer: Tokenizer
 ) -> None:
-    examples = [Choose.example(text, choices) for text, choices in questions]
+    examples = [Choose.reader.example(text, choices) for text, choices in questions]
     together = answered(model, tokenizer, examples)
     scattered = answered(model, tokenizer, examples, budget=16)
     for example, answer, other in zip(examples, together, scattered, strict=True):
@@ -182,7 +182,7 @@ def test_order_and_company_change_no_answer(
         alone = answered(model, tokenizer, [example])[0]
         assert alone.scores == pytest.approx(answer.scores, abs=1e-5)
         order = data.draw(st.permutations(range(len(example.choices))))
-        mixed = Choose.example(example.text, [example.choices[i] for i in order])
+        mixed = Choose.reader.example(example.text, [example.choices[i] for i in order])
         [moved] = answered(model, tokenizer, [mixed])
         assert moved.scores == pytest.approx([answer.scores[i] for i in order], abs=1e-5)
 
@@ -231,7 +231,7 @@ def test_a_choice_that_fills_the_model_is_cut_last(tokenizer: Tokenizer) -> None
 
 def test_an_example_needs_two_choices() -> None:
     assert find("choose") is Choose
-    assert Choose.example("a", ["b", "c"]) == ChoiceQuestion("a", ("b", "c"))
+    assert Choose.reader.example("a", ["b", "c"]) == ChoiceQuestion("a", ("b", "c"))
     for text, choices, said in [
         ("a", [], "give two choices or more"),
         ("a", ["b"], "give two choices or more"),
@@ -239,7 +239,7 @@ def test_an_example_needs_two_choices() -> None:
         ("a", ["b", " "], "choice 2 of 2 is empty"),
     ]:
         with pytest.raises(DataError, match=said):
-            Choose.example(text, choices)
+            Choose.reader.example(text, choices)
 
 
 # ---- parity
@@ -349,7 +349,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
-    return Choose.read(path, Reading(), labelled=labelled)[0]
+    return Choose.reader.read(path, Reading(), labelled=labelled)[0]
 
 
 def test_json_rows_are_read(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_json_rows_are_read(tmp_path: Path) -> None:
         {"context": "It is", "choices": ["so.", "2"], "label": "2"},
     ]
     path = written(tmp_path, "q.jsonl", "\n".join(map(json.dumps, rows)))
-    found, said = Choose.read(path, Reading(), labelled=True)
+    found, said = Choose.reader.read(path, Reading(), labelled=True)
     assert [(e.text, e.stem, e.answer) for e in found] == [
         ("Is it?", "", 1),
         ("It is.", "Is it?", 0),
@@ -404,7 +404,7 @@ def test_a_file_that_is_not_there_and_columns_that_are_not_needed(tmp_path: Path
     with pytest.raises(
         ConfigError, match=r"^label_column: the files of choose need none; leave it out"
     ):
-        Choose.read(tmp_path / "no.jsonl", Reading(label_column="x"), labelled=True)
+        Choose.reader.read(tmp_path / "no.jsonl", Reading(label_column="x"), labelled=True)
 
 
 def test_questions_without_a_right_choice_are_not_learned_or_scored() -> None:

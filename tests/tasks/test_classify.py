@@ -38,13 +38,13 @@ def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
     path.write_text("DESC How did it end ?\nHUM Who was it ?\n", encoding="utf-8")
     message = r"text_column= and .* \(one column, as the first line contains no tab: DESC How did"
     with pytest.raises(DataError, match=message):
-        Classify.read(path, Reading(), labelled=True)
+        Classify.reader.read(path, Reading(), labelled=True)
     reading = Reading(text_column="2", label_column="1", header=False)
     message = "no column '2'; set separator= if the rows have several columns"
     with pytest.raises(DataError, match=message):
-        Classify.read(path, reading, labelled=True)
+        Classify.reader.read(path, reading, labelled=True)
     reading = structs.replace(reading, separator="space")
-    found, _ = Classify.read(path, reading, labelled=True)
+    found, _ = Classify.reader.read(path, reading, labelled=True)
     assert [(e.text, e.label) for e in found] == [
         ("How did it end ?", "DESC"),
         ("Who was it ?", "HUM"),
@@ -53,13 +53,13 @@ def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
 
 def test_named_columns_may_stand_in_rows_of_several_lengths(data_folder: Path) -> None:
     reading = Reading(text_column="6", pair_column="7", label_column="5", header=False)
-    found, _ = Classify.read(data_folder / "stsb" / "sts-dev.tsv", reading, labelled=True)
+    found, _ = Classify.reader.read(data_folder / "stsb" / "sts-dev.tsv", reading, labelled=True)
     assert len(found) == 1500
 
 
 def test_examples_keep_their_line(tmp_path: Path) -> None:
     path = table(tmp_path, "text|label", "a| x ", "", "b|y")
-    found, said = Classify.read(path, Reading(), labelled=True)
+    found, said = Classify.reader.read(path, Reading(), labelled=True)
     assert found == [
         LabelExample("a", None, "x", f"{path}:2"),
         LabelExample("b", None, "y", f"{path}:4"),
@@ -67,10 +67,10 @@ def test_examples_keep_their_line(tmp_path: Path) -> None:
     assert "2 rows; text = 'text', label = 'label'" in said
     path = table(tmp_path, "text|label", "a|x", "b|")
     with pytest.raises(DataError, match=r"rows\.tsv:3: no label"):
-        Classify.read(path, Reading(), labelled=True)
+        Classify.reader.read(path, Reading(), labelled=True)
     path = table(tmp_path, "text|text_b|label", "a|b|x", "b| |y")
     with pytest.raises(DataError, match=r"rows\.tsv:3: the text is empty"):
-        Classify.read(path, Reading(), labelled=True)
+        Classify.reader.read(path, Reading(), labelled=True)
 
 
 def labelled(*labels: str) -> list[LabelExample]:
@@ -270,9 +270,9 @@ def test_rows_without_a_label_are_refused() -> None:
 
 def test_pairs_come_with_pairs() -> None:
     with pytest.raises(DataError, match="3 texts; give one, or a pair"):
-        Classify.example("a", ("b", "c"))
+        Classify.reader.example("a", ("b", "c"))
     with pytest.raises(DataError, match="a text is empty"):
-        Classify.example("a", (" ",))
+        Classify.reader.example("a", (" ",))
     rows = [LabelExample("a", "b"), LabelExample("a", where="f:7")]
     with pytest.raises(DataError, match="f:7: has no second text, and others have"):
         Classify(("x", "y")).features(rows, None, 8, long="error", labelled=False)  # type: ignore[arg-type]
@@ -317,7 +317,7 @@ def test_real_files(
     labels: tuple[str, ...] | None,
     data_folder: Path,
 ) -> None:
-    found, _ = Classify.read(data_folder / file, Reading(**reading), labelled=True)
+    found, _ = Classify.reader.read(data_folder / file, Reading(**reading), labelled=True)
     assert len(found) == count
     task = Classify.from_examples(found, ClassifyOptions())
     assert labels is None or task.labels == labels
@@ -330,10 +330,10 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
     """STS-B's file has two more columns on some rows."""
     source = data_folder / "stsb" / "sts-dev.tsv"
     with pytest.raises(DataError, match=r"sts-dev\.tsv:\d+: expected 7 columns .* found 9"):
-        Classify.read(source, Reading(header=False), labelled=True)
+        Classify.reader.read(source, Reading(header=False), labelled=True)
     lines = [line.split("\t")[4:7] for line in source.read_text(encoding="utf-8").splitlines()]
     path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))
-    found, _ = Classify.read(
+    found, _ = Classify.reader.read(
         path,
         Reading(label_column="1", text_column="2", pair_column="3", header=False),
         labelled=True,

@@ -105,7 +105,7 @@ def test_questions_about_one_text_and_turns_of_one_dialogue_stay_together(
     assert capsys.readouterr().err == ""
     talks = [{"dialogue": [[f"hello {n}", f"turn {n}.{p}"] for p in range(4)]} for n in range(20)]
     (tmp_path / "talks.json").write_text(json.dumps(talks), encoding="utf-8")
-    read, _ = Respond.read(tmp_path / "talks.json", Reading(), labelled=True)
+    read, _ = Respond.reader.read(tmp_path / "talks.json", Reading(), labelled=True)
     train, dev = hold_out(Respond, read, 0.2, name="dev", options=Respond.Options(), seed=0)
     assert len(dev) == 16
     right = {one.choices[one.answer] for one in dev if one.answer is not None}

@@ -48,7 +48,7 @@ def dialogues(folder: Path, *pairs: Sequence[tuple[str, str]]) -> Path:
 
 
 def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
-    return Respond.read(path, Reading(), labelled=labelled)[0]
+    return Respond.reader.read(path, Reading(), labelled=labelled)[0]
 
 
 def packed(task: Respond, features: Sequence[Feature]) -> Batch:
@@ -73,7 +73,7 @@ def test_each_second_turn_is_a_response_to_all_before(tmp_path: Path) -> None:
         [("How are\nyou ?", "Well ."), ("And now ?", "Still well ."), ("Bye .", "")],
         [("Rain ?", "Sun .")],
     )
-    found, said = Respond.read(path, Reading(), labelled=True)
+    found, said = Respond.reader.read(path, Reading(), labelled=True)
     assert [e.text for e in found] == [
         "How are you ?",
         "How are you ?\nWell .\nAnd now ?",
@@ -200,7 +200,7 @@ def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path:
 
 def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^text_column: the files of respond need none"):
-        Respond.read(tmp_path / "t.json", Reading(text_column="x"), labelled=True)
+        Respond.reader.read(tmp_path / "t.json", Reading(text_column="x"), labelled=True)
     task = Respond.restore((), Respond((), RespondOptions(turns=7)).settings())
     assert task.options == RespondOptions(turns=7)
     assert find("respond") is Respond
@@ -287,12 +287,12 @@ def test_order_and_company_change_no_answer(
         model,
         tokenizer,
         [
-            Respond.example(context, candidates),
-            Respond.example(context, mixed),
-            Respond.example("a", ["b", "c d e f"]),
+            Respond.reader.example(context, candidates),
+            Respond.reader.example(context, mixed),
+            Respond.reader.example("a", ["b", "c d e f"]),
         ],
     )
-    [alone] = answered(model, tokenizer, [Respond.example(context, candidates)])
+    [alone] = answered(model, tokenizer, [Respond.reader.example(context, candidates)])
     assert alone.scores == pytest.approx(first.scores, abs=1e-5)
     assert moved.scores == pytest.approx([first.scores[i] for i in order], abs=1e-5)
     assert sorted(first.order) == list(range(len(candidates)))
@@ -322,7 +322,7 @@ def test_scores_are_ranks_and_ties_gain_nothing() -> None:
 @pytest.mark.parametrize(("name", "count"), [("dailydialog", 3851), ("personachat", 7316)])
 def test_real_dialogues(name: str, count: int, data_folder: Path, tokenizer: Tokenizer) -> None:
     path = data_folder / name / "valid.json"
-    found, said = Respond.read(path, Reading(), labelled=True)
+    found, said = Respond.reader.read(path, Reading(), labelled=True)
     assert f"1,000 dialogues; {count:,} responses, each among 10" in said
     assert len(found) == count
     assert all(len(set(e.choices)) == 10 for e in found)

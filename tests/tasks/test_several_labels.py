@@ -30,7 +30,7 @@ def one_hot(path: Path, values: tuple[str, str] = ("0", "1")) -> Path:
 
 @pytest.mark.parametrize("values", [("0", "1"), ("0.0", "1.0"), ("False", "True")])
 def test_one_hot_columns_are_lists_of_labels(tmp_path: Path, values: tuple[str, str]) -> None:
-    examples, _ = Classify.read(one_hot(tmp_path / "a.csv", values), ONE_HOT, labelled=True)
+    examples, _ = Classify.reader.read(one_hot(tmp_path / "a.csv", values), ONE_HOT, labelled=True)
     assert [(e.text, sorted(json.loads(e.label or ""))) for e in examples] == ROWS
     task = Classify.from_examples(examples, ClassifyOptions())
     assert task.options.multi_label
@@ -61,16 +61,16 @@ def test_one_hot_columns_and_lists_give_the_same_model(tmp_path: Path) -> None:
 def test_one_hot_columns_are_checked(tmp_path: Path) -> None:
     file = one_hot(tmp_path / "a.csv")
     with pytest.raises(DataError, match=r"no column 'insulting'; did you mean 'insult'\?"):
-        Classify.read(file, Reading(label_column="toxic,insulting"), labelled=True)
+        Classify.reader.read(file, Reading(label_column="toxic,insulting"), labelled=True)
     file.write_text(file.read_text().replace("d c a,1,1", "d c a,1,2"), encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.csv:4: expected 0 or 1 in column 'insult', got '2'"):
-        Classify.read(file, ONE_HOT, labelled=True)
+        Classify.reader.read(file, ONE_HOT, labelled=True)
 
 
 def test_a_column_with_a_comma_in_its_name_is_one_column(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("text\ta,b\nx y z\tgood\nx z y\tbad\n", encoding="utf-8")
-    examples, _ = Classify.read(file, Reading(label_column="a,b"), labelled=True)
+    examples, _ = Classify.reader.read(file, Reading(label_column="a,b"), labelled=True)
     assert [e.label for e in examples] == ["good", "bad"]
 
 

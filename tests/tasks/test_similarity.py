@@ -406,14 +406,14 @@ def table(path: Path, text: str) -> Path:
 def test_tables_are_read(
     text: str, texts: tuple[str, ...], label: float | None, tmp_path: Path
 ) -> None:
-    found, said = Similarity.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
+    found, said = Similarity.reader.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
     assert [(example.texts, example.label) for example in found] == [(texts, label)]
     assert "texts = " in said
 
 
 def test_a_named_pair_is_not_the_text_as_well(tmp_path: Path) -> None:
     path = table(tmp_path / "t.tsv", "text\tsentence1\nx\ty\n")
-    [example], _ = Similarity.read(path, Reading(pair_column="text"), labelled=True)
+    [example], _ = Similarity.reader.read(path, Reading(pair_column="text"), labelled=True)
     assert example.texts == ("y", "x")
 
 
@@ -429,7 +429,7 @@ def test_a_named_pair_is_not_the_text_as_well(tmp_path: Path) -> None:
 )
 def test_tables_that_are_no_pairs_are_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        Similarity.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
+        Similarity.reader.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
 
 
 def test_all_rows_that_cannot_be_used_are_named(
@@ -483,7 +483,7 @@ def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Pat
         finetune("similarity", base, train=ragged, dev=ragged, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="give a pair of texts"):
-        Similarity.example("x", ())
+        Similarity.reader.example("x", ())
 
 
 @pytest.mark.parametrize("loss", ["margin_mse", "ranking", "triplet"])

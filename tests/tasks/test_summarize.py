@@ -57,7 +57,7 @@ def lines(folder: Path, *rows: object) -> Path:
 
 
 def read(path: Path, *, labelled: bool = True, **columns: str) -> list[SummaryExample]:
-    return Summarize.read(path, Reading(**columns), labelled=labelled)[0]
+    return Summarize.reader.read(path, Reading(**columns), labelled=labelled)[0]
 
 
 DOCUMENT = "The cat sat today.  A dog\nran home quickly!\n\nThe bird ate a fish. The dog ate."
@@ -444,7 +444,7 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         ("[Fwd: two]",),
     ]
     assert read(path, labelled=False)[1] == SummaryExample("Two.", (), f"{path}:2")
-    said = Summarize.read(path, Reading(), labelled=True)[1]
+    said = Summarize.reader.read(path, Reading(), labelled=True)[1]
     assert said.endswith(
         "2 rows; text = 'body', summary = 'subject', summary = 'annotated_subjects'"
     )
@@ -516,7 +516,9 @@ def test_a_megabyte_takes_seconds(tokenizer: Tokenizer) -> None:
 
 
 def test_mails_and_their_subjects(data_folder: Path) -> None:
-    examples, said = Summarize.read(data_folder / "aeslc" / "dev.jsonl", Reading(), labelled=True)
+    examples, said = Summarize.reader.read(
+        data_folder / "aeslc" / "dev.jsonl", Reading(), labelled=True
+    )
     assert len(examples) == 1960
     assert "1,960 rows; text = 'body', summary = 'subject'" in said
     assert {len(one.references) for one in examples} == {4}

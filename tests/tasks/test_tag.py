@@ -107,14 +107,14 @@ def answered(
 def test_columns_are_read_with_the_place_of_each_word(tmp_path: Path) -> None:
     text = "-DOCSTART- O\n\nAda I-PER\nof O\nYork I-LOC\n\nran O\n"
     path = write(tmp_path / "a.iob.gz", text)
-    (first, second), said = Tag.read(path, Reading(), labelled=True)
+    (first, second), said = Tag.reader.read(path, Reading(), labelled=True)
     assert first.text == "Ada of York"
     assert first.words == ["Ada", "of", "York"]
     assert (first.tags, second.tags) == (["I-PER", "O", "I-LOC"], ["O"])
     assert (first.where, second.where) == (f"{path}:3", f"{path}:7")
     assert [first.where_is(word) for word in range(3)] == [f"{path}:{line}" for line in (3, 4, 5)]
     assert said == f"{path}: 2 sentences, 4 words; tags in IOB1: LOC, PER"
-    (bare, _), said = Tag.read(path, Reading(), labelled=False)
+    (bare, _), said = Tag.reader.read(path, Reading(), labelled=False)
     assert bare == replace(first, tags=None)
     assert said == f"{path}: 2 sentences, 4 words"
 
@@ -122,16 +122,18 @@ def test_columns_are_read_with_the_place_of_each_word(tmp_path: Path) -> None:
 def test_a_language_before_each_word_is_pointed_out(tmp_path: Path) -> None:
     path = tmp_path / "wikiann.txt"
     path.write_text("en:New B-LOC\nen:York I-LOC\nen:is O\n", encoding="utf-8")
-    assert "every word begins with 'en:'" in Tag.read(path, Reading(), labelled=True)[1]
+    assert "every word begins with 'en:'" in Tag.reader.read(path, Reading(), labelled=True)[1]
     path.write_text("en:New B-LOC\nYork I-LOC\n", encoding="utf-8")
-    assert "begins with" not in Tag.read(path, Reading(), labelled=True)[1]
+    assert "begins with" not in Tag.reader.read(path, Reading(), labelled=True)[1]
 
 
 def test_columns_are_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "1 Ada NNP B-PER\n2 ran VBD O\n")
-    [found], _ = Tag.read(path, Reading(text_column="1"), labelled=True)
+    [found], _ = Tag.reader.read(path, Reading(text_column="1"), labelled=True)
     assert (found.words, found.tags) == (["Ada", "ran"], ["B-PER", "O"])
-    [found], said = Tag.read(path, Reading(text_column="1", label_column="-2"), labelled=True)
+    [found], said = Tag.reader.read(
+        path, Reading(text_column="1", label_column="-2"), labelled=True
+    )
     assert found.tags == ["NNP", "VBD"]
     assert said.endswith("; 2 different tags")
 
@@ -142,7 +144,7 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
         {"text": "", "entities": []},
     ]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    (first, second), said = Tag.read(path, Reading(), labelled=True)
+    (first, second), said = Tag.reader.read(path, Reading(), labelled=True)
     assert first.words == ["Ada", "'", "s", "York", "!"]
     assert first.tags == ["B-PER", "O", "O", "B-LOC", "O"]
     assert [first.text[a:b] for a, b in first.word_spans] == first.words
@@ -153,7 +155,7 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
         "to whole words: 1; entities left out, as no word is theirs alone: 1"
     )
     bare = write(tmp_path / "b.jsonl", '{"text": "Ada ran"}\n')
-    [found], _ = Tag.read(bare, Reading(), labelled=False)
+    [found], _ = Tag.reader.read(bare, Reading(), labelled=False)
     assert (found.words, found.tags) == (["Ada", "ran"], None)
 
 
@@ -170,35 +172,37 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
 def test_options_that_columns_have_not(tmp_path: Path, reading: Reading, message: str) -> None:
     path = write(tmp_path / "a.txt", "Ada B-PER\n")
     with pytest.raises(ConfigError, match=message):
-        Tag.read(path, reading, labelled=True)
+        Tag.reader.read(path, reading, labelled=True)
 
 
 def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "a", "entities": []}\n{"text": "a"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
-        Tag.read(path, Reading(), labelled=True)
+        Tag.reader.read(path, Reading(), labelled=True)
     for name in ("text_column", "label_column"):
         with pytest.raises(ConfigError, match=rf"^{name}: rows of .jsonl hold"):
-            Tag.read(path, Reading(**{name: "0"}), labelled=True)
+            Tag.reader.read(path, Reading(**{name: "0"}), labelled=True)
     with pytest.raises(DataError, match=r"b\.jsonl: no column 'text'; did you mean 'texts'"):
-        Tag.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)
+        Tag.reader.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)
     with pytest.raises(DataError, match=r"c\.jsonl:1: half of a surrogate pair"):
-        Tag.read(write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labelled=False)
+        Tag.reader.read(
+            write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labelled=False
+        )
     with pytest.raises(DataError, match=r"a\.txt:2: only words and no tags"):
-        Tag.read(write(tmp_path / "a.txt", "\na\nb\n"), Reading(), labelled=True)
+        Tag.reader.read(write(tmp_path / "a.txt", "\na\nb\n"), Reading(), labelled=True)
     with pytest.raises(DataError, match=r"a\.bio:2: tag 'X-A' does not fit IOB2"):
-        Tag.read(write(tmp_path / "a.bio", "a B-A\nb X-A\nc O\n"), Reading(), labelled=True)
+        Tag.reader.read(write(tmp_path / "a.bio", "a B-A\nb X-A\nc O\n"), Reading(), labelled=True)
     with pytest.raises(DataError, match=r"gone\.txt: no such file"):
-        Tag.read(tmp_path / "gone.txt", Reading(), labelled=True)
+        Tag.reader.read(tmp_path / "gone.txt", Reading(), labelled=True)
 
 
 def test_texts_that_cannot_be_tagged() -> None:
     with pytest.raises(DataError, match="give one text"):
-        Tag.example("a", ("b",))
+        Tag.reader.example("a", ("b",))
     with pytest.raises(DataError, match="nothing to tag"):
-        Tag.example(" \n", ())
+        Tag.reader.example(" \n", ())
     with pytest.raises(DataError, match="character 1: half of a surrogate pair"):
-        Tag.example("a\ud800", ())
+        Tag.reader.example("a\ud800", ())
 
 
 # ---- the task that tags pose
@@ -256,7 +260,7 @@ def test_examples_that_pose_no_task(example: Example, options: TagOptions, messa
 def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     path = write(tmp_path / "dev.txt", "a O\n\nb B-PER\nc B-LOK\n")
-    dev, _ = Tag.read(path, Reading(), labelled=True)
+    dev, _ = Tag.reader.read(path, Reading(), labelled=True)
     with pytest.raises(
         DataError, match=r"dev\.txt:4: entity type 'LOK' is not in the training .* mean 'LOC'"
     ):
@@ -264,7 +268,9 @@ def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"dev\.txt:4: entity type 'LOK'"):
         Tag(("O", *BIOES[5:]), TagOptions(scheme="bioes")).check(dev)
     row = {"text": "a b", "entities": [[2, 3, "PRE"]]}
-    dev, _ = Tag.read(write(tmp_path / "dev.jsonl", json.dumps(row)), Reading(), labelled=True)
+    dev, _ = Tag.reader.read(
+        write(tmp_path / "dev.jsonl", json.dumps(row)), Reading(), labelled=True
+    )
     with pytest.raises(DataError, match=r"dev\.jsonl:1: entity type 'PRE' .* mean 'PER'"):
         task.check(dev)
     with pytest.raises(DataError, match="a text: tag 'NN' is not in the training file"):
@@ -350,8 +356,8 @@ def test_words_without_pieces_are_not_learned(tokenizer: Tokenizer) -> None:
 def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     examples = [
-        Tag.example("a \x00 b \x00", ()),
-        Tag.example("\x00", ()),
+        Tag.reader.example("a \x00 b \x00", ()),
+        Tag.reader.example("\x00", ()),
         Example("", []),
     ]
     features = task.features(examples, tokenizer, 64, long="window", labelled=False)
@@ -394,7 +400,7 @@ def test_entities_are_whole_words_of_the_raw_text(crf: bool, labels: tuple[str, 
     @settings(max_examples=40)
     def check(several: list[str]) -> None:
         nonlocal many
-        examples = [Tag.example(text, ()) for text in several]
+        examples = [Tag.reader.example(text, ()) for text in several]
         for example, answer in zip(
             examples, answered(task, model, shared(), examples, length=16), strict=True
         ):
@@ -423,7 +429,7 @@ def test_entities_are_whole_words_of_the_raw_text(crf: bool, labels: tuple[str, 
 
 def test_a_packed_batch_answers_as_each_alone(tokenizer: Tokenizer) -> None:
     task, model = ready(True, IOB2)
-    examples = [Tag.example(text, ()) for text in ("a bc d", "j", "abc. " * 30, "c a")]
+    examples = [Tag.reader.example(text, ()) for text in ("a bc d", "j", "abc. " * 30, "c a")]
     together = answered(task, model, tokenizer, examples, length=16)
     for example, answer in zip(examples, together, strict=True):
         [alone] = answered(task, model, tokenizer, [example], length=16)
@@ -448,7 +454,7 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     task, model = ready(True, IOB2)
     model.heads["crf"].crf.start.data.zero_()  # type: ignore[union-attr]
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
-    example = Tag.example("a bc j d " * CHUNK_WORDS, ())
+    example = Tag.reader.example("a bc j d " * CHUNK_WORDS, ())
     features = task.features([example], tokenizer, 16, long="window", labelled=False)
     outputs = task.run(Engine(model, precision=None, max_batch_tokens=4096), features)
     [answer] = task.answers(by_example([example], group(features), outputs), model.heads["crf"])
@@ -619,7 +625,7 @@ def test_a_folder_keeps_the_task_and_its_crf(tokenizer: Tokenizer, tmp_path: Pat
         pipe = answering(folder)
         assert pipe.task.options == task.options
         text = "abc. d ej " * 20
-        [expected] = answered(task, model, tokenizer, [Tag.example(text, ())], length=16)
+        [expected] = answered(task, model, tokenizer, [Tag.reader.example(text, ())], length=16)
         found = pipe(text)
         assert found.tags == expected.tags
         assert [(e.text, e.type) for e in found.entities] == [
@@ -650,7 +656,7 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     pipe = answering(tmp_path)
     assert isinstance(pipe.task, Tag)
     assert pipe.task.options == TagOptions(scheme="iob2")
-    examples = [Tag.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
+    examples = [Tag.reader.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
     features = pipe.task.features(examples, tokenizer, 64, long="window", labelled=False)
     outputs = pipe.task.run(
         Engine(pipe.loaded.model, precision=None, max_batch_tokens=512), features
@@ -688,7 +694,7 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
 )
 def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -> None:
     tokenizer = Tokenizer.load(data_folder / "vocab" / "bert_cased_vocab.txt")
-    examples, told = Tag.read(data_folder / name, Reading(), labelled=True)
+    examples, told = Tag.reader.read(data_folder / name, Reading(), labelled=True)
     assert told == f"{data_folder / name}: {said}"
     assert len(examples) == count
     for options in (TagOptions(), TagOptions(scheme="bioes")):
@@ -720,7 +726,7 @@ def test_every_sentence_has_the_pieces_of_its_text(
     kind: Literal["bpe", "wordpiece"], data_folder: Path, english: list[str]
 ) -> None:
     vocabulary = train(english[:30], kind=kind, size=2000)
-    examples, _ = Tag.read(data_folder / "conll2003/valid.txt", Reading(), labelled=True)
+    examples, _ = Tag.reader.read(data_folder / "conll2003/valid.txt", Reading(), labelled=True)
     task = Tag.from_examples(examples, TagOptions())
     features = task.features(examples, vocabulary, NO_LIMIT, long="window", labelled=True)
     texts = vocabulary.encode_batch([e.text for e in examples], max_length=NO_LIMIT)

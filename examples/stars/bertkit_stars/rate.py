@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit.batch import Batch
-from bertkit.data.rows import Source
 from bertkit.errors import DataError
 from bertkit.models.heads import Pooler
 from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.classify import Classify, LabelExample
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
+from bertkit.tasks.labeled_text import LabeledTextReader, LabelExample
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Serving, Task
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -61,18 +60,9 @@ class Rate(Task[LabelExample, Stars]):
     """Number of stars of a text, from 1 to the maximum in the training file."""
 
     name = "stars"
+    reader = LabeledTextReader()
     metric = "accuracy"
     serving = Serving(Stars, "A fine film.", "/stars")
-
-    @classmethod
-    def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[LabelExample], str]:
-        return Classify.read(source, reading, labelled=labelled)
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> LabelExample:
-        return Classify.example(text, others)
 
     @classmethod
     def from_examples(cls, train: Sequence[LabelExample], options: msgspec.Struct) -> Rate:

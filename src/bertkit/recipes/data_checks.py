@@ -61,7 +61,7 @@ def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str
     before: dict[Any, str] = {}
     sentences = []
     for name, part in data.items():
-        asked = [task.asked(example) for example in part.examples]
+        asked = [task.reader.key(example) for example in part.examples]
         for other in dict.fromkeys(before.values()):
             again = [place for place, one in enumerate(asked) if before.get(one) == other]
             if len(again) == len(asked) and other == "train":

@@ -24,7 +24,7 @@ from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import Calibrated, ChanceLevel
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -83,24 +83,11 @@ class QuestionAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
-    """Extractive question answering: the span of a text.
+class QuestionReader(Reader[Question]):
+    """Questions about a text, from SQuAD files or .jsonl rows."""
 
-    The head is a softmax over the start and end positions.
-    """
-
-    name = "answer"
-    metric = "f1"
-    score_names = ("exact", "f1")
-    Options = AnswerOptions
-    serving = Serving(
-        QuestionAnswer, {"question": "Who sat?", "context": "The cat sat on the mat."}, "/answer"
-    )
-    long = ("window",)
-
-    @classmethod
     def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Question], str]:
         """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), each also as .gz.
 
@@ -110,8 +97,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
             raise ConfigError(f"{option}: files of questions need none; leave it out")
         return read_questions(source, labelled=labelled)
 
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Question:
+    def example(self, text: str, others: Sequence[str]) -> Question:
         if len(others) != 1:
             raise DataError(
                 f"{text[:40]!r}: {len(others)} texts to look in; give a question and one context "
@@ -120,6 +106,29 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         if not (text.strip() and others[0].strip()):
             raise DataError("a question or its context is empty; leave it out")
         return Question(text, others[0])
+
+    def key(self, example: Question) -> tuple[str, str]:
+        return example.question, example.context
+
+    def group(self, example: Question) -> str:
+        return example.context
+
+
+class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
+    """Extractive question answering: the span of a text.
+
+    The head is a softmax over the start and end positions.
+    """
+
+    name = "answer"
+    reader = QuestionReader()
+    metric = "f1"
+    score_names = ("exact", "f1")
+    Options = AnswerOptions
+    serving = Serving(
+        QuestionAnswer, {"question": "Who sat?", "context": "The cat sat on the mat."}, "/answer"
+    )
+    long = ("window",)
 
     @classmethod
     def from_examples(cls, train: Sequence[Question], options: Settings) -> Self:
@@ -286,14 +295,6 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         )
         threshold = float(borders[gains.argmax()])
         return type(self)((), msgspec.structs.replace(options, null_threshold=threshold))
-
-    @classmethod
-    def asked(cls, example: Question) -> tuple[str, str]:
-        return example.question, example.context
-
-    @classmethod
-    def source(cls, example: Question) -> str:
-        return example.context
 
     def score(
         self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]

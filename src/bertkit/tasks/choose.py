@@ -18,7 +18,7 @@ from bertkit.data.rows import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving, Task
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -34,6 +34,35 @@ class ChoiceAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
+class ChoiceReader(Reader[ChoiceQuestion]):
+    """Questions with choices, from .jsonl rows."""
+
+    def read(
+        self, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[ChoiceQuestion], str]:
+        """Read .jsonl rows {question, choices, label}.
+
+        A row may have a context, with or without a question. The label is the index of the right
+        choice, from 0, or its text.
+        """
+        refuse_columns(reading, "choose")
+        return read_choices(source, labelled)
+
+    def example(self, text: str, others: Sequence[str]) -> ChoiceQuestion:
+        if len(others) < 2:
+            raise DataError(
+                f"{text[:40]!r}: give two choices or more (--pair for each; a "
+                "program gives a tuple of the text and its choices)"
+            )
+        return checked(ChoiceQuestion(text, tuple(others)))
+
+    def key(self, example: ChoiceQuestion) -> tuple[str, str, tuple[str, ...]]:
+        return example.text, example.stem, example.choices
+
+    def group(self, example: ChoiceQuestion) -> Hashable:
+        return example.text if example.dialogue is None else example.dialogue
+
+
 A = TypeVar("A", bound=msgspec.Struct)
 
 
@@ -47,23 +76,6 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
     @property
     def head(self) -> str:
         return "choose"
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> ChoiceQuestion:
-        if len(others) < 2:
-            raise DataError(
-                f"{text[:40]!r}: give two choices or more (--pair for each; a "
-                "program gives a tuple of the text and its choices)"
-            )
-        return checked(ChoiceQuestion(text, tuple(others)))
-
-    @classmethod
-    def asked(cls, example: ChoiceQuestion) -> tuple[str, str, tuple[str, ...]]:
-        return example.text, example.stem, example.choices
-
-    @classmethod
-    def source(cls, example: ChoiceQuestion) -> Hashable:
-        return example.text if example.dialogue is None else example.dialogue
 
     def check(self, examples: Sequence[ChoiceQuestion]) -> None:
         for example in examples:
@@ -129,24 +141,13 @@ class Choose(ChoiceTask[ChoiceAnswer], ChanceLevel):
     """
 
     name = "choose"
+    reader = ChoiceReader()
     metric = "accuracy"
     serving = Serving(
         ChoiceAnswer,
         {"text": "He opened the door.", "choices": ("It rang.", "He left.")},
         "/choose",
     )
-
-    @classmethod
-    def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[ChoiceQuestion], str]:
-        """Read .jsonl rows {question, choices, label}.
-
-        A row may have a context, with or without a question. The label is the index of the right
-        choice, from 0, or its text.
-        """
-        refuse_columns(reading, cls.name)
-        return read_choices(source, labelled)
 
     def answers(
         self, outputs: Sequence[ExampleOutput[ChoiceQuestion]], head: nn.Module

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from bertkit import metrics
 from bertkit.config import Settings
-from bertkit.data.columns import choose_columns
 from bertkit.data.labels import (
     check_separators,
     known_as,
@@ -22,7 +21,6 @@ from bertkit.data.labels import (
     several,
     without_fractions,
 )
-from bertkit.data.rows import Source
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.tasks.calibration import (
     best_threshold,
@@ -38,14 +36,13 @@ from bertkit.tasks.labeled_text import (
     PROBLEMS,
     ClassifyOptions,
     LabelAnswer,
+    LabeledTextReader,
     LabelExample,
     LabelsAnswer,
-    examples,
     label_of,
     reads_pairs,
 )
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
-from bertkit.tasks.trained_columns import open_rows
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Serving
 from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
@@ -76,6 +73,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     """
 
     name = "classify"
+    reader = LabeledTextReader()
     Options = ClassifyOptions
     serving = Serving(Prediction, "A fine film.", "/predict")
     long = ("error", "truncate", "window")
@@ -97,28 +95,6 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         if self.options.contrastive:
             return "step"
         return "example" if self.options.both_orders else "sequence"
-
-    @classmethod
-    def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[LabelExample], str]:
-        table = open_rows(source, reading)
-        roles = choose_columns(
-            table,
-            text=reading.text_column,
-            pair=reading.pair_column,
-            label=reading.label_column,
-            labelled=labelled,
-        )
-        return examples(table, roles), f"{table.summary}; {len(table):,} rows; {roles}"
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> LabelExample:
-        if len(others) > 1:
-            raise DataError(f"{text[:40]!r}: {len(others) + 1} texts; give one, or a pair")
-        if not text.strip() or not all(other.strip() for other in others):
-            raise DataError("a text is empty: there is nothing to label; leave it out")
-        return LabelExample(text, *others)
 
     @classmethod
     def from_examples(cls, train: Sequence[LabelExample], options: Settings) -> Self:
@@ -169,14 +145,6 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     def settings(self) -> dict[str, Any]:
         kinds = [kind for kind in PROBLEMS if kind != "single" and getattr(self.options, kind)]
         return {**super().settings(), "problem_type": PROBLEMS[(*kinds, "single")[0]]}
-
-    @classmethod
-    def asked(cls, example: LabelExample) -> tuple[str, str | None]:
-        return example.text, example.pair
-
-    @classmethod
-    def source(cls, example: LabelExample) -> str:
-        return example.text
 
     def labels_of(self, example: LabelExample) -> list[str]:
         """The labels of a row, as its text says them. Raises: DataError for a malformed list."""

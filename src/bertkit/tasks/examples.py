@@ -79,7 +79,7 @@ def read_examples(
     if isinstance(source, Rows):
         reading = as_learned(reading, learned, source, labelled=labelled)
     with shown(), memory.uncollected():
-        examples, columns = task.read(source, reading, labelled=labelled)
+        examples, columns = task.reader.read(source, reading, labelled=labelled)
     say(columns)
     if not examples:
         raise DataError(f"{source}: no rows")

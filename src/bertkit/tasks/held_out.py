@@ -83,13 +83,13 @@ def hold_out(
     whose label no other row has is learned from.
     Raises: DataError for rows that pose no task.
     """
-    sources = Counter(map(kind.source, rows))
+    sources = Counter(map(kind.reader.group, rows))
     ((common, times),) = sources.most_common(1)
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
-        source = kind.source(row)
+        source = kind.reader.group(row)
         parted = source == common and times > len(rows) / 2  # one instruction for all rows, say
-        groups.setdefault((source, kind.asked(row)) if parted else source, []).append(place)
+        groups.setdefault((source, kind.reader.key(row)) if parted else source, []).append(place)
     if len(groups) > len(sources):
         say(f"{name}: one text is that of {times:,} of {len(rows):,} rows, and on both sides")
     apart = list(groups.values())

@@ -182,11 +182,11 @@ class Answering(ABC, Generic[A]):
     def _example(self, item: object) -> Any:
         match item:
             case str(text):
-                return self.task.example(text, ())
+                return self.task.reader.example(text, ())
             case (str(text), str(other)):
-                return self.task.example(text, (other,))
+                return self.task.reader.example(text, (other,))
             case (str(text), [*others]) if all(isinstance(other, str) for other in others):
-                return self.task.example(text, [str(other) for other in others])
+                return self.task.reader.example(text, [str(other) for other in others])
         raise DataError(
             f"{str(item)[:60]}: {type(item).__name__} is nothing to ask about; give a text, or a "
             "tuple of a text and what goes with it"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from bertkit.config import Positive, Settings, Share
-from bertkit.data.columns import Roles
+from bertkit.data.columns import Roles, choose_columns
 from bertkit.data.row_errors import each_of
-from bertkit.data.rows import Rows
+from bertkit.data.rows import Rows, Source
 from bertkit.errors import DataError
+from bertkit.tasks.task import Reader, Reading
+from bertkit.tasks.trained_columns import open_rows
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,36 @@ def examples(table: Rows, roles: Roles) -> list[LabelExample]:
         return LabelExample(text, pair, label, where)
 
     return each_of(example, range(len(table)))
+
+
+class LabeledTextReader(Reader[LabelExample]):
+    """Texts or pairs with labels, from a table."""
+
+    def read(
+        self, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[LabelExample], str]:
+        table = open_rows(source, reading)
+        roles = choose_columns(
+            table,
+            text=reading.text_column,
+            pair=reading.pair_column,
+            label=reading.label_column,
+            labelled=labelled,
+        )
+        return examples(table, roles), f"{table.summary}; {len(table):,} rows; {roles}"
+
+    def example(self, text: str, others: Sequence[str]) -> LabelExample:
+        if len(others) > 1:
+            raise DataError(f"{text[:40]!r}: {len(others) + 1} texts; give one, or a pair")
+        if not text.strip() or not all(other.strip() for other in others):
+            raise DataError("a text is empty: there is nothing to label; leave it out")
+        return LabelExample(text, *others)
+
+    def key(self, example: LabelExample) -> tuple[str, str | None]:
+        return example.text, example.pair
+
+    def group(self, example: LabelExample) -> str:
+        return example.text
 
 
 PROBLEMS = {

@@ -22,7 +22,7 @@ from bertkit.data.rows import Source, has_records
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.tasks.capabilities import ChanceLevel
-from bertkit.tasks.choose import ChoiceTask, refuse_columns
+from bertkit.tasks.choose import ChoiceReader, ChoiceTask, refuse_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -51,33 +51,17 @@ class ResponseAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
-    """Response selection: the best candidate, with a cross-encoder.
+class ResponseReader(ChoiceReader):
+    """Dialogues with candidate responses, from .json or .jsonl files."""
 
-    An example's text has one turn on each line.
-
-    Where a file names no candidates, nine wrong ones are drawn from its other dialogues: always
-    the same, since the draw depends on the file and on the place in it alone.
-    """
-
-    name = "respond"
-    metric = "mrr"
-    score_names = ("recall@1", "mrr")
-    Options = RespondOptions
-    serving = Serving(
-        ResponseAnswer, {"text": "How are you?", "responses": ("Fine, thanks.", "On Mondays.")}
-    )
-    cut_text = "start"
-
-    @classmethod
     def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[ChoiceQuestion], str]:
         """Dialogues as .json, [{"dialogue": [[turn, response], ...]}, ...], or .jsonl rows
         {context, response, candidates}: a context is a list of turns, or a text with one on each
         line, and candidates hold the response too.
         """
-        refuse_columns(reading, cls.name)
+        refuse_columns(reading, "respond")
         is_list = isinstance(source, Path) and suffix(source) == ".json"
         if isinstance(source, Path) and is_list:
             pairs, said = list(_dialogues(source)), "dialogues"
@@ -95,6 +79,26 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
             questions,
             f"{source}: {count:,} {said}; {len(questions):,} responses, each among {most}",
         )
+
+
+class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
+    """Response selection: the best candidate, with a cross-encoder.
+
+    An example's text has one turn on each line.
+
+    Where a file names no candidates, nine wrong ones are drawn from its other dialogues: always
+    the same, since the draw depends on the file and on the place in it alone.
+    """
+
+    name = "respond"
+    reader = ResponseReader()
+    metric = "mrr"
+    score_names = ("recall@1", "mrr")
+    Options = RespondOptions
+    serving = Serving(
+        ResponseAnswer, {"text": "How are you?", "responses": ("Fine, thanks.", "On Mondays.")}
+    )
+    cut_text = "start"
 
     def features(
         self,

@@ -35,7 +35,7 @@ from bertkit.nn.pooling import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.contrastive import of_step
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving, Task
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
@@ -111,37 +111,11 @@ class SimilarityAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel):
-    """Sentence embeddings, from pairs, triplets, scored pairs, or texts."""
+class SimilarityReader(Reader[SimilarityExample]):
+    """Texts, pairs, triplets, or scored pairs, from a table."""
 
-    name = "similarity"
-    Options = SimilarityOptions
-    serving = Serving(SimilarityAnswer, {"text": "A cat.", "other": "A kitten."})
-    batching = "step"
-    held, lowercase = Prompts(), False
-    """Those of the folder that it starts from."""
-
-    @property
-    def metric(self) -> str:  # type: ignore[override]
-        return "spearman" if self.options.loss in SCORED else "mrr"
-
-    @property
-    def score_names(self) -> tuple[str, ...]:
-        return ("pearson", "spearman") if self.options.loss in SCORED else ("recall@1", "mrr")
-
-    @classmethod
-    def asked(cls, example: SimilarityExample) -> tuple[str, ...]:
-        return example.texts
-
-    @classmethod
-    def source(cls, example: SimilarityExample) -> str:
-        return example.texts[0]
-
-    # ---- what it is made from
-
-    @classmethod
     def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
+        self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[SimilarityExample], str]:
         """Read a text and its pair, columns called negative..., and a label, if any."""
         table = open_rows(source, reading)
@@ -174,11 +148,38 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel):
         summary = ", ".join(map(repr, chosen)) + (f", label = {label!r}" if label else "")
         return examples, f"{table.summary}; {len(examples):,} rows; texts = {summary}"
 
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> SimilarityExample:
+    def example(self, text: str, others: Sequence[str]) -> SimilarityExample:
         if len(others) != 1 or not text.strip() or not others[0].strip():
             raise DataError(f"{text[:40]!r}: give a pair of texts, neither empty")
         return SimilarityExample((text, others[0]))
+
+    def key(self, example: SimilarityExample) -> tuple[str, ...]:
+        return example.texts
+
+    def group(self, example: SimilarityExample) -> str:
+        return example.texts[0]
+
+
+class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel):
+    """Sentence embeddings, from pairs, triplets, scored pairs, or texts."""
+
+    name = "similarity"
+    reader = SimilarityReader()
+    Options = SimilarityOptions
+    serving = Serving(SimilarityAnswer, {"text": "A cat.", "other": "A kitten."})
+    batching = "step"
+    held, lowercase = Prompts(), False
+    """Those of the folder that it starts from."""
+
+    @property
+    def metric(self) -> str:  # type: ignore[override]
+        return "spearman" if self.options.loss in SCORED else "mrr"
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        return ("pearson", "spearman") if self.options.loss in SCORED else ("recall@1", "mrr")
+
+    # ---- what it is made from
 
     @classmethod
     def from_examples(cls, train: Sequence[SimilarityExample], options: Settings) -> Self:

@@ -29,7 +29,7 @@ from bertkit.data.sentences import split
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving, Task
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving, Task
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -99,6 +99,23 @@ class SummaryAnswer(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
+class DocumentReader(Reader[SummaryExample]):
+    """Documents with summaries, from a table."""
+
+    def read(
+        self, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[SummaryExample], str]:
+        """From .jsonl (or .csv, .tsv); a summary may be a JSON list of several, each as good."""
+        return read_documents(source, reading, "summary", SUMMARIES, labelled=labelled)
+
+    def example(self, text: str, others: Sequence[str]) -> SummaryExample:
+        if others:
+            raise DataError(f"{text[:40]!r}: a document is summarized alone; give one text")
+        if not text.strip():
+            raise DataError("a document is empty: there is nothing to summarize; leave it out")
+        return SummaryExample(text)
+
+
 class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     """Extractive summarization: the best sentences of a document.
 
@@ -108,6 +125,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     """
 
     name = "summarize"
+    reader = DocumentReader()
     metric = "rougeL"
     score_names = ("rouge1", "rouge2", "rougeL")
     Options = SummarizeOptions
@@ -119,21 +137,6 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     @property
     def head(self) -> str:
         return "tag"
-
-    @classmethod
-    def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[SummaryExample], str]:
-        """From .jsonl (or .csv, .tsv); a summary may be a JSON list of several, each as good."""
-        return read_documents(source, reading, "summary", SUMMARIES, labelled=labelled)
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> SummaryExample:
-        if others:
-            raise DataError(f"{text[:40]!r}: a document is summarized alone; give one text")
-        if not text.strip():
-            raise DataError("a document is empty: there is nothing to summarize; leave it out")
-        return SummaryExample(text)
 
     @classmethod
     def from_examples(cls, train: Sequence[SummaryExample], options: Settings) -> Self:

@@ -38,7 +38,16 @@ from bertkit.models.heads import CRFTagger
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel, Labeled
 from bertkit.tasks.confusion import LabelPair
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Outputs, Reading, Serving, Task
+from bertkit.tasks.task import (
+    ErrorRecord,
+    ExampleOutput,
+    Feature,
+    Outputs,
+    Reader,
+    Reading,
+    Serving,
+    Task,
+)
 from bertkit.text.encoding import Encoding, word_windows
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
@@ -80,6 +89,44 @@ class TagAnswer(msgspec.Struct, frozen=True):
     tags: list[str]
 
 
+class TaggedTextReader(Reader[Example]):
+    """Texts with tags, from columns of words or .jsonl rows."""
+
+    def read(
+        self, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[Example], str]:
+        """Read spans of characters from .jsonl, and columns from any other file."""
+        for name, option in reading.options().items():
+            if name not in ("text_column", "label_column"):
+                raise ConfigError(f"{option}: files of tagged words have none; leave it out")
+            if has_records(source):
+                raise ConfigError(
+                    f"{option}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
+                )
+        word = (
+            0
+            if reading.text_column is None
+            else column_number("--text-column", reading.text_column)
+        )
+        tag = (
+            None
+            if reading.label_column is None
+            else column_number("--label-column", reading.label_column)
+        )
+        read = read_tagged if labelled else read_untagged
+        return read(source, word=word, tag=tag)
+
+    def example(self, text: str, others: Sequence[str]) -> Example:
+        if others:
+            raise DataError(f"{text[:40]!r}: a text is tagged alone; give one text")
+        if not text.strip():
+            raise DataError("a text is empty: there is nothing to tag; leave it out")
+        return untagged(text)
+
+    def key(self, example: Example) -> str:
+        return example.text
+
+
 class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     """Tagging of words or entities, with a softmax or a CRF.
 
@@ -93,6 +140,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     """
 
     name = "tag"
+    reader = TaggedTextReader()
     Options = TagOptions
     serving = Serving(TagAnswer, "Ada Lovelace was born in London.", "/ner")
     long = ("window",)
@@ -117,37 +165,6 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return "crf" if self.options.crf else "tag"
 
     # ---- what it is made from
-
-    @classmethod
-    def read(cls, source: Source, reading: Reading, *, labelled: bool) -> tuple[list[Example], str]:
-        """Read spans of characters from .jsonl, and columns from any other file."""
-        for name, option in reading.options().items():
-            if name not in ("text_column", "label_column"):
-                raise ConfigError(f"{option}: files of tagged words have none; leave it out")
-            if has_records(source):
-                raise ConfigError(
-                    f"{option}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
-                )
-        word = (
-            0
-            if reading.text_column is None
-            else column_number("--text-column", reading.text_column)
-        )
-        tag = (
-            None
-            if reading.label_column is None
-            else column_number("--label-column", reading.label_column)
-        )
-        read = read_tagged if labelled else read_untagged
-        return read(source, word=word, tag=tag)
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Example:
-        if others:
-            raise DataError(f"{text[:40]!r}: a text is tagged alone; give one text")
-        if not text.strip():
-            raise DataError("a text is empty: there is nothing to tag; leave it out")
-        return untagged(text)
 
     @classmethod
     def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
@@ -195,10 +212,6 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
                 )
             options = msgspec.structs.replace(options, scheme=name)
         return cls(labels, options)
-
-    @classmethod
-    def asked(cls, example: Example) -> str:
-        return example.text
 
     # ---- what the model reads and learns
 

@@ -141,6 +141,43 @@ A = TypeVar("A", bound=msgspec.Struct)
 """An answer: typed, and JSON-serialisable."""
 
 
+class Reader(ABC, Generic[E]):
+    """Examples of a task, from files, rows in memory, and items of pipelines."""
+
+    @abstractmethod
+    def read(self, source: Source, reading: Reading, *, labelled: bool) -> tuple[list[E], str]:
+        """Return the examples of a file or of rows, and a message about how they were read.
+
+        Args:
+            source: The file or rows.
+            reading: Columns and format.
+            labelled: Whether the examples need labels.
+
+        Raises:
+            DataError: If a row cannot be used; the message contains its location.
+        """
+
+    @abstractmethod
+    def example(self, text: str, others: Sequence[str]) -> E:
+        """Return an example without a label, from an item of a pipeline.
+
+        Args:
+            text: The text, or the first text of the item.
+            others: The other texts of the item.
+
+        Raises:
+            DataError: If a text is empty, or the number of texts is wrong.
+        """
+
+    def key(self, example: E) -> Hashable:
+        """Return the input without the label; examples with equal keys are duplicates."""
+        return repr(example).replace(repr(example.where), "")
+
+    def group(self, example: E) -> Hashable:
+        """Return the origin of an example, such as a context; a group is held out as a whole."""
+        return self.key(example)
+
+
 @dataclass(frozen=True)
 class ExampleOutput(Generic[E]):
     """An example with its features and what the head says of each.
@@ -186,6 +223,8 @@ class Task(ABC, Generic[E, A]):
     """Of the command and the pipeline."""
     metric: str
     """The score by which the best epoch is chosen; larger is better."""
+    reader: ClassVar[Reader[Any]]
+    """Reader of the examples."""
     Options: ClassVar[type[Settings]] = NoOptions
     long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
     """What may be done with texts longer than the model; the first is the default."""
@@ -206,37 +245,9 @@ class Task(ABC, Generic[E, A]):
     # ---- what a task is made from
 
     @classmethod
-    @abstractmethod
-    def read(cls, source: Source, reading: Reading, *, labelled: bool) -> tuple[list[E], str]:
-        """Return the examples of a file or of rows, and a sentence on how they were read.
-
-        Raises:
-            DataError: If a row cannot be used; the message contains its location.
-        """
-
-    @classmethod
-    @abstractmethod
-    def example(cls, text: str, others: Sequence[str]) -> E:
-        """An example without a label: a text and what goes with it.
-
-        Raises: DataError when the task wants more, fewer or no `others`.
-        """
-
-    @classmethod
     def from_examples(cls, train: Sequence[E], options: Settings) -> Self:
         """The task that training examples pose. Raises: DataError when they pose none."""
         return cls((), options)
-
-    @classmethod
-    def asked(cls, example: E) -> Hashable:
-        """What the model is asked, without the label: by it rows that ask the same are known."""
-        return repr(example).replace(repr(example.where), "")
-
-    @classmethod
-    def source(cls, example: E) -> Hashable:
-        """What a row was made from, such as the text of a question: of rows from one source none is
-        learned from while another is held out, for a text that was learned makes the rest easy."""
-        return cls.asked(example)
 
     @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:

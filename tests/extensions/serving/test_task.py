@@ -26,12 +26,11 @@ from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.labeled_text import LabeledTextReader, LabelExample
 from bertkit.tasks.task import (
     ErrorRecord,
     ExampleOutput,
     Feature,
-    Reading,
     Serving,
     Task,
     full_name,
@@ -59,22 +58,20 @@ class Count(nn.Module):
         return out
 
 
+class HintReader(LabeledTextReader):
+    """Texts, each with a hint in requests."""
+
+    def example(self, text: str, others: Sequence[str]) -> LabelExample:
+        return LabelExample(text, others[0])
+
+
 class Letters(Task[LabelExample, LengthAnswer]):
     """How many letters a text has; a hint goes with it, and comes back."""
 
     name = "letters"
+    reader = HintReader()
     metric = "negative_error"
     serving = Serving(LengthAnswer, {"text": "a b c", "hint": "three"}, "/letters")
-
-    @classmethod
-    def read(
-        cls, path: Path, reading: Reading, *, labelled: bool
-    ) -> tuple[list[LabelExample], str]:
-        return Classify.read(path, reading, labelled=labelled)
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> LabelExample:
-        return LabelExample(text, others[0])
 
     def build_head(self, encoder: Transformer) -> nn.Module:
         return Count(encoder.config.hidden)

@@ -95,7 +95,7 @@ class WriteSummaries:
         """Raises: DataError as a call does."""
         decoding = merge_decoding(self.loaded.generation.decoding, decoding)
         for document in documents:
-            Summarize.example(document, ())
+            Summarize.reader.example(document, ())
         encodings, _ = encode(
             self.loaded.tokenizer,
             documents,

@@ -168,4 +168,4 @@ def test_bad_rows_are_named(row: str, said: str, tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text(row + "\n")
     with pytest.raises(DataError, match=said):
-        Seq2seq.read(data, Reading(), labelled=True)
+        Seq2seq.reader.read(data, Reading(), labelled=True)

@@ -13,10 +13,25 @@ from bertkit.extensions.generation.chat_format import ChatFormat as Writer
 from bertkit.extensions.generation.messages import Conversation, read_conversations
 from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore, refuse_encoders
 from bertkit.tasks.choose import refuse_columns
-from bertkit.tasks.task import ErrorRecord, Feature, Reading
+from bertkit.tasks.task import ErrorRecord, Feature, Reader, Reading
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
+
+
+class ConversationReader(Reader[Conversation]):
+    """Conversations, from .jsonl rows."""
+
+    def read(
+        self, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[Conversation], str]:
+        """Rows {"messages": [{"role": "user", "content": ...}, ...]} of a .jsonl file."""
+        refuse_columns(reading, "chat")
+        read = read_conversations(source)
+        return read, f"{source}: {len(read):,} conversations"
+
+    def example(self, text: str, others: Sequence[str]) -> Conversation:
+        raise DataError("a model that converses is asked by `bertkit chat MODEL`")
 
 
 class Chat(LanguageTask[Conversation]):
@@ -26,20 +41,8 @@ class Chat(LanguageTask[Conversation]):
     """
 
     name = "chat"
+    reader = ConversationReader()
     long = ("truncate", "error")
-
-    @classmethod
-    def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[Conversation], str]:
-        """Rows {"messages": [{"role": "user", "content": ...}, ...]} of a .jsonl file."""
-        refuse_columns(reading, cls.name)
-        read = read_conversations(source)
-        return read, f"{source}: {len(read):,} conversations"
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Conversation:
-        raise DataError("a model that converses is asked by `bertkit chat MODEL`")
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
         refuse_encoders(begin, tokenizer)

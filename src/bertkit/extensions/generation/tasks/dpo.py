@@ -28,7 +28,7 @@ from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel
 from bertkit.tasks.choose import refuse_columns
-from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
+from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -59,6 +59,22 @@ class PreferenceAnswer(msgspec.Struct, frozen=True):
         return self.chosen - self.rejected
 
 
+class PreferenceReader(Reader[Preference]):
+    """Pairs of answers of which one is preferred, from .jsonl rows."""
+
+    def read(
+        self, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[Preference], str]:
+        """Rows {"messages": [...], "chosen": ..., "rejected": ...} of a .jsonl file; in place of
+        messages there may be a "prompt", what the user says."""
+        refuse_columns(reading, "dpo")
+        read = read_preferences(source)
+        return read, f"{source}: {len(read):,} pairs of answers"
+
+    def example(self, text: str, others: Sequence[str]) -> Preference:
+        raise DataError("a model that learned preferences is asked by `bertkit chat MODEL`")
+
+
 class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel):
     """Preferences (DPO): preferred answers become more probable.
 
@@ -68,6 +84,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel):
     """
 
     name = "dpo"
+    reader = PreferenceReader()
     metric = "log_probability"
     score_names = ("accuracy", "margin", "log_probability")
     Options = DpoOptions
@@ -75,20 +92,6 @@ class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel):
     long = ("truncate", "error")
     batching = "example"
     add_reference = staticmethod(add_reference)
-
-    @classmethod
-    def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[Preference], str]:
-        """Rows {"messages": [...], "chosen": ..., "rejected": ...} of a .jsonl file; in place of
-        messages there may be a "prompt", what the user says."""
-        refuse_columns(reading, cls.name)
-        read = read_preferences(source)
-        return read, f"{source}: {len(read):,} pairs of answers"
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> Preference:
-        raise DataError("a model that learned preferences is asked by `bertkit chat MODEL`")
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
         refuse_encoders(begin, tokenizer)

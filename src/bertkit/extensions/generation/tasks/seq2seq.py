@@ -13,7 +13,7 @@ from bertkit.data.rows import Source
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore
 from bertkit.tasks.summarize import SUMMARIES, SummaryExample, read_documents
-from bertkit.tasks.task import ErrorRecord, Feature, Reading
+from bertkit.tasks.task import ErrorRecord, Feature, Reader, Reading
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long, encode
 from bertkit.text.tokenizer import Tokenizer
@@ -28,6 +28,20 @@ class Seq2seqOptions(Settings, frozen=True):
     """What stands before every text, such as "summarize: " (T5)."""
 
 
+class TargetReader(Reader[SummaryExample]):
+    """Texts with target texts, from a table."""
+
+    def read(
+        self, source: Source, reading: Reading, *, labelled: bool
+    ) -> tuple[list[SummaryExample], str]:
+        """Rows of a text and its target, from .jsonl, .csv or .tsv; a target may be a JSON list of
+        several, of which the first is learned."""
+        return read_documents(source, reading, "target", TARGETS, labelled=labelled)
+
+    def example(self, text: str, others: Sequence[str]) -> SummaryExample:
+        raise DataError("an encoder-decoder model makes no predictions; use `bertkit generate`")
+
+
 class Seq2seq(LanguageTask[SummaryExample]):
     """Text from text (summaries, corrections), with an encoder-decoder.
 
@@ -35,22 +49,11 @@ class Seq2seq(LanguageTask[SummaryExample]):
     """
 
     name = "seq2seq"
+    reader = TargetReader()
     Options = Seq2seqOptions
     long = ("truncate", "error")
     _begin: Sequence[int] = ()
     _writer: Tokenizer | None = None
-
-    @classmethod
-    def read(
-        cls, source: Source, reading: Reading, *, labelled: bool
-    ) -> tuple[list[SummaryExample], str]:
-        """Rows of a text and its target, from .jsonl, .csv or .tsv; a target may be a JSON list of
-        several, of which the first is learned."""
-        return read_documents(source, reading, "target", TARGETS, labelled=labelled)
-
-    @classmethod
-    def example(cls, text: str, others: Sequence[str]) -> SummaryExample:
-        raise DataError("an encoder-decoder model makes no predictions; use `bertkit generate`")
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
         """Raises: CheckpointError for a model that reads no other text than it writes."""
