@@ -25,6 +25,7 @@ from bertkit.models.model import Model
 from bertkit.nn.attention import Trace
 from bertkit.objectives.loss import totals
 from bertkit.tasks.summarize import SummaryExample
+from bertkit.tasks.task import make_batch
 from bertkit.text.vocabulary_training import train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
@@ -117,7 +118,7 @@ def test_training_loss_equals_that_of_the_labels_of_transformers(
     task = Seq2seq().with_decoder(loaded.begin, loaded.target)
     rows = [SummaryExample(text, (target,), f"a:{n}") for n, (text, target) in enumerate(pairs)]
     features = task.features(rows, loaded.tokenizer, 64, long="truncate", labelled=True)
-    packed = task.batch(features)
+    packed = make_batch(task, features)
     tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.folder)
     losses, wrong, counts = [], [], []
     with torch.no_grad():

@@ -37,6 +37,7 @@ from bertkit.tasks import classify, similarity, tag
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.task import run_head
 from bertkit.text.vocabulary_training import train as train_tokenizer
 from bertkit.training.epochs import read_scores
 from bertkit.training.loop import steps
@@ -189,7 +190,7 @@ def test_transformers_gives_the_same_logits(tuned: tuple[Path, dict[str, float]]
     ready = bertkit.pipeline("classify", out)
     rows_of = [LabelExample(text) for text in texts]
     features = ready.task.features(rows_of, ready.tokenizer, 32, long="error", labelled=False)
-    ours = np.concatenate(ready.task.run(ready.engine, features))
+    ours = np.concatenate(run_head(ready.task, ready.engine, features))
     torch.testing.assert_close(torch.from_numpy(ours), logits, atol=1e-5, rtol=0.0)
     assert theirs.config.id2label == {0: "doing", 1: "thing"}
     assert abs(ours[0] - logits[1].numpy()).max() > 1e-3  # the control: another row
@@ -691,7 +692,7 @@ def logits(folder: Path) -> np.ndarray[Any, Any]:
     ready = bertkit.pipeline("classify", bertkit.load(folder), precision="fp32")
     examples = [LabelExample(row.text) for row in rows(8, 200)]
     features = ready.task.features(examples, ready.tokenizer, 32, long="error", labelled=False)
-    return np.concatenate(ready.task.run(ready.engine, features))
+    return np.concatenate(run_head(ready.task, ready.engine, features))
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])

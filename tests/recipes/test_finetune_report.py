@@ -18,6 +18,7 @@ from bertkit.recipes.evaluate import evaluate, numbers
 from bertkit.recipes.final_test import read_test
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.task import run_head
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
 SETTINGS = Finetune(epochs=2, batch_size=8, learning_rate=1e-2, precision="fp32", warmup=0.0)
@@ -111,7 +112,8 @@ def test_confidences_are_calibrated_by_dev(tuned: tuple[Path, dict[str, float]])
     assert temperature != 1.0
     assert set(record(out, "test.json")["calibration"]) == set(about)
     ready = bertkit.pipeline("classify", out)
-    (row,) = ready.task.run(
+    (row,) = run_head(
+        ready.task,
         ready.engine,
         ready.task.features(
             [LabelExample("the class of it")], ready.tokenizer, 32, long="error", labelled=False

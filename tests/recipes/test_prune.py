@@ -21,6 +21,7 @@ from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.prune import importance, least, prune, spare
 from bertkit.tasks.classify import Classify, LabelExample
+from bertkit.tasks.task import make_batch
 from bertkit.text.vocabulary_training import train
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
@@ -74,7 +75,7 @@ def test_importance_is_the_formula(tuned: Path) -> None:
             )
             for layer, block in enumerate(loaded.model.encoder.blocks)
         ]
-        batch = task.batch([feature])
+        batch = make_batch(task, [feature])
         loss = task.loss(loaded.model, batch, totals([batch])).total
         (change,) = torch.autograd.grad(loss, factors)
         sums += change.abs()

@@ -37,7 +37,15 @@ from bertkit.tasks.answer import (
     QuestionAnswer,
     best_spans,
 )
-from bertkit.tasks.task import Feature, Outputs, Reading, by_example, group
+from bertkit.tasks.task import (
+    Feature,
+    Outputs,
+    Reading,
+    by_example,
+    group,
+    make_batch,
+    run_head,
+)
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
@@ -497,7 +505,7 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
     found = windows(task, tokenizer, examples, 12, labelled=True)
     assert len(found) > len(examples)
     lengths = [len(feature.encoding) for feature in found]
-    batches = [task.batch([found[i] for i in chosen]) for chosen in by_length(lengths, 64)]
+    batches = [make_batch(task, [found[i] for i in chosen]) for chosen in by_length(lengths, 64)]
     assert len(batches) > 1
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(110):
@@ -507,7 +515,7 @@ def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
         optimizer.step()
     assert sum(loss.total.item() for loss in losses) < 0.05
     assert sum(int(loss.correct["answer"]) for loss in losses) == len(found)
-    outputs = task.run(Engine(model, precision=None, max_batch_tokens=64), found)
+    outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=64), found)
     answers = task.answers(by_example(examples, group(found), outputs), nn.Identity())
     assert task.score(answers, examples)["exact"] == 1.0
     for answer, example in zip(answers, examples, strict=True):
@@ -518,16 +526,16 @@ def test_together_is_as_alone(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer).eval()
     found = windows(task, tokenizer, [*pairs(), Question("a b", "c")], 12, labelled=True)
     whole, alone = (
-        task.run(Engine(model, precision=None, max_batch_tokens=10_000), found),
-        task.run(Engine(model, precision=None, max_batch_tokens=1), found),
+        run_head(task, Engine(model, precision=None, max_batch_tokens=10_000), found),
+        run_head(task, Engine(model, precision=None, max_batch_tokens=1), found),
     )
     for feature, one, other in zip(found, whole, alone, strict=True):
         assert one.shape == (len(feature.encoding), 2)
         np.testing.assert_allclose(one, other, atol=1e-5)
     order = sorted(found, key=lambda feature: len(feature.encoding))
-    batch = task.batch(order)
+    batch = make_batch(task, order)
     loss = task.loss(model, batch, totals([batch])).total
-    each = [task.batch([feature]) for feature in order]
+    each = [make_batch(task, [feature]) for feature in order]
     parts = [task.loss(model, b, totals(each)).total for b in each]
     torch.testing.assert_close(loss, torch.stack(parts).sum())
 
@@ -578,7 +586,7 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
         )
         for size in sizes
     ]
-    batch = task.batch(windows(task, tokenizer, examples, 32, labelled=True))
+    batch = make_batch(task, windows(task, tokenizer, examples, 32, labelled=True))
     assert list(batch.layout.lengths) == sizes
     place = batch.layout.sequence_ids, batch.layout.positions
     shape = len(sizes), max(sizes)
@@ -612,7 +620,7 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
 def test_control_a_loss_with_ends_exchanged_differs(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer)
     found = windows(task, tokenizer, pairs()[:1], 16, labelled=True)
-    batch = task.batch(found)
+    batch = make_batch(task, found)
     exchanged = {"answer": batch.targets["answer"].flip(1)}
     wrong = task.loss(model, replace(batch, targets=exchanged), totals([batch])).total
     assert abs((wrong - task.loss(model, batch, totals([batch])).total).item()) > 1e-4

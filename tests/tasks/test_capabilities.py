@@ -5,12 +5,23 @@ from __future__ import annotations
 import pytest
 
 from bertkit import tasks
-from bertkit.tasks.capabilities import Calibrated, ChanceLevel, Labeled, compute_label_report
+from bertkit.tasks.capabilities import (
+    Calibrated,
+    ChanceLevel,
+    Labeled,
+    NeedsReference,
+    UsesDecoder,
+    UsesPooling,
+    compute_label_report,
+)
 
 EXPECTED = {
     Calibrated: {"answer", "classify"},
     Labeled: {"classify", "tag"},
     ChanceLevel: {*tasks.TASKS} - {"chat", "seq2seq"},
+    UsesPooling: {"classify", "similarity"},
+    UsesDecoder: {"chat", "dpo", "seq2seq"},
+    NeedsReference: {"dpo"},
 }
 
 

@@ -27,7 +27,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.choose import ChoiceAnswer, Choose
-from bertkit.tasks.task import Feature, Reading, by_example, group
+from bertkit.tasks.task import Feature, Reading, by_example, group, make_batch, run_head
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
@@ -56,14 +56,14 @@ def read(
 
 
 def packed(features: Sequence[Feature]) -> Batch:
-    return TASK.batch(sorted(features, key=lambda f: len(f.encoding)))
+    return make_batch(TASK, sorted(features, key=lambda f: len(f.encoding)))
 
 
 def answered(
     model: Model, tokenizer: Tokenizer, examples: Sequence[ChoiceQuestion], budget: int = 10**6
 ) -> list[ChoiceAnswer]:
     features = read(tokenizer, examples)
-    outputs = TASK.run(Engine(model, precision=None, max_batch_tokens=budget), features)
+    outputs = run_head(TASK, Engine(model, precision=None, max_batch_tokens=budget), features)
     return TASK.answers(by_example(examples, group(features), outputs), model.heads["choose"])
 
 
@@ -89,7 +89,7 @@ def test_the_stem_stands_with_the_choice(tokenizer: Tokenizer) -> None:
 
 def test_a_batch_says_whose_choice_each_sequence_is(tokenizer: Tokenizer) -> None:
     features = sorted(read(tokenizer, QUESTIONS, labelled=True), key=lambda f: len(f.encoding))
-    batch = TASK.batch(features)
+    batch = make_batch(TASK, features)
     assert batch.example is not None
     assert batch.example.tolist() == [f.example for f in features]
     assert batch.example.tolist() != sorted(batch.example.tolist())  # the choices are scattered
@@ -97,7 +97,7 @@ def test_a_batch_says_whose_choice_each_sequence_is(tokenizer: Tokenizer) -> Non
     assert [features[place].example for place in targets] == [0, 1, 2]
     assert all(features[place].target for place in targets)
     # numbered within the batch, also where it holds but the last questions of an epoch
-    later = TASK.batch([f for f in features if f.example == 2])
+    later = make_batch(TASK, [f for f in features if f.example == 2])
     assert later.example is not None
     assert later.example.tolist() == [0] * 5
 
@@ -106,7 +106,7 @@ def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer:
     features = read(tokenizer, QUESTIONS, labelled=True)
     batch = packed(features)
     found = TASK.loss(model, batch, totals([batch]))
-    rows = TASK.run(Engine(model, precision=None, max_batch_tokens=10**6), features)
+    rows = run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
     expected, right = 0.0, 0
     for number, question in enumerate(QUESTIONS):
         scores = [
@@ -296,7 +296,7 @@ def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: 
     labels = torch.tensor([e.answer for e in examples])
     answer = theirs(**padded(features, 3), labels=labels)
     ours = np.concatenate(
-        TASK.run(Engine(loaded.model, precision=None, max_batch_tokens=10**6), features)
+        run_head(TASK, Engine(loaded.model, precision=None, max_batch_tokens=10**6), features)
     ).reshape(3, 3)
     np.testing.assert_allclose(ours, answer.logits.detach().numpy(), atol=1e-5)
     batch = packed(features)
@@ -329,7 +329,7 @@ def test_transformers_opens_what_we_save(
     theirs = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
     features = read(tokenizer, QUESTIONS[:1])
     ours = np.concatenate(
-        TASK.run(Engine(model, precision=None, max_batch_tokens=10**6), features)
+        run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
     ).ravel()
     with torch.no_grad():
         logits = theirs(**padded(features, 3)).logits[0].numpy()

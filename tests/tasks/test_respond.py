@@ -23,7 +23,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.respond import Respond, RespondOptions, ResponseAnswer
-from bertkit.tasks.task import Feature, Reading, by_example, group
+from bertkit.tasks.task import Feature, Reading, by_example, group, make_batch, run_head
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -52,7 +52,7 @@ def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
 
 
 def packed(task: Respond, features: Sequence[Feature]) -> Batch:
-    return task.batch(sorted(features, key=lambda f: len(f.encoding)))
+    return make_batch(task, sorted(features, key=lambda f: len(f.encoding)))
 
 
 def answered(
@@ -60,7 +60,7 @@ def answered(
 ) -> list[ResponseAnswer]:
     task = Respond()
     features = task.features(examples, tokenizer, 32, long="truncate", labelled=False)
-    outputs = task.run(Engine(model, precision=None, max_batch_tokens=10**6), features)
+    outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=10**6), features)
     return task.answers(by_example(examples, group(features), outputs), model.heads["choose"])
 
 

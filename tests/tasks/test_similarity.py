@@ -36,7 +36,7 @@ from bertkit.tasks.similarity import (
     SimilarityExample,
     SimilarityOptions,
 )
-from bertkit.tasks.task import Reading, by_example, group
+from bertkit.tasks.task import Reading, by_example, group, make_batch
 from bertkit.text.prompts import Prompts
 from bertkit.text.vocabulary_training import train
 
@@ -69,7 +69,7 @@ def ready(
     loaded = bertkit.load(base, heads={"similarity": task.build_head})
     features = task.features(examples, loaded.tokenizer, 32, long="error", labelled=True)
     features.sort(key=lambda feature: len(feature.encoding))
-    return task, loaded.model, task.batch(features)
+    return task, loaded.model, make_batch(task, features)
 
 
 def vectors_of(

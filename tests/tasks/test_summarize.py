@@ -26,7 +26,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
 from bertkit.tasks.summarize import Summarize, SummarizeOptions, SummaryExample, oracle
-from bertkit.tasks.task import Reading, by_example, group
+from bertkit.tasks.task import Reading, by_example, group, make_batch, run_head
 from bertkit.text.tokenizer import Tokenizer
 
 LENGTH = 24
@@ -218,7 +218,7 @@ def test_targets_are_the_oracle_across_windows(tokenizer: Tokenizer) -> None:
         np.concatenate([f.target for f in features[:-1]]).tolist() == [0.0] * 5 + [1.0] + [0.0] * 4
     )
     assert features[-1].target.tolist() == [1.0]
-    batch = task(1).batch(sorted(features, key=lambda f: len(f.encoding)))
+    batch = make_batch(task(1), sorted(features, key=lambda f: len(f.encoding)))
     assert batch.targets["tag"].dtype == torch.float32
     assert len(batch.targets["tag"]) == len(batch.token_indices) == 11
     assert (batch.ids[batch.token_indices] == tokenizer.cls).all()
@@ -234,13 +234,13 @@ def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -
     ours, net = task(1), model()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
     features.sort(key=lambda f: len(f.encoding))
-    batches = [ours.batch(features[:2]), ours.batch(features[2:])]
-    whole = ours.loss(net, ours.batch(features), totals([ours.batch(features)]))
+    batches = [make_batch(ours, features[:2]), make_batch(ours, features[2:])]
+    whole = ours.loss(net, make_batch(ours, features), totals([make_batch(ours, features)]))
     parts = [ours.loss(net, batch, totals(batches)) for batch in batches]
     torch.testing.assert_close(sum(part.total for part in parts), whole.total)
-    rows = np.concatenate(ours.run(Engine(net, precision=None, max_batch_tokens=10_000), features))[
-        :, 0
-    ]
+    rows = np.concatenate(
+        run_head(ours, Engine(net, precision=None, max_batch_tokens=10_000), features)
+    )[:, 0]
     chances = 1 / (1 + np.exp(-rows.astype(np.float64)))
     wanted = np.concatenate([f.target for f in features])
     expected = -np.log(np.where(wanted == 1, chances, 1 - chances)).mean()
@@ -253,10 +253,10 @@ def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
     examples = [SummaryExample(text) for text in (DOCUMENT, "The cat sat.", "A fish ate. " * 9)]
     ours, net = task(), model()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=False)
-    together = ours.run(Engine(net, precision=None, max_batch_tokens=10_000), features)
+    together = run_head(ours, Engine(net, precision=None, max_batch_tokens=10_000), features)
     for feature, rows in zip(features, together, strict=True):
         assert rows.shape == (len(feature.token_indices), 1)
-        [alone] = ours.run(Engine(net, precision=None, max_batch_tokens=10_000), [feature])
+        [alone] = run_head(ours, Engine(net, precision=None, max_batch_tokens=10_000), [feature])
         np.testing.assert_allclose(rows, alone, atol=1e-5)
     assert np.ptp(np.concatenate(together)) > 0.01  # or the comparison would say nothing
 
@@ -270,11 +270,11 @@ def test_segments_matter(tokenizer: Tokenizer) -> None:
         long="window",
         labelled=False,
     )
-    before = ours.run(Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
+    before = run_head(ours, Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
     feature.encoding.types[:] = 0
     assert (
         abs(
-            ours.run(Engine(net, precision=None, max_batch_tokens=100), [feature])[0] - before
+            run_head(ours, Engine(net, precision=None, max_batch_tokens=100), [feature])[0] - before
         ).max()
         > 1e-3
     )
@@ -289,7 +289,7 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
     ]
     ours, net = Summarize.from_examples(examples, SummarizeOptions(sentences=1)), model().train()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
-    batch = ours.batch(sorted(features, key=lambda f: len(f.encoding)))
+    batch = make_batch(ours, sorted(features, key=lambda f: len(f.encoding)))
     losses = []
     for _ in range(150):
         loss = ours.loss(net, batch, totals([batch])).total
@@ -299,7 +299,7 @@ def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> Non
                 parameter -= 0.3 * gradient
         losses.append(loss.item())
     assert losses[-1] < 0.05 < losses[0]
-    outputs = ours.run(Engine(net.eval(), precision=None, max_batch_tokens=1_000), features)
+    outputs = run_head(ours, Engine(net.eval(), precision=None, max_batch_tokens=1_000), features)
     answers = ours.answers(by_example(examples, group(features), outputs), net.heads["tag"])
     assert [answer.text for answer in answers] == about
     scores = ours.score(answers, examples)
@@ -323,7 +323,7 @@ def test_scores_at_the_cls_are_those_of_transformers(tmp_path: Path, tokenizer: 
         with torch.no_grad():
             logits = theirs(ids, token_type_ids=types).logits[0, feature.token_indices]
         np.testing.assert_allclose(
-            ours.run(Engine(net, precision=None, max_batch_tokens=100), [feature])[0],
+            run_head(ours, Engine(net, precision=None, max_batch_tokens=100), [feature])[0],
             logits.numpy(),
             atol=1e-5,
         )

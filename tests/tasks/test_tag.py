@@ -32,7 +32,7 @@ from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
 from bertkit.tasks import find
 from bertkit.tasks.tag import Example, Tag, TagAnswer, TaggedEntity, TagOptions
-from bertkit.tasks.task import Feature, Reading, by_example, group
+from bertkit.tasks.task import Feature, Reading, by_example, group, make_batch, run_head
 from bertkit.text.encoding import word_windows
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 from bertkit.text.vocabulary_training import train
@@ -82,7 +82,9 @@ def fit(task: Tag, model: Model, features: Sequence[Feature], steps: int) -> flo
     last = 0.0
     for _ in range(steps):
         lengths = [len(feature.encoding) for feature in features]
-        batches = [task.batch([features[i] for i in part]) for part in by_length(lengths, 256)]
+        batches = [
+            make_batch(task, [features[i] for i in part]) for part in by_length(lengths, 256)
+        ]
         optimizer.zero_grad()
         losses = [task.loss(model, batch, totals(batches)) for batch in batches]
         total = torch.stack([loss.total for loss in losses]).sum()
@@ -97,7 +99,7 @@ def answered(
     task: Tag, model: Model, tokenizer: Tokenizer, examples: Sequence[Example], length: int = 64
 ) -> list[TagAnswer]:
     features = task.features(examples, tokenizer, length, long="window", labelled=False)
-    outputs = task.run(Engine(model, precision=None, max_batch_tokens=512), features)
+    outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=512), features)
     return task.answers(by_example(examples, group(features), outputs), model.heads[task.head])
 
 
@@ -333,7 +335,7 @@ def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
     assert feature.token_indices is not None
     assert feature.token_indices.tolist() == [1, 4, 5]
     assert feature.target.tolist() == [3, 0, 1]
-    batch = task.batch([feature, feature])
+    batch = make_batch(task, [feature, feature])
     assert batch.token_indices is not None
     assert batch.token_indices.tolist() == [1, 4, 5, 9, 12, 13]
     assert totals([batch]) == {"tag": 6}
@@ -456,7 +458,7 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
     example = Tag.reader.example("a bc j d " * CHUNK_WORDS, ())
     features = task.features([example], tokenizer, 16, long="window", labelled=False)
-    outputs = task.run(Engine(model, precision=None, max_batch_tokens=4096), features)
+    outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=4096), features)
     [answer] = task.answers(by_example([example], group(features), outputs), model.heads["crf"])
     crf = model.heads["crf"].crf
     exact = marginals(crf, np.concatenate(outputs).astype(np.float64))
@@ -520,7 +522,7 @@ def test_an_entity_of_600_words_is_learned_across_windows(
     features = task.features([example], tokenizer, 128, long="window", labelled=True)
     assert len(features) > 5
     crf = model.heads["crf"].crf
-    batch = task.batch(sorted(features, key=lambda f: len(f.encoding)))
+    batch = make_batch(task, sorted(features, key=lambda f: len(f.encoding)))
     lengths = [len(f.target) for f in sorted(features, key=lambda f: len(f.encoding))]
     naive = crf(task.outputs(model, batch), batch.targets["crf"], lengths)  # type: ignore[operator]
     assert naive.max() > 1e20  # control: a window cannot begin with I-
@@ -549,8 +551,8 @@ def test_the_loss_is_a_words_share_of_the_step(tokenizer: Tokenizer) -> None:
         model = model_of(task)
         features = task.features(TRAIN, tokenizer, 64, long="window", labelled=True)
         features.sort(key=lambda feature: len(feature.encoding))
-        whole = [task.batch(features)]
-        parts = [task.batch(features[:2]), task.batch(features[2:])]
+        whole = [make_batch(task, features)]
+        parts = [make_batch(task, features[:2]), make_batch(task, features[2:])]
         one, two = (
             sum(task.loss(model, batch, totals(cut)).total.item() for batch in cut)
             for cut in (whole, parts)
@@ -658,8 +660,8 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     assert pipe.task.options == TagOptions(scheme="iob2")
     examples = [Tag.reader.example(text, ()) for text in ("abc d ef.", "j", "a bcd e f gh i")]
     features = pipe.task.features(examples, tokenizer, 64, long="window", labelled=False)
-    outputs = pipe.task.run(
-        Engine(pipe.loaded.model, precision=None, max_batch_tokens=512), features
+    outputs = run_head(
+        pipe.task, Engine(pipe.loaded.model, precision=None, max_batch_tokens=512), features
     )
     for feature, rows in zip(features, outputs, strict=True):
         with torch.no_grad():

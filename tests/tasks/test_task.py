@@ -15,7 +15,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
-from bertkit.tasks.task import Feature, Task, group
+from bertkit.tasks.task import Feature, Task, group, make_batch, run_head
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -84,19 +84,19 @@ def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget
     model = tiny_model(tokenizer, "classify", labels=task.labels, length=16, spread=0.2).eval()
     examples = [LabelExample(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
     features = task.features(examples, tokenizer, 16, long="error", labelled=False)
-    outputs = task.run(Engine(model, precision=None, max_batch_tokens=budget), features)
+    outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=budget), features)
     for place, feature in enumerate(features):
-        alone = task.outputs(model, task.batch([feature])).detach().numpy()
+        alone = task.outputs(model, make_batch(task, [feature])).detach().numpy()
         np.testing.assert_allclose(outputs[place], alone, atol=1e-5)
     assert abs(outputs[0] - outputs[1]).max() > 1e-4
-    assert task.run(Engine(model, precision=None, max_batch_tokens=budget), []) == []
+    assert run_head(task, Engine(model, precision=None, max_batch_tokens=budget), []) == []
 
 
 def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:
     encodings = [tokenizer.encode(text) for text in ("a b c", "a b c d")]
     task: Task[Any, Any] = Classify(("x", "y"), ClassifyOptions())
     features = [Feature(e, i, token_indices=np.array([1, 3])) for i, e in enumerate(encodings)]
-    batch = task.batch(features)
+    batch = make_batch(task, features)
     assert batch.token_indices is not None
     assert batch.token_indices.tolist() == [1, 3, 6, 8]
     assert torch.equal(batch.ids[batch.token_indices], torch.tensor([5, 7, 5, 7]))

@@ -17,6 +17,7 @@ from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.similarity import SimilarityExample as Pair
+from bertkit.tasks.task import make_batch
 from bertkit.training.dev_loss import dev_loss
 
 WORDS = "abcdefghij"
@@ -89,7 +90,7 @@ def test_loss_is_the_mean_cross_entropy() -> None:
     examples = [LabelExample(f"{a} " * (i + 1), None, "xy"[i % 2]) for i, a in enumerate(WORDS)]
     features = task.features(examples, tokenizer, 32, long="error", labelled=True)
     model.eval()
-    batch = task.batch(features)
+    batch = make_batch(task, features)
     logits = task.outputs(model, batch)
     expected = torch.nn.functional.cross_entropy(logits, batch.targets["classify"]).item()
     model.train()
@@ -111,6 +112,6 @@ def test_tasks_that_compare_texts_have_a_loss(kind: str) -> None:
 
         task, examples = Choose(), [ChoiceQuestion(a, ("b", "c d"), 1) for a in WORDS]
     model = tiny_model(tokenizer, labels=task.labels)
-    model.heads[task.head] = task.with_pooling(None).build_head(model.transformer)
+    model.heads[task.head] = task.build_head(model.transformer)
     features = task.features(examples, tokenizer, 32, long="error", labelled=True)
     assert 0 < dev_loss(task, model, features, 64) < 10

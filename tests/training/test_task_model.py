@@ -27,6 +27,7 @@ from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
+from bertkit.tasks.task import make_batch
 from bertkit.text.causal_format import DELIMITER, EXTRACT, START
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
@@ -197,12 +198,12 @@ def test_the_loss_of_both_orders_is_that_of_their_sum(tokenizer: Tokenizer, tmp_
     both = task(pairs=True, both_orders=True)
     features = both.features(PAIRS, loaded.tokenizer, 24, long="error", labelled=True)
     assert [f.example for f in features] == [0, 0, 1, 1, 2, 2]
-    batch = both.batch(features)
+    batch = make_batch(both, features)
     model = loaded.model.eval()
     found = both.loss(model, batch, totals([batch])).total
     logits, targets = [], []
     for first, second in zip(features[::2], features[1::2], strict=True):
-        rows = [model(both.batch([one]))["classify"][0] for one in (first, second)]
+        rows = [model(make_batch(both, [one]))["classify"][0] for one in (first, second)]
         logits.append(rows[0] + rows[1])
         targets.append(first.target)
     expected = torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(targets))

@@ -15,6 +15,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import open_engine
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.tasks import Task, name_in, recorded
+from bertkit.tasks.capabilities import UsesDecoder, UsesPooling
 from bertkit.tasks.task import full_name
 
 
@@ -70,13 +71,16 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
             f"that, or fine-tune it"
         )
     try:
-        restored = kind.restore(loaded.labels, loaded.settings).with_pooling(loaded.pooling)
+        restored: Task[Any, Any] = kind.restore(loaded.labels, loaded.settings)
+        if isinstance(restored, UsesPooling):
+            restored = restored.with_pooling(loaded.pooling)
     except CheckpointError as error:
         raise CheckpointError(f"{loaded.folder}: {error}") from None
     if restored.head not in HEADS:
         heads = {restored.head: restored.build_head}
         with quietly():  # what is to be said of the folder has been
             loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
-    restored = restored.with_decoder(loaded.begin, loaded.target)
+    if isinstance(restored, UsesDecoder):
+        restored = restored.with_decoder(loaded.begin, loaded.target)
     engine = open_engine(loaded, settings.precision, device=settings.device)
     return TaskPipeline(restored, loaded, engine)

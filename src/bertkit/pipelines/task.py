@@ -15,7 +15,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline
 from bertkit.tasks import Task
 from bertkit.tasks.inference import Answering
-from bertkit.tasks.task import Feature, JsonObject, Outputs
+from bertkit.tasks.task import Feature, JsonObject, Outputs, run_head
 from bertkit.tasks.trained_columns import columns_in
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -50,4 +50,4 @@ class TaskPipeline(ModelPipeline, Answering[A]):
         return f"<Answer to {self.task.name} of {self.loaded!r}>"
 
     def outputs(self, features: Sequence[Feature]) -> list[Outputs]:
-        return self.task.run(self.engine, features)
+        return run_head(self.task, self.engine, features)

@@ -42,9 +42,11 @@ from bertkit.objectives.loss import Objective
 from bertkit.recipes.data_checks import check_rows
 from bertkit.recipes.finetune_report import finish, finished
 from bertkit.synonyms import check_keywords
+from bertkit.tasks.capabilities import NeedsReference, UsesDecoder, UsesPooling
+from bertkit.tasks.contrastive import training_units
 from bertkit.tasks.examples import Examples, RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
-from bertkit.tasks.task import Feature, Reading, Task, is_builtin, policy_of_files
+from bertkit.tasks.task import Feature, Reading, Task, is_builtin, make_batch, policy_of_files
 from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.master_weights import Masters, rows_read
@@ -258,7 +260,8 @@ def _learner(
         features=settings.features,
         random_weights=settings.random_weights,
     )
-    task = task.with_decoder(loaded.begin, loaded.target)
+    if isinstance(task, UsesDecoder):
+        task = task.with_decoder(loaded.begin, loaded.target)
     network = loaded.model.to(device)
     loaded = replace(loaded, length=_length(settings, loaded))
     freeze(network, settings.frozen_layers)
@@ -319,7 +322,8 @@ def _train(
 ) -> dict[str, float]:
     """Train, score each epoch on dev, and return the scores of the best epoch."""
     task, network = learner.task, learner.network
-    per_epoch = math.ceil(len(task.units(learner.features, settings.seed)) / settings.batch_size)
+    units = training_units(task, learner.features, settings.seed)
+    per_epoch = math.ceil(len(units) / settings.batch_size)
     total = per_epoch * settings.epochs
     rate = settings.learning_rate or network.encoder.learning_rate
     rate = rate or default_learning_rate(task, network.config.hidden, settings.lora.rank)
@@ -330,7 +334,7 @@ def _train(
     # Up to here run.json contains the requested rate; later files contain the rate that was used.
     run.record = {**run.record, "settings": {**run.record["settings"], "learning_rate": rate}}
     epochs = _epochs(run, learner, data["dev"], settings, start)
-    groups = _groups(task, task.units(learner.features, settings.seed), settings, start)
+    groups = _groups(task, training_units(task, learner.features, settings.seed), settings, start)
     if settings.gradual_unfreezing:
         groups = _unfreezing(groups, state, per_epoch, start, settings.epochs)
 
@@ -366,7 +370,7 @@ def _train(
 def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, start: int) -> Epochs:
     """Return the epochs of a run, after the outputs of the initial model are added to features."""
     task, max_batch_tokens = learner.task, settings.max_batch_tokens
-    if task.add_reference is not None:
+    if isinstance(task, NeedsReference):
         learner.features, learner.dev_features = task.add_reference(
             run,
             task,
@@ -422,6 +426,8 @@ def _task(
     task = kind.from_examples(data["train"].examples, options)
     for rows in data.values():
         check_examples(task, rows.examples)
+    if not isinstance(task, UsesPooling):
+        return task
     if isinstance(model, Loaded):
         return task.with_pooling(model.pooling)
     return task.with_pooling(read_pooling(base_of(hub.resolve(model)))[0])
@@ -548,6 +554,6 @@ def _groups(
         sizes = [lengths[place] for place in drawn]
         budget = sum(sizes) if task.batching == "step" else settings.max_batch_tokens
         yield [
-            task.batch([feature for place in places for feature in units[drawn[place]]])
+            make_batch(task, [feature for place in places for feature in units[drawn[place]]])
             for places in by_length(sizes, budget)
         ]

@@ -32,7 +32,7 @@ from bertkit.pipelines import TaskPipeline, answering, load_on
 from bertkit.recipes.evaluate import evaluate
 from bertkit.storage import refuse_used
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.task import Reading, Task, group, policy_of_files
+from bertkit.tasks.task import Reading, Task, group, make_batch, policy_of_files
 
 MAX_BATCH_TOKENS = 4096
 
@@ -135,7 +135,9 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
     units = group(features)
     lengths = [sum(len(f.encoding) for f in unit) for unit in units]
     for places in by_length(lengths, MAX_BATCH_TOKENS):
-        batch = task.batch([feature for place in places for feature in units[place]]).to(device)
+        batch = make_batch(task, [feature for place in places for feature in units[place]]).to(
+            device
+        )
         mixed.clear()
         task.loss(model, batch, totals([batch])).total.backward()
         for layer, x in enumerate(mixed):

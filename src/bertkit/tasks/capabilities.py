@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from bertkit.config import Settings
 from bertkit.tasks.confusion import LabelPair, LabelReport, label_report
+from bertkit.tasks.task import Feature
+from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # An exported model makes predictions without torch.
+    from bertkit.nn.pooling import Pooling
 
 
 class Calibrated(ABC):
@@ -81,6 +86,39 @@ class ChanceLevel(ABC):
             answers: Predictions, at least one.
         """
         return None
+
+
+class UsesPooling(ABC):
+    """Task that depends on how the initial model pools token states to an embedding."""
+
+    @abstractmethod
+    def with_pooling(self, pooling: Pooling | None) -> Self:
+        """Return the task for a model with this pooling; None if the model has none."""
+
+
+class UsesDecoder(ABC):
+    """Task that depends on the decoder of the initial model."""
+
+    @abstractmethod
+    def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
+        """Return the task for a decoder.
+
+        Args:
+            begin: First tokens of each text of the decoder; empty if there is no encoder.
+            tokenizer: Tokenizer of the decoder.
+
+        Raises:
+            CheckpointError: If the task does not support the model.
+        """
+
+
+class NeedsReference(ABC):
+    """Task whose loss compares the model with the initial model."""
+
+    add_reference: ClassVar[Callable[..., tuple[list[Feature], list[Feature]]]]
+    """Function that sets `teacher_outputs` of features to the outputs of the initial model.
+    Arguments: run, task, features of train and dev, `start` (the last step), and
+    `max_batch_tokens`."""
 
 
 def compute_label_report(

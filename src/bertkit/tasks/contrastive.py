@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from bertkit.console import say
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import ConfigError, DataError
-from bertkit.tasks.task import A, E, Feature, Task
+from bertkit.tasks.capabilities import UsesPooling
+from bertkit.tasks.task import A, E, Feature, Task, group_for_training
 
 if TYPE_CHECKING:  # torch, which an exported model needs not
     from torch import Tensor, nn
@@ -35,7 +36,7 @@ ROUNDS, MOST_PAIRS = 7, 1000
 4.2), and from how many pairs on there are fewer such rounds, but for one."""
 
 
-class Contrastive(Task[E, A]):
+class Contrastive(Task[E, A], UsesPooling):
     """A task of labels whose option `contrastive` makes it learn in this way."""
 
     pooling: Pooling | None = None
@@ -65,10 +66,8 @@ class Contrastive(Task[E, A]):
 
         return models.head(HEAD, encoder, self.labels, self.pooling)
 
-    def units(self, features: Sequence[Feature], seed: int) -> list[list[Feature]]:
-        """Pairs, where it learns from them."""
-        if not self.options.contrastive:
-            return super().units(features, seed)
+    def sample_pairs(self, features: Sequence[Feature], seed: int) -> list[list[Feature]]:
+        """Sample pairs of features for training; the seed determines them."""
         pairs = draw_pairs(np.array([feature.target for feature in features]), seed)
         say(f"contrastive: {len(pairs):,} pairs of rows an epoch, half of them of one label")
         return [[features[first], features[second]] for first, second in pairs.tolist()]
@@ -102,6 +101,15 @@ class Contrastive(Task[E, A]):
         with torch.no_grad():
             head.out.weight.copy_(weight)
             head.out.bias.copy_(bias)
+
+
+def training_units(
+    task: Task[Any, Any], features: Sequence[Feature], seed: int
+) -> list[list[Feature]]:
+    """Return lists of features that must be in one training batch; contrastive ones are sampled."""
+    if isinstance(task, Contrastive) and task.options.contrastive:
+        return task.sample_pairs(features, seed)
+    return group_for_training(task, features)
 
 
 def check_rows(counts: Mapping[str, int], where: str) -> None:

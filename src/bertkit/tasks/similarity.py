@@ -34,7 +34,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.pooling import Activation, Dense, Mode, Pool, Pooling
 from bertkit.objectives.contrastive import of_step
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.capabilities import ChanceLevel
+from bertkit.tasks.capabilities import ChanceLevel, UsesPooling
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving, Task
 from bertkit.tasks.trained_columns import open_rows
 from bertkit.text.long_texts import Long, encode
@@ -160,7 +160,7 @@ class SimilarityReader(Reader[SimilarityExample]):
         return example.texts[0]
 
 
-class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel):
+class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPooling):
     """Sentence embeddings, from pairs, triplets, scored pairs, or texts."""
 
     name = "similarity"

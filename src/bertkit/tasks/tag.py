@@ -103,16 +103,9 @@ class TaggedTextReader(Reader[Example]):
                 raise ConfigError(
                     f"{option}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
                 )
-        word = (
-            0
-            if reading.text_column is None
-            else column_number("--text-column", reading.text_column)
-        )
-        tag = (
-            None
-            if reading.label_column is None
-            else column_number("--label-column", reading.label_column)
-        )
+        text, label = reading.text_column, reading.label_column
+        word = 0 if text is None else column_number("--text-column", text)
+        tag = None if label is None else column_number("--label-column", label)
         read = read_tagged if labelled else read_untagged
         return read(source, word=word, tag=tag)
 

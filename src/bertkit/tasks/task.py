@@ -8,7 +8,7 @@ the command line are the same for all. One from outside the package is named mod
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
     from bertkit.engine.engine import Engine
     from bertkit.models.model import Model
     from bertkit.models.transformer import Transformer
-    from bertkit.nn.pooling import Pooling
     from bertkit.objectives.loss import Loss, Totals
 
 Outputs = NDArray[np.float32]
@@ -233,10 +232,6 @@ class Task(ABC, Generic[E, A]):
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
     """What must be learned from in one batch: nothing but a sequence itself, the sequences of an
     example (the choices of a question), or all of a step (texts that are compared)."""
-    add_reference: ClassVar[Callable[..., tuple[list[Feature], list[Feature]]] | None] = None
-    """Function that sets `teacher_outputs` of features to the outputs of the initial model, if the
-    loss compares with them. Arguments: run, task, train and dev features, `start` (the last step),
-    and `max_batch_tokens`."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)
@@ -274,15 +269,6 @@ class Task(ABC, Generic[E, A]):
         """The name of the model's head; by default the task's own."""
         return self.name
 
-    def with_pooling(self, pooling: Pooling | None) -> Self:
-        """The same task with what the folder it starts from decides: how it makes vectors."""
-        return self
-
-    def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
-        """The same task with what the opened model decides: the tokens that its decoder's texts
-        begin with, none where it has no decoder, and the tokenizer of what it writes."""
-        return self
-
     def build_head(self, encoder: Transformer) -> nn.Module:
         """The head, fresh. Override it for one that is not among `models.model.HEADS`."""
         from bertkit.models import model as models
@@ -311,33 +297,6 @@ class Task(ABC, Generic[E, A]):
     def targets(self, features: Sequence[Feature]) -> Tensor:
         """The targets of a batch as the loss wants them."""
 
-    def batch(self, features: Sequence[Feature]) -> Batch:
-        """Features as one batch, shortest first; with targets if they have them."""
-        import torch
-
-        from bertkit.batch import Batch
-        from bertkit.objectives.distill import TEACHER_OUTPUTS
-
-        features = sorted(features, key=lambda feature: len(feature.encoding))
-        chosen = [f.token_indices for f in features if f.token_indices is not None]
-        targets, example = {}, None
-        if features[0].target is not None:
-            targets[self.head] = self.targets(features)
-        if features[0].teacher_outputs is not None:
-            targets[TEACHER_OUTPUTS] = torch.from_numpy(
-                np.concatenate([f.teacher_outputs for f in features])
-            )
-        if self.batching != "sequence":
-            _, numbers = np.unique([f.example for f in features], return_inverse=True)
-            example = torch.from_numpy(numbers)
-        return Batch.of(
-            [f.encoding for f in features],
-            token_indices=chosen or None,
-            targets=targets,
-            example=example,
-            sources=_sources(features),
-        )
-
     @abstractmethod
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """The batch's share of the step's loss, from what the head says, as `outputs` gives it.
@@ -353,14 +312,6 @@ class Task(ABC, Generic[E, A]):
         """What the head says, in fp32. Shapes: (S, L), or (N, L) or (P, L)."""
         out: Tensor = model.heads[self.head](model.states(batch), batch)
         return out.float()
-
-    def units(self, features: Sequence[Feature], seed: int) -> list[list[Feature]]:
-        """What is learned from together: each sequence, or those of an example. `seed` is for
-        those that are drawn."""
-        return [[f] for f in features] if self.batching == "sequence" else group(features)
-
-    def fit_head(self, model: Model, features: Sequence[Feature], max_batch_tokens: int) -> None:
-        """Fit what steps do not learn, to the features of train, before an epoch is scored."""
 
     # ---- what it answers
 
@@ -381,14 +332,6 @@ class Task(ABC, Generic[E, A]):
     def error_record(self, answer: A, example: E) -> ErrorRecord:
         """An answer beside what was expected."""
 
-    # ---- running a model
-
-    def run(self, engine: Engine, features: Sequence[Feature]) -> list[Outputs]:
-        """The head's outputs for each feature, in order."""
-        indices = [f.token_indices for f in features if f.token_indices is not None]
-        encodings = [f.encoding for f in features]
-        return engine.run(encodings, self.outputs, indices or None, _sources(features))
-
 
 def policy_of_files(task: Task[Any, Any]) -> Long:
     """Return what to do with long texts of a file: truncate them if the task supports it."""
@@ -406,6 +349,52 @@ def is_builtin(task: type[Task[Any, Any]]) -> bool:
     return task.__module__.startswith("bertkit.")
 
 
+def make_batch(task: Task[Any, Any], features: Sequence[Feature]) -> Batch:
+    """Return a batch of features, with targets if they have any.
+
+    Args:
+        task: The task.
+        features: Features; the batch contains the shortest first.
+    """
+    import torch
+
+    from bertkit.batch import Batch
+    from bertkit.objectives.distill import TEACHER_OUTPUTS
+
+    features = sorted(features, key=lambda feature: len(feature.encoding))
+    chosen = [f.token_indices for f in features if f.token_indices is not None]
+    targets, example = {}, None
+    if features[0].target is not None:
+        targets[task.head] = task.targets(features)
+    if features[0].teacher_outputs is not None:
+        targets[TEACHER_OUTPUTS] = torch.from_numpy(
+            np.concatenate([f.teacher_outputs for f in features])
+        )
+    if task.batching != "sequence":
+        _, numbers = np.unique([f.example for f in features], return_inverse=True)
+        example = torch.from_numpy(numbers)
+    return Batch.of(
+        [f.encoding for f in features],
+        token_indices=chosen or None,
+        targets=targets,
+        example=example,
+        sources=_sources(features),
+    )
+
+
+def run_head(task: Task[Any, Any], engine: Engine, features: Sequence[Feature]) -> list[Outputs]:
+    """Compute the outputs of the head for each feature, in order.
+
+    Args:
+        task: The task.
+        engine: Engine with a model that has the head of the task.
+        features: The features.
+    """
+    indices = [f.token_indices for f in features if f.token_indices is not None]
+    encodings = [f.encoding for f in features]
+    return engine.run(encodings, task.outputs, indices or None, _sources(features))
+
+
 def _sources(features: Sequence[Feature]) -> list[Encoding] | None:
     return [f.source for f in features if f.source is not None] or None
 
@@ -418,6 +407,11 @@ def group(features: Iterable[Feature]) -> list[list[Feature]]:
             groups.append([])
         groups[feature.example].append(feature)
     return groups
+
+
+def group_for_training(task: Task[Any, Any], features: Sequence[Feature]) -> list[list[Feature]]:
+    """Return lists of features that must be in one batch: a sequence, or those of an example."""
+    return [[f] for f in features] if task.batching == "sequence" else group(features)
 
 
 def by_example(

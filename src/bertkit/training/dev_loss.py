@@ -11,7 +11,8 @@ import torch
 from bertkit.batch import cut_by_tokens
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
-from bertkit.tasks.task import Feature, Task, group
+from bertkit.tasks.capabilities import NeedsReference
+from bertkit.tasks.task import Feature, Task, group_for_training, make_batch
 
 EXAMPLES_PER_BATCH = 32
 """Number of examples that are compared with each other, in tasks that compare texts."""
@@ -32,9 +33,9 @@ def dev_loss(
     Returns:
         The loss, or infinity if it is not a number or the features have no targets.
     """
-    if not features or any(feature.target is None for feature in features) or task.add_reference:
+    if not features or any(f.target is None for f in features) or isinstance(task, NeedsReference):
         return math.inf
-    units = [[f] for f in features] if task.batching == "sequence" else group(features)
+    units = group_for_training(task, features)
     units = sorted(filter(None, units), key=lambda unit: sum(f.tokens for f in unit))
     parts = [slice(i, i + EXAMPLES_PER_BATCH) for i in range(0, len(units), EXAMPLES_PER_BATCH)]
     if task.batching != "step":
@@ -44,7 +45,7 @@ def dev_loss(
     model.eval()
     loss, count = 0.0, 0
     for part in parts:
-        batch = task.batch([feature for unit in units[part] for feature in unit]).to(device)
+        batch = make_batch(task, [feature for unit in units[part] for feature in unit]).to(device)
         whole = totals([batch])
         loss += task.loss(model, batch, whole).total.item() * whole[task.head]
         count += whole[task.head]

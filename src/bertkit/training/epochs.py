@@ -24,7 +24,16 @@ from bertkit.models.model import Model
 from bertkit.storage import fits, read_json, sha256, write_json
 from bertkit.tasks.capabilities import Calibrated, compute_label_report
 from bertkit.tasks.confusion import LabelReport, by_label
-from bertkit.tasks.task import Feature, Reading, Task, by_example, group, policy_of_files
+from bertkit.tasks.contrastive import Contrastive
+from bertkit.tasks.task import (
+    Feature,
+    Reading,
+    Task,
+    by_example,
+    group,
+    policy_of_files,
+    run_head,
+)
 from bertkit.tasks.trained_columns import with_columns
 from bertkit.training.dev_loss import dev_loss
 from bertkit.training.run import Run
@@ -82,7 +91,8 @@ class Epochs:
     def score(self, step: int, number: int) -> dict[str, float]:
         """Score the epoch that ends with `step`; the best so far becomes the run's model."""
         whole = self.run.state.masters.whole()
-        self.task.fit_head(whole, self.learned, self.max_batch_tokens)
+        if isinstance(self.task, Contrastive):
+            self.task.fit_head(whole, self.learned, self.max_batch_tokens)
         task, answers = self._answer(self.task, whole)
         scores = task.score(answers, self.examples)
         if isinstance(task, Calibrated) and task.chosen_on(self.task):
@@ -213,7 +223,7 @@ class Epochs:
         """The task with what dev teaches it, and its answers to the dev examples, in fp32."""
         engine = Engine(model, max_batch_tokens=self.max_batch_tokens)
         head = engine.model.heads[task.head]
-        rows = task.run(engine, self.features)
+        rows = run_head(task, engine, self.features)
         outputs = by_example(self.examples, group(self.features), rows)
         answers = task.answers(outputs, head)
         tuned = task.calibrated(answers, self.examples) if isinstance(task, Calibrated) else task

@@ -13,8 +13,8 @@ from bertkit.models.model import Model
 from bertkit.models.surgery import keep_layers
 from bertkit.nn.pooling import Pool
 from bertkit.objectives.distill import Distillation, Terms, usual_layers
-from bertkit.tasks.capabilities import Labeled
-from bertkit.tasks.task import Feature, Task
+from bertkit.tasks.capabilities import Labeled, NeedsReference
+from bertkit.tasks.task import Feature, Task, run_head
 
 
 def begin_as(student: Model, teacher: Model) -> None:
@@ -63,7 +63,7 @@ class TaskTeacher:
 
     def check(self, task: Task[Any, Any], student: Model) -> None:
         """Raises: ConfigError for a student whose answers cannot be compared with the teacher's."""
-        if task.add_reference is not None:
+        if isinstance(task, NeedsReference):
             raise ConfigError(
                 f"teacher: {task.name} learns from where a model began, and from no teacher; name "
                 "one that another task tuned"
@@ -96,7 +96,7 @@ class TaskTeacher:
         if not terms.outputs or terms.states or terms.attention or terms.relations:
             return features
         engine = Engine(self.model, precision=None, max_batch_tokens=max_batch_tokens)
-        outputs = task.run(engine, features)
+        outputs = run_head(task, engine, features)
         return [replace(f, teacher_outputs=rows) for f, rows in zip(features, outputs, strict=True)]
 
     def objective(self, task: Task[Any, Any], student: Model) -> Distillation:

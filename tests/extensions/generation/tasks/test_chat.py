@@ -25,7 +25,7 @@ from bertkit.families import FAMILIES
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.tasks.task import by_example, group
+from bertkit.tasks.task import by_example, group, make_batch, run_head
 
 EXAMPLES = [Conversation(tuple(TALK), "a:1"), Conversation(tuple(TALK[:2]), "a:2")]
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_its_loss_is_that_of_the_assistants_tokens(folder: Path) -> None:
     loaded, task = bertkit.load(folder), Chat()
     features = task.features(EXAMPLES, loaded.tokenizer, 256, long="truncate", labelled=True)
-    batch = task.batch(features)
+    batch = make_batch(task, features)
     with torch.no_grad():
         loss = task.loss(loaded.model, batch, totals([batch])).total
         logits = loaded.model(batch)["lm"].log_softmax(-1)
@@ -56,7 +56,7 @@ def test_its_loss_is_that_of_the_assistants_tokens(folder: Path) -> None:
     said = sum(len(m.content) for m in TALK if m.role == "assistant") + 2  # and ends
     assert len(following) == said + len(TALK[1].content) + 1
 
-    outputs = task.run(Engine(loaded.model), features)
+    outputs = run_head(task, Engine(loaded.model), features)
     answers = task.answers(by_example(EXAMPLES, group(features), outputs), torch.nn.Identity())
     scores = task.score(answers, EXAMPLES)
     assert scores["log_probability"] == pytest.approx(-expected.item(), rel=1e-5)

@@ -37,7 +37,7 @@ from bertkit.recipes import finetune as recipe
 from bertkit.recipes.distill import distill
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.tasks.task import Feature
+from bertkit.tasks.task import Feature, make_batch, run_head
 from bertkit.training.loop import steps
 
 PAIRS = [
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def annotated(loaded: Loaded, task: Dpo, pairs: list[Preference] = PAIRS) -> list[Feature]:
     """The features with what the model says now."""
     features = task.features(pairs, loaded.tokenizer, 256, long="error", labelled=True)
-    outputs = task.run(Engine(loaded.model), features)
+    outputs = run_head(task, Engine(loaded.model), features)
     return [replace(f, teacher_outputs=rows) for f, rows in zip(features, outputs, strict=True)]
 
 
@@ -110,7 +110,7 @@ def test_whatever_is_said_the_answers_alone_count(asked: str, chosen: str, rejec
 
 def test_at_first_the_loss_is_log_2(folder: Path) -> None:
     loaded, task = bertkit.load(folder), Dpo()
-    batch = task.batch(annotated(loaded, task))
+    batch = make_batch(task, annotated(loaded, task))
     assert task.loss(loaded.model, batch, totals([batch])).total.item() == pytest.approx(
         math.log(2), abs=1e-5
     )
@@ -152,7 +152,7 @@ def test_loss_and_gradient_are_those_of_transformers_logits(
     expected.backward()
 
     groups = [features[:2], features[2:]] if cut else [features]
-    batches = [task.batch(group) for group in groups]
+    batches = [make_batch(task, group) for group in groups]
     counts = totals(batches)
     total = 0.0
     for batch in batches:

@@ -27,7 +27,7 @@ from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.summarize import SummaryExample
-from bertkit.tasks.task import Reading, by_example, group
+from bertkit.tasks.task import Reading, by_example, group, make_batch, run_head
 
 ROWS = {
     "the cat sat on the mat and slept": "a cat slept",
@@ -93,7 +93,7 @@ def test_its_loss_is_that_of_transformers(folder: Path) -> None:
     """The labels of a row are the target with the special tokens of the tokenizer."""
     loaded, task = task_for(folder)
     features = task.features(EXAMPLES, loaded.tokenizer, 64, long="error", labelled=True)
-    batch = task.batch(features)
+    batch = make_batch(task, features)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     losses, counts = [], []
     with torch.no_grad():
@@ -107,7 +107,7 @@ def test_its_loss_is_that_of_transformers(folder: Path) -> None:
     assert ours == pytest.approx(np.average(losses, weights=counts), abs=3e-6)
     assert abs(other - losses[-1]) > 6e-6  # it reads the source
 
-    outputs = task.run(Engine(loaded.model, max_batch_tokens=30), features)
+    outputs = run_head(task, Engine(loaded.model, max_batch_tokens=30), features)
     answers = task.answers(by_example(EXAMPLES, group(features), outputs), torch.nn.Identity())
     assert [answer.tokens for answer in answers] == counts
     assert [-a.log_probability for a in answers] == pytest.approx(losses, abs=1e-5)

@@ -12,6 +12,7 @@ from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat as Writer
 from bertkit.extensions.generation.messages import Conversation, read_conversations
 from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore, refuse_encoders
+from bertkit.tasks.capabilities import UsesDecoder
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.task import ErrorRecord, Feature, Reader, Reading
 from bertkit.text.encoding import Encoding
@@ -34,7 +35,7 @@ class ConversationReader(Reader[Conversation]):
         raise DataError("a model that converses is asked by `bertkit chat MODEL`")
 
 
-class Chat(LanguageTask[Conversation]):
+class Chat(LanguageTask[Conversation], UsesDecoder):
     """Chat: next-token prediction on the turns of the assistant.
 
     Source: Ouyang et al. 2022, section 3.5 (supervised fine-tuning).

@@ -26,7 +26,7 @@ from bertkit.extensions.generation.tasks.reference_model import add_reference
 from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
-from bertkit.tasks.capabilities import ChanceLevel
+from bertkit.tasks.capabilities import ChanceLevel, NeedsReference, UsesDecoder
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving
 from bertkit.text.encoding import Encoding
@@ -75,7 +75,7 @@ class PreferenceReader(Reader[Preference]):
         raise DataError("a model that learned preferences is asked by `bertkit chat MODEL`")
 
 
-class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel):
+class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, UsesDecoder):
     """Preferences (DPO): preferred answers become more probable.
 
     Both answers of a pair are read in one batch, without dropout, as in the paper's code; the

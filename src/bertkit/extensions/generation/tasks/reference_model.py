@@ -17,7 +17,7 @@ from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.storage import writing
-from bertkit.tasks.task import Feature, Task
+from bertkit.tasks.task import Feature, Task, run_head
 from bertkit.training.run import Run
 
 FILE = "start.safetensors"
@@ -60,7 +60,7 @@ def add_reference(
 
 def _outputs(task: Task[Any, Any], engine: Engine, features: Sequence[Feature]) -> Tensor:
     """Return the outputs of all features, concatenated."""
-    return torch.from_numpy(np.concatenate(task.run(engine, features)))
+    return torch.from_numpy(np.concatenate(run_head(task, engine, features)))
 
 
 def _read(path: Path) -> dict[str, Tensor]:

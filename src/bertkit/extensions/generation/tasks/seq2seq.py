@@ -12,6 +12,7 @@ from bertkit.config import Settings
 from bertkit.data.rows import Source
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore
+from bertkit.tasks.capabilities import UsesDecoder
 from bertkit.tasks.summarize import SUMMARIES, SummaryExample, read_documents
 from bertkit.tasks.task import ErrorRecord, Feature, Reader, Reading
 from bertkit.text.encoding import Encoding
@@ -42,7 +43,7 @@ class TargetReader(Reader[SummaryExample]):
         raise DataError("an encoder-decoder model makes no predictions; use `bertkit generate`")
 
 
-class Seq2seq(LanguageTask[SummaryExample]):
+class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
     """Text from text (summaries, corrections), with an encoder-decoder.
 
     Source: Lewis et al. 2020, section 3.3; Raffel et al. 2020, section 2.4.
