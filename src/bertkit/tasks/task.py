@@ -1,8 +1,9 @@
-"""What a task is: examples -> features -> loss; outputs -> answers -> scores.
+"""Base class of tasks: examples -> features -> loss; outputs -> answers -> scores.
 
-A task is one file: it reads its examples, says what the model reads for each and what it learns
-from them, and turns what the head says into typed answers. Training, evaluation, prediction and
-the command line are the same for all. One from outside the package is named module:Class.
+A task is a class in one file. It encodes examples, computes the loss, and converts outputs of its
+head to typed predictions. Training, evaluation, prediction, and the command line are the same for
+all tasks. `bertkit.tasks.capabilities` contains base classes for what only some tasks do. The name
+of a third-party task is `module:Class`.
 """
 
 from __future__ import annotations
@@ -43,12 +44,11 @@ if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
     from bertkit.objectives.loss import Loss, Totals
 
 Outputs = NDArray[np.float32]
-"""What the head says of one feature: (L,) for a sequence, (T, L) for its tokens or places."""
+"""Outputs of the head for one feature: (L,) for a sequence, (T, L) for its tokens or positions."""
 
 
 Item = str | tuple[str, str | Sequence[str]]
-"""What a task is asked about: a text, or a text and what goes with it (a second text, a question's
-context, the choices)."""
+"""Input of a prediction: a text, or a text with a second text, a context, or choices."""
 
 
 class Reading(Settings, frozen=True):
@@ -79,21 +79,24 @@ class Reading(Settings, frozen=True):
 
 
 class NoOptions(Settings, frozen=True):
-    """A task with nothing to choose."""
+    """Options of a task without options."""
 
 
 class JsonObject(Settings, frozen=True, kw_only=True):
-    """An object in the body of a request."""
+    """Object in the body of a request."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One sequence that the model reads for an example.
+    """Input sequence for an example.
 
-    `example` is the example's place in the list; `token_indices` are those at which the head
-    answers, where it answers at chosen ones; `target` what to learn, None when answering;
-    `teacher_outputs` a teacher's, a row for each of its own. `source` is what an encoder reads
-    where the encoding is a decoder's.
+    Args:
+        encoding: Tokens of the sequence.
+        example: Index of the example.
+        token_indices: Tokens that the head predicts for, if it predicts for selected tokens.
+        target: Target of the loss; None for predictions.
+        teacher_outputs: Outputs of a teacher, with the rows of the outputs of the head.
+        source: Input of the encoder, if `encoding` is the input of a decoder.
     """
 
     encoding: Encoding
@@ -105,20 +108,24 @@ class Feature:
 
     @property
     def tokens(self) -> int:
-        """All that are read for it."""
+        """Number of tokens, including the source."""
         return len(self.encoding) + (0 if self.source is None else len(self.source))
 
     @property
     def truncated(self) -> bool:
-        """Whether any of it was cut."""
+        """Whether the sequence or its source was truncated."""
         return self.encoding.truncated or (self.source is not None and self.source.truncated)
 
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """An answer beside what was expected, for the list of errors.
+    """Prediction and expected value of an example, for the list of errors.
 
-    `severity` is 0 where nothing is wrong, and larger the worse the answer.
+    Args:
+        shown: Input.
+        expected: Expected value.
+        answered: Prediction.
+        severity: 0 for a correct prediction; larger for a worse one.
     """
 
     shown: str
@@ -128,16 +135,16 @@ class ErrorRecord:
 
 
 class Placed(Protocol):
-    """An example knows where it stands, as file and line, for messages and the list of errors."""
+    """Object with a location: file and line, for messages and the list of errors."""
 
     @property
     def where(self) -> str: ...
 
 
 E = TypeVar("E", bound=Placed)
-"""An example, as read from a file."""
+"""Type of an example."""
 A = TypeVar("A", bound=msgspec.Struct)
-"""An answer: typed, and JSON-serialisable."""
+"""Type of a prediction."""
 
 
 class Reader(ABC, Generic[E]):
@@ -179,9 +186,10 @@ class Reader(ABC, Generic[E]):
 
 @dataclass(frozen=True)
 class ExampleOutput(Generic[E]):
-    """An example with its features and what the head says of each.
+    """Example with its features and the outputs of the head.
 
-    Shapes: outputs[i] belongs to features[i]: (rows, L).
+    Shapes:
+        outputs[i]: (rows, L), the outputs for features[i].
     """
 
     example: E
@@ -190,7 +198,7 @@ class ExampleOutput(Generic[E]):
 
     @property
     def truncated(self) -> bool:
-        """Whether any of its features was cut."""
+        """Whether a feature was truncated."""
         return any(feature.truncated for feature in self.features)
 
 
@@ -212,43 +220,60 @@ class Serving:
 
 
 class Task(ABC, Generic[E, A]):
-    """The base of every task; a subclass in a file of its own says the rest.
+    """Base class of tasks.
 
-    `labels` names the head's outputs where they have names, `options` is what the user chose
-    (and training found, such as a threshold); both are kept in the model's folder.
+    `config.json` of a model contains the labels and the options of its task.
+
+    Args:
+        labels: Names of the outputs of the head, if they have names.
+        options: Options, an `Options` object. Default: `Options()`.
     """
 
     name: ClassVar[str]
-    """Of the command and the pipeline."""
+    """Name of the command, the pipeline, and the head."""
     metric: str
-    """The score by which the best epoch is chosen; larger is better."""
+    """Name of the score that selects the best epoch; larger is better."""
     reader: ClassVar[Reader[Any]]
     """Reader of the examples."""
     Options: ClassVar[type[Settings]] = NoOptions
+    """Type of the options; each field is an option of `bertkit finetune`."""
     long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
-    """What may be done with texts longer than the model; the first is the default."""
+    """Supported policies for texts longer than the model, the default first."""
     serving: ClassVar[Serving] = Serving()
     """Requests and predictions in pipelines and servers."""
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
-    """What must be learned from in one batch: nothing but a sequence itself, the sequences of an
-    example (the choices of a question), or all of a step (texts that are compared)."""
+    """Sequences that must be in one training batch: `sequence` has no constraint, `example` keeps
+    those of an example together (choices), and `step` those of a step (texts that are compared)."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)
         self.options: Any = self.Options() if options is None else options
 
-    # ---- what a task is made from
+    # ---- Creation
 
     @classmethod
     def from_examples(cls, train: Sequence[E], options: Settings) -> Self:
-        """The task that training examples pose. Raises: DataError when they pose none."""
+        """Return the task for training examples, for example with their labels.
+
+        Args:
+            train: Training examples.
+            options: Options that the user set.
+
+        Raises:
+            DataError: If the task cannot be trained on the examples.
+        """
         return cls((), options)
 
     @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """The task of a folder, from its labels and its config.json.
+        """Return the task of a model directory.
 
-        Raises: CheckpointError for a record that the task cannot have written.
+        Args:
+            labels: Labels of the model.
+            settings: Content of `config.json`.
+
+        Raises:
+            CheckpointError: If the options are invalid.
         """
         record = settings.get("bertkit", {}).get("task", {})
         try:
@@ -258,25 +283,32 @@ class Task(ABC, Generic[E, A]):
         return cls(labels, options)
 
     def settings(self) -> dict[str, Any]:
-        """What the folder's config.json says of the task; `restore` reads it."""
+        """Return the keys of `config.json` from which `restore` makes the task."""
         record = {"name": full_name(type(self)), "options": plain(self.options)}
         return {"bertkit": {"task": record}}
 
-    # ---- what the model reads and learns
+    # ---- Training
 
     @property
     def head(self) -> str:
-        """The name of the model's head; by default the task's own."""
+        """Name of the head in the model. Default: the name of the task."""
         return self.name
 
     def build_head(self, encoder: Transformer) -> nn.Module:
-        """The head, fresh. Override it for one that is not among `models.model.HEADS`."""
+        """Return a newly initialized head. Override it for a head that bertkit does not have."""
         from bertkit.models import model as models
 
         return models.head(self.head, encoder, self.labels)
 
     def check(self, examples: Sequence[E]) -> None:
-        """Raises: DataError for an example that this task cannot score, naming its line."""
+        """Check that examples can be scored, for example that their labels are known.
+
+        Args:
+            examples: Labeled examples.
+
+        Raises:
+            DataError: If an example cannot be scored; the message contains its location.
+        """
 
     @abstractmethod
     def features(
@@ -288,49 +320,75 @@ class Task(ABC, Generic[E, A]):
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """What the model reads, example by example, of at most `length` tokens each.
+        """Encode examples as one or more sequences each, in the order of the examples.
 
-        With `labelled` each has its target. Raises: DataError as `long` says.
+        Args:
+            examples: The examples.
+            tokenizer: Tokenizer of the model.
+            length: Maximum number of tokens of a sequence.
+            long: Policy for texts longer than the model.
+            labelled: Whether to add targets.
+
+        Raises:
+            DataError: If a text is too long and the policy is `error`.
         """
 
     @abstractmethod
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """The targets of a batch as the loss wants them."""
+        """Return the targets of a batch of features as one tensor."""
 
     @abstractmethod
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """The batch's share of the step's loss, from what the head says, as `outputs` gives it.
+        """Compute the part of a batch in the loss of a step.
 
-        `head` is for those that learn with its weights (CRF).
+        Args:
+            outputs: Result of `outputs`.
+            batch: The batch, with targets.
+            totals: Number of targets in the step, by head.
+            head: Head of the model, for losses with weights (CRF).
         """
 
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        """The same from the start: an objective."""
+        """Compute the loss from the states of a model; see `loss_of`."""
         return self.loss_of(self.outputs(model, batch), batch, totals, model.heads[self.head])
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
-        """What the head says, in fp32. Shapes: (S, L), or (N, L) or (P, L)."""
+        """Compute the outputs of the head in fp32.
+
+        Shapes:
+            Returns (S, L) for sequences, (N, L) for tokens, or (P, L) for selected tokens.
+        """
         out: Tensor = model.heads[self.head](model.states(batch), batch)
         return out.float()
 
-    # ---- what it answers
+    # ---- Prediction
 
     @abstractmethod
     def answers(self, outputs: Sequence[ExampleOutput[E]], head: nn.Module) -> list[A]:
-        """An answer for each example. `head` is for those that decode with its weights (CRF)."""
+        """Return a prediction for each example.
+
+        Args:
+            outputs: Examples with the outputs of the head.
+            head: Head of the model, for decoding with weights (CRF).
+        """
 
     @abstractmethod
     def score(self, answers: Sequence[A], examples: Sequence[E]) -> dict[str, float]:
-        """The scores of answers to labelled examples."""
+        """Compute the scores of predictions by name.
+
+        Args:
+            answers: Predictions.
+            examples: Labeled examples.
+        """
 
     @property
     def score_names(self) -> tuple[str, ...]:
-        """The scores by which the best epoch may be chosen: the larger, the better."""
+        """Names of the scores that `--metric` supports; larger is better."""
         return (self.metric,)
 
     @abstractmethod
     def error_record(self, answer: A, example: E) -> ErrorRecord:
-        """An answer beside what was expected."""
+        """Return the prediction and the expected value of an example, for `errors.html`."""
 
 
 def policy_of_files(task: Task[Any, Any]) -> Long:
@@ -400,7 +458,7 @@ def _sources(features: Sequence[Feature]) -> list[Encoding] | None:
 
 
 def group(features: Iterable[Feature]) -> list[list[Feature]]:
-    """The features of each example; they stand in the order of the examples."""
+    """Return the features of each example, in the order of the examples."""
     groups: list[list[Feature]] = []
     for feature in features:
         while len(groups) <= feature.example:
@@ -417,7 +475,13 @@ def group_for_training(task: Task[Any, Any], features: Sequence[Feature]) -> lis
 def by_example(
     examples: Sequence[E], groups: Sequence[Sequence[Feature]], outputs: Sequence[Outputs]
 ) -> list[ExampleOutput[E]]:
-    """The outputs of all features, in order, dealt to their examples."""
+    """Return examples with their features and outputs.
+
+    Args:
+        examples: The examples.
+        groups: Features of each example.
+        outputs: Outputs of all features, in order.
+    """
     rows = iter(outputs)
     return [
         ExampleOutput(example, features, [next(rows) for _ in features])
