@@ -15,7 +15,7 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
-from bertkit.tasks.task import Feature, Task, group, make_batch, run_head
+from bertkit.tasks.task import Feature, Reader, Task, group, make_batch, run_head
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -26,6 +26,7 @@ def test_every_task_is_complete(name: str) -> None:
     assert task.__doc__
     assert task.long
     assert not task.__abstractmethods__
+    assert isinstance(task.reader, Reader)
     labels = ("summary",) if name == "summarize" else ("O", "B-x", "I-x")
     first = task.restore(labels, {})
     again = task.restore(labels, first.settings())

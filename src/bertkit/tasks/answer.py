@@ -89,10 +89,7 @@ class QuestionReader(Reader[Question]):
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Question], str]:
-        """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), each also as .gz.
-
-        Raises: DataError naming the file and the question, ConfigError for columns.
-        """
+        """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), also compressed (.gz)."""
         for option in reading.options().values():
             raise ConfigError(f"{option}: files of questions need none; leave it out")
         return read_questions(source, labelled=labelled)

@@ -67,7 +67,7 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
-    """What tasks share that score the choices of a text one by one; a softmax is over those."""
+    """Base class of tasks that score each choice of a text; a softmax is over the choices."""
 
     batching = "example"
     cut_text: ClassVar[Literal["start", "end"]] = "end"

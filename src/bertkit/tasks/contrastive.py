@@ -37,10 +37,10 @@ ROUNDS, MOST_PAIRS = 7, 1000
 
 
 class Contrastive(Task[E, A], UsesPooling):
-    """A task of labels whose option `contrastive` makes it learn in this way."""
+    """Task with labels and the option `contrastive`, which trains embeddings of pairs of texts."""
 
     pooling: Pooling | None = None
-    """That of the folder which it starts from."""
+    """Pooling of the initial model."""
     weights: Tensor | None = None
     """(L,), of the labels in the loss."""
 
@@ -81,7 +81,7 @@ class Contrastive(Task[E, A], UsesPooling):
         return super().outputs(model, batch)
 
     def fit_head(self, model: Model, features: Sequence[Feature], max_batch_tokens: int) -> None:
-        """Fit the linear layer to the vectors of all rows."""
+        """Fit the linear layer to the embeddings of all training examples."""
         if not self.options.contrastive:
             return
         import torch

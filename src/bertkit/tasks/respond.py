@@ -57,9 +57,11 @@ class ResponseReader(ChoiceReader):
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[ChoiceQuestion], str]:
-        """Dialogues as .json, [{"dialogue": [[turn, response], ...]}, ...], or .jsonl rows
-        {context, response, candidates}: a context is a list of turns, or a text with one on each
-        line, and candidates hold the response too.
+        """Read dialogues.
+
+        A .json file contains `[{"dialogue": [[turn, response], ...]}, ...]`. A .jsonl file contains
+        rows {context, response, candidates}. A context is a list of turns, or a text with one turn
+        per line. The candidates include the response.
         """
         refuse_columns(reading, "respond")
         is_list = isinstance(source, Path) and suffix(source) == ".json"

@@ -117,7 +117,7 @@ class SimilarityReader(Reader[SimilarityExample]):
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[SimilarityExample], str]:
-        """Read a text and its pair, columns called negative..., and a label, if any."""
+        """Read a text, its pair, negatives (columns `negative...`), and a label, if any."""
         table = open_rows(source, reading)
         given = (reading.text_column, reading.pair_column, reading.label_column)
         is_complete = reading.text_column is not None and reading.pair_column is not None

@@ -105,7 +105,7 @@ class DocumentReader(Reader[SummaryExample]):
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[SummaryExample], str]:
-        """From .jsonl (or .csv, .tsv); a summary may be a JSON list of several, each as good."""
+        """Read .jsonl, .csv, or .tsv; a summary may be a JSON list of alternatives."""
         return read_documents(source, reading, "summary", SUMMARIES, labelled=labelled)
 
     def example(self, text: str, others: Sequence[str]) -> SummaryExample:

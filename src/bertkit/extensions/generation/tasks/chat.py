@@ -26,7 +26,7 @@ class ConversationReader(Reader[Conversation]):
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Conversation], str]:
-        """Rows {"messages": [{"role": "user", "content": ...}, ...]} of a .jsonl file."""
+        """Read .jsonl rows {"messages": [{"role": "user", "content": ...}, ...]}."""
         refuse_columns(reading, "chat")
         read = read_conversations(source)
         return read, f"{source}: {len(read):,} conversations"

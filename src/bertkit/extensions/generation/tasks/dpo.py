@@ -65,8 +65,10 @@ class PreferenceReader(Reader[Preference]):
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Preference], str]:
-        """Rows {"messages": [...], "chosen": ..., "rejected": ...} of a .jsonl file; in place of
-        messages there may be a "prompt", what the user says."""
+        """Read .jsonl rows {"messages": [...], "chosen": ..., "rejected": ...}.
+
+        Rows may have a "prompt", the message of the user, instead of messages.
+        """
         refuse_columns(reading, "dpo")
         read = read_preferences(source)
         return read, f"{source}: {len(read):,} pairs of answers"

@@ -35,8 +35,10 @@ class TargetReader(Reader[SummaryExample]):
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[SummaryExample], str]:
-        """Rows of a text and its target, from .jsonl, .csv or .tsv; a target may be a JSON list of
-        several, of which the first is learned."""
+        """Read a text and its target from .jsonl, .csv, or .tsv.
+
+        A target may be a JSON list of alternatives; the model is trained on the first.
+        """
         return read_documents(source, reading, "target", TARGETS, labelled=labelled)
 
     def example(self, text: str, others: Sequence[str]) -> SummaryExample:
@@ -57,7 +59,11 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
     _writer: Tokenizer | None = None
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
-        """Raises: CheckpointError for a model that reads no other text than it writes."""
+        """Return the task for a decoder.
+
+        Raises:
+            CheckpointError: If the model has no encoder.
+        """
         if not begin:
             raise CheckpointError(
                 f"{tokenizer.source}: no encoder with a decoder that writes of what it read; take "
