@@ -27,7 +27,7 @@ def test_a_phone_shows_every_page_whole(tab: Any, tmp_path: Path, name: str) -> 
 
 
 def test_wide_tables_are_tables_where_there_is_room(tab: Any, tmp_path: Path) -> None:
-    html = render("compare.html", **pages(WORDS)["compare.html"])
+    html = render("experiment.html", **pages(WORDS)["experiment.html"])
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
     tab.goto((tmp_path / "page.html").as_uri())
     display = "one => getComputedStyle(one).display"

@@ -42,7 +42,7 @@ def test_info_of_a_corpus_prints_samples_and_counts(corpus: Path, capsys: Captur
     assert first.startswith(("InOrder, ", "Swapped, "))
     assert "[CLS]" in second
     assert "documents                        30" in counts
-    config = ["--config", "roberta-base", "--count", "1"]
+    config = ["--run-file", "roberta-base", "--count", "1"]
     assert cli.run(["info", str(corpus), *config]) == 0
     assert not capsys.readouterr().out.startswith(("InOrder", "Swapped", "IsNext", "NotNext"))
 

@@ -84,7 +84,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
         for name, parameter in parameters.items()
     }
     run.__annotations__ |= {parameter.name: parameter.annotation for parameter in added}
-    _check_names([name for name in parameters if name not in groups], groups.values())
+    _check_names(["config", *parameters.keys() - groups.keys()], groups.values())
     return run
 
 

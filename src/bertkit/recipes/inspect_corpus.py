@@ -22,7 +22,7 @@ class SampleSettings(Settings, frozen=True):
 
     count: int = 3
     """Number of samples to print."""
-    config: str | None = None
+    run_file: str | None = None
     """Run file whose sampling and masking to use, instead of length and pairs."""
     seed: Seed = 0
     """Random seed of the samples."""
@@ -39,8 +39,8 @@ def print_samples(corpus: Path, settings: SampleSettings) -> None:
     tokenizer = opened.tokenizer()
     sampling = decode(Sampling, {"pairs": settings.pairs, "length": settings.length}, "sampling")
     masking = Masking()
-    if settings.config is not None:
-        config = read_config(read_run_file(settings.config), tokenizer)
+    if settings.run_file is not None:
+        config = read_config(read_run_file(settings.run_file), tokenizer)
         sampling, masking = config.sampling, config.masking
     count = max(settings.count, STATISTICS_SAMPLES)
     samples, drawn = draw(opened, tokenizer, sampling, masking, seed=settings.seed, count=count)
