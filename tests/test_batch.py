@@ -1,4 +1,4 @@
-"""Packed layouts: what goes in comes out, and buckets cover every token once."""
+"""Tests of packed layouts and their buckets."""
 
 import pytest
 import torch
@@ -27,56 +27,55 @@ def test_buckets_cover_all_sequences_in_order(sizes: list[int]) -> None:
     assert sum(bucket.tokens for bucket in layout.buckets) == layout.total
     place = 0
     for bucket in layout.buckets:
-        # equal lengths are never parted, and near ones share a bucket only while it is small
+        # Equal lengths share a bucket; similar lengths share it only while it is small.
         assert place == 0 or sizes[place - 1] != sizes[place]
         own = sizes[place : place + bucket.sequences]
-        assert bucket.length == (
-            max(own) if bucket.rows is None else -(-max(own) // BUCKET_STEP) * BUCKET_STEP
-        )
+        rounded = -(-max(own) // BUCKET_STEP) * BUCKET_STEP
+        assert bucket.length == (max(own) if bucket.scatter_indices is None else rounded)
         assert len({-(-size // BUCKET_STEP) for size in own}) == 1
         assert len(set(own)) == 1 or bucket.tokens - own.count(max(own)) * max(own) < BUCKET_TOKENS
-        if bucket.rows is None:
+        if bucket.scatter_indices is None:
             assert set(own) == {bucket.length}
         else:
             assert bucket.padding is not None
-            assert (~bucket.padding).sum().item() == bucket.tokens == len(bucket.rows)
+            assert (~bucket.padding).sum().item() == bucket.tokens == len(bucket.scatter_indices)
         place += bucket.sequences
 
 
 @given(lengths, st.integers(0, 80))
 def test_split_keeps_order(sizes: list[int], at: int) -> None:
     layout = Packed.of(sizes)
-    short, long = layout.split(layout.up_to(at))
+    short, long = layout.split(layout.count_up_to(at))
     assert short.lengths + long.lengths == tuple(sizes)
     assert all(size <= at for size in short.lengths)
     assert all(size > at for size in long.lengths)
 
 
 @pytest.mark.parametrize("sizes", [[3, 2], [0, 1]])
-def test_decreasing_or_empty_sequences_are_refused(sizes: list[int]) -> None:
-    with pytest.raises(ValueError, match="shortest first"):
+def test_packed_rejects_empty_or_unsorted_sequences(sizes: list[int]) -> None:
+    with pytest.raises(ValueError, match="must be positive and ascending"):
         Packed.of(sizes)
 
 
-def test_keys_and_values_may_lie_in_any_order_and_are_cut_as_others_are() -> None:
+def test_split_buckets_accepts_any_order_and_boundaries() -> None:
     keys = Packed.of([3, 20, 1], any_order=True)
     assert keys.sequence_ids.tolist() == [0] * 3 + [1] * 20 + [2]
-    first, second = keys.cut([0, 2, 3])
+    first, second = keys.split_buckets([0, 2, 3])
     assert (first.tokens, first.sequences, first.length) == (23, 2, 32)
-    assert (second.start, second.tokens, second.length, second.rows) == (23, 1, 1, None)
-    with pytest.raises(ValueError, match="none is empty"):
+    assert (second.start, second.tokens, second.length, second.scatter_indices) == (23, 1, 1, None)
+    with pytest.raises(ValueError, match="must be positive"):
         Packed.of([2, 0], any_order=True)
 
 
-def test_moving_keeps_the_layout() -> None:
+def test_to_keeps_the_layout() -> None:
     layout = Packed.of([2, 3]).to("cpu")
     assert layout.lengths == (2, 3)
     assert torch.equal(layout.cu_seqlens, torch.tensor([0, 2, 5]))
 
 
-def test_sums_of_one_sequence_are_the_same_without_a_gradient() -> None:
+def test_segment_sum_of_one_sequence_matches_without_gradient() -> None:
     layout, x = Packed.of([5]), torch.randn(5, 3)
     with torch.no_grad():
-        torch.testing.assert_close(layout.sums(x), x.sum(0, keepdim=True))
-        assert layout.sums(x.bfloat16()).dtype == torch.float32
-    torch.testing.assert_close(layout.sums(x), x.sum(0, keepdim=True))
+        torch.testing.assert_close(layout.segment_sum(x), x.sum(0, keepdim=True))
+        assert layout.segment_sum(x.bfloat16()).dtype == torch.float32
+    torch.testing.assert_close(layout.segment_sum(x), x.sum(0, keepdim=True))

@@ -1,13 +1,15 @@
-"""The one layout everything runs on: sequences laid end to end, without padding.
+"""Packed batches: sequences concatenated along the token axis, without padding.
 
-Axis letters, for the whole library: B batch, T tokens of a row, N all tokens of a packed batch,
-S sequences, D hidden, H heads, K width of a head, V vocabulary, E embedding width, L labels.
+Axis letters in all shapes of bertkit: B batch, T tokens of a sequence, N tokens of a packed batch,
+S sequences, D hidden size, H heads, K head dimension, V vocabulary size, E embedding size,
+L labels, P token indices.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,32 +20,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Change = Callable[[Any], Any]
-"""Of a tensor, into another or an array."""
-
 
 @dataclass(frozen=True)
 class Packed:
-    """Where each sequence of a batch lies. Shortest first, so near-equal lengths are neighbors;
-    what cross-attention reads may lie in any order.
+    """Layout of a packed batch: the lengths and boundaries of its sequences.
 
-    Shapes: cu_seqlens (S+1,) cumulative lengths; sequence_ids (N,) which sequence a token is in;
-    positions (N,) its place in that sequence. `lengths` is the same on the host, so that
-    choosing a kernel never waits for a device.
+    Sequences are sorted by length, shortest first, so that sequences of similar length are
+    adjacent. Only the keys and values of cross-attention may have another order.
+
+    Shapes:
+        cu_seqlens: (S+1,), cumulative sequence lengths, as in FlashAttention.
+        sequence_ids: (N,), index of the sequence that contains each token.
+        positions: (N,), position of each token in its sequence.
     """
 
     cu_seqlens: Tensor
     sequence_ids: Tensor
     positions: Tensor
     lengths: tuple[int, ...]
+    """Sequence lengths on the host, so that kernel selection does not synchronize with a GPU."""
 
     @staticmethod
     def of(lengths: Sequence[int], *, any_order: bool = False) -> Packed:
-        """The layout of sequences with these lengths, which must not decrease unless `any_order`
-        is allowed: such a layout has keys and values only, and no queries."""
+        """Return the layout of sequences with these lengths.
+
+        Args:
+            lengths: Number of tokens of each sequence, in ascending order unless `any_order`.
+            any_order: Whether to accept any order, for keys and values of cross-attention.
+
+        Raises:
+            ValueError: If a sequence is empty or the order is wrong.
+        """
         lengths = tuple(map(int, lengths))
         if min(lengths, default=1) < 1 or not (any_order or lengths == tuple(sorted(lengths))):
-            raise ValueError("sequences are packed shortest first, and none is empty")
+            raise ValueError(f"lengths must be positive and ascending, got {reprlib.repr(lengths)}")
         cu_seqlens = np.array([0, *itertools.accumulate(lengths)])
         positions = np.arange(cu_seqlens[-1])
         sequence_ids = np.zeros_like(positions)
@@ -59,100 +69,123 @@ class Packed:
 
     @property
     def total(self) -> int:
-        """All tokens of the batch, N."""
+        """Number of tokens of the batch, N."""
         return self.sequence_ids.shape[0]
 
     @property
     def sequences(self) -> int:
+        """Number of sequences, S."""
         return len(self.lengths)
 
     @property
     def longest(self) -> int:
+        """Number of tokens of the longest sequence."""
         return max(self.lengths)
 
     @cached_property
-    def narrow_cu_seqlens(self) -> Tensor:
-        """The same in the 32 bits that kernels of GPUs want."""
+    def cu_seqlens_int32(self) -> Tensor:
+        """`cu_seqlens` in int32, the dtype that GPU kernels require."""
         return self.cu_seqlens.to(torch.int32)
 
     @property
     def first(self) -> Tensor:
-        """(S,) where each sequence begins: its [CLS]."""
+        """Index of the first token ([CLS]) of each sequence. Shapes: (S,)."""
         return self.cu_seqlens[:-1]
 
     @property
     def counts(self) -> Tensor:
-        """(S,) tokens of each sequence."""
+        """Number of tokens of each sequence. Shapes: (S,)."""
         return self.cu_seqlens.diff()
 
-    def sums(self, x: Tensor) -> Tensor:
-        """Over the tokens of each sequence, in fp32. Shapes: (N, D) -> (S, D)."""
+    def segment_sum(self, x: Tensor) -> Tensor:
+        """Return the sum over the tokens of each sequence, in fp32.
+
+        Shapes: (N, D) -> (S, D).
+        """
         if len(self.lengths) == 1 and not torch.is_grad_enabled():
             return x.sum(0, keepdim=True, dtype=torch.float32)
         zeros = torch.zeros(len(self.lengths), x.shape[1], device=x.device)
         return zeros.index_add_(0, self.sequence_ids, x.float())
 
-    def maxima(self, x: Tensor) -> Tensor:
-        """The largest of each number over the tokens of a sequence, in fp32. Shapes: the same."""
+    def segment_max(self, x: Tensor) -> Tensor:
+        """Return the maximum over the tokens of each sequence, in fp32.
+
+        Shapes: (N, D) -> (S, D).
+        """
         lowest = torch.full((len(self.lengths), x.shape[1]), -torch.inf, device=x.device)
         return lowest.scatter_reduce(0, self.sequence_ids[:, None].expand_as(x), x.float(), "amax")
 
     @cached_property
-    def cuts(self) -> list[int]:
-        """The first sequence of each bucket, and the number of sequences."""
-        return _cuts(self.lengths)
+    def bucket_boundaries(self) -> list[int]:
+        """Index of the first sequence of each bucket, then the number of sequences."""
+        return _bucket_boundaries(self.lengths)
 
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Neighbors of near-equal length, each of which attention can treat as a rectangle."""
-        return self.cut(self.cuts)
+        """Groups of adjacent sequences of similar length, which attention pads to one length."""
+        return self.split_buckets(self.bucket_boundaries)
 
-    def cut(self, cuts: Sequence[int]) -> tuple[Bucket, ...]:
-        """The same, cut at these sequences: those of other queries, for instance."""
-        return tuple(_buckets(self, cuts))
+    def split_buckets(self, boundaries: Sequence[int]) -> tuple[Bucket, ...]:
+        """Split the sequences into buckets.
 
-    def up_to(self, length: int) -> int:
-        """How many sequences have at most `length` tokens: the first so many."""
+        Args:
+            boundaries: Index of the first sequence of each bucket, then the number of sequences.
+                In cross-attention, keys are split at the boundaries of the queries.
+        """
+        return tuple(_buckets(self, boundaries))
+
+    def count_up_to(self, length: int) -> int:
+        """Return the number of sequences with at most `length` tokens; they are the first ones."""
         return bisect.bisect_right(self.lengths, length)
 
     def split(self, count: int) -> tuple[Packed, Packed]:
-        """The first `count` sequences, and the others, each a layout."""
+        """Return the layouts of the first `count` sequences and of the remaining sequences."""
         device = self.sequence_ids.device
-        few, rest = self.lengths[:count], self.lengths[count:]
+        first, rest = self.lengths[:count], self.lengths[count:]
         return (
-            Packed.of(few, any_order=True).to(device),
+            Packed.of(first, any_order=True).to(device),
             Packed.of(rest, any_order=True).to(device),
         )
 
-    def reordered(self, order: Tensor) -> tuple[Packed, Tensor]:
-        """The layout of these sequences in another order, and the token at each of its places.
+    def reorder(self, order: Tensor) -> tuple[Packed, Tensor]:
+        """Select sequences in a new order.
 
-        Shapes: order (S',), which may repeat a sequence -> tokens (N',).
+        Args:
+            order: Indices of sequences, which may repeat.
+
+        Returns:
+            The new layout, and the index in this layout of each of its tokens.
+
+        Shapes:
+            order: (S',); returned indices: (N',).
         """
-        places = order.tolist()
-        layout = Packed.of([self.lengths[place] for place in places], any_order=True)
-        layout = layout.to(self.sequence_ids.device)
+        lengths = [self.lengths[index] for index in order.tolist()]
+        layout = Packed.of(lengths, any_order=True).to(self.sequence_ids.device)
         return layout, self.first[order][layout.sequence_ids] + layout.positions
 
     def to(self, device: torch.device | str) -> Packed:
-        return self.each(partial(_moved, device=device))
+        """Copy all tensors to a device."""
+        return self.map_tensors(partial(_to_device, device=device))
 
-    def each(self, change: Change) -> Packed:
-        """The same with every tensor changed."""
+    def map_tensors(self, function: Callable[[Any], Any]) -> Packed:
+        """Return a copy with `function` applied to each tensor."""
         return replace(
             self,
-            cu_seqlens=change(self.cu_seqlens),
-            sequence_ids=change(self.sequence_ids),
-            positions=change(self.positions),
+            cu_seqlens=function(self.cu_seqlens),
+            sequence_ids=function(self.sequence_ids),
+            positions=function(self.positions),
         )
 
 
 @dataclass(frozen=True)
 class Padded:
-    """Sequences as rows of one length, laid end to end, padding behind each: the layout of exported
-    graphs, which no sizes may be known of before they run.
+    """Layout of a padded batch, flattened to N = B · T tokens.
 
-    Shapes: mask (B, T), True at tokens; N is B · T. It has what the encoder and poolings read.
+    Exported graphs use it, because their sizes are unknown until they run. It has the attributes of
+    `Packed` that encoders and poolings use.
+
+    Shapes:
+        mask: (B, T), True at tokens, False at padding.
     """
 
     mask: Tensor
@@ -188,80 +221,91 @@ class Padded:
         rows, length = self.mask.shape
         return Bucket(0, rows * length, rows, length, None, None, ~self.mask[:, None, None])
 
-    def sums(self, x: Tensor) -> Tensor:
+    def segment_sum(self, x: Tensor) -> Tensor:
         return (x.view(*self.mask.shape, -1).float() * self.mask[:, :, None]).sum(1)
 
-    def maxima(self, x: Tensor) -> Tensor:
-        hidden = ~self.mask[:, :, None]
-        return (x.view(*self.mask.shape, -1).float() - hidden.float() * MASKED_SCORE).amax(1)
+    def segment_max(self, x: Tensor) -> Tensor:
+        padding = ~self.mask[:, :, None]
+        return (x.view(*self.mask.shape, -1).float() - padding.float() * MASKED_SCORE).amax(1)
 
 
 MASKED_SCORE = 1e9
-"""What is taken from numbers that nobody may see. Finite, since exported graphs are computed in
-many ways, and some make a nan of an infinity."""
+"""Value subtracted from masked values. It is finite, because some runtimes of exported graphs turn
+infinities into NaN."""
 
 BUCKET_STEP = 16
-"""Only lengths that round up to the same multiple may share a bucket; it is then that long, so that
-few shapes come up (oneDNN compiles code for each new one: notes/2026-11.md)."""
+"""Multiple to which the padded length of a bucket is rounded up.
+
+Sequences share a bucket only if their lengths round up to the same multiple. This limits the number
+of shapes: oneDNN compiles code for each new shape (notes/2026-11.md).
+"""
 
 BUCKET_TOKENS = 512
-"""A bucket of equal lengths with fewer tokens than this is joined by longer neighbors: copying a
-few tokens into a rectangle costs less than another round of small matrix products."""
+"""Number of tokens below which a bucket also takes longer sequences.
+
+Padding a few tokens costs less than additional small matrix multiplications.
+"""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """`sequences` neighbors seen as a rectangle of `length` columns, beginning at token `start`.
+    """Adjacent sequences that attention computes as one padded tensor (sequences, length).
 
-    Shapes: rows (tokens,), the place of each token in the flattened rectangle; filled (sequences ·
-    length,), the token at each place, behind a sequence's end its last; and padding (sequences, 1,
-    1, length), True on the columns there. All are None when all lengths are equal and the rectangle
-    is a view.
+    The tensors are None if all lengths are equal: no padding is needed, and the padded tensor is a
+    view of the packed tensor.
+
+    Shapes:
+        scatter_indices: (tokens,), index of each token in the flattened padded tensor.
+        gather_indices: (sequences · length,), index of the token for each element of the padded
+            tensor. Padding repeats the last token of the sequence.
+        padding: (sequences, 1, 1, length), True at padding.
     """
 
     start: int
+    """Index in the batch of the first token."""
     tokens: int
+    """Number of tokens without padding."""
     sequences: int
     length: int
-    rows: Tensor | None
-    filled: Tensor | None
+    scatter_indices: Tensor | None
+    gather_indices: Tensor | None
     padding: Tensor | None
 
 
-def _buckets(layout: Packed, cuts: Sequence[int]) -> Iterator[Bucket]:
+def _buckets(layout: Packed, boundaries: Sequence[int]) -> Iterator[Bucket]:
     lengths = np.asarray(layout.lengths)
     start = 0
-    for i, j in itertools.pairwise(cuts):
+    for i, j in itertools.pairwise(boundaries):
         part = lengths[i:j]
         tokens, longest = int(part.sum()), int(part.max())
-        rows = filled = padding = None
+        scatter = gather = padding = None
         if (part != longest).any():
             longest += -longest % BUCKET_STEP
             real = torch.arange(longest) < torch.from_numpy(part)[:, None]
-            rows = real.flatten().nonzero().squeeze(1).to(layout.sequence_ids.device)
+            scatter = real.flatten().nonzero().squeeze(1).to(layout.sequence_ids.device)
             first = np.cumsum(part) - part
             tokens_at = first[:, None] + np.minimum(np.arange(longest), part[:, None] - 1)
-            filled = torch.from_numpy(tokens_at.ravel()).to(layout.sequence_ids.device)
+            gather = torch.from_numpy(tokens_at.ravel()).to(layout.sequence_ids.device)
             padding = (~real)[:, None, None, :].to(layout.sequence_ids.device)
-        yield Bucket(start, tokens, j - i, longest, rows, filled, padding)
+        yield Bucket(start, tokens, j - i, longest, scatter, gather, padding)
         start += tokens
 
 
-def _cuts(lengths: Sequence[int]) -> list[int]:
-    """Where buckets begin and end: equal lengths are one, unless too few to stand alone."""
-    cuts, tokens = [0], 0
-    for place in range(1, len(lengths)):
-        before, length = lengths[place - 1], lengths[place]
-        tokens += before
-        near = -(-before // BUCKET_STEP) == -(-length // BUCKET_STEP)
-        if before != length and not (near and tokens < BUCKET_TOKENS):
-            cuts.append(place)
+def _bucket_boundaries(lengths: Sequence[int]) -> list[int]:
+    """Group sequences of equal length; add longer sequences while a bucket is small."""
+    boundaries, tokens = [0], 0
+    for index in range(1, len(lengths)):
+        previous, length = lengths[index - 1], lengths[index]
+        tokens += previous
+        similar = -(-previous // BUCKET_STEP) == -(-length // BUCKET_STEP)
+        if previous != length and not (similar and tokens < BUCKET_TOKENS):
+            boundaries.append(index)
             tokens = 0
-    return [*cuts, len(lengths)] if lengths else []
+    return [*boundaries, len(lengths)] if lengths else []
 
 
 class Tokens(Protocol):
-    """A sequence: an encoded text, or a sample. Shapes: ids and types (T,)."""
+    """Sequence of tokens: an encoded text or a pretraining sample. Shapes: ids and types (T,)."""
 
     @property
     def ids(self) -> NDArray[np.int64]: ...
@@ -271,15 +315,18 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Token ids and what belongs to them, packed.
+    """Packed batch of token ids, with the targets of a training step.
 
-    Shapes: ids (N,), types (N,) segment of each token; targets by the name of the head that
-    reads them, one for each of its answers. `token_indices` (P,) are those at which a head answers
-    that answers at tokens: masked ones, first pieces of words; all when None. `example` (S,)
-    numbers the examples that several sequences belong to (the choices of a question).
-
-    `source` is what an encoder reads where these tokens are a decoder's; `source_order` (S,) says
-    which of its sequences belongs to each, as each side has the shortest first.
+    Shapes:
+        ids: (N,), token ids.
+        types: (N,), token type (segment) ids.
+        token_indices: (P,), tokens for which token-level heads compute outputs, such as masked
+            tokens or the first token of each word. None means all tokens.
+        targets: Targets of each head, by its name; one target per output.
+        example: (S,), index of the example that each sequence belongs to, if examples have several
+            sequences (the choices of a question).
+        source_order: (S,), index of the source sequence of each sequence. Both batches are sorted
+            by length, so the orders differ.
     """
 
     ids: Tensor
@@ -289,16 +336,16 @@ class Batch:
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     example: Tensor | None = None
     source: Batch | None = None
+    """Input of the encoder, if this batch is the input of a decoder."""
     source_order: Tensor | None = None
     part: int = 0
-    """Of its step, where one is cut into parts that several processes share."""
+    """Index of the batch's part of a step, if a step is split over several processes."""
     window: int | None = None
-    """To how many tokens on each side a token may attend, where that is fewer than its layer
-    allows."""
+    """Maximum distance at which tokens attend to each other. Default: the layer's own limit."""
 
     @property
     def tokens(self) -> int:
-        """All that are read, a source's too."""
+        """Number of input tokens, including the source."""
         return self.layout.total + (0 if self.source is None else self.source.tokens)
 
     @staticmethod
@@ -310,26 +357,36 @@ class Batch:
         example: Tensor | None = None,
         sources: Sequence[Tokens] | None = None,
     ) -> Batch:
-        """Sequences, shortest first, end to end; the token indices of each count within it.
+        """Pack sequences into a batch.
 
-        `sources` are what an encoder reads for each, of any lengths.
+        Args:
+            sequences: The sequences, shortest first.
+            token_indices: Tokens of each sequence for which token-level heads compute outputs,
+                relative to its start. Default: all tokens.
+            targets: Targets of each head, by its name.
+            example: Index of the example that each sequence belongs to.
+            sources: Encoder input for each sequence, in the order of `sequences`; the lengths of
+                these need not ascend.
+
+        Raises:
+            ValueError: If a sequence is empty or `sequences` are not sorted by length.
         """
         layout = Packed.of([len(sequence.ids) for sequence in sequences])
-        chosen = None
+        packed_indices = None
         if token_indices is not None:
             starts = layout.first.tolist()
-            moved = [indices + start for indices, start in zip(token_indices, starts, strict=True)]
-            chosen = torch.from_numpy(np.concatenate(moved))
+            shifted = [own + start for own, start in zip(token_indices, starts, strict=True)]
+            packed_indices = torch.from_numpy(np.concatenate(shifted))
         source = source_order = None
         if sources is not None:
-            order = sorted(range(len(sources)), key=lambda place: len(sources[place].ids))
-            source = Batch.of([sources[place] for place in order])
+            order = sorted(range(len(sources)), key=lambda index: len(sources[index].ids))
+            source = Batch.of([sources[index] for index in order])
             source_order = torch.from_numpy(np.argsort(order))
         return Batch(
             ids=torch.from_numpy(np.concatenate([sequence.ids for sequence in sequences])),
             types=torch.from_numpy(np.concatenate([sequence.types for sequence in sequences])),
             layout=layout,
-            token_indices=chosen,
+            token_indices=packed_indices,
             targets=targets or {},
             example=example,
             source=source,
@@ -337,49 +394,61 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """There, without waiting for the copy where it comes from pinned memory."""
-        return self.each(partial(_moved, device=device))
+        """Copy all tensors to a device. Copies from pinned memory are asynchronous."""
+        return self.map_tensors(partial(_to_device, device=device))
 
-    def each(self, change: Change) -> Batch:
-        """The same with every tensor changed: moved, pinned, or made an array and back."""
+    def map_tensors(self, function: Callable[[Any], Any]) -> Batch:
+        """Return a copy with `function` applied to each tensor, such as `Tensor.pin_memory`."""
 
-        def where_there(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else change(tensor)
+        def map_optional(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else function(tensor)
 
         return replace(
             self,
-            ids=change(self.ids),
-            types=change(self.types),
-            layout=self.layout.each(change),
-            token_indices=where_there(self.token_indices),
-            example=where_there(self.example),
-            targets={name: change(t) for name, t in self.targets.items()},
-            source=None if self.source is None else self.source.each(change),
-            source_order=where_there(self.source_order),
+            ids=function(self.ids),
+            types=function(self.types),
+            layout=self.layout.map_tensors(function),
+            token_indices=map_optional(self.token_indices),
+            example=map_optional(self.example),
+            targets={name: function(t) for name, t in self.targets.items()},
+            source=None if self.source is None else self.source.map_tensors(function),
+            source_order=map_optional(self.source_order),
         )
 
 
-def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    forth = tensor.device.type == "cpu"  # what comes back from a device must be waited for
-    return tensor.to(device, non_blocking=forth)
+def _to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    # A copy to the CPU must be synchronous, or its values could be read too early.
+    return tensor.to(device, non_blocking=tensor.device.type == "cpu")
 
 
 def by_length(lengths: Sequence[int], max_batch_tokens: int) -> Iterator[list[int]]:
-    """Which sequences go through a model together, by their places: shortest first, neighbors
-    whose lengths add up to at most the budget. A longer sequence stands alone."""
+    """Yield the sequence indices of each batch, shortest sequences first.
+
+    Args:
+        lengths: Number of tokens of each sequence, in any order.
+        max_batch_tokens: Maximum number of tokens of a batch. A longer sequence gets its own batch.
+    """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    for part in cut_by_tokens([lengths[place] for place in order], max_batch_tokens):
+    for part in split_by_tokens([lengths[index] for index in order], max_batch_tokens):
         yield order[part]
 
 
-def cut_by_tokens(lengths: Sequence[int], max_batch_tokens: int) -> list[slice]:
-    """Neighbors whose lengths add up to at most the budget; a longer sequence stands alone."""
-    cuts, total, start = [], 0, 0
-    for place, length in enumerate(lengths):
-        if place > start and total + length > max_batch_tokens:
-            cuts.append(slice(start, place))
-            start, total = place, 0
+def split_by_tokens(lengths: Sequence[int], max_batch_tokens: int) -> list[slice]:
+    """Split consecutive sequences into batches.
+
+    Args:
+        lengths: Number of tokens of each sequence.
+        max_batch_tokens: Maximum number of tokens of a batch. A longer sequence gets its own batch.
+
+    Returns:
+        The slice of sequences of each batch.
+    """
+    slices, total, start = [], 0, 0
+    for index, length in enumerate(lengths):
+        if index > start and total + length > max_batch_tokens:
+            slices.append(slice(start, index))
+            start, total = index, 0
         total += length
     if start < len(lengths):
-        cuts.append(slice(start, len(lengths)))
-    return cuts
+        slices.append(slice(start, len(lengths)))
+    return slices

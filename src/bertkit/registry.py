@@ -1,6 +1,6 @@
-"""Extensions: optional features and installed packages that add to bertkit, by name.
+"""Registries of named objects, and the extensions that add to them.
 
-bertkit's own are in `bertkit.extensions`. Another package declares one as an entry point:
+The built-in extensions are in `bertkit.extensions`. Another package declares an entry point:
 
     [project.entry-points."bertkit.extensions"]
     mine = "my_package:EXTENSION"
@@ -18,23 +18,22 @@ from typing import Any
 from bertkit.errors import ConfigError
 
 GROUP = "bertkit.extensions"
-"""Group of the entry points of packages."""
+"""Entry point group of the extensions of other packages."""
 
-OWN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo")
-"""Extensions that are part of bertkit, in `bertkit.extensions`."""
+BUILTIN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo")
+"""Names of the extensions in `bertkit.extensions`."""
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A feature that adds to bertkit.
+    """Objects that an optional feature or another package adds to bertkit's registries.
 
-    Each addition is `module:attribute`, which is imported when it is first used.
+    Each mapping contains import paths (`module:attribute`). An object is imported at its first use.
 
     Args:
         name: Name of the extension.
         families: `Family` objects, by the `model_type` of their config.json.
-        formats: Subclasses of `ModelFormat`, by the names in `bertkit.checkpoint.formats`, which
-            lists the files of each format.
+        formats: Subclasses of `ModelFormat`, by the format names of `bertkit.checkpoint.formats`.
         accelerators: Functions that return a faster `engine` or `embedder` of a model, or None.
         tokenizers: Objects of type `TokenizerFormat`, by the `use` of their vocabularies.
         settings_readers: Functions that read further settings of a model directory, by name.
@@ -43,9 +42,9 @@ class Extension:
         objectives: Subclasses of `PretrainConfig`, by the `objective` of their run files.
         pretrainings: Objects of type `Pretraining` for models that are not Transformers, by the
             `family` of their run files.
-        routes: Objects of type `bertkit.web.Route`, by path. They are for pipelines whose requests
-            have a special form; a pipeline that defines its types has a route without one.
-        pages: Subclasses of `bertkit.web.Page`, by path.
+        routes: Objects of type `bertkit.web.Route`, by URL path. Only pipelines with a special
+            request format need one; pipelines that define their types get a route automatically.
+        pages: Subclasses of `bertkit.web.Page`, by URL path.
     """
 
     name: str
@@ -63,67 +62,67 @@ class Extension:
 
 
 class Registry(Mapping[str, Any]):
-    """Objects of one kind by name: those of the core, then those that extensions add.
+    """Mapping from names to objects of the core and of extensions, imported on access.
 
     Args:
-        kind: Field of `Extension` with the additions.
-        core: Places of the objects of the core, as in `Extension`.
+        kind: Field of `Extension` with the objects that extensions add.
+        core: Import paths (`module:attribute`) of the core's objects, by name.
     """
 
     def __init__(self, kind: str, core: Mapping[str, str]) -> None:
         self.kind, self.core = kind, core
 
     @property
-    def places(self) -> dict[str, str]:
-        """The place of each object, as `module:attribute`.
+    def paths(self) -> dict[str, str]:
+        """Import path (`module:attribute`) of each object, by name.
 
         Raises:
-            ConfigError: If an extension has a name that another one has, or cannot be imported.
+            ConfigError: If two objects have the same name, or an extension cannot be imported.
         """
-        places = dict(self.core)
+        paths = dict(self.core)
         for extension in extensions():
             additions: Mapping[str, str] = getattr(extension, self.kind)
-            for name, place in additions.items():
-                if name in places:
+            for name, path in additions.items():
+                if name in paths:
                     raise ConfigError(
-                        f"extension {extension.name}: {place} has the name {name!r} of "
-                        f"{places[name]} ({self.kind}); rename it, or uninstall the extension"
+                        f"extension {extension.name}: {path} has the name {name!r} of "
+                        f"{paths[name]} ({self.kind}); rename it, or uninstall the extension"
                     )
-                places[name] = place
-        return places
+                paths[name] = path
+        return paths
 
     def __getitem__(self, name: str) -> Any:
-        return import_object(self.places[name])
+        return import_object(self.paths[name])
 
     def __contains__(self, name: object) -> bool:
-        return name in self.places
+        return name in self.paths
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
+        return iter(self.paths)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.paths)
 
 
-def import_object(place: str) -> Any:
-    """Return the object at a place, which is `module:attribute`."""
-    module, _, attribute = place.partition(":")
+def import_object(path: str) -> Any:
+    """Import and return an object, given its import path (`module:attribute`)."""
+    module, _, attribute = path.partition(":")
     return getattr(import_module(module), attribute)
 
 
 @cache
 def extensions() -> tuple[Extension, ...]:
-    """Return bertkit's own extensions, then those of installed packages.
+    """Return the built-in extensions, then the extensions of installed packages.
 
     Raises:
         ConfigError: If the extension of a package cannot be imported.
     """
-    own = [import_module(f"bertkit.extensions.{name}").EXTENSION for name in OWN]
-    others = []
+    builtin = [import_module(f"bertkit.extensions.{name}").EXTENSION for name in BUILTIN]
+    installed = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             extension = point.load()
-        except Exception as error:  # other people's code may raise anything
+        except Exception as error:  # third-party code can raise any exception
             raise ConfigError(
                 f"extension {point.name}: cannot import {point.value} "
                 f"({type(error).__name__}: {error}); repair or uninstall the package"
@@ -133,5 +132,5 @@ def extensions() -> tuple[Extension, ...]:
                 f"extension {point.name}: {point.value} is not a bertkit.registry.Extension; "
                 "repair or uninstall the package"
             )
-        others.append(extension)
-    return (*own, *others)
+        installed.append(extension)
+    return (*builtin, *installed)

@@ -248,12 +248,12 @@ def file_of(module: str) -> Path | None:
 
 
 TABLES = {
-    "bertkit.checkpoint.formats.FORMATS": FORMATS.places.values(),
-    "bertkit.families.FAMILIES": FAMILIES.places.values(),
-    "bertkit.pipelines.pipeline": PIPELINES.places.values(),
-    "bertkit.web.ROUTES": ROUTES.places.values(),
+    "bertkit.checkpoint.formats.FORMATS": FORMATS.paths.values(),
+    "bertkit.families.FAMILIES": FAMILIES.paths.values(),
+    "bertkit.pipelines.pipeline": PIPELINES.paths.values(),
+    "bertkit.web.ROUTES": ROUTES.paths.values(),
 }
-"""Places of the objects in each table."""
+"""Import paths of the objects in each registry."""
 
 
 def holds(home: Path, name: str) -> bool:

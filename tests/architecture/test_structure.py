@@ -17,7 +17,7 @@ from tests.architecture.structure import (
     modules,
 )
 
-from bertkit.registry import OWN
+from bertkit.registry import BUILTIN
 
 FOLDER = "extensions."
 
@@ -80,7 +80,7 @@ def test_code_lines_are_without_docstrings_comments_blanks_and_imports() -> None
     assert code_lines(ast.parse(textwrap.dedent(text))) == 7
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", BUILTIN)
 def test_each_extension_has_a_readme_that_names_its_files(name: str) -> None:
     folder = SOURCE / "extensions" / name
     text = (folder / "README.md").read_text("utf-8")

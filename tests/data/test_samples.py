@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories import SPECIALS, tiny_tokenizer
 
-from bertkit.batch import cut_by_tokens
+from bertkit.batch import split_by_tokens
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masking
@@ -283,6 +283,6 @@ def test_batches_hold_every_sample_once_within_the_budget(
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))
 def test_cuts_cover_everything_in_order(sizes: list[int], budget: int) -> None:
-    groups = [sizes[cut] for cut in cut_by_tokens(sizes, budget)]
+    groups = [sizes[cut] for cut in split_by_tokens(sizes, budget)]
     assert [size for group in groups for size in group] == sizes
     assert all(sum(group) <= budget or len(group) == 1 for group in groups)

@@ -32,7 +32,7 @@ def step_of(number: int, fails: Exception | None = None) -> list[Batch]:
 def equal(one: Batch, other: Batch) -> bool:
     tensors: list[list[torch.Tensor]] = [[], []]
     for batch, found in zip((one, other), tensors, strict=True):
-        batch.each(found.append)
+        batch.map_tensors(found.append)
     same = all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
     return same and (one.part, one.layout.lengths) == (other.part, other.layout.lengths)
 

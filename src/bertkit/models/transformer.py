@@ -154,7 +154,7 @@ def _memory(batch: Batch, states: Tensor, scale: float | None) -> Memory:
     assert batch.source is not None
     layout = batch.source.layout
     if batch.source_order is not None:
-        layout, tokens = layout.reordered(batch.source_order)
+        layout, tokens = layout.reorder(batch.source_order)
         states = states.index_select(0, tokens)
     return Memory(states, AttentionContext(batch.layout, cross=layout, scale=scale))
 

@@ -114,7 +114,7 @@ def _by_length(
         return kernel(q, kv, context, dropout=dropout)
     if lengths[0] > limit:
         return _by_length(q, kv, context, longer, dropout)
-    short, long = context.split(context.queries.up_to(int(limit)))
+    short, long = context.split(context.queries.count_up_to(int(limit)))
     some = short.queries.total, short.keys.total
     (q, long_q), (kv, long_kv) = (
         x.split([count, x.shape[0] - count]) for x, count in zip((q, kv), some, strict=True)

@@ -97,15 +97,16 @@ class AttentionContext:
     @cached_property
     def buckets(self) -> tuple[tuple[Bucket, Bucket], ...]:
         """Buckets of queries of near-equal length, each with that of its keys."""
-        queries = self.queries.buckets
-        keys = queries if self.cross is None else self.cross.cut(self.queries.cuts)
-        return tuple(zip(queries, keys, strict=True))
+        queries, cross = self.queries, self.cross
+        keys = queries.buckets if cross is None else cross.split_buckets(queries.bucket_boundaries)
+        return tuple(zip(queries.buckets, keys, strict=True))
 
     @cached_property
     def alone(self) -> tuple[tuple[Bucket, Bucket], ...]:
         """Each sequence of queries, with its keys."""
-        places = range(self.queries.sequences + 1)
-        return tuple(zip(self.queries.cut(places), self.keys.cut(places), strict=True))
+        boundaries = range(self.queries.sequences + 1)
+        queries, keys = (layout.split_buckets(boundaries) for layout in (self.queries, self.keys))
+        return tuple(zip(queries, keys, strict=True))
 
     def split(self, count: int) -> tuple[AttentionContext, AttentionContext]:
         """The first `count` sequences, and the others; the same objects whenever it is asked."""

@@ -38,7 +38,8 @@ class Convolution(nn.Module):
         done = []
         for bucket, part in zip(buckets, x[: layout.total].split(sizes), strict=True):
             row = rectangle(part, bucket)
-            if bucket.rows is None and bucket.padding is not None:  # padding is no zeros there
+            # The padding of a `Padded` layout is not zero.
+            if bucket.scatter_indices is None and bucket.padding is not None:
                 row = row.masked_fill(bucket.padding[:, 0, 0, :, None], 0.0)
             read = self.conv(row.transpose(1, 2)).transpose(1, 2)
             done.append(picked(read.flatten(0, 1), bucket))

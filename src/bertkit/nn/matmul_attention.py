@@ -127,7 +127,7 @@ def _in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
         (x,), (k, v) = by(q[:, None], queries), by(kv, keys)
         padding = context.padding(keys)
         bias = None if context.bias is None else context.bias(q, kv, queries, keys)
-        whole = queries.rows is None
+        whole = queries.scatter_indices is None
         there = mixed[queries.start : queries.start + queries.tokens]
         out = torch.empty_like(x)
         if whole:

@@ -27,14 +27,14 @@ def in_tiles(x: Tensor) -> Tensor:
 
 def rectangle(x: Tensor, bucket: Bucket) -> Tensor:
     """A bucket's rows (tokens, …) -> (sequences, length, …), with zeros behind each sequence."""
-    if bucket.rows is not None:
+    if bucket.scatter_indices is not None:
         x = _Spread.apply(x, bucket)  # type: ignore[no-untyped-call]
     return x.view(bucket.sequences, bucket.length, *x.shape[1:])
 
 
 def picked(x: Tensor, bucket: Bucket) -> Tensor:
     """The tokens of a flattened rectangle."""
-    if bucket.rows is None:
+    if bucket.scatter_indices is None:
         return x
     picked: Tensor = _Pick.apply(x, bucket)  # type: ignore[no-untyped-call]
     return picked
@@ -47,8 +47,8 @@ def by_head(x: Tensor, bucket: Bucket, *, zeros: bool = False) -> Tensor:
     and a scatter, and weights there are 0; a gradient has `zeros`.
     """
     x = x[bucket.start : bucket.start + bucket.tokens]
-    if bucket.filled is not None:
-        x = spread(x, bucket) if zeros else x.index_select(0, bucket.filled)
+    if bucket.gather_indices is not None:
+        x = spread(x, bucket) if zeros else x.index_select(0, bucket.gather_indices)
     x = x.unflatten(0, (bucket.sequences, bucket.length))
     return x.permute(2, 0, 3, 1, 4).contiguous()
 
@@ -57,17 +57,17 @@ def put(into: Tensor, x: Tensor, bucket: Bucket) -> None:
     """The inverse of `by_head`, into its place."""
     part = into[bucket.start : bucket.start + bucket.tokens]
     x = x.permute(1, 3, 0, 2, 4)
-    if bucket.rows is None:
+    if bucket.scatter_indices is None:
         part.unflatten(0, (bucket.sequences, bucket.length)).copy_(x)
     else:
-        torch.index_select(x.flatten(0, 1), 0, bucket.rows, out=part)
+        torch.index_select(x.flatten(0, 1), 0, bucket.scatter_indices, out=part)
 
 
 def spread(x: Tensor, bucket: Bucket) -> Tensor:
     """Rows to their places in the rectangle, among zeros."""
-    assert bucket.rows is not None
+    assert bucket.scatter_indices is not None
     places = bucket.sequences * bucket.length
-    return x.new_zeros(places, *x.shape[1:]).index_copy_(0, bucket.rows, x)
+    return x.new_zeros(places, *x.shape[1:]).index_copy_(0, bucket.scatter_indices, x)
 
 
 class _Spread(torch.autograd.Function):
@@ -80,7 +80,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return grad.index_select(0, ctx.bucket.rows), None
+        return grad.index_select(0, ctx.bucket.scatter_indices), None
 
 
 class _Pick(torch.autograd.Function):
@@ -88,9 +88,9 @@ class _Pick(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
-        assert bucket.rows is not None
+        assert bucket.scatter_indices is not None
         ctx.bucket = bucket
-        return x.index_select(0, bucket.rows)
+        return x.index_select(0, bucket.scatter_indices)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]

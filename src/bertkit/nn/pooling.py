@@ -23,7 +23,7 @@ def first(states: Tensor, batch: Batch) -> Tensor:
 
 def mean(states: Tensor, batch: Batch) -> Tensor:
     """The mean state of each sequence, its special tokens included, in fp32."""
-    return batch.layout.sums(states) / batch.layout.counts[:, None]
+    return batch.layout.segment_sum(states) / batch.layout.counts[:, None]
 
 
 def last(states: Tensor, batch: Batch) -> Tensor:
@@ -33,7 +33,7 @@ def last(states: Tensor, batch: Batch) -> Tensor:
 
 def largest(states: Tensor, batch: Batch) -> Tensor:
     """The largest of each number over the tokens of a sequence, in fp32."""
-    return batch.layout.maxima(states)
+    return batch.layout.segment_max(states)
 
 
 POOLINGS: Mapping[str, Callable[[Tensor, Batch], Tensor]] = {

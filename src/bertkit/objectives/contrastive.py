@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from bertkit.batch import Batch, Packed, cut_by_tokens
+from bertkit.batch import Batch, Packed, split_by_tokens
 from bertkit.models.heads import VectorClassifier
 from bertkit.models.model import Model
 
@@ -74,7 +74,7 @@ def of_step(ask: Callable[[Model, Batch], Tensor], model: Model, batch: Batch) -
 def _parts(batch: Batch) -> list[Batch]:
     """The batch's sequences in parts of at most the budget."""
     layout, parts = batch.layout, []
-    for part in cut_by_tokens(layout.lengths, MAX_BATCH_TOKENS):
+    for part in split_by_tokens(layout.lengths, MAX_BATCH_TOKENS):
         start, end = (int(layout.cu_seqlens[i]) for i in (part.start, part.stop))
         own = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
         parts.append(Batch(batch.ids[start:end], batch.types[start:end], own))

@@ -17,13 +17,13 @@ def find(name: str) -> type[Task[Any, Any]]:
 
     Raises: ConfigError for a name that leads to no task.
     """
-    place = TASKS.places.get(name, name)
-    if ":" not in place:
+    path = TASKS.paths.get(name, name)
+    if ":" not in path:
         raise ConfigError(
             f"no task is named {name!r}; {did_you_mean(name, TASKS)} (your own: module:Class)"
         )
     try:
-        task = import_object(place)
+        task = import_object(path)
     except Exception as error:  # whatever the code of others raises
         if name in TASKS:
             raise
@@ -34,7 +34,7 @@ def find(name: str) -> type[Task[Any, Any]]:
     if not (isinstance(task, type) and issubclass(task, Task)):
         raise ConfigError(f"task {name}: is not a subclass of bertkit.tasks.task.Task")
     if name in TASKS and task.name != name:
-        raise ConfigError(f"task {name}: {place} has name = {task.name!r}; set it to {name!r}")
+        raise ConfigError(f"task {name}: {path} has name = {task.name!r}; set it to {name!r}")
     return task
 
 

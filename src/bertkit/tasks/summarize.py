@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bertkit import metrics
-from bertkit.batch import Batch, cut_by_tokens
+from bertkit.batch import Batch, split_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.data.columns import check_columns, first_column, missing_columns
 from bertkit.data.row_errors import each_of
@@ -185,7 +185,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
             wanted = np.zeros(len(parts), dtype=np.float32)
             if labelled:
                 wanted[oracle(example.sentences, example.references, self.options.sentences)] = 1.0
-            for window in cut_by_tokens([len(part) for part in parts], length):
+            for window in split_by_tokens([len(part) for part in parts], length):
                 encoding, places = _join(parts[window], starts[window])
                 built.append(
                     Feature(encoding, number, places, wanted[window] if labelled else None)

@@ -398,8 +398,8 @@ def policy_of_files(task: Task[Any, Any]) -> Long:
 
 def full_name(task: type[Task[Any, Any]]) -> str:
     """Return the name of a task of bertkit or of an extension, else `module:Class`."""
-    place = f"{task.__module__}:{task.__qualname__}"
-    return task.name if is_builtin(task) or place in TASKS.places.values() else place
+    path = f"{task.__module__}:{task.__qualname__}"
+    return task.name if is_builtin(task) or path in TASKS.paths.values() else path
 
 
 def is_builtin(task: type[Task[Any, Any]]) -> bool:

@@ -48,7 +48,7 @@ def prefetched(
         step = next(made, None)
         if step is None or not torch.cuda.is_available():
             return step
-        return [batch.each(Tensor.pin_memory) for batch in step]
+        return [batch.map_tensors(Tensor.pin_memory) for batch in step]
 
     def each() -> Iterator[Step]:
         coming = pool.submit(take)
@@ -78,7 +78,7 @@ class _Steps(Dataset[Any]):
 
     def __getitem__(self, step: int) -> Any:
         try:
-            return [batch.each(Tensor.numpy) for batch in self._batches(step)]
+            return [batch.map_tensors(Tensor.numpy) for batch in self._batches(step)]
         except BertkitError as error:
             return error  # raised, it would come with a traceback in its words
 
@@ -103,7 +103,7 @@ def _arrived(steps: Any) -> Generator[Step]:
         for step in steps:
             if isinstance(step, BertkitError):
                 raise step
-            yield [batch.each(torch.from_numpy) for batch in step]
+            yield [batch.map_tensors(torch.from_numpy) for batch in step]
     finally:
         steps._shutdown_workers()  # else when nothing refers to it, as an error's traceback does
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bertkit.batch import cut_by_tokens
+from bertkit.batch import split_by_tokens
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks.capabilities import NeedsReference
@@ -39,7 +39,7 @@ def dev_loss(
     units = sorted(filter(None, units), key=lambda unit: sum(f.tokens for f in unit))
     parts = [slice(i, i + EXAMPLES_PER_BATCH) for i in range(0, len(units), EXAMPLES_PER_BATCH)]
     if task.batching != "step":
-        parts = cut_by_tokens([sum(f.tokens for f in unit) for unit in units], max_batch_tokens)
+        parts = split_by_tokens([sum(f.tokens for f in unit) for unit in units], max_batch_tokens)
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()

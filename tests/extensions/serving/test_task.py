@@ -54,7 +54,7 @@ class Count(nn.Module):
         self.out = nn.Linear(hidden, 1)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        out: Tensor = self.out(batch.layout.sums(states) / batch.layout.counts[:, None])
+        out: Tensor = self.out(batch.layout.segment_sum(states) / batch.layout.counts[:, None])
         return out
 
 

@@ -288,7 +288,7 @@ class RecurrentDecoder(Encoder):
         and weights of all, and the cells behind the last of each sequence."""
         ended, parts, places, done = [], [], [], 0
         for step in range(layout.longest):
-            over = layout.up_to(step) - done  # the shortest come first, and leave first
+            over = layout.count_up_to(step) - done  # the shortest come first, and leave first
             if over:
                 ended.append([part[:, :over] for part in cells])
                 cells = cells[0][:, over:], cells[1][:, over:]
