@@ -152,7 +152,7 @@ def test_unused_heads_are_reported_and_new_ones_fresh(folder: Path) -> None:
     assert opened.model.heads["classify"].labels == 3
     assert set(opened.report.fresh) == {"heads.classify.out.weight", "heads.classify.out.bias"}
     assert "cls.predictions.bias" in opened.report.unused
-    with pytest.raises(CheckpointError, match=r"no head is named 'clasify'; did you mean"):
+    with pytest.raises(CheckpointError, match=r"unknown head 'clasify'; did you mean"):
         load(folder, heads=("clasify",))
 
 

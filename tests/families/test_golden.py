@@ -22,7 +22,7 @@ import bertkit
 from bertkit.batch import Batch, Packed
 from bertkit.checkpoint.directory import save
 from bertkit.families import Family
-from bertkit.models.model import LABELLED, Model, build
+from bertkit.models.model import LABELED, Model, build
 
 GOLDEN = Path(__file__).parent / "golden"
 LABELS = ("O", "B-X", "I-X")
@@ -43,7 +43,7 @@ def model_of(family: Family, heads: frozenset[str]) -> Model:
     settings = {"hidden": 16, "layers": 2, "heads": 2, "max_positions": 24}
     settings["pad_id"] = family.fixed.get("pad_id", 0)
     config = tiny_config(12, family=family, **settings | SHAPE.get(family.name, {}))
-    model = build(config, sorted(heads), labels=LABELS if heads & {*LABELLED} else ())
+    model = build(config, sorted(heads), labels=LABELS if heads & {*LABELED} else ())
     with torch.no_grad():
         for name, weight in model.named_parameters():
             places = torch.arange(weight.numel(), dtype=torch.float64)
@@ -77,7 +77,7 @@ def witnessed(family: Family, folder: Path) -> dict[str, Any]:
     for heads in sorted(family.architectures, key=sorted):
         place = folder / "+".join(sorted(heads))
         model = model_of(family, heads)
-        labels = LABELS if heads & {*LABELLED} else ()
+        labels = LABELS if heads & {*LABELED} else ()
         save(place, model, tokenizer, family, labels=labels)
         tensors = {name: [*t.shape] for name, t in load_file(place / "model.safetensors").items()}
         if not heads:

@@ -8,7 +8,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
 from bertkit.models.heads import Pooler
 from bertkit.models.model import HEADS, build, empty
-from bertkit.models.transformer import rounded
+from bertkit.models.transformer import pad_rows
 
 CONFIG = tiny_config(3000, hidden=64, layers=2, heads=4, intermediate=128, length=512)
 
@@ -42,7 +42,7 @@ def test_every_head_answers(head: str) -> None:
 def test_an_unknown_head_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'nsp'"):
         build(CONFIG, ("nspp",))
-    with pytest.raises(ConfigError, match="classify needs the names of its labels"):
+    with pytest.raises(ConfigError, match="classify requires label names"):
         build(CONFIG, ("classify",))
 
 
@@ -65,7 +65,7 @@ def test_rows_behind_the_tokens_change_nothing() -> None:
     model = build(CONFIG, ()).eval()
     sizes = [30, 31, 32, 40]
     layout = Packed.of(sizes)
-    assert rounded(layout.total) == 136 > layout.total == 133
+    assert pad_rows(layout.total) == 136 > layout.total == 133
     ids = torch.randint(0, 3000, (layout.total,))
     with torch.no_grad():
         together = model.encoder(Batch(ids, torch.zeros_like(ids), layout))
@@ -76,14 +76,14 @@ def test_rows_behind_the_tokens_change_nothing() -> None:
 
 
 def test_few_numbers_of_rows_come_up() -> None:
-    found = {rounded(tokens) for tokens in range(1024, 2048)}
+    found = {pad_rows(tokens) for tokens in range(1024, 2048)}
     assert len(found) == 33
-    assert all(tokens <= rounded(tokens) <= tokens * 33 / 32 for tokens in range(1, 3000))
+    assert all(tokens <= pad_rows(tokens) <= tokens * 33 / 32 for tokens in range(1, 3000))
 
 
 @pytest.mark.bf16
 def test_while_bf16_weights_learn_rows_are_a_multiple_of_32() -> None:
-    assert [rounded(tokens, at_a_time=32) for tokens in (1, 32, 33, 400, 2050)] == [
+    assert [pad_rows(tokens, multiple_of=32) for tokens in (1, 32, 33, 400, 2050)] == [
         *(32, 32, 64, 416, 2112)
     ]
     model, ids = build(CONFIG, ()).bfloat16().eval(), torch.randint(0, 3000, (100,))

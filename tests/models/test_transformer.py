@@ -213,9 +213,9 @@ def test_a_causal_encoder_is_a_language_model(texts: tuple[list[Tensor], list[Te
     assert not torch.allclose(seeing(packed([long]))[:7], whole[:7], atol=1e-3)
 
 
-def test_disentangled_positions_are_for_encoders() -> None:
+def test_transformer_rejects_disentangled_positions_with_causal_attention() -> None:
     positions = {"kind": "disentangled", "side_buckets": 8}
     assert Transformer(settings(positions=positions)).distances is not None
     for more in ({"attention.causal": True}, {"attention.kv_heads": 2}):
-        with pytest.raises(ConfigError, match="positions: disentangled ones are for encoders"):
+        with pytest.raises(ConfigError, match="disentangled positions cannot be combined"):
             Transformer(settings(positions=positions, **more))

@@ -114,7 +114,7 @@ def test_long_text_is_rejected_or_truncated(model: Path) -> None:
 def test_lstm_is_rejected(tmp_path: Path, english: list[str]) -> None:
     tokenizer = train(english[:5], kind="bpe", size=300)
     folder = tiny_folder(tmp_path / "lstm", tokenizer, "lm", family=LSTM_LM)
-    with pytest.raises(ConfigError, match="RecurrentEncoder has no layers"):
+    with pytest.raises(ConfigError, match="RecurrentEncoder is not a Transformer"):
         bertkit.pipeline("token-embeddings", folder)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
 from bertkit.families import FAMILIES, OTHERS, Family, family_of
 from bertkit.models.config import EncoderConfig
-from bertkit.models.model import HEADS, OURS, Model
+from bertkit.models.model import BERTKIT_HEADS, HEADS, Model
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -110,7 +110,7 @@ def config_of(
 ) -> dict[str, Any]:
     """The file of a model that is saved. Raises: CheckpointError for what no folder can hold."""
     heads, decoder = tuple(model.heads), model.decoder
-    known = frozenset(head for head in heads if head in HEADS and head not in OURS)
+    known = frozenset(head for head in heads if head in HEADS and head not in BERTKIT_HEADS)
     if known not in family.architectures:
         raise CheckpointError(
             f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "

@@ -43,7 +43,7 @@ from bertkit.errors import CheckpointError, did_you_mean
 from bertkit.families import Family
 from bertkit.models.config import EncoderConfig
 from bertkit.models.encoder import Encoder
-from bertkit.models.model import HEADS, LABELLED, OURS, HeadMaker, Model, empty
+from bertkit.models.model import BERTKIT_HEADS, HEADS, LABELED, HeadMaker, Model, empty
 from bertkit.nn.pooling import Pool, Pooling
 from bertkit.registry import Registry
 from bertkit.storage import write_json, writing
@@ -252,7 +252,7 @@ def load(
     if outputs == saved_labels:
         _check_labels(outputs, kept, family, weights, path)
     else:
-        kept = [head for head in kept if head in HEADS and head not in LABELLED]
+        kept = [head for head in kept if head in HEADS and head not in LABELED]
     model = empty(
         config, wanted, labels=outputs, decoder=decoder, pooling=pooling, build=stored.build
     )
@@ -348,14 +348,14 @@ def _check_heads(
     """Raise CheckpointError if the family has no such head, or a head needs labels."""
     for head in () if isinstance(heads, Mapping) else heads:
         if head not in HEADS:
-            raise CheckpointError(f"heads: no head is named {head!r}; {did_you_mean(head, HEADS)}")
-        if head not in (*family.heads, *OURS):
+            raise CheckpointError(f"heads: unknown head {head!r}; {did_you_mean(head, HEADS)}")
+        if head not in (*family.heads, *BERTKIT_HEADS):
             known = ", ".join(family.heads)
             raise CheckpointError(
                 f"{folder}: a {family.name} model has no {head} head here; it has {known}"
             )
     for head in heads:
-        if head in LABELLED and not labels:
+        if head in LABELED and not labels:
             raise CheckpointError(f"{folder}: has no {head} head; pass labels for a new one")
 
 
@@ -501,7 +501,7 @@ def _check_labels(
     path: Path,
 ) -> None:
     """Raises: CheckpointError when a head has another number of outputs than there are labels."""
-    for head in (head for head in heads if head in LABELLED):
+    for head in (head for head in heads if head in LABELED):
         own = {"out.weight": f"heads.{head}.out.weight"}
         outputs = len(weights.get(str(family.heads.get(head, own)["out.weight"]), ()))
         if outputs != len(labels):

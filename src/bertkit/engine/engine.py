@@ -111,7 +111,7 @@ class Engine:
         """`read` of each sequence, in the order given. Shapes: S sequences -> (S, …)."""
         rows = np.empty((0, 0), np.float32)
         for places, batch in self.batches(sequences):
-            part = read(self.model.encoded(batch), batch).float().cpu().numpy()
+            part = read(self.model.encoder_states(batch), batch).float().cpu().numpy()
             if not len(rows):
                 rows = np.empty((len(sequences), *part.shape[1:]), np.float32)
             rows[places] = part

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: attention, then feed-forward, each added and normalized."""
+"""Transformer layer: attention and feed-forward sublayers with residual connections and norms."""
 
 from __future__ import annotations
 
@@ -16,18 +16,28 @@ from bertkit.nn.norm import LayerNorm, RMSNorm
 
 @dataclass(frozen=True)
 class Memory:
-    """The states of an encoder, which a decoder attends to. Shapes: states (Nk, D), or None where
-    a cache has their keys and values."""
+    """Encoder states that a decoder layer attends to.
+
+    Shapes:
+        states: (Nk, D), or None if a cache contains their keys and values.
+    """
 
     states: Tensor | None
     context: AttentionContext
 
 
 class Block(nn.Module):
-    """A post-norm layer: norm(x + sublayer(x)), twice. Vaswani et al. 2017, figure 1.
+    """Transformer layer of an encoder or decoder.
 
-    A pre-norm layer is x + sublayer(norm(x)), twice: Xiong et al. 2020, figure 1b. Between the
-    two, a decoder's layer has a third sublayer, attention to the states of its encoder.
+    The sublayers are self-attention, cross-attention (with `attention.cross`) and feed-forward.
+    Each computes norm(x + sublayer(x)) in a post-norm layer, x + sublayer(norm(x)) in a pre-norm
+    layer.
+
+    Args:
+        config: Settings of the encoder or decoder.
+        first: True in the first layer, which has no attention norm if `norm.first` is false.
+
+    Source: Vaswani et al. 2017, figure 1 (post-norm); Xiong et al. 2020, figure 1b (pre-norm).
     """
 
     def __init__(self, config: TransformerConfig, *, first: bool) -> None:
@@ -42,8 +52,8 @@ class Block(nn.Module):
             kv_heads=attention.kv_heads,
             width=attention.width,
         )
-        skipped = first and not norm.first
-        self.attention_norm = nn.Identity() if skipped else norm_of(norm, config.hidden)
+        has_norm = norm.first or not first
+        self.attention_norm = norm_of(norm, config.hidden) if has_norm else nn.Identity()
         self.cross = None
         if attention.cross:
             self.cross = CrossAttention(
@@ -75,34 +85,57 @@ class Block(nn.Module):
         trace: Trace | None = None,
         memory: Memory | None = None,
     ) -> Tensor:
-        mixed = self.attention(self.attention_norm(x) if self.pre else x, context, trace)
+        """Compute the layer's output states. Shapes: (R, D) -> (R, D)."""
+        attended = self.attention(self.attention_norm(x) if self.pre else x, context, trace)
         if self.cross is None:
-            return self.after(x, mixed)
-        x = self.joined(x, mixed)
-        recalled = self._recall(self.cross_norm(x) if self.pre else x, memory, trace)
-        x = x + self.attention_output_dropout(recalled)
-        return self.fed(x if self.pre else self.cross_norm(x))
+            return self.after(x, attended)
+        x = self.add_attention(x, attended)
+        attended = self._cross_attention(self.cross_norm(x) if self.pre else x, memory, trace)
+        x = x + self.attention_output_dropout(attended)
+        return self.add_feedforward(x if self.pre else self.cross_norm(x))
 
-    def after(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """What follows attention, where no other attention does: of tensors alone, so that it can
-        be compiled. Shapes: (R, D) all."""
-        return self.fed(self.joined(x, mixed))
+    def after(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Compute the layer after self-attention, if it has no cross-attention.
 
-    def joined(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """States with what attention mixed."""
-        x = x + self.attention_output_dropout(mixed)
+        All arguments are tensors, so that `torch.compile` can compile it.
+
+        Args:
+            x: Input of the layer.
+            attended: Output of self-attention.
+
+        Returns:
+            Output of the layer.
+
+        Shapes:
+            x, attended: (R, D); returns (R, D).
+        """
+        return self.add_feedforward(self.add_attention(x, attended))
+
+    def add_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Add the output of self-attention to its input. Shapes: (R, D), (R, D) -> (R, D)."""
+        x = x + self.attention_output_dropout(attended)
         normed: Tensor = x if self.pre else self.attention_norm(x)
         return normed
 
-    def fed(self, x: Tensor) -> Tensor:
-        """States with what the feed-forward network makes of them."""
+    def add_feedforward(self, x: Tensor) -> Tensor:
+        """Compute the feed-forward sublayer with its residual. Shapes: (R, D) -> (R, D)."""
         x = x + self.dropout(self.feedforward(self.feedforward_norm(x) if self.pre else x))
         normed: Tensor = x if self.pre else self.feedforward_norm(x)
         return normed
 
     def steps(self, x: Tensor, heads: Tensor) -> dict[str, Tensor]:
-        """What an encoder's layer makes of its states, by name and in order; the last one is its
-        output. Shapes: x (N, D), its heads (N, H, K) of a trace."""
+        """Compute the intermediate states of an encoder layer.
+
+        Args:
+            x: Input of the layer.
+            heads: Output of each attention head, from a `Trace`.
+
+        Returns:
+            States by name, in order of computation. The last state is the output of the layer.
+
+        Shapes:
+            x: (N, D); heads: (N, H, K).
+        """
         steps = {"state": x}
         if self.pre:
             steps["norm"] = self.attention_norm(x)
@@ -120,18 +153,18 @@ class Block(nn.Module):
             steps["second norm"] = self.feedforward_norm(steps["second sum"])
         return steps
 
-    def _recall(self, x: Tensor, memory: Memory | None, trace: Trace | None) -> Tensor:
+    def _cross_attention(self, x: Tensor, memory: Memory | None, trace: Trace | None) -> Tensor:
         assert self.cross is not None
         assert memory is not None
-        own = Trace() if trace is not None and trace.weights else None
-        mixed: Tensor = self.cross(x, memory.states, memory.context, own)
-        if trace is not None and own is not None:
-            trace.cross += own.attention
-        return mixed
+        cross_trace = Trace() if trace is not None and trace.weights else None
+        attended: Tensor = self.cross(x, memory.states, memory.context, cross_trace)
+        if trace is not None and cross_trace is not None:
+            trace.cross += cross_trace.attention
+        return attended
 
 
 def norm_of(norm: NormSettings, width: int) -> nn.Module:
-    """A norm of this width, of the kind that the settings name."""
+    """Build a LayerNorm or RMSNorm of the given size."""
     if norm.kind == "rms":
         return RMSNorm(width, norm.eps)
     return LayerNorm(width, norm.eps, bias=norm.bias)

@@ -23,7 +23,7 @@ from bertkit.batch import Batch, Packed
 from bertkit.models.config import DisentangledPositions, TransformerConfig
 from bertkit.models.heads import CausalClassifier, Classifier, LanguageModelHead, Pooler, Tagger
 from bertkit.models.model import Model
-from bertkit.models.transformer import Transformer, narrowest
+from bertkit.models.transformer import Transformer, min_window
 from bertkit.nn.attention import CrossAttention
 from bertkit.nn.pooling import Pool
 
@@ -143,7 +143,7 @@ def _row(head: nn.Module) -> str:
 
 def _pairs(config: TransformerConfig, layout: Packed, window: int | None = None) -> int:
     """H · K for each pair of tokens of which one sees the other, over all layers."""
-    windows = [narrowest(own, window) for own in config.windows]
+    windows = [min_window(own, window) for own in config.windows]
     reaches = [layout.longest if w is None else 2 * w + 1 for w in windows]
     pairs = sum(length * min(length, reach) for reach in reaches for length in layout.lengths)
     width: int = config.heads * config.head_width

@@ -1,4 +1,4 @@
-"""A model is an encoder, perhaps a decoder, and named heads."""
+"""Models: an encoder, optionally a decoder, and named heads."""
 
 from __future__ import annotations
 
@@ -33,30 +33,43 @@ HEADS = (
     *("mlm", "lm", "nsp", "sop", "rtd", "pooler"),
     *("classify", "choose", "answer", "tag", "crf", "vector"),
 )
-"""The heads bertkit knows by name: masked words, the next word, next sentence, sentence order,
-replaced tokens, a pooled [CLS]; labels (or one number) of a text or pair, a score of a choice, the
-span of an answer, labels of words, and those with a CRF over them; labels by a text's vector."""
+"""Names of the built-in heads.
 
-LABELLED = ("classify", "tag", "crf", "vector")
-"""Those whose outputs have names."""
+Pretraining: masked LM (`mlm`), causal LM (`lm`), next sentence prediction (`nsp`), sentence order
+prediction (`sop`), replaced token detection (`rtd`), and the pooled [CLS] state (`pooler`).
 
-OURS = ("vector",)
-"""Those that no family has, and whose weights keep our names in any folder."""
+Fine-tuning: classification or regression (`classify`), multiple choice (`choose`), extractive
+question answering (`answer`), token classification (`tag`), token classification with a CRF
+(`crf`), and classification of sentence embeddings (`vector`).
+"""
 
-OF_SEQUENCES = ("classify", "choose")
-"""Those that give a sequence's label or score: of a causal model from its last token."""
+LABELED = ("classify", "tag", "crf", "vector")
+"""Heads whose outputs have label names."""
+
+BERTKIT_HEADS = ("vector",)
+"""Heads that no model family defines. Checkpoints store their weights under bertkit's names."""
+
+SEQUENCE_HEADS = ("classify", "choose")
+"""Heads with an output per sequence. In causal models, it is computed from the last token."""
 
 T = TypeVar("T")
 
 
 HeadMaker = Callable[[Any], nn.Module]
-"""What builds a head that is not among `HEADS`."""
+"""Function that builds a custom head for the given encoder or decoder."""
 
 
 class Model(nn.Module):
-    """An encoder and the heads that read it: {mlm, nsp} to pretrain, {classify} to fine-tune.
+    """An encoder with named heads, such as {mlm, nsp} in pretraining, {classify} in fine-tuning.
 
-    With a decoder, heads read the decoder's states. Raises: ConfigError when the two do not fit.
+    Args:
+        encoder: The encoder.
+        heads: Heads by name. Their input is the states of the decoder, if there is one, else of
+            the encoder.
+        decoder: The decoder of an encoder-decoder model.
+
+    Raises:
+        ConfigError: If the decoder does not fit the encoder.
     """
 
     def __init__(
@@ -72,10 +85,11 @@ class Model(nn.Module):
         self.decoder = decoder
         self.heads = nn.ModuleDict(dict(heads))
         self.faster_layers: Callable[[Batch], Tensor | None] | None = None
-        """What computes the encoder's states in its place, of batches with which it is faster."""
+        """Faster implementation of the encoder, which returns None for batches to skip."""
 
     @property
     def config(self) -> EncoderConfig:
+        """Settings of the encoder."""
         return self.encoder.config
 
     @property
@@ -83,28 +97,40 @@ class Model(nn.Module):
         """The encoder, if it is a Transformer.
 
         Raises:
-            ConfigError: If the encoder has no layers and heads of attention.
+            ConfigError: If the encoder is not a Transformer.
         """
         if not isinstance(self.encoder, Transformer):
             name = type(self.encoder).__name__
-            raise ConfigError(f"{name} has no layers and heads of attention; use a Transformer")
+            raise ConfigError(f"{name} is not a Transformer; use a model with attention layers")
         return self.encoder
 
     @property
     def causal(self) -> bool:
-        """Whether the model has no decoder and each state depends on earlier tokens only (GPT)."""
+        """Whether the model is decoder-only: each state depends only on previous tokens (GPT)."""
         return self.decoder is None and self.config.is_causal
 
     def states(self, batch: Batch) -> Tensor:
-        """What heads read: the last states of the decoder, or of an encoder alone."""
+        """Compute the last hidden states of the decoder, if there is one, else of the encoder.
+
+        They are the input of the heads.
+
+        Args:
+            batch: The batch. If the model has a decoder, `batch.source` is the encoder's input.
+
+        Returns:
+            Hidden states.
+
+        Shapes:
+            returns (N, D).
+        """
         if self.decoder is None:
-            return self.encoded(batch)
+            return self.encoder_states(batch)
         assert batch.source is not None
         states: Tensor = self.decoder(batch, memory=self.encoder.memory(batch.source))
         return states
 
-    def encoded(self, batch: Batch) -> Tensor:
-        """The encoder's last states. Shapes: (N, D)."""
+    def encoder_states(self, batch: Batch) -> Tensor:
+        """Compute the last hidden states of the encoder. Shapes: (N, D)."""
         states = None if self.faster_layers is None else self.faster_layers(batch)
         return self.encoder(batch) if states is None else states
 
@@ -114,9 +140,18 @@ class Model(nn.Module):
     def forward(self, batch: Batch, compute: Callable[[Model, Batch], T]) -> T: ...
 
     def forward(self, batch: Batch, compute: Callable[[Model, Batch], Any] | None = None) -> Any:
-        """What `compute` makes of the batch; by default the output of each head.
+        """Compute the output of each head.
 
-        Training goes through here with its objective, so that a module may be put around a model.
+        Args:
+            batch: The batch.
+            compute: Function to call instead, with the model and the batch. Training passes its
+                objective, so that wrappers of the module (such as DDP) work.
+
+        Returns:
+            The output of each head by name, or the result of `compute`.
+
+        Raises:
+            ConfigError: If `batch` is not a `Batch`.
         """
         if compute is not None:
             return compute(self, batch)
@@ -129,7 +164,7 @@ class Model(nn.Module):
         return {name: head(states, batch) for name, head in self.heads.items()}
 
     def with_heads(self, heads: Mapping[str, nn.Module]) -> Model:
-        """The same stacks and heads, and these: what an objective adds to learn by."""
+        """Return a model with the same weights and additional heads, which replace equal names."""
         return Model(self.encoder, {**dict(self.heads.items()), **heads}, self.decoder)
 
 
@@ -140,15 +175,22 @@ def build(
     labels: Sequence[str] = (),
     decoder: EncoderConfig | None = None,
 ) -> Model:
-    """Return a model with new weights, drawn from torch's generator.
+    """Build a model with randomly initialized weights, sampled with torch's default generator.
 
     Args:
         config: Settings of the encoder.
         heads: Names of heads of `HEADS`, or the functions that build heads, by name.
-        labels: Names of the outputs of `classify`, `tag` and `crf`.
+        labels: Names of the outputs of `classify`, `tag`, `crf` and `vector`.
         decoder: Settings of the decoder.
+
+    Returns:
+        The model, on the CPU.
+
+    Raises:
+        ConfigError: If a head is unknown or not supported, labels are missing, or the decoder does
+            not fit the encoder.
     """
-    encoder, top = _stacks(config, decoder)
+    encoder, top = _encoder_and_decoder(config, decoder)
     model = Model(encoder, _heads(heads, top or encoder, labels), top)
     initialize(model)
     std = (top or encoder).config.embedding_std
@@ -166,27 +208,34 @@ def empty(
     pooling: Pooling | None = None,
     build: Callable[[Any], Encoder] | None = None,
 ) -> Model:
-    """Return a model without storage for its weights, to be filled from a checkpoint.
+    """Build a model on the meta device, whose weights are then loaded from a checkpoint.
 
     Args:
         config: Settings of the encoder.
-        heads: As in `build`.
-        labels: As in `build`.
+        heads: Names of heads of `HEADS`, or the functions that build heads, by name.
+        labels: Names of the outputs of `classify`, `tag`, `crf` and `vector`.
         decoder: Settings of the decoder.
-        pooling: Pooling of the model directory.
-        build: Function that returns the encoder. Default: the class of its configuration.
+        pooling: Pooling of the model directory, for the head `vector`.
+        build: Function that builds the encoder. Default: the class `config.encoder_class`.
+
+    Returns:
+        The model, without storage for its weights.
+
+    Raises:
+        ConfigError: If a head is unknown or not supported, labels are missing, or the decoder does
+            not fit the encoder.
     """
     with torch.device("meta"):
-        encoder, top = _stacks(config, decoder, build)
+        encoder, top = _encoder_and_decoder(config, decoder, build)
         return Model(encoder, _heads(heads, top or encoder, labels, pooling), top)
 
 
-def _stacks(
+def _encoder_and_decoder(
     config: EncoderConfig,
     decoder: EncoderConfig | None,
     build: Callable[[Any], Encoder] | None = None,
 ) -> tuple[Encoder, Encoder | None]:
-    """Return an encoder and a decoder, which share a token embedding of the same shape.
+    """Build an encoder and a decoder. They share the token embedding if its shape is equal.
 
     Source: Vaswani et al. 2017, section 3.4.
     """
@@ -218,24 +267,27 @@ def head(
     labels: Sequence[str] = (),
     pooling: Pooling | None = None,
 ) -> nn.Module:
-    """Return a new head for the states of an encoder or decoder.
+    """Build a newly initialized head.
 
     Args:
-        name: One of `HEADS`.
-        encoder: The encoder, or the decoder of a model that has one.
-        labels: Names of the outputs of a head in `LABELLED`.
-        pooling: How the head `vector` pools states; by default their mean.
+        name: Name of a head of `HEADS`.
+        encoder: The encoder, or the decoder if the model has one.
+        labels: Names of the outputs of a head in `LABELED`.
+        pooling: Pooling of the head `vector`. Default: mean pooling.
+
+    Returns:
+        The head.
 
     Raises:
-        ConfigError: If the name is unknown, labels are missing, or the head needs a Transformer.
+        ConfigError: If the name is unknown, labels are missing, or the head requires a Transformer.
     """
-    if name in LABELLED and not labels:
-        raise ConfigError(f"heads: {name} needs the names of its labels")
+    if name in LABELED and not labels:
+        raise ConfigError(f"heads: {name} requires label names; set labels")
     if isinstance(encoder, FeatureEncoder):
         return encoder.build_head(name, labels)
     config, tokens = encoder.config, encoder.embedding.tokens
-    if name in OF_SEQUENCES and config.is_causal:
-        return CausalClassifier(config, len(labels) if name in LABELLED else 1)
+    if name in SEQUENCE_HEADS and config.is_causal:
+        return CausalClassifier(config, len(labels) if name in LABELED else 1)
     if name == "lm":
         return CausalLM(config, tokens)
     if name == "vector":
@@ -258,5 +310,5 @@ def head(
         "crf": lambda: CRFTagger(config, labels),
     }
     if name not in makers:
-        raise ConfigError(f"heads: no head is named {name!r}; {did_you_mean(name, HEADS)}")
+        raise ConfigError(f"heads: unknown head {name!r}; {did_you_mean(name, HEADS)}")
     return makers[name]()

@@ -1,4 +1,4 @@
-"""The Transformer: an embedding and a stack of blocks on packed tokens, encoder or decoder."""
+"""Transformer encoder or decoder on packed batches. Vaswani et al. 2017."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ from bertkit.nn.rotary_positions import Rotary
 
 
 class Transformer(Encoder):
-    """Tokens in, last states out. Shapes: a batch of N tokens -> (N, D).
+    """Embedding and Transformer layers. With `attention.cross`, the decoder of an encoder-decoder.
 
-    With `attention.cross` it is a decoder, which reads the states `memory` of the batch's source.
-    With a `step` of a cache its layers read what the cache holds of each row, and not that again.
-    A `trace` collects all layers' states, exact attention weights and each head's output.
+    Args:
+        config: Settings of the encoder or decoder.
+
+    Raises:
+        ConfigError: If disentangled positions are combined with causal or grouped-query attention.
+
+    Source: Vaswani et al. 2017.
     """
 
     config: TransformerConfig
@@ -55,8 +59,8 @@ class Transformer(Encoder):
         if isinstance(positions, DisentangledPositions):
             if config.attention.causal or config.kv_heads != config.heads:
                 raise ConfigError(
-                    "positions: disentangled ones are for encoders whose heads have keys of their "
-                    "own; leave out attention.causal and attention.kv_heads"
+                    "positions: disentangled positions cannot be combined with attention.causal or "
+                    "attention.kv_heads; remove these settings"
                 )
             farthest = positions.farthest or config.max_positions
             norm = norm_of(config.norm, config.hidden)
@@ -78,27 +82,41 @@ class Transformer(Encoder):
         memory: Tensor | None = None,
         step: LayerRecall | None = None,
     ) -> Tensor:
+        """Compute the hidden states of the last layer.
+
+        Args:
+            batch: Batch of N tokens.
+            trace: Collector of all layers' states, attention weights and head outputs.
+            memory: Encoder states of `batch.source`, if the model attends to them.
+            step: Key/value cache. The batch contains only the new tokens of each sequence.
+
+        Returns:
+            Hidden states of the tokens.
+
+        Shapes:
+            memory: (Nk, D); returns (N, D).
+        """
         x: Tensor = self.embedding(batch)
         tokens = x.shape[0]
         if x.device.type == "cpu" and isinstance(batch.layout, Packed):
-            learning = torch.is_grad_enabled() and x.dtype == torch.bfloat16
-            x = lengthened(x, rounded(tokens, at_a_time=BF16_TILE_ROWS if learning else 1))
+            is_training = torch.is_grad_enabled() and x.dtype == torch.bfloat16
+            x = lengthened(x, pad_rows(tokens, multiple_of=BF16_TILE_ROWS if is_training else 1))
         if trace is not None:
             trace.states.append(x[:tokens])
-        everywhere, nearby = self._contexts(batch, x)
+        global_context, local_context = self._contexts(batch, x)
         embedded = x
         scale = None if self.config.attention.scaled else 1.0
-        recalled = None if memory is None else _memory(batch, memory, scale)
+        source = None if memory is None else _memory(batch, memory, scale)
         if step is not None and self.relative is not None:
             step.bias(self.relative.of(*step.positions))
         windows = self.config.windows
-        for layer, place in enumerate(self.config.depths):
-            context = everywhere if windows[layer] is None else nearby
+        for layer, block in enumerate(self.config.depths):
+            context = global_context if windows[layer] is None else local_context
             if step is not None:
                 context = replace(context, recall=step.layer(layer))
-                source = AttentionContext(batch.layout, scale=scale, recall=step.source(layer))
-                recalled = None if source.recall is None else Memory(None, source)
-            x = self.blocks[place](x, context, trace, recalled)
+                cross = AttentionContext(batch.layout, scale=scale, recall=step.source(layer))
+                source = None if cross.recall is None else Memory(None, cross)
+            x = self.blocks[block](x, context, trace, source)
             if self.convolution is not None and layer == 0:
                 x = self.convolution(embedded, x, batch.layout)
             if self.norm is not None and layer == self.config.layers - 1:
@@ -108,49 +126,49 @@ class Transformer(Encoder):
         return x[:tokens]
 
     def _contexts(self, batch: Batch, x: Tensor) -> tuple[AttentionContext, AttentionContext]:
-        """Of layers whose tokens attend to the whole sequence, and of the others."""
+        """Return the contexts of layers with global attention and of layers with a local window."""
         config, layout = self.config, batch.layout
         bias = None if self.relative is None else self.relative()
         distances = None if self.distances is None else self.distances()
-        turned = config.positions if isinstance(config.positions, RotaryPositions) else None
+        positions = config.positions if isinstance(config.positions, RotaryPositions) else None
         scale = None if config.attention.scaled else 1.0
         if distances is not None and scale is None:
             scale = (SCORE_TERMS * config.head_width) ** -0.5
 
         def context(window: int | None, base: float | None = None) -> AttentionContext:
             rotary = None
-            if turned is not None:
+            if positions is not None:
                 rotary = Rotary.of(
                     layout,
-                    base or turned.base,
+                    base or positions.base,
                     rows=x.shape[0],
                     like=x,
                     width=config.head_width,
-                    factor=turned.factor,
+                    factor=positions.factor,
                 )
             return AttentionContext(
                 layout,
                 causal=config.attention.causal,
-                window=narrowest(window, batch.window),
+                window=min_window(window, batch.window),
                 scale=scale,
                 bias=bias,
                 rotary=rotary,
                 distances=distances,
             )
 
-        everywhere, window = context(None), config.attention.window
+        global_context, window = context(None), config.attention.window
         if window is None:
-            return everywhere, everywhere
-        return everywhere, context(window.tokens, window.base)
+            return global_context, global_context
+        return global_context, context(window.tokens, window.base)
 
 
-def narrowest(*windows: int | None) -> int | None:
-    """The narrowest of some windows, of which None is no limit."""
+def min_window(*windows: int | None) -> int | None:
+    """Return the smallest of several attention windows. None is global attention."""
     return min((window for window in windows if window is not None), default=None)
 
 
 def _memory(batch: Batch, states: Tensor, scale: float | None) -> Memory:
-    """The states of the batch's source, in the order of its targets."""
+    """Return the encoder states in the order of the decoder's sequences."""
     assert batch.source is not None
     layout = batch.source.layout
     if batch.source_order is not None:
@@ -159,12 +177,18 @@ def _memory(batch: Batch, states: Tensor, scale: float | None) -> Memory:
     return Memory(states, AttentionContext(batch.layout, cross=layout, scale=scale))
 
 
-def rounded(tokens: int, at_a_time: int = 1) -> int:
-    """The next number with at most six binary digits before its zeros, up to 1/32 more, that is a
-    multiple of `at_a_time`.
+def pad_rows(tokens: int, multiple_of: int = 1) -> int:
+    """Round a number of tokens up, by at most 1/32, to limit the number of matrix shapes.
 
-    oneDNN compiles code for each new shape of a matrix product, and batches of a hundred lengths
-    would make it spend a tenth of the time of small steps on that (notes/2026-11.md).
+    oneDNN compiles code for each new shape of a matrix multiplication. With a hundred different
+    lengths, this would take a tenth of the time of small steps (notes/2026-11.md).
+
+    Args:
+        tokens: Number of tokens.
+        multiple_of: Number that must divide the result, even if the result grows by more than 1/32.
+
+    Returns:
+        The next multiple of `multiple_of` with at most six significant binary digits.
     """
-    step = max(at_a_time, 1 << max(0, tokens.bit_length() - 6))
+    step = max(multiple_of, 1 << max(0, tokens.bit_length() - 6))
     return tokens + -tokens % step

@@ -110,7 +110,7 @@ class FillMask(ModelPipeline):
         def best(model: Model, batch: Batch) -> Tensor:
             """Ids and probabilities. Shapes: (P, 2, top)."""
             assert batch.token_indices is not None
-            states, parts = model.encoded(batch), []
+            states, parts = model.encoder_states(batch), []
             for indices in batch.token_indices.split(MASKS_AT_ONCE):
                 logits = model.heads["mlm"](states, replace(batch, token_indices=indices)).float()
                 # a padded vocabulary has more rows than tokens

@@ -1,4 +1,4 @@
-"""Layers of a model that are compiled, so that a GPU runs few large kernels in place of many."""
+"""Compilation of Transformer layers, so that a GPU runs few large kernels."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from bertkit.models.model import Model
 
 
 def compile_blocks(model: Model, *, backend: str = "inductor") -> None:
-    """Compile what is around attention in each layer, once for batches of all sizes.
+    """Compile each layer except the attention kernel, once for batches of all sizes.
 
-    Attention stays as it is: which kernel runs follows from the lengths of a batch, each of which
-    would be compiled anew. What is compiled is thus of tensors and the
-    angles of positions alone. Weights keep their names.
+    The attention kernel depends on the sequence lengths, so it would be recompiled for each batch.
+    The names of the weights do not change.
+
+    Args:
+        model: Model whose layers are replaced in place.
+        backend: Backend of `torch.compile`.
     """
     for block in model.modules():
         if isinstance(block, Block):
             for part, name in (
                 (block.attention, "project"),
-                *((block, name) for name in ("after", "joined", "fed")),
+                *((block, name) for name in ("after", "add_attention", "add_feedforward")),
             ):
-                made = torch.compile(getattr(part, name), dynamic=True, backend=backend)
-                setattr(part, name, made)
+                compiled = torch.compile(getattr(part, name), dynamic=True, backend=backend)
+                setattr(part, name, compiled)

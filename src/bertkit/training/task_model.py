@@ -16,7 +16,7 @@ from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.models import model as models
 from bertkit.models.encoder import FeatureEncoder
-from bertkit.models.model import OF_SEQUENCES, HeadMaker, Model
+from bertkit.models.model import SEQUENCE_HEADS, HeadMaker, Model
 from bertkit.models.surgery import with_vocabulary
 from bertkit.tasks.task import Task
 from bertkit.text.causal_format import DELIMITER, EXTRACT, START, framed
@@ -51,7 +51,7 @@ def opened(
     """
     if random_weights:
         model = _randomized(model if isinstance(model, Loaded) else load(model, heads=()))
-    learns = task.head in OF_SEQUENCES and lm_weight != 0
+    learns = task.head in SEQUENCE_HEADS and lm_weight != 0
     makers: dict[str, HeadMaker] = {task.head: task.build_head}
     if learns:
         makers["lm"] = lambda encoder: models.head("lm", encoder)
@@ -62,7 +62,7 @@ def opened(
     network = loaded.model
     if isinstance(network.encoder, FeatureEncoder) and task.head not in loaded.family.heads:
         raise ConfigError(f"{task.name} is not supported by frozen features; use classify or tag")
-    if not (network.causal and task.head in OF_SEQUENCES):
+    if not (network.causal and task.head in SEQUENCE_HEADS):
         if lm_weight:
             raise ConfigError(
                 f"lm_weight: next words are learned beside labels or choices, by a causal model "

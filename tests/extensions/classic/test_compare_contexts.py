@@ -122,7 +122,7 @@ def test_refusals_leave_nothing_behind(
     one.write_text("the class", encoding="utf-8")
     refused(DataError, r"one\.txt: 1 texts; give 2 to 32", file=one)
     refused(ConfigError, "layer: 3; .* has layers 0 to 2", layer=3)
-    refused(ConfigError, "RecurrentEncoder has no layers", models=[str(lstm)])
+    refused(ConfigError, "RecurrentEncoder is not a Transformer", models=[str(lstm)])
     unknown = tmp_path / "others.txt"
     Vectors(["et", "alia"], np.ones((2, 3), np.float32)).save(unknown)
     refused(DataError, "others.txt: no vector of 'class'", models=[str(unknown)])

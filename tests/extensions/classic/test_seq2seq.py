@@ -297,7 +297,7 @@ def test_what_does_not_fit_is_refused() -> None:
         build(encoder, decoder=LSTM.decoder.config({**settings, "recurrent.attention": "luong"}))
     with pytest.raises(ConfigError, match=r"decoder\.layers = 1: the encoder has 2"):
         build(encoder, decoder=LSTM.decoder.config({**settings, "layers": 1}))
-    with pytest.raises(ConfigError, match="RecurrentEncoder has no layers and heads"):
+    with pytest.raises(ConfigError, match="RecurrentEncoder is not a Transformer"):
         _ = model_of("luong").transformer
 
 
@@ -314,5 +314,5 @@ def test_recurrent_encoder_rejects_heads_and_layers_of_transformers() -> None:
     model = model_of("none")
     with pytest.raises(ConfigError, match="heads: mlm is not supported by RecurrentEncoder"):
         head("mlm", model.encoder)
-    with pytest.raises(ConfigError, match="RecurrentEncoder has no layers and heads"):
+    with pytest.raises(ConfigError, match="RecurrentEncoder is not a Transformer"):
         keep_layers(model, [1])

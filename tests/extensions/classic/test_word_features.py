@@ -201,7 +201,7 @@ def test_card_contains_no_other_library(tagger: Path) -> None:
 
 def test_distillation_of_word_features_is_rejected(tagger: Path, tmp_path: Path) -> None:
     for options in ({"layers": 1}, {"student": tagger / "out"}):
-        with pytest.raises(ConfigError, match="WordFeatureEncoder has no layers and heads"):
+        with pytest.raises(ConfigError, match="WordFeatureEncoder is not a Transformer"):
             bertkit.distill(
                 tagger / "out",
                 train=tagger / "train.conll",

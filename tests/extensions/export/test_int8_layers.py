@@ -146,7 +146,7 @@ OF_LSTMS = {"lstm", "lstm-lm"}
 
 @pytest.mark.parametrize("family", sorted(OF_LSTMS))
 def test_lstms_have_no_such_layers(family: str) -> None:
-    with pytest.raises(ConfigError, match="RecurrentEncoder has no layers"):
+    with pytest.raises(ConfigError, match="RecurrentEncoder is not a Transformer"):
         calibrate(model_of(family), [])
 
 
