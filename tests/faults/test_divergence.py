@@ -71,7 +71,7 @@ def test_a_last_step_that_ruins_the_weights(world: Any, refused: Any, tmp_path: 
     run, sound = tmp_path / "run", tmp_path / "sound"
     one = ("--train.steps", 1, "--train.warmup_steps", 0)
     said = refused(*words(world, run), *one, "--train.learning_rate", "1e30")
-    assert "step 1: the held-out loss of mlm is nan; begin again with a lower learning rate" in said
+    assert "step 1: the held-out loss of mlm is nan; start over with a lower learning rate" in said
     assert "nothing was saved yet" in said
     assert not (run / "checkpoints").exists()
     assert all(bool(w.isfinite().all()) for w in read_tensors(run).values())

@@ -290,7 +290,7 @@ def test_weights_that_the_last_step_ruined_are_not_saved(
 ) -> None:
     """No held-out text has told of them, and no next step can."""
     ruin = {"learning_rate": 1e39, "warmup_steps": 1, "evaluate_samples": 0}
-    with pytest.raises(TrainingError, match=r"^step 1: weights are no longer finite; begin again"):
+    with pytest.raises(TrainingError, match=r"^step 1: weights are no longer finite; start over"):
         learned("run", steps=1, **ruin)
     assert not (tmp_path / "run" / "checkpoints").exists()
     weights, _ = learned("whole", steps=1, warmup_steps=1, evaluate_samples=0)  # the control

@@ -202,7 +202,7 @@ def _relations(trace: Trace, layer: int, layout: Packed) -> list[Tensor]:
 def _rows(outputs: Tensor, batch: Batch, totals: Totals) -> int:
     """How many rows of outputs a whole step has: of places, of sequences or of tokens."""
     if batch.token_indices is not None:
-        return totals.places
+        return totals.positions
     return totals.sequences if len(outputs) == len(batch.layout.lengths) else totals.tokens
 
 

@@ -23,7 +23,7 @@ class Totals(dict[str, int]):
         )
         self.tokens = sum(batch.layout.total for batch in batches)
         self.sequences = sum(len(batch.layout.lengths) for batch in batches)
-        self.places = sum(len(b.token_indices) for b in batches if b.token_indices is not None)
+        self.positions = sum(len(b.token_indices) for b in batches if b.token_indices is not None)
 
 
 @dataclass(frozen=True)

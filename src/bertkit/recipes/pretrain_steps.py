@@ -81,7 +81,7 @@ class HeldOut:
             for name, loss in losses.items():
                 if not math.isfinite(loss):
                     raise TrainingError(
-                        f"step {step}: the held-out loss of {name} is {loss:g}; begin again with a "
+                        f"step {step}: the held-out loss of {name} is {loss:g}; start over with a "
                         "lower learning rate or a longer warmup"
                     )
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
@@ -157,7 +157,7 @@ def learn(
             number, last = step.number, step.number == train.steps
             _add_to_average(run.state, number, last=last)
             log = last or number % train.log_every == 0
-            seconds = step.seconds + step.waited
+            seconds = step.seconds + step.data_wait
             mfu = {"mfu": needed[0] / seconds / peak} if needed and peak is not None else {}
             run.show(number, _note(step, mfu), line=log)
             stopping = step.stopping and not last
@@ -192,7 +192,7 @@ def _check_finite(masters: Masters, step: int) -> None:
     there may be none."""
     if not all(weight.isfinite().all() for weight in masters.weights.values()):
         raise TrainingError(
-            f"step {step}: weights are no longer finite; begin again with a lower learning rate or "
+            f"step {step}: weights are no longer finite; start over with a lower learning rate or "
             "a longer warmup"
         )
 

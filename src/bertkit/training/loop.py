@@ -1,4 +1,7 @@
-"""Training as a generator of finished optimizer steps; policy belongs to who iterates."""
+"""Training loop: a generator that yields each finished optimizer step.
+
+Callers iterate over the steps, and log, evaluate, save or stop between them.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +28,33 @@ from bertkit.training.schedule import Schedule
 
 @dataclass(frozen=True)
 class Step:
-    """One update of the weights, done."""
+    """Results of a finished optimizer step, summed or averaged over all processes."""
 
     number: int
-    """From 1."""
+    """Number of the step, from 1."""
     loss: float
     parts: Mapping[str, float]
+    """Loss of each head; `loss` is their sum."""
     accuracy: Mapping[str, float]
+    """Accuracy of each head that has one."""
     gradient_norm: float
+    """Gradient norm before clipping."""
     learning_rate: float
+    """Learning rate of the first parameter group."""
     tokens: int
+    """Number of input tokens."""
     seconds: float
-    waited: float
-    """Seconds before it, until its batches were there."""
+    """Duration of the step, in seconds."""
+    data_wait: float
+    """Time that the step waited for its batches, in seconds."""
     stopping: bool = False
-    """Whether a signal has asked one of the processes to stop."""
+    """Whether to stop, because a process received a signal."""
     slowest: int | None = None
-    """Of several processes the one whose batches took longest."""
+    """Rank of the slowest process, or None with a single process."""
 
     @property
     def record(self) -> dict[str, float]:
-        """What the journal says of it."""
+        """Journal record of the step."""
         return {
             "step": self.number,
             "loss": self.loss,
@@ -55,7 +64,7 @@ class Step:
             "learning_rate": self.learning_rate,
             "tokens": self.tokens,
             "tokens_per_second": self.tokens / self.seconds,
-            "data_wait": self.waited,
+            "data_wait": self.data_wait,
             "peak_memory": memory.peak(),
             **({} if self.slowest is None else {"slowest_rank": self.slowest}),
         }
@@ -74,34 +83,37 @@ def steps(
     ranks: Ranks = ALONE,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step]:
-    """Take one optimizer step for each group of batches and yield it.
+    """Run one optimizer step for each group of batches.
 
-    Gradients of a group are summed in fp32 before the step, over all processes, each of which has
-    the batches of its own parts. Dropout depends only on seed, step and part, so that a resumed run
-    has the same steps, also with another number of processes.
+    Gradients of a group are accumulated in fp32, and summed over all processes. Dropout depends
+    only on seed, step number and part. A resumed run therefore repeats the same steps, also with
+    a different number of processes.
 
     Args:
-        masters: The weights.
+        masters: Master weights of the model.
         objective: Function that computes the loss of a batch.
-        groups: Batches of each step.
+        groups: Batches of each step. In a distributed run, only the parts of this process.
         optimizer: The optimizer.
-        schedule: Function that returns the factor of the learning rate of a step.
-        max_grad_norm: Largest norm of the gradient, which is scaled down; may be infinite.
+        schedule: Function that returns the learning rate factor of a step.
+        max_grad_norm: Maximum gradient norm for clipping; infinity disables clipping.
         seed: Random seed of dropout.
         start: Number of finished steps.
         ranks: Processes of a distributed run.
         stopping: Function that returns whether a signal requested a stop.
 
+    Yields:
+        The results of each step, after the weights are updated.
+
     Raises:
-        TrainingError: If a loss or gradient is not finite, before the weights are updated.
+        TrainingError: If a loss or gradient is not finite. The weights are not updated.
     """
     model, device = masters.model, next(iter(masters.weights.values())).device
     memory.retain_freed()
     rates = [group["lr"] for group in optimizer.param_groups]
     model.train()
-    for number, (group, waited) in enumerate(_timed(groups), start + 1):
-        began = time.perf_counter()
-        counts = _over(ranks, totals(group))
+    for number, (group, data_wait) in enumerate(_timed(groups), start + 1):
+        started = time.perf_counter()
+        counts = _totals_over_ranks(ranks, totals(group))
         sums = _Sums(counts)
         part_of_step = None
         for batch in group:
@@ -115,12 +127,13 @@ def steps(
             sums.add(loss)
         tokens, stop, slowest = sum(batch.tokens for batch in group), stopping(), None
         if ranks.world > 1:
-            sums.read()  # the time is that of a device, too
-            took = time.perf_counter() - began
-            tokens, stop, slowest = _added_up(ranks, masters, sums, tokens, stop, took)
-        size = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
-        parts, accuracy = sums.means()  # with the norm the one time that a device is waited for
-        total, norm = sum(parts.values()), size.item()
+            sums.read()  # Wait for the device, so that its time is measured.
+            elapsed = time.perf_counter() - started
+            tokens, stop, slowest = _all_reduce(ranks, masters, sums, tokens, stop, elapsed)
+        norm_tensor = torch.nn.utils.clip_grad_norm_(masters.weights.values(), max_grad_norm)
+        # The next two lines are the only device synchronization of the step.
+        parts, accuracy = sums.means()
+        total, norm = sum(parts.values()), norm_tensor.item()
         _check_finite(number, total, norm, optimizer)
         factor = schedule(number)
         for settings, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -136,8 +149,8 @@ def steps(
             gradient_norm=norm,
             learning_rate=rates[0] * factor,
             tokens=tokens,
-            seconds=time.perf_counter() - began,
-            waited=waited,
+            seconds=time.perf_counter() - started,
+            data_wait=data_wait,
             stopping=stop,
             slowest=slowest,
         )
@@ -145,24 +158,27 @@ def steps(
 
 
 def _check_finite(step: int, loss: float, norm: float, optimizer: Optimizer) -> None:
-    """Raise TrainingError, without gradients, if the loss or the gradient is not finite."""
+    """Clear the gradients and raise TrainingError if the loss or gradient norm is not finite."""
     if not (math.isfinite(loss) and math.isfinite(norm)):
         optimizer.zero_grad()
         raise TrainingError(
-            f"step {step}: the loss is {loss:g} and the gradient's norm {norm:g}; begin "
-            "again with a lower learning rate or a longer warmup"
+            f"step {step}: the loss is {loss:g} and the gradient norm {norm:g}; start over with a "
+            "lower learning rate or a longer warmup"
         )
 
 
 def _seed(seed: int, step: int, part: int) -> None:
-    """Seed the draws of a part; the first one's are those of a step that was not cut."""
-    draws = np.random.SeedSequence((seed, step), spawn_key=(part,) if part else ())
-    # mixed: torch's generator on the CPU takes only the low 32 bits
-    torch.manual_seed(int(draws.generate_state(1)[0]))
+    """Seed torch for a part of a step. Part 0 has the seed of a step that is not split."""
+    sequence = np.random.SeedSequence((seed, step), spawn_key=(part,) if part else ())
+    # Hash the values to 32 bits: torch's CPU generator uses only the low 32 bits of a seed.
+    torch.manual_seed(int(sequence.generate_state(1)[0]))
 
 
 class _Sums:
-    """Losses and right answers of a step's batches, on their device until they are read."""
+    """Sums over a step's batches: the loss and the number of correct predictions of each head.
+
+    The values stay on their device until they are read.
+    """
 
     def __init__(self, counts: Totals) -> None:
         self._counts = counts
@@ -171,41 +187,41 @@ class _Sums:
         self._sums: dict[tuple[str, str], float] = {}
 
     def add(self, loss: Loss) -> None:
-        for kind, numbers in (("loss", loss.parts), ("right", loss.correct)):
-            for name, number in numbers.items():
+        for kind, values in (("loss", loss.parts), ("correct", loss.correct)):
+            for name, value in values.items():
                 self._names.append((kind, name))
-                self._tensors.append(number)
+                self._tensors.append(value)
 
     def read(self) -> dict[tuple[str, str], float]:
-        """The sums of each head, in double precision."""
+        """Return the sums in double precision, by kind ("loss" or "correct") and head."""
         if self._tensors:
-            numbers = torch.stack([tensor.float() for tensor in self._tensors]).tolist()
-            for name, number in zip(self._names, numbers, strict=True):
-                self._sums[name] = self._sums.get(name, 0.0) + number
+            values = torch.stack([tensor.float() for tensor in self._tensors]).tolist()
+            for name, value in zip(self._names, values, strict=True):
+                self._sums[name] = self._sums.get(name, 0.0) + value
             self._names, self._tensors = [], []
         return self._sums
 
     def means(self) -> tuple[dict[str, float], dict[str, float]]:
-        """The loss and the accuracy of each head."""
-        read = self.read().items()
-        losses = {name: value for (kind, name), value in read if kind == "loss"}
-        right = {name: value for (kind, name), value in read if kind == "right"}
-        return losses, {name: value / max(self._counts[name], 1) for name, value in right.items()}
+        """Return the loss and the accuracy of each head."""
+        sums = self.read().items()
+        losses = {name: value for (kind, name), value in sums if kind == "loss"}
+        correct = {name: value for (kind, name), value in sums if kind == "correct"}
+        return losses, {name: value / max(self._counts[name], 1) for name, value in correct.items()}
 
 
-def _over(ranks: Ranks, counts: Totals) -> Totals:
-    """Of the same step in all processes."""
+def _totals_over_ranks(ranks: Ranks, counts: Totals) -> Totals:
+    """Sum the totals of a step over all processes."""
     if ranks.world == 1:
         return counts
-    told = ranks.sum([*counts.values(), counts.tokens, counts.sequences, counts.places])
-    *own, tokens, sequences, places = map(int, told)
-    whole = Totals([])
-    whole.update(zip(counts, own, strict=True))
-    whole.tokens, whole.sequences, whole.places = tokens, sequences, places
-    return whole
+    sums = ranks.sum([*counts.values(), counts.tokens, counts.sequences, counts.positions])
+    *targets, tokens, sequences, positions = map(int, sums)
+    result = Totals([])
+    result.update(zip(counts, targets, strict=True))
+    result.tokens, result.sequences, result.positions = tokens, sequences, positions
+    return result
 
 
-def _added_up(
+def _all_reduce(
     ranks: Ranks,
     masters: Masters,
     sums: _Sums,
@@ -213,36 +229,48 @@ def _added_up(
     stop: bool,
     seconds: float,
 ) -> tuple[int, bool, int]:
-    """Add up what all processes have of a step, gradients too; its tokens, whether to stop, and
-    whose batches took longest."""
+    """Sum the gradients and results of a step over all processes, in place.
+
+    Returns:
+        The number of tokens, whether to stop, and the rank of the slowest process.
+    """
     weights = [w for w in masters.weights.values() if w.requires_grad]
-    moved = [w.grad is not None for w in weights]
+    has_gradient = [w.grad is not None for w in weights]
     times = [seconds if rank == ranks.rank else 0.0 for rank in range(ranks.world)]
-    own = sums.read()
-    told = ranks.sum([*own.values(), tokens, stop, *times, *moved])
-    for name in own:
-        own[name] = told.pop(0)
-    tokens, stop, times = int(told[0]), told[1] > 0, told[2 : 2 + ranks.world]
-    anywhere = told[2 + ranks.world :]
-    ranks.sum_gradients(w for w, there in zip(weights, anywhere, strict=True) if there)
+    local = sums.read()
+    reduced = ranks.sum([*local.values(), tokens, stop, *times, *has_gradient])
+    for name in local:
+        local[name] = reduced.pop(0)
+    tokens, stop, times = int(reduced[0]), reduced[1] > 0, reduced[2 : 2 + ranks.world]
+    counts = reduced[2 + ranks.world :]
+    ranks.sum_gradients(w for w, count in zip(weights, counts, strict=True) if count)
     return tokens, stop, times.index(max(times))
 
 
 def _timed(groups: Iterable[Sequence[Batch]]) -> Iterator[tuple[Sequence[Batch], float]]:
-    """Each, with the seconds that it took to come."""
-    each = iter(groups)
+    """Yield each group, and the seconds that were spent waiting for it."""
+    iterator = iter(groups)
     while True:
-        asked = time.perf_counter()
-        group = next(each, None)
+        started = time.perf_counter()
+        group = next(iterator, None)
         if group is None:
             return
-        yield group, time.perf_counter() - asked
+        yield group, time.perf_counter() - started
 
 
 def evaluate(
     model: Model, objective: Objective, batches: Sequence[Batch]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The mean loss and the accuracy of each head over these batches, without learning."""
+    """Evaluate a model without gradients.
+
+    Args:
+        model: The model, which is left in evaluation mode.
+        objective: Function that computes the loss of a batch.
+        batches: Batches of the evaluation set.
+
+    Returns:
+        The mean loss and the accuracy of each head.
+    """
     device = next(model.parameters()).device
     counts = totals(batches)
     sums = _Sums(counts)
