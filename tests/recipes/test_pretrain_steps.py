@@ -121,7 +121,7 @@ def test_a_model_that_starts_from_another_does_not_begin_at_zero(
         "sampling": {"length": 32},
         "train": {"steps": 1, "zero_init": True},
     }
-    with pytest.raises(ConfigError, match=r"train\.zero_init: the model starts from another"):
+    with pytest.raises(ConfigError, match=r"train\.zero_init cannot be combined"):
         pretrain(run_file, corpus=corpus, out=tmp_path / "run", start_from=load(tmp_path / "first"))
     assert not (tmp_path / "run").exists()
 

@@ -165,7 +165,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(
     _, corpus = made
     other = train(english[:5], kind="wordpiece", size=280)
     folder_of(tmp_path / "other", other, "mlm")
-    with pytest.raises(DataError, match=r"another vocabulary .* prepare it again"):
+    with pytest.raises(DataError, match=r"its vocabulary differs .* run bertkit prepare"):
         continue_pretraining(tmp_path / "other", corpus=corpus, out=tmp_path / "run", settings=FAST)
     assert not (tmp_path / "run").exists()
 

@@ -318,7 +318,7 @@ def test_a_settings_file_that_was_damaged_is_named(
         (tmp_path / "run" / name).write_text("old", encoding="utf-8")
     run = Run(tmp_path / "new", resume=False)
     run.out = tmp_path / "run"
-    with run.mending():
+    with run.repairing():
         (run.out / "config.json").write_text("new", encoding="utf-8")
         (run.out / "model.safetensors").write_text("new", encoding="utf-8")
     said = capsys.readouterr().err.replace("\n", "")

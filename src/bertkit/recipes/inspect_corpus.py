@@ -48,7 +48,7 @@ def print_samples(corpus: Path, settings: SampleSettings) -> None:
         print("\n".join(readable(samples, sample)), end="\n\n")
     for name, value in statistics(opened).items():
         print(f"{name:32} {value:,}")
-    print(f"{'samples an epoch':32} {len(samples):,}")
+    print(f"{'samples per epoch':32} {len(samples):,}")
     for name, share in rates(samples, drawn).items():
         print(f"{name:32} {share:.3f}")
 

@@ -1,4 +1,4 @@
-"""Pretrain a model from a prepared corpus: the whole run, top to bottom."""
+"""Pretrain a model on a prepared corpus."""
 
 from __future__ import annotations
 
@@ -67,29 +67,31 @@ def pretrain(
 ) -> dict[str, float]:
     """Pretrain a model on a corpus.
 
-    Processes that torchrun started train together.
+    If torchrun started several processes, they train one model (data parallelism).
 
     Args:
-        settings: Settings of a run file: a mapping, a path, or the name of a run file of bertkit.
+        settings: Settings of a run file: a mapping, a path, or the name of a built-in run file.
         corpus: Corpus directory or URL.
-        out: Run directory. It is a model directory that `bertkit.load` and transformers load, with
-            checkpoints, a journal and a loss curve.
-        resume: Whether to resume the run; "auto" starts it if there is no checkpoint.
-        start_from: Model to continue; its shape must be the shape in `settings`. Default: newly
-            initialized weights.
+        out: Run directory. It contains the model, which `bertkit.load` and transformers can load,
+            and checkpoints, a journal and a loss curve.
+        resume: Whether to resume the run; "auto" starts it if `out` does not contain a run.
+        start_from: Model whose pretraining continues. Its configuration must match `settings`.
+            Default: newly initialized weights.
 
     Returns:
-        The held-out scores after the last step, in the first process.
+        The held-out scores after the last step. In a distributed run, only the first process
+        returns scores.
 
     Raises:
-        ConfigError, DataError, CheckpointError: If the input cannot be used. Most checks run before
-            training.
+        ConfigError: If a setting is not valid.
+        DataError: If the corpus is not valid or its vocabulary differs from the model's.
+        CheckpointError: If a model or checkpoint cannot be loaded.
         TrainingError: If training fails.
     """
     if not isinstance(settings, Mapping):
         settings = read_run_file(settings)
-    if other := PRETRAININGS.get(str(settings.get("family"))):
-        return other.run(settings, corpus=corpus, out=out, resume=resume)
+    if extension := PRETRAININGS.get(str(settings.get("family"))):
+        return extension.run(settings, corpus=corpus, out=out, resume=resume)
     with joined() as ranks:
         run = Run(Path(out), resume=resume, ranks=ranks)
         return _pretrain(run, settings, corpus, start_from)
@@ -101,7 +103,7 @@ def _pretrain(
     text = config_class(settings).open_text(corpus)
     tokenizer = text.tokenizer()
     if start_from is not None:
-        _same_vocabulary(tokenizer, corpus, start_from)
+        _check_vocabulary(tokenizer, corpus, start_from)
     config = read_config(with_parts(settings, run), tokenizer)
     train = config.train
     device = resolve_device(train.device, "train.device")
@@ -109,7 +111,7 @@ def _pretrain(
     # Only Transformers have attention dropout.
     warn(train, attention_dropout=getattr(config.model, "attention_dropout", 0.0), device=device)
     teacher = _teacher(config, corpus, tokenizer)
-    # The directory of a model may contain another model when the run is resumed.
+    # Record hashes of the weights: a model directory can change before the run is resumed.
     models = {"teacher": teacher, "start": start_from}
     weights = {name: model.weights_hash() for name, model in models.items() if model is not None}
     origin = {} if start_from is None else {"start": str(start_from.folder.resolve())}
@@ -125,13 +127,13 @@ def _pretrain(
     optimizer, plan = optimization(train, masters, run.ranks)
     state = State(masters, optimizer, FAMILIES[config.family], tail_average(train, masters))
     start = begin(run, state, config, train.steps)
-    folder = _Folder(run, learner, tokenizer, start_from, FAMILIES[config.family])
-    folder.begin()
+    directory = _ModelDirectory(run, learner, tokenizer, start_from, FAMILIES[config.family])
+    directory.begin()
     if start == 0:
         say(
             f"{sum(w.numel() for w in state.masters.weights.values()):,} parameters, "
             f"{'fp32' if dtype == torch.float32 else 'bf16'}, "
-            f"{len(samples.main):,} samples an epoch, {text.tokens:,} tokens"
+            f"{len(samples.main):,} samples per epoch, {text.tokens:,} tokens"
         )
     scores = learn(
         run,
@@ -139,7 +141,7 @@ def _pretrain(
         samples.batches,
         plan,
         train,
-        folder=folder,
+        folder=directory,
         held_out=_held_out(run, learner, tokenizer, samples.evaluation(), train.evaluate_every),
         start=start,
         flops=_flops(config, learner.model),
@@ -157,27 +159,28 @@ def _pretrain(
     return scores
 
 
-def _same_vocabulary(tokenizer: Tokenizer, corpus: Path | str, model: Loaded) -> None:
-    """Raises: DataError for a model with another vocabulary than the corpus has."""
+def _check_vocabulary(tokenizer: Tokenizer, corpus: Path | str, model: Loaded) -> None:
+    """Raise DataError if the vocabulary of a model differs from the vocabulary of the corpus."""
     if model.tokenizer.fingerprint != tokenizer.fingerprint:
         raise DataError(
-            f"{corpus}: made with another vocabulary than {model.folder}; prepare it again with "
+            f"{corpus}: its vocabulary differs from {model.folder}; run bertkit prepare with "
             f"--tokenizer {model.folder}"
         )
 
 
 @dataclass(frozen=True)
 class _Learner:
-    """A model that learns, and by what it is judged on held-out text."""
+    """Model in training, its objective, and its evaluation on held-out text."""
 
     model: Model
-    """With what only the objective needs, such as a generator."""
+    """Model with all trained weights, including parts that only the objective needs."""
     published: Model
-    """What the run's folder is to hold: the same weights under the heads that it teaches."""
+    """Model that is saved in the run directory. It shares its weights with `model`."""
     objective: Objective
-    judged: Model
-    judge: Objective
+    eval_model: Model
+    eval_objective: Objective
     generator: Model | None
+    """Generator of replaced token detection (ELECTRA)."""
 
 
 def _learner(
@@ -187,7 +190,11 @@ def _learner(
     device: str,
     dtype: torch.dtype,
 ) -> _Learner:
-    """Raises: ConfigError for a student that cannot follow its teacher, or begin as it."""
+    """Build the model and its objective.
+
+    Raises:
+        ConfigError: If the model does not fit its teacher, or `zero_init` is set with `start_from`.
+    """
     heads = config.heads
     model = (
         build(config.model, heads, decoder=config.decoder)
@@ -206,39 +213,46 @@ def _learner(
         objective = replaced_tokens(config.generator.weight)
     if train.zero_init:
         if start_from is not None:
-            raise ConfigError("train.zero_init: the model starts from another; leave it out")
+            raise ConfigError("train.zero_init cannot be combined with a start model; remove it")
         begin_at_zero(model)
     if teacher is not None:
-        objective = _taught_by(teacher.model, model, config, device, dtype)
+        objective = _distillation(teacher.model, model, config, device, dtype)
         model = objective.learner
     model.to(device)
-    kept = {head: model.heads[head] for head in heads}
-    published = Model(model.encoder, kept, model.decoder)
+    published = Model(model.encoder, {head: model.heads[head] for head in heads}, model.decoder)
     if generator is not None:
         return _Learner(model, published, objective, model, objective, generator)
     return _Learner(model, published, objective, published, masked_words, None)
 
 
 def _teacher(config: PretrainConfig, corpus: Path | str, tokenizer: Tokenizer) -> Loaded | None:
-    """Raises: CheckpointError, ConfigError or DataError for one that cannot teach this corpus."""
+    """Load the teacher, if the run has one.
+
+    Raises:
+        CheckpointError: If the teacher cannot be loaded.
+        ConfigError: If it has no masked-LM head, or does not support the length of the samples.
+        DataError: If its vocabulary differs from the vocabulary of the corpus.
+    """
     if config.teacher is None:
         return None
-    place = config.teacher.model
-    teacher = load(place)
+    teacher = load(config.teacher.model)
     if "mlm" not in teacher.model.heads:
-        raise ConfigError(f"teacher.model: {place} has no masked-LM head to learn from")
-    _same_vocabulary(tokenizer, corpus, teacher)
+        raise ConfigError(
+            f"teacher.model: {config.teacher.model} has no masked-LM head; use another teacher"
+        )
+    _check_vocabulary(tokenizer, corpus, teacher)
     for name in ("length", "first_length"):
         check_length(teacher.model, getattr(config.sampling, name) or 0, f"sampling.{name}")
     return teacher
 
 
-def _taught_by(
+def _distillation(
     teacher: Model, model: Model, config: PretrainConfig, device: str, dtype: torch.dtype
 ) -> Distillation:
-    """The objective of a model with a teacher, whose weights it may begin with.
+    """Return the distillation objective. Initialize the student from the teacher, if configured.
 
-    Raises: ConfigError for a student that cannot follow its teacher, or begin as it.
+    Raises:
+        ConfigError: If the sizes of the student do not fit the teacher.
     """
     assert config.teacher is not None
     if config.teacher.start:
@@ -255,8 +269,12 @@ def _taught_by(
 
 
 @dataclass(frozen=True)
-class _Folder:
-    """The model folder that a run makes; it pools vectors as the one does that it starts from."""
+class _ModelDirectory:
+    """Writer of the model in the run directory.
+
+    The model keeps the pooling, length and generation settings of the model that the run started
+    from.
+    """
 
     run: Run
     learner: _Learner
@@ -265,20 +283,21 @@ class _Folder:
     family: Family
 
     def begin(self) -> None:
-        """Write it, or mend that of a run that goes on, whatever has happened to its files."""
+        """Write the model, or repair the files of a resumed run. Only the first process writes."""
         if not self.run.ranks.first:
             return
         if self.run.checkpoint is None:
             self.write()
         else:
-            with self.run.mending():
+            with self.run.repairing():
                 self.write()
                 self.show(self.run.checkpoint, {})
 
-    def write(self, learned: Mapping[str, Tensor] = MappingProxyType({})) -> None:
-        """Write the whole folder, without what only the objective needs; a generator's inside.
+    def write(self, weights: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+        """Write the published model, and a generator to a subdirectory.
 
-        Weights that are not in `learned` are written as they are.
+        Args:
+            weights: Weights by name that replace the current weights in the files.
         """
         masters, family = self.run.state.masters, self.family
         pooling = length = generation = None
@@ -286,10 +305,10 @@ class _Folder:
             generation = self.start_from.generation_settings
         if self.start_from is not None and self.start_from.pooling is not None:
             pooling, length = self.start_from.pooling, self.start_from.length
-        all_of_them = {**masters.weights, **learned}
-        by_id = {id(weight): all_of_them[n] for n, weight in masters.model.named_parameters()}
+        values = {**masters.weights, **weights}
+        by_id = {id(weight): values[n] for n, weight in masters.model.named_parameters()}
 
-        def weights(model: Model) -> dict[str, Tensor]:
+        def weights_of(model: Model) -> dict[str, Tensor]:
             return {name: by_id[id(weight)] for name, weight in model.named_parameters()}
 
         out, model, generator = self.run.out, self.learner.published, self.learner.generator
@@ -298,18 +317,22 @@ class _Folder:
             model,
             self.tokenizer,
             family,
-            weights=weights(model),
+            weights=weights_of(model),
             pooling=pooling,
             length=length,
             generation=generation,
         )
         if generator is not None:
-            save(
-                out / GENERATOR_HEAD, generator, self.tokenizer, family, weights=weights(generator)
-            )
+            out /= GENERATOR_HEAD
+            save(out, generator, self.tokenizer, family, weights=weights_of(generator))
 
     def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-        """Make a checkpoint's weights those of the folder."""
+        """Copy the weights of a checkpoint to the model.
+
+        Args:
+            checkpoint: Checkpoint directory.
+            weights: Weights of the checkpoint by name.
+        """
         if len(self.learner.model.heads) == len(self.learner.published.heads):
             self.run.publish(checkpoint)
         else:
@@ -317,16 +340,18 @@ class _Folder:
 
 
 def _flops(config: PretrainConfig, model: Model) -> Flops | None:
-    """Return the counter of a step's FLOPs; None if the formula does not cover the model, or the
-    step computes a second model."""
-    alone = config.teacher is None and config.generator is None
-    return Flops(model) if alone and isinstance(config.model, TransformerConfig) else None
+    """Return a function that counts the FLOPs of a batch, or None if it is not supported.
+
+    Runs with a teacher or generator, and models other than Transformers, are not supported.
+    """
+    is_single = config.teacher is None and config.generator is None
+    return Flops(model) if is_single and isinstance(config.model, TransformerConfig) else None
 
 
 def _held_out(
     run: Run, learner: _Learner, tokenizer: Tokenizer, batches: list[Batch], every: int
 ) -> HeldOut:
-    model = learner.judged
-    writes = "lm" in model.heads and model.decoder is None
-    written = partial(PIPELINES["generate"].sample, model, tokenizer) if writes else None
-    return HeldOut(run, model, learner.judge, batches, every, written)
+    model = learner.eval_model
+    is_generative = "lm" in model.heads and model.decoder is None
+    sample = partial(PIPELINES["generate"].sample, model, tokenizer) if is_generative else None
+    return HeldOut(run, model, learner.eval_objective, batches, every, sample)

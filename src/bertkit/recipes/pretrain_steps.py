@@ -52,23 +52,26 @@ class RunFolder(Protocol):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Scores on text that the model does not learn from, written to the journal once a step.
-
-    `written` is what the model writes by itself then, or none.
-    """
+    """Evaluation on held-out text, whose scores are written to the journal."""
 
     run: Run
-    judged: Model
-    judge: Objective
+    model: Model
+    objective: Objective
     batches: list[Batch]
     every: int
-    written: Callable[[], str] | None = None
+    """Number of steps between evaluations."""
+    sample: Callable[[], str] | None = None
+    """Function that generates a sample text, for generative models."""
 
     def scores(self, step: int) -> dict[str, float]:
-        """Losses and accuracies after `step`; none where it is not one that is scored, or another
-        process does.
+        """Evaluate the model after a step.
 
-        Raises: TrainingError for a loss that is not finite.
+        Returns:
+            Loss and accuracy of each head. Empty if this step is not evaluated, or if another
+            process evaluates it.
+
+        Raises:
+            TrainingError: If a loss is not finite.
         """
         if not (self.batches and self.run.ranks.first) or not (
             step in (0, self.run.total) or step % self.every == 0
@@ -76,8 +79,8 @@ class HeldOut:
             return {}
         journal = self.run.journal
         records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
-        if not records:  # else a kill came after it
-            losses, accuracy = evaluate(self.judged, self.judge, self.batches)
+        if not records:  # A killed run may have written them.
+            losses, accuracy = evaluate(self.model, self.objective, self.batches)
             for name, loss in losses.items():
                 if not math.isfinite(loss):
                     raise TrainingError(
@@ -87,8 +90,8 @@ class HeldOut:
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
             numbers = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
             say(f"step {step} held out  {numbers}")
-            if self.written is not None:
-                records[0]["written"] = text = self.written()
+            if self.sample is not None:
+                records[0]["written"] = text = self.sample()
                 say(f"step {step} writes: {text!r}")
             journal.write(records[0])
             draw(self.run.out)

@@ -296,7 +296,7 @@ class Run:
         shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
 
     @contextmanager
-    def mending(self) -> Iterator[None]:
+    def repairing(self) -> Iterator[None]:
         """Say for which settings file of the model the block wrote other content: it was damaged.
 
         Weights may only have been older.
