@@ -7,7 +7,7 @@ from tests.factories import tiny_model
 
 from bertkit.batch import Batch, Packed
 from bertkit.engine.engine import Engine
-from bertkit.engine.pruned_heads import without_dead_heads
+from bertkit.engine.pruned_heads import without_pruned_heads
 from bertkit.models.model import Model
 from bertkit.models.surgery import without_heads
 
@@ -24,7 +24,7 @@ def batch() -> Batch:
 
 def test_pruned_heads_are_left_out_and_the_states_stay() -> None:
     pruned, asked = without_heads(model(), [(1, 1), (1, 3), (2, 2)]), batch()
-    light = without_dead_heads(pruned)
+    light = without_pruned_heads(pruned)
     assert [block.attention.heads for block in light.encoder.blocks] == [1, 2]
     assert light.encoder.blocks[0].attention.qkv.weight.shape == (24, 24)
     assert [block.attention.heads for block in pruned.encoder.blocks] == [3, 3]
@@ -38,13 +38,13 @@ def test_pruned_heads_are_left_out_and_the_states_stay() -> None:
 
 def test_a_whole_model_is_not_copied() -> None:
     whole = model()
-    assert without_dead_heads(whole) is whole
+    assert without_pruned_heads(whole) is whole
 
 
 def test_a_layer_without_a_living_head_still_computes() -> None:
     dead, asked = model(), batch()
     with torch.no_grad():
         dead.encoder.blocks[0].attention.out.weight.zero_()
-        light = without_dead_heads(dead)
+        light = without_pruned_heads(dead)
         assert light.encoder.blocks[0].attention.heads == 1
         torch.testing.assert_close(light.encoder(asked), dead.encoder(asked))

@@ -1,4 +1,4 @@
-"""The one way to run a model over encoded texts: sort by length, cut, pack, compute, restore."""
+"""Inference engine: sorts sequences by length, packs them into batches, and runs a model."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from torch import Tensor
 
 from bertkit.batch import Batch, Tokens, by_length
 from bertkit.engine.packed_linear import Replace, packed
-from bertkit.engine.pruned_heads import without_dead_heads
+from bertkit.engine.pruned_heads import without_pruned_heads
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve
 from bertkit.text.encoding import Encoding
 
 MAX_BATCH_TOKENS = 4096
-"""Tokens of a batch; on two cores more gain nothing (notes/2026-11.md)."""
+"""Maximum number of tokens of a batch. On two cores, more are not faster (notes/2026-11.md)."""
 
 Forward = Callable[[Model, Batch], Tensor]
-"""Outputs of a batch: a row for each sequence, for each token, or for each token index."""
+"""Function that computes a row per sequence, per token, or per token index of a batch."""
 
 Read = Callable[[Tensor, Batch], Tensor]
-"""Outputs from the encoder's states: (N, D) -> (S, …), a row for each sequence."""
+"""Function that computes a row per sequence from hidden states. Shapes: (N, D) -> (S, …)."""
 
 
 class FasterLayers(Protocol):
-    """Another implementation of a model's layers, which is faster for some batches."""
+    """Alternative implementation of a model's layers, which is faster for some batches."""
 
     @property
     def pooling(self) -> str:
         """Pooling of `vectors`."""
 
     def vectors(self, encodings: Sequence[Encoding]) -> NDArray[np.float32] | None:
-        """Return a vector per text, or None if the model is faster. Shapes: (S, D)."""
+        """Compute an embedding per text, or return None if the model is faster. Shapes: (S, D)."""
 
     def __call__(self, batch: Batch) -> Tensor | None:
-        """Return the states of a batch, or None if the model is faster. Shapes: (N, D)."""
+        """Compute the hidden states, or return None if the model is faster. Shapes: (N, D)."""
 
 
 class Engine:
-    """A model ready for inference; it never changes the model it was given.
+    """Model that is optimized for inference. The original model does not change.
 
-    With `batch_invariant` a text's states are the same to the last bit whatever it is run with (on
-    one machine, with as many threads), for each goes through the model by itself: slower. `int8`
-    replaces linear layers by layers in integers. `precision` None runs the model itself, as it is,
-    in place of a copy that is packed for inference. The copy computes on `device`, by default where
-    the model is.
+    Args:
+        model: The model.
+        precision: Precision of the computation. None runs the model unchanged instead of an
+            optimized copy.
+        max_batch_tokens: Maximum number of tokens of a batch.
+        batch_invariant: Whether to run each sequence separately, so that its outputs are identical,
+            bit for bit, in any batch (on one machine, with the same number of threads). Slower.
+        int8: Function that replaces linear layers by int8 layers.
+        device: Device of the copy. Default: the device of the model.
     """
 
     def __init__(
@@ -68,25 +72,25 @@ class Engine:
         else:
             self.device = weight.device if device is None else torch.device(device)
             self.dtype = resolve(precision, self.device.type)
-            self.model = packed(without_dead_heads(model), self.dtype, int8, self.device)
-        self.integers = int8 is not None
-        """Whether linear layers compute in integers."""
+            self.model = packed(without_pruned_heads(model), self.dtype, int8, self.device)
+        self.is_int8 = int8 is not None
+        """Whether linear layers compute in int8."""
         self.faster_layers: FasterLayers | None = None
-        # matrix products round by their shape, which is a text's own only when it is alone
+        # Rounding in matrix multiplications depends on their shape, so on the other sequences.
         self.max_batch_tokens = 1 if batch_invariant else max_batch_tokens
 
     def with_max_batch_tokens(self, tokens: int) -> Engine:
-        """An engine of the same model with other batches."""
-        other = copy.copy(self)
-        other.max_batch_tokens = tokens
-        return other
+        """Return an engine of the same model with another maximum of tokens per batch."""
+        engine = copy.copy(self)
+        engine.max_batch_tokens = tokens
+        return engine
 
     def with_faster_layers(self, layers: FasterLayers) -> Engine:
-        """Return an engine of the same model with other layers for some batches."""
-        other = copy.copy(self)
-        other.model, other.faster_layers = copy.copy(self.model), layers
-        other.model.faster_layers = layers
-        return other
+        """Return an engine of the same model with an alternative implementation of its layers."""
+        engine = copy.copy(self)
+        engine.model, engine.faster_layers = copy.copy(self.model), layers
+        engine.model.faster_layers = layers
+        return engine
 
     def run(
         self,
@@ -95,26 +99,46 @@ class Engine:
         token_indices: Sequence[NDArray[np.int64]] | None = None,
         sources: Sequence[Tokens] | None = None,
     ) -> list[NDArray[np.float32]]:
-        """`forward` of each sequence, in the order given; `sources` are what an encoder reads for
-        each where they are a decoder's.
+        """Compute the outputs of sequences.
 
-        Shapes: (1, …) for each where `forward` gives a row for a sequence; (T, …) where it gives
-        one for a token, or for each of its `token_indices`.
+        Args:
+            sequences: The sequences, in any order.
+            forward: Function that computes the outputs of a batch.
+            token_indices: Tokens of each sequence for which `forward` computes outputs.
+            sources: Encoder input of each sequence, if the sequences are the input of a decoder.
+
+        Returns:
+            The outputs of each sequence, in the order of `sequences`.
+
+        Shapes:
+            Each array is (1, …) if `forward` returns a row per sequence, (T, …) if it returns a row
+            per token, and (P, …) for P token indices.
         """
         outputs = [np.empty(0, np.float32)] * len(sequences)
-        for place, rows in self.stream(sequences, forward, token_indices, sources):
-            outputs[place] = rows.numpy()
+        for index, rows in self.stream(sequences, forward, token_indices, sources):
+            outputs[index] = rows.numpy()
         return outputs
 
     @torch.inference_mode()
     def rows(self, sequences: Sequence[Tokens], read: Read) -> NDArray[np.float32]:
-        """`read` of each sequence, in the order given. Shapes: S sequences -> (S, …)."""
+        """Compute a row per sequence from the hidden states of the encoder.
+
+        Args:
+            sequences: S sequences, in any order.
+            read: Function that computes the rows of a batch, such as a pooling.
+
+        Returns:
+            The rows, in the order of `sequences`.
+
+        Shapes:
+            returns (S, …).
+        """
         rows = np.empty((0, 0), np.float32)
-        for places, batch in self.batches(sequences):
+        for indices, batch in self.batches(sequences):
             part = read(self.model.encoder_states(batch), batch).float().cpu().numpy()
             if not len(rows):
                 rows = np.empty((len(sequences), *part.shape[1:]), np.float32)
-            rows[places] = part
+            rows[indices] = part
         return rows
 
     @torch.inference_mode()
@@ -125,17 +149,26 @@ class Engine:
         token_indices: Sequence[NDArray[np.int64]] | None = None,
         sources: Sequence[Tokens] | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
-        """The outputs of each sequence as soon as they are there, shortest sequences first, each
-        with the place of its sequence."""
-        for places, batch in self.batches(sequences, token_indices, sources):
+        """Compute the outputs of sequences batch by batch, shortest sequences first.
+
+        Args:
+            sequences: See `run`.
+            forward: See `run`.
+            token_indices: See `run`.
+            sources: See `run`.
+
+        Yields:
+            The index and the outputs of each sequence.
+        """
+        for indices, batch in self.batches(sequences, token_indices, sources):
             outputs = forward(self.model, batch).cpu()
             if token_indices is not None:
-                counts = [len(token_indices[place]) for place in places]
-            elif len(outputs) == len(places):
-                counts = [1] * len(places)
+                counts = [len(token_indices[index]) for index in indices]
+            elif len(outputs) == len(indices):
+                counts = [1] * len(indices)
             else:
                 counts = list(batch.layout.lengths)
-            yield from zip(places, outputs.split(counts), strict=True)
+            yield from zip(indices, outputs.split(counts), strict=True)
 
     def batches(
         self,
@@ -143,14 +176,24 @@ class Engine:
         token_indices: Sequence[NDArray[np.int64]] | None = None,
         sources: Sequence[Tokens] | None = None,
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Packed batches, shortest sequences first, each with the places of its sequences."""
-        own = [len(sequence.ids) for sequence in sequences]
-        read = [0] * len(own) if sources is None else [len(source.ids) for source in sources]
-        for group in by_length(list(map(sum, zip(own, read, strict=True))), self.max_batch_tokens):
-            places = sorted(group, key=own.__getitem__)
+        """Pack sequences into batches on the engine's device, shortest sequences first.
+
+        Args:
+            sequences: See `run`.
+            token_indices: See `run`.
+            sources: See `run`.
+
+        Yields:
+            The indices of the sequences of each batch, and the batch.
+        """
+        lengths = [len(sequence.ids) for sequence in sequences]
+        source_lengths = [0] * len(lengths) if sources is None else [len(s.ids) for s in sources]
+        totals = [sum(pair) for pair in zip(lengths, source_lengths, strict=True)]
+        for group in by_length(totals, self.max_batch_tokens):
+            indices = sorted(group, key=lengths.__getitem__)
             batch = Batch.of(
-                [sequences[place] for place in places],
-                token_indices=token_indices and [token_indices[place] for place in places],
-                sources=sources and [sources[place] for place in places],
+                [sequences[index] for index in indices],
+                token_indices=token_indices and [token_indices[index] for index in indices],
+                sources=sources and [sources[index] for index in indices],
             )
-            yield places, batch.to(self.device) if self.device.type != "cpu" else batch
+            yield indices, batch.to(self.device) if self.device.type != "cpu" else batch

@@ -14,7 +14,7 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.attention import Attention
 
 
-def without_dead_heads(model: Model) -> Model:
+def without_pruned_heads(model: Model) -> Model:
     """The model without its pruned heads, as a copy; the model itself where it has none.
 
     The output weights of a pruned head are all zero.

@@ -1,4 +1,4 @@
-"""What every pipeline shares: items become work, and one engine runs it."""
+"""Base classes of pipelines, and functions to load a model for inference."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from bertkit.text.prompts import Prompter
 from bertkit.text.tokenizer import Tokenizer
 
 BYTES_PER_NUMBER = 64
-"""Bytes of a number of an answer: as Python has it, and as text."""
+"""Estimated memory of a number in a prediction, as a Python object and as JSON."""
 
 CACHE_TOKENS = 32_768
-"""Tokens of sequences, including the tokens to generate, for which caches have space at a time."""
+"""Maximum number of tokens in key/value caches at a time, including the tokens to generate."""
 
 __all__ = [
     "BYTES_PER_NUMBER",
@@ -46,18 +46,31 @@ __all__ = [
 
 
 class Pipeline(Protocol):
-    """From items to answers. `prepare` reads items, many at once; `run` answers what it made of
-    them, in any company."""
+    """Interface of pipelines: `prepare` encodes items, `run` computes their predictions.
+
+    Servers combine the prepared items of several requests in one call of `run`.
+    """
 
     @property
     def policies(self) -> tuple[Long, ...]:
-        """What may be done with items longer than the model; the first is the default."""
+        """Supported policies for items that exceed the maximum length; the first is the default."""
 
     def prepare(self, items: Sequence[Any], /, *, long: Long) -> list[Work]:
-        """Raises: DataError for what cannot be answered, or as `long` says."""
+        """Encode items.
+
+        Args:
+            items: The items.
+            long: Policy for items that exceed the maximum length of the model.
+
+        Returns:
+            The encodings of each item.
+
+        Raises:
+            DataError: If an item is not valid, or too long and `long` is "error".
+        """
 
     def run(self, works: Sequence[Work], /) -> Iterable[Any]:
-        """An answer for each."""
+        """Return a prediction per prepared item."""
 
 
 class Embedder(Protocol):
@@ -72,32 +85,48 @@ class Embedder(Protocol):
     def __call__(
         self, texts: Sequence[str], *, long: Long = ..., prompt: str | None = ...
     ) -> NDArray[np.float32]:
-        """Return an embedding per text. Shapes: (S, D)."""
+        """Compute an embedding per text. Shapes: (S, D)."""
 
     def stream(
         self, texts: Iterable[str], *, long: Long = ..., prompt: str | None = ...
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
-        """Yield the embeddings of some thousand texts, and whether each was truncated."""
+        """Compute embeddings in chunks of a few thousand texts.
+
+        Yields:
+            The embeddings of a chunk, and whether each text was truncated.
+        """
 
     def vectors(
         self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
-        """Return an embedding per encoding, or per owner of several."""
+        """Compute an embedding per encoding, or per text.
+
+        Args:
+            encodings: Encodings of texts, or of their overlapping windows.
+            owner: Index of the text that each encoding belongs to. The embeddings of a text's
+                windows are averaged.
+        """
 
     def fingerprint(self) -> str:
-        """Return a hash of all that determines an embedding, except prompt and precision."""
+        """Return a hash of everything that determines embeddings, except prompt and precision."""
 
 
 def inference_device(
     device: str, precision: Inference = "fp32", model: str | Path | Loaded | None = None
 ) -> str:
-    """Return the device that a trained model computes on.
+    """Select the device for inference.
 
-    auto is the device of a loaded model that is on a GPU, else a GPU if PyTorch finds one, else
-    the CPU. The choice of a GPU is printed. int8 runs on the CPU.
+    Args:
+        device: Name of a PyTorch device, or "auto": the GPU that contains the loaded model, else a
+            GPU if one is available, else the CPU. If "auto" selects a GPU, this is logged.
+        precision: Precision of the computation. With "int8", "auto" selects the CPU.
+        model: The model.
+
+    Returns:
+        Name of the device.
 
     Raises:
-        DeviceError: If the device cannot be used.
+        DeviceError: If the device is not available.
     """
     if device == "auto" and precision == "int8":
         return "cpu"
@@ -112,10 +141,20 @@ def inference_device(
 
 
 def load_on(model: str | Path | Loaded, device: str, revision: str | None = None) -> Loaded:
-    """Load a model whose weights are on a device. A model that is already loaded is not changed.
+    """Load a model on a device.
+
+    Args:
+        model: Model directory, name of a model on the Hugging Face Hub, or a loaded model, which is
+            copied if it is on another device.
+        device: Name of a PyTorch device, or "auto".
+        revision: Branch, tag or commit of a model on the Hub.
+
+    Returns:
+        The loaded model.
 
     Raises:
-        DeviceError: If the device cannot be used; before the model is loaded.
+        DeviceError: If the device is not available. It is checked before the model is loaded.
+        CheckpointError: If the model cannot be loaded.
     """
     chosen = torch.device(inference_device(device, model=model))
     loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
@@ -132,19 +171,25 @@ def open_engine(
     batch_invariant: bool = False,
     device: str | None = None,
 ) -> Engine:
-    """Return an engine of a model, which several pipelines can share.
+    """Build an inference engine for a model. Several pipelines can share it.
 
     Args:
         loaded: The model.
-        precision: Precision of the computation. auto uses the fastest setting that
-            `bertkit export tune` stored for this machine; without it, bf16 if the processor
-            supports it.
-        batch_invariant: Whether results are the same, bit for bit, in every batch.
+        precision: Precision of the computation. "auto" uses the fastest configuration that
+            `bertkit export tune` stored for this machine; without it, bf16 if it is faster on the
+            device, else fp32.
+        batch_invariant: Whether to compute identical outputs, bit for bit, in any batch. Slower.
         device: Device of the computation. Default: the device of the model.
+
+    Returns:
+        The engine.
+
+    Raises:
+        ConfigError: If the precision is unknown.
     """
     refuse_unknown("precision", precision, get_args(Inference))
-    kind = torch.device(device or next(loaded.model.parameters()).device).type
-    is_tuned = kind == "cpu" and (loaded.folder / TUNING_FILE).exists()
+    device_type = torch.device(device or next(loaded.model.parameters()).device).type
+    is_tuned = device_type == "cpu" and (loaded.folder / TUNING_FILE).exists()
     options: dict[str, Any] = {"batch_invariant": batch_invariant, "device": device}
     if precision == "int8" or (precision == "auto" and is_tuned):
         engine: Engine | None = ACCELERATORS["engine"](loaded, precision, **options)
@@ -152,19 +197,23 @@ def open_engine(
             return engine
         precision = "auto"
     if precision == "auto":
-        say(f"precision: {'bf16' if gains_by_bf16(kind) else 'fp32'}")
+        say(f"precision: {'bf16' if gains_by_bf16(device_type) else 'fp32'}")
     return Engine(loaded.model, precision=precision, **options)
 
 
 class ModelPipeline:
-    """Base class of the pipelines of one loaded model, whose engine computes them.
+    """Base class of pipelines that run one loaded model.
 
-    A pipeline that defines `prediction` and `example` gets a route and a web form in servers.
+    If a pipeline defines `prediction` and `example`, servers add a route and a web form for it.
+
+    Args:
+        loaded: The model.
+        engine: Engine of the model, or the precision of a new engine.
     """
 
     policies: tuple[Long, ...] = ("error", "truncate")
     item: Any = str
-    """Type of an item: str, tuple[str, str], or a Struct, of which `prepare` gets tuples."""
+    """Type of an item: str, tuple[str, str], or a Struct, which `prepare` receives as a tuple."""
     prediction: Any = None
     """Type of a prediction."""
     options: type[Settings] = NoOptions
@@ -187,7 +236,7 @@ class ModelPipeline:
         batch_invariant: bool = False,
         **options: Any,
     ) -> Self:
-        """Open a model as this pipeline; for the arguments and errors see `pipeline`."""
+        """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
         device = inference_device(device, precision, model)
         loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
         engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)
@@ -196,7 +245,8 @@ class ModelPipeline:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.loaded!r}>"
 
-    def _needs(self, head: str, hint: str) -> Any:
+    def _get_head(self, head: str, hint: str) -> Any:
+        """Return a trained head of the engine's model, or raise CheckpointError with a hint."""
         if head not in self.loaded.model.heads:
             heads = ", ".join(self.loaded.model.heads) or "none"
             raise CheckpointError(
@@ -208,30 +258,39 @@ class ModelPipeline:
             )
         return self.engine.model.heads[head]
 
-    def _encoded(
+    def _encode(
         self,
         texts: Sequence[str],
         pairs: Sequence[str] | None,
         long: Long,
     ) -> list[Work]:
-        read = encode(self.tokenizer, texts, pairs, length=self.loaded.length, long=long)
-        return works_of(*read, len(texts))
+        encodings = encode(self.tokenizer, texts, pairs, length=self.loaded.length, long=long)
+        return works_of(*encodings, len(texts))
 
-    def _rows(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
-        """`read` of every item, its windows averaged by their length. Shapes: (S, ...)."""
+    def _compute(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
+        """Compute a row per item: the average of its windows, weighted by window length."""
         encodings, owner = encodings_of(works)
         return averaged(self.engine.rows(encodings, read), encodings, owner)
 
 
 def works_of(encodings: Sequence[Encoding], owner: Sequence[int], count: int) -> list[Work]:
-    """The work of so many texts, of which some encodings are windows."""
+    """Group encodings by text.
+
+    Args:
+        encodings: Encodings of texts, or of their overlapping windows.
+        owner: Index of the text that each encoding belongs to.
+        count: Number of texts.
+
+    Returns:
+        The encodings of each text.
+    """
     features: list[list[Feature]] = [[] for _ in range(count)]
-    for encoding, place in zip(encodings, owner, strict=True):
-        features[place].append(Feature(encoding, 0))
-    return [Work(each) for each in features]
+    for encoding, index in zip(encodings, owner, strict=True):
+        features[index].append(Feature(encoding, 0))
+    return [Work(group) for group in features]
 
 
 def encodings_of(works: Sequence[Work]) -> tuple[list[Encoding], list[int]]:
-    """Their encodings, and to which of them each belongs."""
+    """Return all encodings, and the index of the item that each encoding belongs to."""
     encodings = [f.encoding for work in works for f in work.features]
-    return encodings, [place for place, work in enumerate(works) for _ in work.features]
+    return encodings, [index for index, work in enumerate(works) for _ in work.features]

@@ -60,7 +60,7 @@ class FillMask(ModelPipeline):
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
-        self.head = self._needs("mlm", "take a pretrained model")
+        self.head = self._get_head("mlm", "use a pretrained model")
 
     @check_keywords
     def __call__(
@@ -83,7 +83,7 @@ class FillMask(ModelPipeline):
         if long == "window":
             raise ConfigError("long: a mask is filled from one sequence; cut the text (truncate)")
         works = []
-        for text, work in zip(texts, self._encoded(texts, None, long), strict=True):
+        for text, work in zip(texts, self._encode(texts, None, long), strict=True):
             masks = sum(int((f.encoding.ids == self.tokenizer.mask).sum()) for f in work.features)
             if not masks:
                 mask = self.tokenizer.pieces([self.tokenizer.mask])[0]

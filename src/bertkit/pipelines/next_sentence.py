@@ -33,7 +33,7 @@ class NextSentence(ModelPipeline):
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
-        self.head = self._needs("nsp", "take a model pretrained with sampling.pairs = nsp")
+        self.head = self._get_head("nsp", "use a model pretrained with sampling.pairs = nsp")
 
     @check_keywords
     def __call__(
@@ -51,11 +51,11 @@ class NextSentence(ModelPipeline):
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "error") -> list[Work]:
         """Raises: DataError as `long` says."""
-        return self._encoded([a for a, _ in pairs], [b for _, b in pairs], long)
+        return self._encode([a for a, _ in pairs], [b for _, b in pairs], long)
 
     def run(self, works: Sequence[Work]) -> list[NextSentenceAnswer]:
         """An answer for each."""
-        outputs = self._rows(works, lambda s, x: self.head(s, x).float())
+        outputs = self._compute(works, lambda s, x: self.head(s, x).float())
         chances = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
         cut = [work.truncated for work in works]
         return [

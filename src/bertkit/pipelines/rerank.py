@@ -29,7 +29,7 @@ class Rerank(ModelPipeline):
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
         name = "choose" if "choose" in loaded.model.heads else "classify"
-        self.head = self._needs(name, "make one with `bertkit finetune respond`")
+        self.head = self._get_head(name, "train one with `bertkit finetune respond`")
         if name == "classify":
             _check_reranker(loaded, self.head.labels)
 
@@ -43,17 +43,17 @@ class Rerank(ModelPipeline):
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "truncate") -> list[Work]:
         """Of a query and a text each. Raises: DataError as `long` says."""
-        return self._encoded([query for query, _ in pairs], [text for _, text in pairs], long)
+        return self._encode([query for query, _ in pairs], [text for _, text in pairs], long)
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """A score for each, one at least. Shapes: (S,)."""
-        outputs = self._rows(works, lambda s, x: self.head(s, x).float())
+        outputs = self._compute(works, lambda s, x: self.head(s, x).float())
         return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
 
 
 def _check_reranker(loaded: Loaded, labels: int) -> None:
     """Raises: CheckpointError for a classifier that says nothing of a query and a text."""
-    pairs, learn = reads_pairs(loaded.settings), "make one with `bertkit finetune respond`"
+    pairs, learn = reads_pairs(loaded.settings), "train one with `bertkit finetune respond`"
     if pairs is False:
         raise CheckpointError(
             f"{loaded.folder}: learned to label single texts, and a re-ranker reads a query with a "

@@ -100,7 +100,7 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
         family=loaded.family.name,
         length=loaded.length,
         dimension=embed.dimension,
-        precision="int8" if engine.integers else str(engine.dtype).removeprefix("torch."),
+        precision="int8" if engine.is_int8 else str(engine.dtype).removeprefix("torch."),
         labels=loaded.labels,
         prompts=list(embed.prompt.prompts.named),
         pipelines=pipelines,

@@ -44,7 +44,7 @@ class TaskPipeline(ModelPipeline, Answering[A]):
         self.item, self.prediction = item_type(type(task)), task.serving.prediction
         example = task.serving.example
         self.example = example if isinstance(example, str) else tuple(example.values())
-        self.head = self._needs(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
+        self.head = self._get_head(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
     def __repr__(self) -> str:
         return f"<Answer to {self.task.name} of {self.loaded!r}>"

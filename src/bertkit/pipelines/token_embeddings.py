@@ -90,7 +90,7 @@ class EmbedTokens(ModelPipeline):
         size = BYTES_PER_NUMBER * self.loaded.model.config.hidden * len(self._indices(layer))
         return [
             replace(work, item=layer, answer_bytes=size * work.tokens)
-            for work in self._encoded(texts, None, long)
+            for work in self._encode(texts, None, long)
         ]
 
     def run(self, works: Sequence[Work]) -> list[TokenEmbeddings]:

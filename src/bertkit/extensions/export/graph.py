@@ -19,7 +19,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from bertkit.engine.pruned_heads import without_dead_heads
+from bertkit.engine.pruned_heads import without_pruned_heads
 from bertkit.extensions.export.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
 from bertkit.extensions.export.int8_layers import Inputs, quantized
 from bertkit.models.block import Block
@@ -81,7 +81,7 @@ def build(
     nothing. `int8` names the layers that compute in integers, and how their inputs are rounded.
     Shapes: (B, T) each -> (B, T, D) states, (B, W) vectors, (B, L) or (B, T, L) logits.
     """
-    nodes = _Nodes(without_dead_heads(merged(model)).transformer, int8 or {})
+    nodes = _Nodes(without_pruned_heads(merged(model)).transformer, int8 or {})
     with torch.inference_mode():
         rows = nodes.encoder()
         states = nodes.texts(rows, model.config.hidden, STATES)

@@ -14,7 +14,7 @@ from bertkit.checkpoint.directory import Loaded, load, resave
 from bertkit.console import say
 from bertkit.data.readers import documents
 from bertkit.engine.engine import Engine
-from bertkit.engine.pruned_heads import without_dead_heads
+from bertkit.engine.pruned_heads import without_pruned_heads
 from bertkit.errors import ConfigError, DataError, DeviceError
 from bertkit.extensions.export.int8_layers import Inputs, calibrate, calibrated, unavailable, unfit
 from bertkit.extensions.export.int8_record import Quality, write_int8
@@ -73,7 +73,7 @@ def quantize(
             "int8); there is nothing to prepare"
         )
     held_out, choosing, calibrating = _parts(loaded, read_texts(texts))
-    pruned = without_dead_heads(loaded.model)
+    pruned = without_pruned_heads(loaded.model)
     engine, pooling = Engine(pruned), loaded.pooling or Pooling()
     inputs = calibrate(pruned, [batch for _, batch in engine.batches(calibrating)])
 

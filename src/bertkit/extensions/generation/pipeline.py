@@ -113,7 +113,7 @@ class Generate(ModelPipeline):
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
-        self._needs("lm", "take a model that writes, such as GPT-2")
+        self._get_head("lm", "take a model that writes, such as GPT-2")
         if loaded.generation.unsupported:
             raise CheckpointError(loaded.generation.unsupported)
         self.reads = self.engine.model.decoder is not None
