@@ -163,7 +163,7 @@ def test_a_run_goes_on_over_a_damaged_journal(
     for line in (b"\xff", b"[1]", b"3", b'{"step": "1"}', b'{"loss": 1.0}', b'{"step": NaN}'):
         (out / "journal.jsonl").write_bytes(line + b"\n" + whole)
         assert pretrain(SETTINGS, corpus=corpus, out=out, resume=True) == run[1]
-        assert "journal.jsonl: 1 line is damaged, and left out" in capsys.readouterr().err
+        assert "journal.jsonl: skipped 1 damaged line" in capsys.readouterr().err
         assert (out / "journal.jsonl").read_bytes() == whole
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import TrainingError
-from bertkit.training.journal import Journal, left_out
+from bertkit.training.journal import Journal, skipped_lines
 
 
 def test_rewind_drops_what_is_ahead_and_what_is_cut(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     assert damaged == 3  # and a line that a kill cut
     assert journal.rewind(1) == 3
     assert journal.rewind(1) == 0
-    assert left_out(journal.path, 3).endswith("journal.jsonl: 3 lines are damaged, and left out")
+    assert skipped_lines(journal.path, 3).endswith("journal.jsonl: skipped 3 damaged lines")
 
 
 def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:

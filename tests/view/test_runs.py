@@ -233,7 +233,7 @@ def test_a_damaged_line_is_left_out_and_said(line: bytes, tmp_path: Path) -> Non
     assert [one["step"] for one in run.lines] == [1, 2]
     html = shown([run])
     assert '<p role="alert">' in html
-    assert "journal.jsonl: 1 line is damaged, and left out" in html
+    assert "journal.jsonl: skipped 1 damaged line" in html
     assert html.count('class="chart"') == 1
     assert not read_run(folder(tmp_path, {}, {"step": 1, "loss": 2.0})).damaged
 

@@ -135,8 +135,8 @@ def packed(
         _pack(stack)
     for head in model.heads.values():
         # CausalLM runs at every step; MaskedLM runs at a few positions.
-        if isinstance(head, CausalLM) and head.product is None:
-            head.product = PackedLinear(head)
+        if isinstance(head, CausalLM) and head.output_layer is None:
+            head.output_layer = PackedLinear(head)
     return model
 
 

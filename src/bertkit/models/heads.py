@@ -1,4 +1,4 @@
-"""Heads: what reads the encoder's states and answers."""
+"""Heads: modules that compute outputs from the last hidden states."""
 
 from __future__ import annotations
 
@@ -21,26 +21,31 @@ from bertkit.nn.pooling import POOLINGS, Dense, Pool, Pooling, last
 
 
 class LanguageModelHead(nn.Module):
-    """Which piece stands at a place, from its state. Shapes: (N, D) -> (P, V).
+    """Base class of language modeling heads, which compute token logits. Shapes: (N, D) -> (P, V).
 
-    The output matrix is the token embedding itself (tied), if it is not said otherwise: Press &
-    Wolf 2017.
+    By default, the output matrix is the token embedding (tied weights).
+
+    Args:
+        tied: Token embedding of the encoder or decoder.
+
+    Source: Press & Wolf 2017.
     """
 
     bias: Tensor | None
-    """(V,), added to the logits."""
+    """Bias of the logits. Shapes: (V,)."""
 
     def __init__(self, tied: nn.Embedding) -> None:
         super().__init__()
-        self.tied = (tied,)  # in a tuple: shared with the encoder, not owned
+        # The tuple keeps the embedding out of this module's parameters: it is the encoder's.
+        self.tied = (tied,)
 
     @property
     def weight(self) -> Tensor:
-        """(V, E), the token embedding."""
+        """Output matrix: the token embedding. Shapes: (V, E)."""
         return self.tied[0].weight
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        """The states at the chosen places, ready for the output matrix. Shapes: (P, E)."""
+        """Compute the input of the output matrix. Shapes: (N, D) -> (P, E)."""
         raise NotImplementedError
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -48,10 +53,10 @@ class LanguageModelHead(nn.Module):
 
 
 class MaskedLM(LanguageModelHead):
-    """Which piece stands at a masked place. Shapes: (N, D) -> (M, V), the masked places only.
+    """Masked language modeling head: logits of the M masked tokens. Shapes: (N, D) -> (M, V).
 
-    Source: Devlin et al. 2019, section 3.1, task 1; the extra dense layer and norm are
-    google-research/bert's `get_masked_lm_output`.
+    Source: Devlin et al. 2019, section 3.1, task 1; `get_masked_lm_output` of google-research/bert
+    for the dense layer and norm.
     """
 
     bias: Tensor
@@ -61,20 +66,20 @@ class MaskedLM(LanguageModelHead):
         self.dense = nn.Linear(config.hidden, config.width, config.head.bias)
         self.norm = norm_of(config.norm, config.width)
         self.bias = nn.Parameter(torch.zeros(config.vocab))
-        of_heads = config.head.norm  # ModernBERT's heads are all alike
-        activation = config.head.activation if of_heads else config.feedforward.activation
+        # ModernBERT has the same dense layer, activation and norm in all heads.
+        activation = (config.head if config.head.norm else config.feedforward).activation
         self.activation = ACTIVATIONS[config.head.mlm_activation or activation]
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        """Shapes: (M, E)."""
-        chosen = _chosen(states, batch)
-        rows = in_tiles(chosen) if torch.is_grad_enabled() else chosen
+        """Apply a dense layer, an activation and a norm to the states. Shapes: (N, D) -> (M, E)."""
+        selected = _select_tokens(states, batch)
+        rows = in_tiles(selected) if torch.is_grad_enabled() else selected
         out: Tensor = self.norm(self.activation(self.dense(rows)))
-        return out if rows is chosen else out[: len(chosen)]
+        return out if rows is selected else out[: len(selected)]
 
 
 class CausalLM(LanguageModelHead):
-    """Which piece comes next: the states times a vector of each. Shapes: (N, D) -> (P, V).
+    """Causal language modeling head: next-token logits. Shapes: (N, D) -> (P, V).
 
     Source: Radford et al. 2018, equation 2.
     """
@@ -85,27 +90,28 @@ class CausalLM(LanguageModelHead):
         shape = config.vocab, config.width
         self.output = None if config.head.lm_tied else nn.Parameter(torch.zeros(shape))
         self.scale = config.hidden**-0.5 if config.head.lm_scaled else None
-        self.product: nn.Module | None = None
-        """The output matrix as an engine runs it."""
+        self.output_layer: nn.Module | None = None
+        """Optimized linear layer of the output matrix, set by `Engine`."""
 
     @property
     def weight(self) -> Tensor:
-        """(V, E), the token embedding or a matrix of its own."""
+        """Output matrix: the token embedding, or a separate parameter. Shapes: (V, E)."""
         return super().weight if self.output is None else self.output
 
     def features(self, states: Tensor, batch: Batch) -> Tensor:
-        chosen = _chosen(states, batch)
-        return chosen if self.scale is None else chosen * self.scale
+        """Scale the states by 1/√D if `head.lm_scaled`. Shapes: (N, D) -> (P, D)."""
+        selected = _select_tokens(states, batch)
+        return selected if self.scale is None else selected * self.scale
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        if self.product is None:
+        if self.output_layer is None:
             return super().forward(states, batch)
-        logits: Tensor = self.product(self.features(states, batch))
+        logits: Tensor = self.output_layer(self.features(states, batch))
         return logits
 
 
 class Transform(nn.Module):
-    """A dense layer and its activation, then a norm if `head.norm`. Shapes: (…, D) -> (…, D)."""
+    """Dense layer with activation, and a norm if `head.norm`. Shapes: (…, D) -> (…, D)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -119,10 +125,7 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
-    """A vector for each sequence: a dense layer and its activation on [CLS] or on the mean state.
-
-    Shapes: (N, D) -> (S, D).
-    """
+    """Pooling of each sequence ([CLS] or mean), then a dense layer. Shapes: (N, D) -> (S, D)."""
 
     def __init__(self, config: TransformerConfig, dropout: float = 0.0) -> None:
         super().__init__()
@@ -137,13 +140,19 @@ class Pooler(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Numbers for each sequence, from its pooled [CLS]. Shapes: (N, D) -> (S, L).
+    """Sequence classification head on the pooled state. Shapes: (N, D) -> (S, L).
 
-    With L classes these are logits, with L = 1 a regression's value or the score of a choice.
-    Next-sentence and sentence-order prediction are this head with L = 2. `first` is the dropout
-    before the dense layer, `last` that after it.
-    Source: Devlin et al. 2019, sections 4.1 and 4.4; which families have which dropout is what
-    transformers does, as these papers do not say.
+    The outputs are the logits of L classes; with L = 1, the value of a regression or the score of a
+    choice. Next sentence prediction and sentence order prediction use L = 2.
+
+    Args:
+        config: Settings of the encoder.
+        labels: Number of outputs, L.
+        first: Dropout probability before the pooler's dense layer.
+        last: Dropout probability after it.
+
+    Source: Devlin et al. 2019, sections 4.1 and 4.4. The dropout of each family follows
+    transformers, because the papers do not specify it.
     """
 
     def __init__(
@@ -164,10 +173,11 @@ class Classifier(nn.Module):
 
 
 class CausalClassifier(nn.Module):
-    """Numbers for each sequence of a causal stack, from the state of its last token, without a
-    bias. Shapes: (N, D) -> (S, L).
+    """Sequence classification head of causal models, on the last token. Shapes: (N, D) -> (S, L).
 
-    Source: Radford et al. 2018, section 3.2, equation 3; dropout before it, section 4.1.
+    The linear layer has no bias.
+
+    Source: Radford et al. 2018, section 3.2, equation 3, and section 4.1 for the dropout.
     """
 
     def __init__(self, config: EncoderConfig, labels: int) -> None:
@@ -185,14 +195,15 @@ class CausalClassifier(nn.Module):
 
 
 class VectorClassifier(Pool):
-    """Numbers for each sequence, from its vector: a linear layer. Shapes: (N, D) -> (S, L).
+    """Linear classification head on sentence embeddings. Shapes: (N, D) -> (S, L).
 
-    Source: Tunstall et al. 2022, section 3, whose head is a logistic regression on the vectors.
+    Source: Tunstall et al. 2022, section 3 (logistic regression on the embeddings).
     """
 
     def __init__(self, pooling: Pooling, hidden: int, labels: int) -> None:
         dense = pooling.dense
-        if dense is not None:  # one to learn, of the same shape
+        # A new dense layer of the same shape, so that training does not change the given one.
+        if dense is not None:
             bias, width = dense.linear.bias is not None, dense.linear.out_features
             dense = Dense(hidden, width, dense.activation, bias=bias)
         super().__init__(replace(pooling, dense=dense))
@@ -203,7 +214,7 @@ class VectorClassifier(Pool):
         return self.out.out_features
 
     def vectors(self, states: Tensor, batch: Batch) -> Tensor:
-        """Shapes: (N, D) -> (S, D or W)."""
+        """Compute the sentence embeddings. Shapes: (N, D) -> (S, D), or the dense layer's size."""
         return super().forward(states, batch)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
@@ -212,9 +223,9 @@ class VectorClassifier(Pool):
 
 
 class Tagger(nn.Module):
-    """Numbers for each place of a batch. Shapes: (N, D) -> (P, L).
+    """Token classification head. Shapes: (N, D) -> (P, L).
 
-    Source: Devlin et al. 2019, section 5.3 without the BiLSTM; figure 4d.
+    Source: Devlin et al. 2019, figure 4d, and section 5.3 without the BiLSTM.
     """
 
     def __init__(self, config: EncoderConfig, labels: int) -> None:
@@ -226,14 +237,14 @@ class Tagger(nn.Module):
         self.out = nn.Linear(config.hidden, labels)
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
-        out: Tensor = self.out(self.dropout(self.transform(_chosen(states, batch))))
+        out: Tensor = self.out(self.dropout(self.transform(_select_tokens(states, batch))))
         return out
 
 
 class CRFTagger(Tagger):
-    """A tagger whose numbers are the emissions of a CRF, which scores whole sequences of labels.
+    """Token classification head with a CRF. Its outputs are the emission scores of the CRF.
 
-    The names of the labels say which may follow which.
+    The tagging scheme of the label names (such as BIO) determines the allowed transitions.
     """
 
     def __init__(self, config: EncoderConfig, labels: Sequence[str]) -> None:
@@ -244,9 +255,9 @@ class CRFTagger(Tagger):
 
 
 class ReplacedTokens(nn.Module):
-    """How much each token looks replaced, a logit. Shapes: (N, D) -> (N,).
+    """Replaced token detection head: a logit per token. Shapes: (N, D) -> (N,).
 
-    Source: Clark et al. 2020, section 3.1, the discriminator.
+    Source: Clark et al. 2020, section 3.1 (the discriminator).
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -261,7 +272,7 @@ class ReplacedTokens(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """How likely an answer starts and ends at each token. Shapes: (N, D) -> (N, 2).
+    """Extractive question answering head: start and end logits. Shapes: (N, D) -> (N, 2).
 
     Source: Devlin et al. 2019, section 4.2.
     """
@@ -277,6 +288,6 @@ class SpanHead(nn.Module):
         return out
 
 
-def _chosen(states: Tensor, batch: Batch) -> Tensor:
-    """The states at the batch's token_indices. Shapes: (N, D) -> (P, D)."""
+def _select_tokens(states: Tensor, batch: Batch) -> Tensor:
+    """Select the states at `batch.token_indices`. Shapes: (N, D) -> (P, D)."""
     return states if batch.token_indices is None else states.index_select(0, batch.token_indices)

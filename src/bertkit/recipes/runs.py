@@ -15,7 +15,7 @@ from bertkit.metrics import plus_minus, spread
 from bertkit.recipes.final_test import read_test
 from bertkit.storage import csv_line, distinct_names, refuse_used, write_text
 from bertkit.training.epochs import read_scores
-from bertkit.training.journal import drawable
+from bertkit.training.journal import is_plottable
 from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import RunView, different_settings, find_runs, read_run, thin
 
@@ -184,7 +184,7 @@ def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[s
 def _steps(run: RunView) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the lines with the speed of steps, each with the number of steps it stands for."""
     names = ("tokens", "tokens_per_second", "data_wait")
-    lines = [one for one in run.lines if all(drawable(one.get(name)) for name in names)]
+    lines = [one for one in run.lines if all(is_plottable(one.get(name)) for name in names)]
     places = [0, *(one["step"] for one in lines)]
     return [(b - a, one) for (a, b), one in zip(pairwise(places), lines, strict=True)]
 
@@ -220,7 +220,7 @@ def _picture(opened: Sequence[RunView]) -> Any:
         return curves(scored, x="step", y=shared[0])
     losses = {
         run.name: thin(
-            [(one["step"], one["loss"]) for one in run.lines if drawable(one.get("loss"))]
+            [(one["step"], one["loss"]) for one in run.lines if is_plottable(one.get("loss"))]
         )
         for run in opened
     }

@@ -1,4 +1,4 @@
-"""What happened in a run: one JSON object a line."""
+"""Journal of a run: a JSON Lines file with losses, scores and speed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bertkit.errors import TrainingError
 from bertkit.storage import append_text, read_bytes, write_text
 
 MAX_VALUE = 1e12
-"""A number beyond it is no loss, rate or score, and is not drawn."""
+"""Largest absolute value that charts show. Larger values are not valid losses or scores."""
 
 Step = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class JournalRecord(msgspec.Struct):
-    """What a line has to be; it may say more. Numbers may be nan."""
+    """Required types of a record. Records can contain other keys, and values can be NaN."""
 
     step: Step
     epoch: Step = 0
@@ -33,60 +33,71 @@ class JournalRecord(msgspec.Struct):
 
 
 class Journal:
-    """Appends records to `journal.jsonl`; each has a `step`.
+    """Reader and writer of `journal.jsonl`, whose records each have a `step`.
 
-    After a kill the last line may be half-written and lines may be ahead of the checkpoint:
-    `rewind` drops both.
+    If a run is killed, the last line can be incomplete, and lines can be newer than the last
+    checkpoint. `rewind` removes these lines.
+
+    Args:
+        run: Run directory.
     """
 
     def __init__(self, run: Path) -> None:
         self.path = run / JOURNAL
-        self.told: Callable[[Mapping[str, Any]], None] | None = None
-        """Who else is told of each record."""
+        self.on_record: Callable[[Mapping[str, Any]], None] | None = None
+        """Function that is called with each record that is written."""
 
     def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record."""
         append_text(self.path, json.dumps(record) + "\n")
-        if self.told is not None:
-            self.told(record)
+        if self.on_record is not None:
+            self.on_record(record)
 
     def records(self) -> list[dict[str, Any]]:
-        """Raises: TrainingError for a file that cannot be read."""
+        """Read the valid records.
+
+        Raises:
+            TrainingError: If the file cannot be read.
+        """
         return self.read()[0]
 
     def read(self) -> tuple[list[dict[str, Any]], int]:
-        """The records, and how many lines are none; one that a kill cut is not counted.
+        """Read the valid records, and count the damaged lines.
 
-        Raises: TrainingError for a file that cannot be read.
+        An incomplete last line is not counted.
+
+        Raises:
+            TrainingError: If the file cannot be read.
         """
         try:
             lines = read_bytes(self.path, TrainingError, most=MAX_JOURNAL_BYTES).split(b"\n")
         except FileNotFoundError:
             return [], 0
         records, damaged = [], 0
-        for place, line in enumerate(lines, 1):
+        for number, line in enumerate(lines, 1):
             try:
                 record = json.loads(line.decode("utf-8"))
                 msgspec.convert(record, JournalRecord)
             except (ValueError, OverflowError, RecursionError, msgspec.ValidationError):
-                damaged += place < len(lines)
+                damaged += number < len(lines)
             else:
                 records.append(record)
         return records, damaged
 
     def rewind(self, step: int) -> int:
-        """Forget what came after `step`, and damaged lines; how many of those there were."""
+        """Remove damaged lines and the records after `step`; return the number of damaged lines."""
         records, damaged = self.read()
-        kept = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
-        write_text(self.path, "".join(kept))
+        lines = [json.dumps(record) + "\n" for record in records if record["step"] <= step]
+        write_text(self.path, "".join(lines))
         return damaged
 
 
-def left_out(path: Path, damaged: int) -> str:
-    """A sentence on lines that were none."""
-    lines = "1 line is" if damaged == 1 else f"{damaged:,} lines are"
-    return f"{path}: {lines} damaged, and left out"
+def skipped_lines(path: Path, damaged: int) -> str:
+    """Return a message about damaged lines."""
+    lines = "1 damaged line" if damaged == 1 else f"{damaged:,} damaged lines"
+    return f"{path}: skipped {lines}"
 
 
-def drawable(value: object) -> bool:
-    """Whether it is a number that a picture can hold."""
-    return isinstance(value, int | float) and abs(value) <= MAX_VALUE  # nan is not
+def is_plottable(value: object) -> bool:
+    """Return whether a value is a number that a chart can show. NaN is not."""
+    return isinstance(value, int | float) and abs(value) <= MAX_VALUE

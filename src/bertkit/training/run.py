@@ -52,7 +52,7 @@ from bertkit.storage import (
 )
 from bertkit.training.distributed import ALONE, Ranks
 from bertkit.training.interrupt import Interrupt
-from bertkit.training.journal import Journal, left_out
+from bertkit.training.journal import Journal, skipped_lines
 from bertkit.training.state import Snapshot, State, damage
 
 Resume = bool | Literal["auto"]
@@ -161,7 +161,7 @@ class Run:
             start = self._restore()
             say(f"going on after step {start} of {total}")
         if self.ranks.first and (damaged := self.journal.rewind(start)):
-            say(left_out(self.journal.path, damaged))
+            say(skipped_lines(self.journal.path, damaged))
         return start
 
     def _restore(self) -> int:

@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 from bertkit.config import flat
 from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.training.journal import drawable
+from bertkit.training.journal import is_plottable
 from bertkit.training.run import Run
 
 Track = Literal["none", "tensorboard", "trackio", "wandb", "mlflow"]
@@ -214,12 +214,12 @@ def tracked(track: Track, run: Run, *, start: int) -> Iterator[None]:
         for record in run.journal.records():
             thread.log(record)
         run.journal.write({"step": 0, "tracker": track, "tracked": tracker.id})
-    run.journal.told, finished = thread.log, False
+    run.journal.on_record, finished = thread.log, False
     try:
         yield
         finished = True
     finally:
-        run.journal.told = None
+        run.journal.on_record = None
         with redirect_stdout(sys.stderr):
             thread.end(finished=finished)
 
@@ -265,7 +265,7 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         name.replace(".", "/"): float(value)
         for name, value in flat(record).items()
-        if drawable(value) and name != "step"
+        if is_plottable(value) and name != "step"
     }
 
 

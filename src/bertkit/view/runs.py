@@ -17,7 +17,7 @@ from bertkit.checkpoint.run_directory import JOURNAL, RUN, SCORES
 from bertkit.config import flat
 from bertkit.errors import CheckpointError
 from bertkit.storage import read_bytes
-from bertkit.training.journal import MAX_VALUE, Journal, drawable, left_out
+from bertkit.training.journal import MAX_VALUE, Journal, is_plottable, skipped_lines
 from bertkit.view.chart import Point, curves, write_svg
 
 LOSS_CURVE_FILE = "loss.svg"
@@ -109,10 +109,10 @@ def read_run(folder: Path, name: str | None = None) -> RunView:
         damaged.append(f"{folder / RUN}: damaged; what the run was asked to do is not shown")
     lines, damaged_lines = Journal(folder).read()
     if damaged_lines:
-        damaged.append(left_out(folder / JOURNAL, damaged_lines))
+        damaged.append(skipped_lines(folder / JOURNAL, damaged_lines))
     numbers = [line[key] for line in lines for key in ("loss", "learning_rate") if key in line]
     numbers += [v for line in lines for key in NAMED for v in line.get(key, {}).values()]
-    if not all(map(drawable, numbers)):
+    if not all(map(is_plottable, numbers)):
         damaged.append(
             f"{folder / JOURNAL}: numbers that are none (nan, or too large) are not drawn"
         )
@@ -178,9 +178,9 @@ def holds_runs(folder: Path) -> bool:
 def loss_curve(folder: Path) -> Markup:
     """The loss of a run, training and held-out, summed over its objectives."""
     records = Journal(folder).records()
-    trained = [(r["step"], r["loss"]) for r in records if drawable(r.get("loss"))]
+    trained = [(r["step"], r["loss"]) for r in records if is_plottable(r.get("loss"))]
     held_out = [(r["step"], sum(r["held_out"].values())) for r in records if "held_out" in r]
-    sound = [point for point in held_out if drawable(point[1])]
+    sound = [point for point in held_out if is_plottable(point[1])]
     return curves({"training": trained, "held out": sound}, x="step", y="loss", dotted=["held out"])
 
 

@@ -84,7 +84,7 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
     (tmp_path / "run" / "journal.jsonl").write_bytes(b'[1]\n{"step": "1"}\n{"step": 3}\n')
     shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")
     assert shown.status_code == 200
-    assert "2 lines are damaged, and left out" in shown.text
+    assert "skipped 2 damaged lines" in shown.text
     (tmp_path / "run" / "run.json").write_text(json.dumps(record), encoding="utf-8")
     shutil.rmtree(corpus)
     alone = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])

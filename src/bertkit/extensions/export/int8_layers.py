@@ -218,7 +218,7 @@ def replace_by_rows(model: Model, exact: Model) -> None:
         setattr(part, attribute, Int8RowsLinear(cast(nn.Linear, weights[name]), dtype))
     for name, head in model.heads.items():
         if isinstance(head, CausalLM):
-            head.product = Int8RowsLinear(cast(CausalLM, exact.heads[name]), dtype)
+            head.output_layer = Int8RowsLinear(cast(CausalLM, exact.heads[name]), dtype)
 
 
 def calibrated(inputs: Mapping[str, Inputs]) -> Replace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from bertkit.training.journal import drawable
+from bertkit.training.journal import is_plottable
 from bertkit.view.chart import Point, curves, line_key
 from bertkit.view.figures import Beside, Figure, Lines, Table
 from bertkit.view.runs import RunView, different_settings, thin
@@ -91,7 +91,7 @@ def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point
         for line in run.lines:
             values = line.get(key, {})
             for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
-                if drawable(value):
+                if is_plottable(value):
                     points = charts.setdefault(name, {one.name: [] for one in runs})
                     points[run.name].append((line["step"], value))
     charts = {
@@ -120,7 +120,7 @@ def _state(run: RunView) -> str:
 
 def _last(run: RunView, key: str, form: str) -> str:
     """Return the last value of a number in the records."""
-    values = (line[key] for line in reversed(run.lines) if drawable(line.get(key)))
+    values = (line[key] for line in reversed(run.lines) if is_plottable(line.get(key)))
     value = next(values, None)
     return "" if value is None else form.format(value)
 
@@ -136,7 +136,7 @@ def _scored(run: RunView) -> str:
 def _waits(run: RunView) -> str:
     """Return the fraction of time in which steps waited for their batches."""
     keys = ("data_wait", "tokens", "tokens_per_second")
-    lines = [one for one in run.lines if all(drawable(one.get(key)) for key in keys)]
+    lines = [one for one in run.lines if all(is_plottable(one.get(key)) for key in keys)]
     lines = [one for one in lines if one["tokens_per_second"] > 0]
     waited = sum(one["data_wait"] for one in lines)
     whole = waited + sum(one["tokens"] / one["tokens_per_second"] for one in lines)
