@@ -125,7 +125,7 @@ def check_out(out: Path, *, resume: bool | str) -> None:
     if not resume:
         refuse_used(out, resumable=True)
     elif resume is True and not used(out):
-        raise ConfigError(f"{out}: no run to resume here; leave out --resume")
+        raise ConfigError(f"{out}: no run to resume here; remove --resume")
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

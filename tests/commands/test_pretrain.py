@@ -59,7 +59,7 @@ def test_a_run_goes_on_and_is_repeated_without_being_told_again(
         f"step {step} held out" for step in (0, 2, 4, 6, 8)
     ]
     assert told("--out", run, "--resume") == 0
-    assert "going on after step 8 of 8" in capsys.readouterr().err
+    assert "resuming after step 8 of 8" in capsys.readouterr().err
     assert told("--train.keep", 1, "--out", run, "--resume", "auto") == 0
     assert json.loads((run / "run.json").read_text("utf-8"))["config"]["train"]["keep"] == 1
     assert told("--train.seed", 4, "--out", run, "--resume") == 2

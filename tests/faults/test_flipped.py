@@ -75,7 +75,7 @@ def test_a_pretraining_run(
             continue
         assert code == 0, said
         if name in SETTINGS:
-            assert f"{run / name}: damaged, and written anew" in said
+            assert f"{run / name}: repaired a damaged file" in said
         now = kept_of(run)
         if name in CHECKPOINTS:
             assert f"{(run / name).parent}: " in said

@@ -103,7 +103,7 @@ def test_interrupt_saves_and_says_how_to_go_on(
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     at = {"journal": str(run / "journal.jsonl"), "lines": 4}
     assert forker(*argv, signal=signal.SIGINT, **at) == 130, forker.said
-    assert "which is saved; go on with --resume" in forker.said.splitlines()[-1]
+    assert "which is saved; continue with --resume" in forker.said.splitlines()[-1]
     assert "Traceback" not in forker.said
     newest = max((run / "checkpoints").iterdir()).name
     assert f"stopped after step {int(newest.removeprefix('step-'))}" in forker.said
@@ -150,7 +150,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     damage(newest)
     go_on(world, forker, run)
     assert f"{newest}: {reason}" in forker.said
-    assert f"going on after step {STEPS - KEPT}" in forker.said
+    assert f"resuming after step {STEPS - KEPT}" in forker.said
     same(run, whole)
 
 

@@ -80,6 +80,6 @@ def test_interrupt_saves_and_says_how_to_go_on(
     run = tmp_path / "run"
     at = {"journal": str(run / "journal.jsonl"), "lines": 2}
     assert forker(*command, run, signal=signal.SIGINT, **at) == 130, forker.said
-    assert "which is saved; go on with --resume" in forker.said.splitlines()[-1]
+    assert "which is saved; continue with --resume" in forker.said.splitlines()[-1]
     go_on(command, forker, run)
     same(run, whole)

@@ -82,7 +82,7 @@ def test_a_signal_to_one_stops_all_after_the_same_step_and_others_go_on(
     run = tmp_path / "run"
     at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}
     assert forker.together(2, *words(world, run), **at) == [0, 0], forker.said
-    assert "which is saved; go on with --resume" in forker.said.splitlines()[-1]
+    assert "which is saved; continue with --resume" in forker.said.splitlines()[-1]
     (newest, *_) = sorted((run / "checkpoints").iterdir(), reverse=True)
     assert f"stopped after step {int(newest.name.removeprefix('step-'))}" in forker.said
     at["lines"] = 8
@@ -219,7 +219,7 @@ def test_a_killed_process_and_a_damaged_shard_cost_no_step(
     shard.write_bytes(shard.read_bytes()[:-1])
     assert forker.together(2, *command) == [0, 0], forker.said
     assert f"{newest}: {shard.name} is damaged" in forker.said
-    assert f"going on after step {int(older.name.removeprefix('step-'))}" in forker.said
+    assert f"resuming after step {int(older.name.removeprefix('step-'))}" in forker.said
     assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
     assert len(losses(run)) == STEPS
 

@@ -55,7 +55,7 @@ def saved(out: Path, steps: int, *, keep: int) -> list[Path]:
         for step in range(1, steps + 1):
             learn(run.state)
             run.save(step, keep=keep)
-            run.saved()
+            run.wait_for_save()
             assert run.checkpoint is not None
             folders.append(run.checkpoint)
     return folders
@@ -81,7 +81,7 @@ def test_a_folder_in_use_is_refused_and_one_without_a_run_not_resumed(tmp_path: 
             r"^rate \(was 1\): changed since .* same settings and version of bertkit",
         ),
         ({"config": {**RECORD["config"], "teacher": {"name": "b"}}}, r"teacher \(was None\)"),
-        ({"teacher": "b"}, r"teacher \(was not there\)"),
+        ({"teacher": "b"}, r"teacher \(was not set\)"),
         ({"config": {"rate": 1}}, r"keep \(was 2\)"),
     ],
 )
@@ -104,7 +104,7 @@ def test_what_is_free_may_change_and_a_refusal_has_its_own_words(tmp_path: Path)
     assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8")) == changed
     other = {**changed, "data": {"train": {"sha256": "b"}}}
     with pytest.raises(DataError, match="other rows"):
-        again.check(other, refusals={"data.train.sha256": DataError("other rows")})
+        again.check(other, errors={"data.train.sha256": DataError("other rows")})
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"config": 3}'])
@@ -120,7 +120,7 @@ def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
     for step in range(1, 5):
         learn(run.state)
         run.save(step, keep=2, show=lambda checkpoint, weights: run.publish(checkpoint))
-        run.saved()
+        run.wait_for_save()
         kept = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
         assert kept == [f"step-{s:08d}" for s in range(max(1, step - 1), step + 1)]
         assert run.checkpoint == tmp_path / "checkpoints" / kept[-1]
@@ -151,7 +151,7 @@ def test_a_state_is_written_as_it_was_while_training_goes_on(
     learn(run.state)
     assert run.checkpoint is None
     go.set()
-    run.saved()
+    run.wait_for_save()
     assert run.state.restore(tmp_path / "checkpoints" / "step-00000001") == 1
     assert all(torch.equal(weight, then[name]) for name, weight in run.state.learned.items())
 
@@ -197,7 +197,7 @@ def test_one_process_learns_in_a_folder(tmp_path: Path) -> None:
     run = begun(tmp_path)
     other = Run(tmp_path, resume=True)
     other.check(RECORD)
-    with pytest.raises(ConfigError, match="another process learns there"):
+    with pytest.raises(ConfigError, match="another process trains there"):
         other.begin(state(), 9)
     with run.learning("learning", start=0):
         pass
@@ -258,7 +258,7 @@ def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:
     again.check(RECORD)
     assert again.begin(state(), 9) == 1
     again.save(3, keep=1)
-    again.saved()
+    again.wait_for_save()
     assert again.checkpoint == folders[2]
 
 
@@ -289,7 +289,7 @@ def test_an_error_says_what_is_kept(
 ) -> None:
     run = begun(tmp_path / "run")
     run.save(1, keep=1)
-    run.saved()
+    run.wait_for_save()
     folder = run.checkpoint
     with pytest.raises(kind, match=message.format(folder)), run.learning("learning", start=0):
         raise error
@@ -322,6 +322,6 @@ def test_a_settings_file_that_was_damaged_is_named(
         (run.out / "config.json").write_text("new", encoding="utf-8")
         (run.out / "model.safetensors").write_text("new", encoding="utf-8")
     said = capsys.readouterr().err.replace("\n", "")
-    assert "config.json: damaged, and written anew" in said
+    assert "config.json: repaired a damaged file" in said
     assert "vocab.txt" not in said
     assert "model.safetensors" not in said

@@ -461,7 +461,7 @@ def _check_record(
             *(f"settings.{name}" for name in FREE),
             *(f"data.{name}.{key}" for name in data for key in ("file", "name")),
         ),
-        refusals={
+        errors={
             f"data.{name}.sha256": DataError(
                 f"{name}: not the rows that {run.out} began with; resume with the same, or start "
                 "another run"

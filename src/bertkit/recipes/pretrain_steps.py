@@ -228,7 +228,7 @@ def check_record(
         ConfigError: If settings differ, or this version of bertkit takes other samples.
         DataError: If the text or its tokenizer differs.
     """
-    refusals = {
+    errors = {
         "draws": ConfigError(
             f"{run.out}: began with a version that draws other samples; resume it with that version"
         ),
@@ -248,7 +248,7 @@ def check_record(
         "draws": draws_of(text),
     }
     free = ("corpus_folder", "start", *(f"config.train.{name}" for name in FREE))
-    run.check(record, free=free, refusals=refusals)
+    run.check(record, free=free, errors=errors)
 
 
 def with_parts(settings: Mapping[str, Any], run: Run) -> Mapping[str, Any]:

@@ -1,16 +1,16 @@
-"""A run: the folder in which a model learns, and all that lets it stop and go on.
+"""Run directory: settings record, journal and checkpoints of a training run.
 
-    run = Run(out, resume=resume)      # refuses a folder that is in use
-    run.check(record, ...)             # refuses to resume another run
-    start = run.begin(state, total)    # from here on the folder is written to
-    with run.learning("pretraining"):
+    run = Run(out, resume=resume)      # rejects a directory that is in use
+    run.check(record, ...)             # rejects changed settings when resuming
+    start = run.begin(state, total)    # writes the record, restores the last checkpoint
+    with run.learning("pretraining", start=start):
         for step in steps(...):
             run.show(step.number, note)
             run.save(step.number, keep=2)
 
-A checkpoint is a folder `checkpoints/step-00000200`, written under another name, synced and
-renamed, so that a kill leaves either all of it or nothing. A thread writes it, from a copy of the
-state, while training goes on: it writes and hashes without Python's lock, where a core is idle.
+A checkpoint is a directory `checkpoints/step-00000200`. It is written under a temporary name,
+synced and renamed, so that a killed process never leaves an incomplete checkpoint. A thread writes
+it from a copy of the state while training continues. Writing and hashing release the GIL.
 """
 
 from __future__ import annotations
@@ -56,62 +56,75 @@ from bertkit.training.journal import Journal, skipped_lines
 from bertkit.training.state import Snapshot, State, damage
 
 Resume = bool | Literal["auto"]
-"""Whether a run goes on; auto: where there is one, else it begins."""
+"""Whether to resume a run; "auto" resumes an existing run, else starts a new one."""
 
 Show = Callable[[Path, Mapping[str, Tensor]], None]
-"""Makes a checkpoint's weights those of the run's model folder; it gets them by our names, too."""
+"""Function that copies a checkpoint's weights to the model; its arguments are the checkpoint
+directory and the weights by name."""
 
 SETTINGS = (".json", ".txt")
-"""How names of a model folder's files end, beside weights."""
+"""Suffixes of a model's files, except weights."""
 
 
 class Run:
-    """The folder of a model that learns: its record, its journal and its checkpoints."""
+    """Run directory of a model in training: its record, journal and checkpoints.
+
+    In a distributed run, only the first process writes to it, except sharded optimizer states.
+
+    Args:
+        out: Run directory.
+        resume: Whether to resume the run.
+        ranks: Processes of a distributed run.
+
+    Raises:
+        ConfigError: If `out` is in use, or does not contain a run to resume.
+    """
 
     state: State
     total: int
-    """Steps from begin to end."""
+    """Total number of steps."""
     _saved: float
 
     def __init__(self, out: Path | str, *, resume: Resume, ranks: Ranks = ALONE) -> None:
-        """Of several processes the first alone writes to the folder.
-
-        Raises: ConfigError when `out` is in use, or holds no run to resume.
-        """
         self.out, self.ranks = Path(out), ranks
-        there = bool(ranks.of_first((self.out / RUN).exists()))
-        self.resumed = there if resume == "auto" else resume
+        exists = bool(ranks.of_first((self.out / RUN).exists()))
+        self.resumed = exists if resume == "auto" else resume
         self.journal = Journal(self.out)
         self.record: Mapping[str, Any] = {}
         self.checkpoint: Path | None = None
-        """The newest that is complete."""
+        """Newest complete checkpoint."""
         self.best: str | None = None
-        """A sentence on the best model that the folder holds, where one is chosen."""
+        """Message about the best model in the directory, if the run selects one."""
         self.interrupt = Interrupt(patient=ranks.world > 1)
-        self._writer = ThreadPoolExecutor(1, initializer=_give_way)
+        self._writer = ThreadPoolExecutor(1, initializer=_lower_priority)
         self._saving: Future[None] | None = None
         if ranks.first and self.out.is_dir():
             sweep(self.out)
         if not self.resumed:
             if ranks.first:
                 refuse_used(self.out, resumable=True)
-        elif not there:
-            raise ConfigError(f"{self.out}: no run to resume here; leave out --resume")
+        elif not exists:
+            raise ConfigError(f"{self.out}: no run to resume here; remove --resume")
 
-    # ---- before work starts
+    # ---- Before training
 
     def check(
         self,
         record: Mapping[str, Any],
         *,
         free: Collection[str] = (),
-        refusals: Mapping[str, BertkitError] | None = None,
+        errors: Mapping[str, BertkitError] | None = None,
     ) -> None:
-        """Take what `run.json` is to say; a resumed run must say the same again.
+        """Set the content of `run.json`, and compare it with the file when resuming.
 
-        Values are named by their dotted paths. Those of `free` may change; `refusals` are the
-        errors for some that may not.
-        Raises: ConfigError for a damaged record or changed settings, or one of `refusals`.
+        Args:
+            record: Settings and fingerprints of the run.
+            free: Dotted paths of the values that may change.
+            errors: Errors to raise for some of the values that must not change, by dotted path.
+
+        Raises:
+            ConfigError: If `run.json` is damaged or settings changed.
+            BertkitError: The error in `errors` of a changed value.
         """
         self.record = record
         self.ranks.agree(
@@ -119,143 +132,173 @@ class Run:
         )
         if not (self.resumed and self.ranks.first):
             return
-        place, remedy = self.out / RUN, "start over in another --out"
-        before = read_json(place, ConfigError, remedy)
+        file, remedy = self.out / RUN, "start over in another --out"
+        before = read_json(file, ConfigError, remedy)
         groups = [name for name, value in record.items() if isinstance(value, Mapping)]
         if not (isinstance(before, dict) and before) or any(
             not isinstance(before.get(name, {}), dict) for name in groups
         ):
-            raise ConfigError(f"{place}: damaged (not the record of a run); {remedy}")
-        was, now = flat(before), flat(record)
-        for path, error in (refusals or {}).items():
-            if was.get(path) != now[path]:
+            raise ConfigError(f"{file}: damaged (not the record of a run); {remedy}")
+        old, new = flat(before), flat(record)
+        for path, error in (errors or {}).items():
+            if old.get(path) != new[path]:
                 raise error
         changed = [
             f"{path.removeprefix('config.').removeprefix('settings.')} (was {value!r})"
-            for path, value in was.items()
-            if path not in free and now.get(path, ...) != value
+            for path, value in old.items()
+            if path not in free and new.get(path, ...) != value
         ]
-        changed += [f"{path} (was not there)" for path in record if path not in before]
+        changed += [f"{path} (was not set)" for path in record if path not in before]
         if changed:
             raise ConfigError(
                 f"{', '.join(changed)}: changed since {self.out} began; resume with the same "
                 "settings and version of bertkit, or start another run"
             )
 
-    # ---- the start
+    # ---- Start
 
     def begin(self, state: State, total: int) -> int:
-        """Write the record and return the last step that was taken, whose state it restores.
+        """Lock the directory, write the record, and restore the newest checkpoint when resuming.
 
-        From here to the end of `learning` no other process learns in this folder.
-        Raises: ConfigError where one does, CheckpointError when there are checkpoints and none is
-        complete.
+        The lock is released at the end of `learning`.
+
+        Args:
+            state: Weights and optimizer state of the run.
+            total: Total number of steps.
+
+        Returns:
+            The number of finished steps.
+
+        Raises:
+            ConfigError: If another process trains in the directory.
+            CheckpointError: If checkpoints exist, but none is complete.
         """
         self.state, self.total, self._saved = state, total, time.monotonic()
         if self.ranks.first:
             self.out.mkdir(parents=True, exist_ok=True)
-            self._let_go = weakref.finalize(self, _release, _held(self.out))
+            self._release_lock = weakref.finalize(self, _release, _lock(self.out))
             write_json(self.out / RUN, self.record)
         start = 0
         if self.resumed:
             start = self._restore()
-            say(f"going on after step {start} of {total}")
+            say(f"resuming after step {start} of {total}")
         if self.ranks.first and (damaged := self.journal.rewind(start)):
             say(skipped_lines(self.journal.path, damaged))
         return start
 
     def _restore(self) -> int:
-        """Put the newest complete checkpoint back, the same in all processes; its step."""
+        """Restore the newest complete checkpoint in all processes; return its step."""
         step = 0
         if self.ranks.first:
-            self.checkpoint, sentences = recover(self.out)
-            for sentence in sentences:
-                say(sentence)
+            self.checkpoint, messages = recover(self.out)
+            for message in messages:
+                say(message)
             step = _step(self.checkpoint) if self.checkpoint else 0
         if step := self.ranks.of_first(step):
             self.checkpoint = _checkpoint(self.out, step)
             self.state.restore(self.checkpoint)
         return step
 
-    # ---- the loop
+    # ---- Training loop
 
     @contextmanager
     def learning(self, name: str, *, start: int, discard: bool = False) -> Iterator[None]:
-        """Show a bar, let signals ask for a stop, and add to an error what is kept.
+        """Show a progress bar, handle signals, and release the lock of the directory at the end.
 
-        With `discard`, a folder that holds nothing of use goes when the loop fails.
+        The message of an error also reports which checkpoint can be used.
+
+        Args:
+            name: Name of the progress bar.
+            start: Number of finished steps.
+            discard: Whether to delete the directory after an error if no model was saved.
         """
         with progress() as self._bar, self.interrupt:
             self._task = self._bar.add_task(name, total=self.total, completed=start, note="")
             try:
                 yield
-                self.saved()
+                self.wait_for_save()
             except BaseException as error:
                 try:
-                    self.saved()
-                except BertkitError as failed:  # what is kept is then older
+                    self.wait_for_save()
+                except BertkitError as failed:  # The newest checkpoint is older than expected.
                     if isinstance(error, BertkitError) and error is not failed:
                         error = type(error)(f"{failed}; {error}")
-                kept = self.best
-                if kept is None and self.checkpoint is not None:
-                    kept = f"{self.checkpoint} is the last good checkpoint"
-                if kept is None and discard:
+                saved = self.best
+                if saved is None and self.checkpoint is not None:
+                    saved = f"{self.checkpoint} is the last good checkpoint"
+                if saved is None and discard:
                     shutil.rmtree(self.out, ignore_errors=True)
-                if kept is None:
+                if saved is None:
                     first = self.ranks.first
-                    kept = "nothing was saved yet" if first else "rank 0 says what is kept"
+                    saved = "nothing was saved yet" if first else "rank 0 reports what was saved"
                 if isinstance(error, BertkitError):
-                    raise type(error)(f"{error}; {kept}") from None
+                    raise type(error)(f"{error}; {saved}") from None
                 if _out_of_memory(error):
                     raise TrainingError(
-                        "out of memory: lower max_batch_tokens, which a run that is resumed may "
-                        f"change; {kept}"
+                        "out of memory: lower max_batch_tokens, which can change when a run is "
+                        f"resumed; {saved}"
                     ) from None
                 raise
             finally:
                 if self.ranks.first:
-                    self._let_go()
+                    self._release_lock()
 
     def show(self, step: int, note: str, *, line: bool = False) -> None:
-        """Move the bar to a step; where nobody watches a bar, `line` prints one instead.
+        """Update the progress bar.
 
-        Raises: StorageError where the last save has failed meanwhile.
+        Args:
+            step: Number of finished steps.
+            note: Text next to the bar, such as the loss.
+            line: Whether to print a line if the bar is disabled (output is not a terminal).
+
+        Raises:
+            StorageError: If the last checkpoint could not be saved.
         """
         if self._saving is not None and self._saving.done():
-            self.saved()
+            self.wait_for_save()
         if line and self._bar.disable:
             self._bar.line(f"step {step}/{self.total}  {note}")
         self._bar.update(self._task, completed=step, note=note)
 
     def due(self, minutes: float) -> bool:
-        """Whether the last checkpoint, or the start, is so many minutes ago."""
+        """Return whether the last checkpoint (or the start) is at least `minutes` ago."""
         return time.monotonic() - self._saved >= 60 * minutes
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal asked for a stop at the end of the step."""
+        """Whether to stop at the end of the step, because the process received a signal."""
         return self.interrupt.asked
 
     def stop(self, step: int) -> None:
-        """Raises: KeyboardInterrupt that says how to go on."""
-        self.saved()
+        """Wait until the checkpoint is saved, then stop the run.
+
+        Raises:
+            KeyboardInterrupt: Always; its message explains how to resume.
+        """
+        self.wait_for_save()
         raise KeyboardInterrupt(
-            spoken(f"stopped after step {step}, which is saved; go on with --resume")
+            spoken(f"stopped after step {step}, which is saved; continue with --resume")
         )
 
-    # ---- checkpoints
+    # ---- Checkpoints
 
     def save(self, step: int, *, keep: int, show: Show | None = None) -> None:
-        """Copy the state after `step`, and begin to write it; training may go on.
+        """Copy the state after `step`, and write it in a thread while training continues.
 
-        The first process writes; where the optimizer is sharded, each its part, into one folder.
-        Once it is complete `show` gets the checkpoint and its weights, and all but the `keep`
-        newest checkpoints go. A save that is not done is waited for first.
-        Raises: StorageError of the save before; nothing is lost.
+        The first process writes it. If the optimizer is sharded, each process writes its shard to
+        the same directory. The method waits for the previous save first.
+
+        Args:
+            step: Number of finished steps.
+            keep: Number of newest checkpoints to keep.
+            show: Function that is called with the complete checkpoint and its weights.
+
+        Raises:
+            StorageError: If the previous save failed. Older checkpoints remain.
         """
         if not (self.ranks.first or self.state.ranks.world > 1):
             return
-        self.saved()
+        self.wait_for_save()
         self._saved = time.monotonic()
         snapshot = self.state.snapshot(step)
         self._saving = self._writer.submit(self._write, snapshot, keep, show)
@@ -263,9 +306,9 @@ class Run:
     def _write(self, snapshot: Snapshot, keep: int, show: Show | None) -> None:
         folder, ranks = _checkpoint(self.out, snapshot.step), snapshot.ranks
         if not ranks.first:
-            if place := ranks.tell(b"")[0]:
+            if name := ranks.tell(b"")[0]:
                 with told(folder):
-                    snapshot.write(folder.with_name(place.decode()))
+                    snapshot.write(folder.with_name(name.decode()))
             return
         if folder.exists():
             ranks.tell(b"")
@@ -276,30 +319,33 @@ class Run:
         self.checkpoint = folder
         if show is not None:
             show(folder, snapshot.weights)
-        for old in _folders(self.out)[:-keep]:
+        for old in _checkpoints(self.out)[:-keep]:
             shutil.rmtree(old)
 
-    def saved(self) -> None:
-        """Wait until the state that was last to be saved is. Raises: StorageError where it is
-        not."""
+    def wait_for_save(self) -> None:
+        """Wait until the last checkpoint is saved.
+
+        Raises:
+            StorageError: If it could not be saved.
+        """
         saving, self._saving = self._saving, None
         if saving is not None:
             saving.result()
 
     def publish(self, checkpoint: Path) -> None:
-        """Make a checkpoint's weights those of the run's model folder."""
+        """Copy (or link) the weights of a checkpoint to the model in the run directory."""
         with writing(self.out / FILE) as partial:
             link_or_copy(checkpoint / FILE, partial)
 
     def drop_checkpoints(self) -> None:
-        """At the end of a run that nobody will go on with."""
+        """Delete all checkpoints of a finished run, which cannot be resumed afterwards."""
         shutil.rmtree(self.out / CHECKPOINTS, ignore_errors=True)
 
     @contextmanager
     def repairing(self) -> Iterator[None]:
-        """Say for which settings file of the model the block wrote other content: it was damaged.
+        """Log which settings files the block changes, because they were damaged.
 
-        Weights may only have been older.
+        Weights are not compared: they can be older than the checkpoint without being damaged.
         """
 
         def hashes() -> dict[Path, str]:
@@ -311,76 +357,85 @@ class Run:
         after = hashes()
         for path in sorted(before):
             if before[path] != after[path]:
-                say(f"{path}: damaged, and written anew")
+                say(f"{path}: repaired a damaged file")
 
 
 def recover(out: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint to go on from, and a sentence for each one that is damaged.
+    """Find the newest complete checkpoint.
 
-    Damaged ones are renamed `damaged-step-...`, so that rotation never counts them in place of a
-    good one; what killed processes left half-written is removed.
-    Raises: CheckpointError when there are checkpoints and none is complete.
+    Damaged checkpoints are renamed to `damaged-step-...`, so that they do not count as checkpoints
+    to keep. Incomplete files of killed processes are removed.
+
+    Args:
+        out: Run directory.
+
+    Returns:
+        The checkpoint, or None if there are no checkpoints, and a message per damaged checkpoint.
+
+    Raises:
+        CheckpointError: If checkpoints exist, but none is complete.
     """
     sweep(out)
     sweep(out / CHECKPOINTS)
-    reasons = {folder: damage(folder) for folder in reversed(_folders(out))}
+    reasons = {folder: damage(folder) for folder in reversed(_checkpoints(out))}
     good = next((folder for folder, reason in reasons.items() if reason is None), None)
     damaged = {folder: reason for folder, reason in reasons.items() if reason is not None}
     if damaged and good is None:
         folder, reason = next(iter(damaged.items()))
         raise CheckpointError(
             f"{folder}: {reason}, and no older checkpoint is complete; remove {out / CHECKPOINTS} "
-            "to begin again from step 0"
+            "to start over from step 0"
         )
-    sentences = []
+    messages = []
     for folder, reason in damaged.items():
-        aside = folder.with_name(f"damaged-{folder.name}")
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-        newer = good is not None and folder.name > good.name
-        used = "the one before it is used" if newer else "a newer one is used"
-        sentences.append(f"{folder}: {reason}; {used}, this one is now {aside}")
-    return good, sentences
+        renamed = folder.with_name(f"damaged-{folder.name}")
+        shutil.rmtree(renamed, ignore_errors=True)
+        folder.rename(renamed)
+        messages.append(f"{folder}: {reason}; renamed to {renamed}, using {good} instead")
+    return good, messages
 
 
-def _give_way() -> None:
-    """Let this thread run where the threads that learn leave a core idle."""
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+def _lower_priority() -> None:
+    """Lower the priority of this thread below the training threads."""
+    if sys.platform == "linux":  # Other systems have no priority per thread.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
-def _held(folder: Path) -> int:
-    """The open folder, locked. Raises: ConfigError where another process has it."""
+def _lock(folder: Path) -> int:
+    """Open and lock a directory, or raise ConfigError if another process has locked it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         raise ConfigError(
-            f"{folder}: another process learns there; let it finish, or choose another --out"
+            f"{folder}: another process trains there; wait until it finishes, or choose another "
+            "--out"
         ) from None
-    except OSError:  # a file system that has no locks
+    except OSError:  # The file system does not support locks.
         pass
-    _HELD.add(handle)
+    _LOCKED.add(handle)
     return handle
 
 
 def _release(handle: int) -> None:
-    if handle in _HELD:  # else a process was forked since, and this is it
-        _HELD.remove(handle)
-        with suppress(OSError):  # a file system that has no locks
-            fcntl.flock(handle, fcntl.LOCK_UN)  # a forked process may not have closed it yet
+    # In a forked process, the file descriptor is closed already.
+    if handle in _LOCKED:
+        _LOCKED.remove(handle)
+        with suppress(OSError):  # The file system does not support locks.
+            # Closing is not enough while a forked process has not closed its copy yet.
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 
-_HELD: set[int] = set()
-"""Folders that are open; a process that is forked would hold them, and may outlive this one."""
+_LOCKED: set[int] = set()
+"""File descriptors of locked directories. Forked processes close them at once."""
 
 
 def _close_all() -> None:
-    """Close the folders in a forked process, which leaves them locked by its parent."""
-    while _HELD:
-        os.close(_HELD.pop())
+    """Close the directories in a forked process. The parent's locks remain."""
+    while _LOCKED:
+        os.close(_LOCKED.pop())
 
 
 os.register_at_fork(after_in_child=_close_all)
@@ -394,7 +449,7 @@ def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def _folders(out: Path) -> list[Path]:
+def _checkpoints(out: Path) -> list[Path]:
     return sorted((out / CHECKPOINTS).glob("step-*"))
 
 
