@@ -31,7 +31,7 @@ from benchmarks import graphs, kept, text
 from benchmarks.graphs import Runtime, Vectors
 from benchmarks.harness import Options, bf16_here, compare
 from bertkit.checkpoint.directory import save
-from bertkit.checkpoint.pooling import write_pooling
+from bertkit.checkpoint.pooling_files import write_pooling
 from bertkit.extensions.export.int8_layers import unavailable
 from bertkit.extensions.export.quantize import quantize
 from bertkit.families import BERT

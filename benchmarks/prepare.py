@@ -26,7 +26,7 @@ from benchmarks import harness, kept, text
 from benchmarks.embed import minilm
 from benchmarks.harness import Options
 from bertkit.data.corpus import Corpus
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.data.sentences import split
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer

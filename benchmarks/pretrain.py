@@ -41,7 +41,7 @@ from bertkit.config import override, read_toml
 from bertkit.console import quietly
 from bertkit.data.collate import collate
 from bertkit.data.corpus import Corpus
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.data.samples import Sample, Samples
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build

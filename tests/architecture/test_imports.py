@@ -96,7 +96,7 @@ def test_help_loads_what_writes_it_alone() -> None:
     [
         *modules("text"),
         "bertkit.metrics",
-        "bertkit.data.readers",
+        "bertkit.data.document_readers",
         "bertkit.errors",
         "bertkit.cli",
         "bertkit.recipes.vocabulary",

@@ -14,7 +14,7 @@ import pytest
 
 import bertkit
 from bertkit import cli
-from bertkit.checkpoint.pooling import write_pooling
+from bertkit.checkpoint.pooling_files import write_pooling
 from bertkit.nn.pooling import Pooling
 from bertkit.text.prompts import Prompts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.columns import LABELS, PAIRS, TEXTS, Roles, choose_columns, choose_text
-from bertkit.data.rows import Rows
+from bertkit.data.row_readers import Rows
 from bertkit.errors import DataError
 
 

@@ -12,8 +12,8 @@ import pytest
 from benchmarks import text
 
 from bertkit.data.corpus import Corpus
+from bertkit.data.document_readers import documents
 from bertkit.data.masking import Masking
-from bertkit.data.readers import documents
 from bertkit.data.samples import Samples, Sampling
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.recipes.prepare import prepare

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from tests.factories import pdf
 
+from bertkit.data.document_readers import documents as raw_documents
+from bertkit.data.document_readers import parquet_rows, read_text
 from bertkit.data.question_answering import read_questions
-from bertkit.data.readers import documents as raw_documents
-from bertkit.data.readers import parquet_rows, read_text
-from bertkit.data.rows import Rows
+from bertkit.data.row_readers import Rows
 from bertkit.data.tagged_text import read_conll
 from bertkit.errors import DataError
 from bertkit.extensions.classic.word_vectors import Vectors

@@ -12,7 +12,7 @@ from tests.docs.test_settings import section
 from tests.parity.test_families import VOCAB, their_config, their_model
 
 import bertkit
-from bertkit.checkpoint.pooling import write_pooling
+from bertkit.checkpoint.pooling_files import write_pooling
 from bertkit.families import FAMILIES, Family, family_of
 from bertkit.nn.pooling import Dense, Pooling
 

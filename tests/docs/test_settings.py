@@ -16,7 +16,8 @@ from bertkit.extensions.generation.objectives import DenoisingConfig
 from bertkit.extensions.serving.limits import Limits
 from bertkit.models.config import TransformerConfig
 from bertkit.objectives.distill import Terms
-from bertkit.recipes import card, finetune
+from bertkit.recipes import finetune
+from bertkit.recipes import model_card as card
 from bertkit.recipes.pretrain_config import PretrainConfig
 from bertkit.recipes.run_file import FREE
 from bertkit.tasks import TASKS, find

@@ -12,7 +12,7 @@ from tests.factories import tiny_config
 from tests.faults.damage import read_header
 
 from bertkit.checkpoint.directory import load, save
-from bertkit.checkpoint.pooling import write_pooling
+from bertkit.checkpoint.pooling_files import write_pooling
 from bertkit.engine.engine import Engine
 from bertkit.extensions.export.exported import RECORD
 from bertkit.extensions.export.int8_layers import calibrate, unavailable

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.factories import pdf
 
-from bertkit.data.readers import documents as texts
+from bertkit.data.document_readers import documents as texts
 from bertkit.extensions.search.converter import Converter
 from bertkit.extensions.search.documents import DocumentColumns, documents
 from bertkit.extensions.search.judgments import read_judgments, read_queries

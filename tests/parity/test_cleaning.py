@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.factories import tiny_tokenizer
 
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.data.sentences import split
 from bertkit.extensions.cleaning.personal_data import IP, MAIL, mask
 from bertkit.extensions.cleaning.quality import c4, gopher_quality, gopher_repetition, words_of

@@ -15,7 +15,7 @@ from tests.factories import tiny_folder
 
 from bertkit.checkpoint import pooling_keys
 from bertkit.checkpoint.directory import load
-from bertkit.checkpoint.pooling import OLDER_LENGTHS, write_pooling
+from bertkit.checkpoint.pooling_files import OLDER_LENGTHS, write_pooling
 from bertkit.errors import BertkitError
 from bertkit.nn.pooling import Dense, Pooling
 from bertkit.pipelines import pipeline

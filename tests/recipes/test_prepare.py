@@ -23,7 +23,7 @@ from tests.factories import tiny_tokenizer, write_vocab
 
 from bertkit.data import workers
 from bertkit.data.corpus import Corpus
-from bertkit.data.readers import BlankLines, documents
+from bertkit.data.document_readers import BlankLines, documents
 from bertkit.data.sentences import split
 from bertkit.errors import BertkitError, ConfigError, DataError, StorageError
 from bertkit.recipes import prepare as recipe

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.rows import Rows
+from bertkit.data.row_readers import Rows
 from bertkit.errors import DataError
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.examples import read_examples

@@ -17,10 +17,10 @@ from tests.factories import tiny_model
 
 from bertkit.errors import CheckpointError, ConfigError, DataError, StorageError, TrainingError
 from bertkit.families import BERT
+from bertkit.training.checkpoints import Snapshot, State
 from bertkit.training.master_weights import Masters
 from bertkit.training.optimizer import adamw
 from bertkit.training.run import Run, recover
-from bertkit.training.state import Snapshot, State
 
 RECORD: dict[str, Any] = {
     "config": {"rate": 1, "keep": 2, "teacher": None},

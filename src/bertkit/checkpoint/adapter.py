@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.formats import format_of
 from bertkit.checkpoint.hub import resolve
-from bertkit.checkpoint.pooling import read_object
+from bertkit.checkpoint.pooling_files import read_object
 from bertkit.checkpoint.weights import read_file, standard_names, write_tensors
 from bertkit.errors import CheckpointError
 from bertkit.families import Family

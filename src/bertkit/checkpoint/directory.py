@@ -24,7 +24,7 @@ from bertkit.checkpoint.config_json import (
 )
 from bertkit.checkpoint.formats import FORMATS, open_format
 from bertkit.checkpoint.hub import resolve
-from bertkit.checkpoint.pooling import read_object, read_pooling, write_pooling
+from bertkit.checkpoint.pooling_files import read_object, read_pooling, write_pooling
 from bertkit.checkpoint.run_directory import say_unfinished
 from bertkit.checkpoint.weights import (
     FILE,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bertkit.data.row_errors import each_of
-from bertkit.data.rows import NAMES, Rows
+from bertkit.data.row_readers import NAMES, Rows
 from bertkit.errors import DataError, did_you_mean
 
 TEXTS = (

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bertkit.data.rows import Source, each_record, has_records
+from bertkit.data.row_readers import Source, each_record, has_records
 from bertkit.errors import DataError, did_you_mean
 
 

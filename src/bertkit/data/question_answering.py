@@ -13,9 +13,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from bertkit.data.document_readers import read_text
 from bertkit.data.paths import suffix
-from bertkit.data.readers import read_text
-from bertkit.data.rows import Source, each_record, has_records
+from bertkit.data.row_readers import Source, each_record, has_records
 from bertkit.errors import DataError
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from bertkit.config import Settings
 from bertkit.data.corpus import Corpus
 from bertkit.data.masking import Masker, Masking
+from bertkit.data.sentence_windows import windows
 from bertkit.data.shuffling import EVALUATION_EPOCH, Purpose, Shuffled, generator
-from bertkit.data.windows import windows
 from bertkit.errors import DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
 

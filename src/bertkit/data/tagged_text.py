@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.data.columns import check_columns
-from bertkit.data.readers import read_text
-from bertkit.data.rows import Rows, Source, each_record, has_records
+from bertkit.data.document_readers import read_text
+from bertkit.data.row_readers import Rows, Source, each_record, has_records
 from bertkit.data.tag_schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.word_columns import WordParts, split_words, words_of
 from bertkit.errors import ConfigError, DataError, did_you_mean

@@ -22,7 +22,7 @@ import msgspec
 from bertkit import storage
 from bertkit.console import say
 from bertkit.data.corpus import Shards
-from bertkit.data.readers import BlankLines, RawDocument, Span, read
+from bertkit.data.document_readers import BlankLines, RawDocument, Span, read
 from bertkit.data.sentences import CachedTokenizer, placed
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.batch import Batch, Tokens
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Settings
-from bertkit.data.given import several
+from bertkit.data.rows_in_memory import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model

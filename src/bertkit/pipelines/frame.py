@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from bertkit.config import flat
-from bertkit.data.given import of_dataset
 from bertkit.data.labels import number
+from bertkit.data.rows_in_memory import of_dataset
 from bertkit.errors import DataError
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.inference import free

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.given import several
+from bertkit.data.rows_in_memory import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference

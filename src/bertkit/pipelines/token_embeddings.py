@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Settings
-from bertkit.data.given import several
+from bertkit.data.rows_in_memory import several
 from bertkit.engine.engine import Engine, Forward
 from bertkit.engine.word_states import layer_states
 from bertkit.errors import ConfigError

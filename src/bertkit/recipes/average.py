@@ -14,7 +14,7 @@ from bertkit.config import Count
 from bertkit.console import say
 from bertkit.errors import CheckpointError
 from bertkit.storage import refuse_used
-from bertkit.training.state import damage
+from bertkit.training.checkpoints import damage
 
 
 def average(run: Path, /, *, out: Path, last: Count = 5) -> None:

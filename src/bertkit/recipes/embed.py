@@ -99,7 +99,7 @@ def embed(
     pipeline = opened(model, LoadSettings(precision, device, pooling=pooling), prompt)
     given = [texts] if isinstance(texts, str) else texts
     if not (isinstance(given, list) and all(isinstance(text, str) for text in given)):
-        from bertkit.data.given import texts_of  # tables of all kinds are slow to import
+        from bertkit.data.rows_in_memory import texts_of  # tables of all kinds are slow to import
 
         given = texts_of(given, text_column, "texts")
     vectors = np.empty((len(given), pipeline.dimension), np.float32)

@@ -38,26 +38,28 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a fine-tuned model on labeled examples.
 
-    An embedding model needs no fine-tuning: of pairs of texts with scores, `pearson` and `spearman`
-    are the correlations with the cosines of their embeddings.
-
-    Returns: the task's scores, `rows` and `truncated`; where there are labels, also `by_label`, the
-    scores of each, and `confusion`, how often each is answered where each is expected; of a
-    calibrated model `calibration`, its expected calibration error with the temperature and without.
-
-    Examples longer than the model are cut, or read in windows. What is said of the labels calls the
-    rows by their file, or by `name`. A program may give a DataFrame or other rows (`data.given`),
-    and name columns by keywords: `text_column="review", label_column="stars"`. Those that were
-    named for training need not be named again.
-    Raises: DataError for a label the model does not know, ConfigError when `errors` is in use.
+    An embedding model needs no fine-tuning: its scores are correlations between the cosine
+    similarities of pairs and their labels. Examples longer than the model are truncated, or split
+    into windows. In Python, examples can be rows in memory, with `name` as their name in messages,
+    and columns are keywords (`text_column="review"`); by default those of training.
 
     Args:
         model: Directory or hub id of a fine-tuned model, or of an embedding model.
-        examples: A file of labelled examples.
+        examples: File of labeled examples.
         task: module:Class, for a task from outside the package.
-        errors: A folder, to be made, for the worst answers: errors.html and errors.jsonl.
+        errors: Output directory of the worst predictions: errors.html and errors.jsonl. Must not
+            exist.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The scores of the task, `rows`, and `truncated`. If the task has labels, also `by_label`
+        (the scores of each label) and `confusion` (counts of predictions for each label). If the
+        model is calibrated, also `calibration` (the calibration error with and without it).
+
+    Raises:
+        ConfigError: If `errors` exists.
+        DataError: If an example is invalid, or has a label that the model does not know.
     """
     if errors is not None:
         refuse_used(Path(errors), option="--errors")

@@ -16,10 +16,10 @@ from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.objectives.distill import Terms
 from bertkit.pipelines import answering
-from bertkit.recipes.card import write_card
 from bertkit.recipes.distill import distill
 from bertkit.recipes.final_test import read_test, score_test
 from bertkit.recipes.finetune import Finetune, finetune, grouped
+from bertkit.recipes.model_card import write_card
 from bertkit.recipes.model_sizes import PRETRAININGS
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.pretrain_config import PretrainConfig, TestScorer, config_class, read_config

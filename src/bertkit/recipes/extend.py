@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.checkpoint.directory import load, resave
-from bertkit.data.readers import documents, read_text
+from bertkit.data.document_readers import documents, read_text
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import with_positions, with_vocabulary
 from bertkit.storage import refuse_used

@@ -18,7 +18,7 @@ from bertkit.batch import Batch, by_length
 from bertkit.checkpoint import hub
 from bertkit.checkpoint.adapter import base_of
 from bertkit.checkpoint.directory import Loaded
-from bertkit.checkpoint.pooling import read_pooling
+from bertkit.checkpoint.pooling_files import read_pooling
 from bertkit.checkpoint.run_directory import SCORES
 from bertkit.config import (
     Count,
@@ -47,13 +47,13 @@ from bertkit.tasks.contrastive import training_units
 from bertkit.tasks.examples import Examples, RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task, is_builtin, make_batch, policy_of_files
+from bertkit.training.checkpoints import State
 from bertkit.training.epochs import Epochs, check_metric, grown
 from bertkit.training.loop import steps
 from bertkit.training.master_weights import Masters, rows_read
 from bertkit.training.optimizer import CRF_RATE, adamw
 from bertkit.training.run import Resume, Run
 from bertkit.training.schedule import schedule
-from bertkit.training.state import State
 from bertkit.training.task_model import opened
 from bertkit.training.teacher import TaskTeacher
 from bertkit.training.trackers import Track, check_tracker, tracked

@@ -9,10 +9,10 @@ from typing import Any
 from bertkit.checkpoint.run_directory import SCORES
 from bertkit.console import say
 from bertkit.models.lora import rate_factor
-from bertkit.recipes.card import write_card
 from bertkit.recipes.data_checks import check_answers, show_calibration, show_labels, unlearned
 from bertkit.recipes.error_report import write_mistakes
 from bertkit.recipes.final_test import read_test, score_test
+from bertkit.recipes.model_card import write_card
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
 from bertkit.training.epochs import (

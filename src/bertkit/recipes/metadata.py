@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.hub import ID
-from bertkit.checkpoint.pooling import read_object
+from bertkit.checkpoint.pooling_files import read_object
 from bertkit.families import BERT, family_of
 from bertkit.models.config import TransformerConfig
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.config import with_keywords
-from bertkit.data.given import KINDS, is_rows
 from bertkit.data.paths import is_table
+from bertkit.data.rows_in_memory import KINDS, is_rows
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.recipes.predict_file import answered

@@ -11,9 +11,9 @@ import msgspec
 
 from bertkit.config import flat
 from bertkit.console import say
+from bertkit.data.document_readers import STDIN, numbered
 from bertkit.data.paths import suffix
-from bertkit.data.readers import STDIN, numbered
-from bertkit.data.rows import Rows, Source
+from bertkit.data.row_readers import Rows, Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.progress import progress
 from bertkit.storage import csv_line, refuse_used, writing

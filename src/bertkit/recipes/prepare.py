@@ -31,9 +31,9 @@ from bertkit.data.corpus import (
     shard_name,
     write_manifest,
 )
+from bertkit.data.document_readers import BlankLines, Span, spans
 from bertkit.data.paths import files, paths_of, suffix
 from bertkit.data.ray_workers import RayPool
-from bertkit.data.readers import BlankLines, Span, spans
 from bertkit.data.sentences import CachedTokenizer, split, token_dtype
 from bertkit.data.workers import CorpusSettings, Unit, Worker, WorkerPool, plainly, text_of
 from bertkit.errors import ConfigError, DataError, StorageError, refuse_unknown

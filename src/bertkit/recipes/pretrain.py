@@ -47,11 +47,11 @@ from bertkit.recipes.pretrain_steps import (
 from bertkit.recipes.run_file import read_run_file
 from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.checkpoints import State
 from bertkit.training.compiled import compile_blocks
 from bertkit.training.distributed import joined
 from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
-from bertkit.training.state import State
 from bertkit.training.teacher import begin_as, check_length
 from bertkit.training.trackers import check_tracker
 

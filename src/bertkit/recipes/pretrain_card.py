@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertkit.config import plain
-from bertkit.recipes.card import FILE, settings_lines
 from bertkit.recipes.metadata import hub_id, model_name
+from bertkit.recipes.model_card import FILE, settings_lines
 from bertkit.recipes.pretrain_config import PretrainConfig
 from bertkit.storage import write_text
 

@@ -24,6 +24,7 @@ from bertkit.objectives.loss import Objective
 from bertkit.recipes.run_file import FREE, Train
 from bertkit.storage import read_json, sha256, write_text
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.checkpoints import State
 from bertkit.training.data_loader import prefetched, processes_for
 from bertkit.training.distributed import Ranks
 from bertkit.training.loop import Step, evaluate, steps
@@ -31,7 +32,6 @@ from bertkit.training.master_weights import Masters
 from bertkit.training.optimizer import OPTIMIZERS, Sharded
 from bertkit.training.run import Run
 from bertkit.training.schedule import Schedule, schedule
-from bertkit.training.state import State
 from bertkit.training.trackers import tracked
 from bertkit.training.weight_average import TailAverage
 from bertkit.view.runs import draw

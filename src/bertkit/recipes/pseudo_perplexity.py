@@ -14,7 +14,7 @@ from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.data.collate import collate
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.data.samples import Sample
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError

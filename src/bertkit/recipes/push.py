@@ -8,7 +8,7 @@ from bertkit.checkpoint import hub
 from bertkit.checkpoint.directory import load
 from bertkit.console import say
 from bertkit.errors import ConfigError
-from bertkit.recipes.card import FILE
+from bertkit.recipes.model_card import FILE
 
 
 def push(

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from bertkit.console import say
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.errors import ConfigError
 from bertkit.progress import progress
 from bertkit.storage import refuse_used

@@ -20,7 +20,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Count, Settings
 from bertkit.data.question_answering import Question, read_questions
-from bertkit.data.rows import Source
+from bertkit.data.row_readers import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import Calibrated, ChanceLevel

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.data.multiple_choice import ChoiceQuestion, checked, is_right, read_choices
-from bertkit.data.rows import Source
+from bertkit.data.row_readers import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel

@@ -11,11 +11,11 @@ from typing import Any
 
 from bertkit import memory
 from bertkit.console import say
-from bertkit.data.given import are_examples, name_of, rows_of
+from bertkit.data.document_readers import STDIN
 from bertkit.data.paths import suffix
-from bertkit.data.readers import STDIN
 from bertkit.data.row_errors import MAX_ROW_ERRORS, refuse, shown
-from bertkit.data.rows import Rows, Source
+from bertkit.data.row_readers import Rows, Source
+from bertkit.data.rows_in_memory import are_examples, name_of, rows_of
 from bertkit.errors import DataError
 from bertkit.storage import sha256
 from bertkit.tasks.task import E, Reading, Task
@@ -46,7 +46,7 @@ class Examples:
 
 
 RowsLike = Path | str | Iterable[Any] | Examples
-"""A labeled file, rows in memory (`data.given`), or examples of the task."""
+"""A labeled file, rows in memory (`data.rows_in_memory`), or examples of the task."""
 
 
 def read_examples(

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
-from bertkit.data.given import is_rows
+from bertkit.data.rows_in_memory import is_rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.examples import take

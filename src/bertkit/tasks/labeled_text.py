@@ -11,7 +11,7 @@ import msgspec
 from bertkit.config import Positive, Settings, Share
 from bertkit.data.columns import Roles, choose_columns
 from bertkit.data.row_errors import each_of
-from bertkit.data.rows import Rows, Source
+from bertkit.data.row_readers import Rows, Source
 from bertkit.errors import DataError
 from bertkit.tasks.task import Reader, Reading
 from bertkit.tasks.trained_columns import open_rows

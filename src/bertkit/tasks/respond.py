@@ -15,10 +15,10 @@ from torch import nn
 
 from bertkit import metrics
 from bertkit.config import Count, Settings
+from bertkit.data.document_readers import read_text
 from bertkit.data.multiple_choice import ChoiceQuestion, checked, each_row, is_right, place_of
 from bertkit.data.paths import suffix
-from bertkit.data.readers import read_text
-from bertkit.data.rows import Source, has_records
+from bertkit.data.row_readers import Source, has_records
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.tasks.capabilities import ChanceLevel

@@ -27,7 +27,7 @@ from bertkit.data.columns import (
     missing_columns,
 )
 from bertkit.data.row_errors import each_of
-from bertkit.data.rows import Source
+from bertkit.data.row_readers import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer

@@ -24,7 +24,7 @@ from bertkit.batch import Batch, split_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.data.columns import check_columns, first_column, missing_columns
 from bertkit.data.row_errors import each_of
-from bertkit.data.rows import Source
+from bertkit.data.row_readers import Source
 from bertkit.data.sentences import split
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.objectives.loss import Loss, Totals

@@ -20,7 +20,7 @@ from bertkit import metrics
 from bertkit.batch import Batch
 from bertkit.config import Settings
 from bertkit.console import say
-from bertkit.data.rows import Source, has_records
+from bertkit.data.row_readers import Source, has_records
 from bertkit.data.tag_schemes import (
     BIOES,
     SCHEMES,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
     from torch import Tensor, nn
 
     from bertkit.batch import Batch
-    from bertkit.data.rows import Source
+    from bertkit.data.row_readers import Source
     from bertkit.engine.engine import Engine
     from bertkit.models.model import Model
     from bertkit.models.transformer import Transformer

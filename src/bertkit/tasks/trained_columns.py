@@ -10,7 +10,7 @@ import msgspec
 
 from bertkit.config import decode
 from bertkit.data.columns import label_columns
-from bertkit.data.rows import Rows, Source
+from bertkit.data.row_readers import Rows, Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.task import Reading
 

@@ -50,10 +50,10 @@ from bertkit.storage import (
     write_json,
     writing,
 )
+from bertkit.training.checkpoints import Snapshot, State, damage
 from bertkit.training.distributed import ALONE, Ranks
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal, skipped_lines
-from bertkit.training.state import Snapshot, State, damage
 
 Resume = bool | Literal["auto"]
 """Whether to resume a run; "auto" resumes an existing run, else starts a new one."""

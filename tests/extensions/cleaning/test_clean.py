@@ -16,7 +16,7 @@ import pytest
 
 import bertkit
 from bertkit import cli
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.errors import ConfigError, DataError, StorageError
 from bertkit.extensions.cleaning import clean as recipe
 from bertkit.extensions.cleaning.clean import CleaningReport, clean

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data import readers
+from bertkit.data import document_readers as readers
 from bertkit.data.workers import Unit
 from bertkit.errors import DataError
 from bertkit.extensions.cleaning import cleaner as cleaning

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.readers import read_lines
+from bertkit.data.document_readers import read_lines
 from bertkit.errors import ConfigError
 from bertkit.extensions.cleaning import languages
 from bertkit.extensions.cleaning.languages import Wanted, detect, wanted

@@ -85,7 +85,10 @@ def test_torch_is_not_imported(graph: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), Exported(graph)("a b"), atol=1e-6)
 
 
-SLOW = {"torch", "rich", "jinja2", "huggingface_hub", "bertkit.data.rows", "bertkit.progress"}
+SLOW = {
+    *("torch", "rich", "jinja2", "huggingface_hub"),
+    *("bertkit.data.row_readers", "bertkit.progress"),
+}
 """What the first vector of an exported folder waits for no more."""
 
 

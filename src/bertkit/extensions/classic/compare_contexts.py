@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.formats import LoadSettings, open_format
-from bertkit.data.readers import numbered
+from bertkit.data.document_readers import numbered
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.context_figures import context_squares, cosine_table
 from bertkit.extensions.classic.contexts import TEXTS, compared, read_word

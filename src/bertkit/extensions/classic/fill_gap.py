@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bertkit.checkpoint.hub import resolve
-from bertkit.data.given import several
+from bertkit.data.rows_in_memory import several
 from bertkit.data.tagged_text import untagged
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.elmo_files import load_elmo, load_softmax

@@ -43,10 +43,10 @@ from bertkit.recipes.pretrain_steps import (
 )
 from bertkit.recipes.run_file import Train
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.training.checkpoints import OurNames, State
 from bertkit.training.distributed import joined
 from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
-from bertkit.training.state import OurNames, State
 from bertkit.training.trackers import check_tracker
 
 FAMILY = "elmo"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.config import Count, Positive, Seed, Settings
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.errors import DataError, TrainingError
 from bertkit.extensions.classic.word_vectors import tokens
 from bertkit.progress import progress

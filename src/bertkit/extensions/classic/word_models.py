@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.config_json import read_config
 from bertkit.checkpoint.directory import Stored, load
 from bertkit.checkpoint.formats import LoadSettings, ModelFormat, format_of
-from bertkit.checkpoint.pooling import read_object
+from bertkit.checkpoint.pooling_files import read_object
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.data.word_columns import words_of
 from bertkit.errors import ConfigError, DataError

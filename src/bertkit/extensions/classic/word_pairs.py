@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.readers import json_object, numbered
+from bertkit.data.document_readers import json_object, numbered
 from bertkit.errors import DataError
 from bertkit.text.word_splitting import find_word
 

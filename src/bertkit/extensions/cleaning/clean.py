@@ -21,8 +21,8 @@ from rich.table import Table
 
 from bertkit import storage
 from bertkit.console import console
+from bertkit.data.document_readers import BlankLines, Span, read
 from bertkit.data.paths import files
-from bertkit.data.readers import BlankLines, Span, read
 from bertkit.data.workers import Unit, WorkerPool, plainly
 from bertkit.errors import ConfigError, DataError, refuse_unknown
 from bertkit.extensions.cleaning.cleaner import (

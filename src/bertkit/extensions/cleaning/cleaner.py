@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.data.readers import LONGEST_LINE, BlankLines, Span, read
+from bertkit.data.document_readers import LONGEST_LINE, BlankLines, Span, read
 from bertkit.data.sentences import split
 from bertkit.data.workers import Message, Step, Unit
 from bertkit.errors import DataError

@@ -19,8 +19,8 @@ from bertkit.config import override
 from bertkit.console import quietly, say
 from bertkit.data import local_text
 from bertkit.data.corpus import Corpus
+from bertkit.data.document_readers import documents as read_documents
 from bertkit.data.paths import files
-from bertkit.data.readers import documents as read_documents
 from bertkit.data.sentences import split
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError

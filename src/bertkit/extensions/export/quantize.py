@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded, load, resave
 from bertkit.console import say
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.engine.engine import Engine
 from bertkit.engine.pruned_heads import without_pruned_heads
 from bertkit.errors import ConfigError, DataError, DeviceError

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.readers import read_lines
+from bertkit.data.document_readers import read_lines
 from bertkit.errors import BertkitError, DataError
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.length_groups import groups_by_length

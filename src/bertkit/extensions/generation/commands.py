@@ -9,8 +9,8 @@ from typing import Any
 
 from bertkit.checkpoint.directory import load
 from bertkit.console import asked, numbered_lines, print_json, say
+from bertkit.data.document_readers import STDIN, read_lines
 from bertkit.data.paths import is_table
-from bertkit.data.readers import STDIN, read_lines
 from bertkit.errors import ConfigError
 from bertkit.extensions.generation.alignment import alignment
 from bertkit.extensions.generation.chat_format import Message

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.checkpoint.pooling import read_object
+from bertkit.checkpoint.pooling_files import read_object
 from bertkit.config import decode
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.generation.decoding import Decoding

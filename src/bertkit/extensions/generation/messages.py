@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bertkit.data.rows import Source, each_record, has_records
+from bertkit.data.row_readers import Source, each_record, has_records
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import Message, check
 

@@ -9,7 +9,7 @@ import torch
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.given import several
+from bertkit.data.rows_in_memory import several
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.extensions.generation.pipeline import Generate

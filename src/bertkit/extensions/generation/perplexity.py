@@ -10,7 +10,7 @@ import msgspec
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.data.collate import pack_by_length
-from bertkit.data.readers import documents
+from bertkit.data.document_readers import documents
 from bertkit.engine.engine import MAX_BATCH_TOKENS
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.blocks import TokenBlock, block, pack_blocks

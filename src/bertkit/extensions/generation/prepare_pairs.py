@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bertkit.console import say
 from bertkit.data.columns import check_columns, first_column, missing_columns
-from bertkit.data.readers import read_lines
-from bertkit.data.rows import Rows
+from bertkit.data.document_readers import read_lines
+from bertkit.data.row_readers import Rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.generation.pairs import SIDES, Pairs, write_pairs
 from bertkit.storage import refuse_used

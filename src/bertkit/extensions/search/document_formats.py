@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from bertkit.data.document_readers import open_bytes, read_text
 from bertkit.data.paths import suffix
-from bertkit.data.readers import open_bytes, read_text
 from bertkit.errors import DataError
 from bertkit.storage import EXPANSION, FLOOR
 

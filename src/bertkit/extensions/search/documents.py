@@ -13,9 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from bertkit.config import Settings
+from bertkit.data.document_readers import Span, blocks, json_object, read_text, refuse_halves
 from bertkit.data.paths import counted, files_inside, paths_of, suffix
-from bertkit.data.readers import Span, blocks, json_object, read_text, refuse_halves
-from bertkit.data.rows import TABLES, Rows
+from bertkit.data.row_readers import TABLES, Rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS, Converter, too_long
 from bertkit.extensions.search.document_formats import (

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bertkit.data.document_readers import json_object, numbered
 from bertkit.data.paths import suffix
-from bertkit.data.readers import json_object, numbered
 from bertkit.errors import DataError, did_you_mean
 
 

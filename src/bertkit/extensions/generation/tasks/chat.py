@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from bertkit.data.rows import Source
+from bertkit.data.row_readers import Source
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat as Writer
 from bertkit.extensions.generation.messages import Conversation, read_conversations

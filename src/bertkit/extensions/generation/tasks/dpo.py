@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.config import Positive, Settings
-from bertkit.data.rows import Source
+from bertkit.data.row_readers import Source
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat, Message
 from bertkit.extensions.generation.messages import Preference, read_preferences

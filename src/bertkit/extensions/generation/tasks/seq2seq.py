@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from bertkit.config import Settings
-from bertkit.data.rows import Source
+from bertkit.data.row_readers import Source
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore
 from bertkit.tasks.capabilities import UsesDecoder

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bertkit.recipes.card import AUTO, COMMANDS, EXAMPLES, write_card
+from bertkit.recipes.model_card import AUTO, COMMANDS, EXAMPLES, write_card
 from bertkit.tasks import TASKS
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data import readers
+from bertkit.data import document_readers as readers
+from bertkit.data.document_readers import RawDocument, Span, documents, read, spans
 from bertkit.data.paths import files
-from bertkit.data.readers import RawDocument, Span, documents, read, spans
 from bertkit.errors import DataError
 
 TEXT = st.text(st.sampled_from("ab.?é”\n\n\n \r\t𝄞"), max_size=200)

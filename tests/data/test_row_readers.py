@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.readers import STDIN
-from bertkit.data.rows import Rows
+from bertkit.data.document_readers import STDIN
+from bertkit.data.row_readers import Rows
 from bertkit.errors import DataError
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.storage import sha256, write_json
+from bertkit.training.checkpoints import State, damage
 from bertkit.training.master_weights import TOKENS, Masters
 from bertkit.training.optimizer import adamw
-from bertkit.training.state import State, damage
 
 
 def fresh(dtype: torch.dtype = torch.float32, *, seed: int = 0, hidden: int = 8) -> State:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from msgspec import UNSET
 
+from bertkit.data.document_readers import STDIN, json_object, numbered, parquet_rows, read_text
 from bertkit.data.paths import suffix
-from bertkit.data.readers import STDIN, json_object, numbered, parquet_rows, read_text
 from bertkit.data.row_errors import each_of, refuse
 from bertkit.data.values import json_value, text_of
 from bertkit.errors import DataError, did_you_mean

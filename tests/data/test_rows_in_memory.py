@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.given import are_examples, is_rows, name_of, rows_of, texts_of
+from bertkit.data.rows_in_memory import are_examples, is_rows, name_of, rows_of, texts_of
 from bertkit.errors import BertkitError, DataError
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, LabelExample

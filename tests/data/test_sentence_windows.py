@@ -10,7 +10,7 @@ import pytest
 from tests.factories import tiny_tokenizer
 
 from bertkit.data.corpus import Corpus
-from bertkit.data.windows import windows
+from bertkit.data.sentence_windows import windows
 from bertkit.recipes.prepare import prepare
 
 SIZES = [[1 + (7 * s + 3 * d) % 19 for s in range(2 + 5 * d)] for d in range(9)]

@@ -14,7 +14,7 @@ from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.checkpoint.directory import load
-from bertkit.checkpoint.pooling import ACTIVATIONS, read_json, read_pooling, write_pooling
+from bertkit.checkpoint.pooling_files import ACTIVATIONS, read_json, read_pooling, write_pooling
 from bertkit.errors import CheckpointError
 from bertkit.nn.pooling import Activation, Dense, Pooling
 from bertkit.pipelines import pipeline

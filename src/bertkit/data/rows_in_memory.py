@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import choose_text
-from bertkit.data.rows import Rows
+from bertkit.data.row_readers import Rows
 from bertkit.data.values import is_missing, json_value, text_of
 from bertkit.errors import DataError
 
