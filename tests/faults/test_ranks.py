@@ -109,17 +109,18 @@ def test_a_killed_process_ends_the_others_and_the_same_command_goes_on(
     assert len(losses(run)) == STEPS
 
 
-def test_a_loss_that_is_no_number_in_one_process_is_told_by_all(
+def test_nan_loss_in_one_process_stops_all_processes(
     world: Any, forker: Any, two: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     codes = forker.together(2, *words(world, run), rank=1, nan_at=9)
     assert codes == [2, 2], forker.said
-    told = [line for line in forker.said.splitlines() if "the loss is nan" in line]
-    sentences = {line.removeprefix("bertkit: ").removeprefix("rank 1: ") for line in told}
-    assert len(told) == 2
-    assert len({line.partition("; begin")[0] for line in sentences}) == 1  # the step is the same
-    assert any("is the last good checkpoint" in line for line in told)
+    errors = [line for line in forker.said.splitlines() if "the loss is nan" in line]
+    messages = {line.removeprefix("bertkit: ").removeprefix("rank 1: ") for line in errors}
+    assert len(errors) == 2
+    # Both processes report the same step.
+    assert len({line.partition("; start over")[0] for line in messages}) == 1
+    assert any("is the last good checkpoint" in line for line in errors)
     assert forker.together(2, *words(world, run, "--resume")) == [0, 0], forker.said
     assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
 
