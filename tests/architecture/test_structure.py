@@ -22,8 +22,8 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_949,
-    "code lines": 36_186,
+    "code lines of the core": 21_948,
+    "code lines": 36_185,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

@@ -114,8 +114,7 @@ def steps(
     for number, (group, data_wait) in enumerate(_timed(groups), start + 1):
         started = time.perf_counter()
         counts = _totals_over_ranks(ranks, totals(group))
-        sums = _Sums(counts)
-        part_of_step = None
+        sums, part_of_step = _Sums(counts), None
         for batch in group:
             if batch.part != part_of_step:
                 part_of_step = batch.part
