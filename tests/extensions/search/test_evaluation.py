@@ -87,7 +87,7 @@ def test_rows_are_what_training_reads(world: tuple[Searcher, Path, Path], tmp_pa
         searcher, queries=queries, judgments=judgments, out=tmp_path / "s.jsonl", negatives=3
     )
     assert said == {"queries": 4, "rows": 4}
-    examples, _ = find("similarity").read(tmp_path / "s.jsonl", Reading(), labelled=True)
+    examples, _ = find("similarity").reader.read(tmp_path / "s.jsonl", Reading(), labelled=True)
     for letter, example in zip(LETTERS, examples, strict=False):
         anchor, positive, *negatives = example.texts
         assert anchor == positive == f"{letter} {letter}"
@@ -100,7 +100,7 @@ def test_rows_are_what_training_reads(world: tuple[Searcher, Path, Path], tmp_pa
         learner="respond",
         negatives=2,
     )
-    examples, _ = find("respond").read(tmp_path / "r.jsonl", Reading(), labelled=True)
+    examples, _ = find("respond").reader.read(tmp_path / "r.jsonl", Reading(), labelled=True)
     assert [len(e.choices) for e in examples] == [3] * 4
     assert all(e.choices[e.answer] == e.text for e in examples)
 
