@@ -13,6 +13,7 @@ import pytest
 
 import bertkit
 from bertkit import cli
+from bertkit.commands.table import COMMANDS
 
 Captured = pytest.CaptureFixture[str]
 MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
@@ -136,6 +137,29 @@ def test_printed_options_repeat_a_run(tiny: Path, tmp_path: Path, capsys: Captur
     assert one == two != other
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_printed_options_of_each_command_can_be_read(
+    name: str, tmp_path: Path, capsys: Captured
+) -> None:
+    app = cli.app
+    for word in name.split():
+        app = app[word]
+    arguments = [one for one in app.assemble_argument_collection() if one.parse]
+    assert not any("--config" in one.names for one in arguments)
+    if not any("--print-config" in one.names for one in arguments):
+        assert name in ("pretrain", "experiment")  # these have files of their own
+        return
+    words = name.split()
+    for one in arguments:
+        if one.required:
+            words += ["1"] if one.names[0][0] != "-" else [one.names[0], "1"]
+    assert cli.run([*words, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "options.toml").write_text(printed, encoding="utf-8")
+    assert cli.run([*words, f"--config={tmp_path}/options.toml", "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -154,3 +178,8 @@ def test_invalid_files_of_options_are_rejected(
     assert cli.run(["finetune", "classify", *MODEL_AND_FILES, "--config", str(path)]) == 2
     assert message.format(path=path) in capsys.readouterr().err
     assert cli.run(["info", "--help"]) == 0  # the file is only read for its own command
+
+
+def test_config_without_a_file_is_rejected(capsys: Captured) -> None:
+    assert cli.run(["finetune", "classify", *MODEL_AND_FILES, "--config"]) == 2
+    assert "--config has no value; use --config FILE" in capsys.readouterr().err

@@ -97,16 +97,20 @@ def _with_config(words: list[str]) -> tuple[list[str], list[Any]]:
     Raises:
         ConfigError: If the file is missing or malformed.
     """
-    if "--config" not in words[:-1]:
+    parts = (w.split("=", 1) if w.startswith("--config=") else [w] for w in words)
+    words = [word for part in parts for word in part]
+    if "--config" not in words:
         return words, []
     from cyclopts.config import Dict
 
     from bertkit.config import read_toml
 
-    place = words.index("--config")
-    path = words[place + 1]
+    index = words.index("--config")
+    if index + 1 == len(words):
+        raise ConfigError("--config has no value; use --config FILE")
+    path = words[index + 1]
     options = Dict(read_toml(Path(path)), use_commands_as_keys=False, source=path)
-    return words[:place] + words[place + 2 :], [options]
+    return words[:index] + words[index + 2 :], [options]
 
 
 def _is_task(name: str) -> bool:

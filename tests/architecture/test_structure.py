@@ -22,8 +22,8 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_948,
-    "code lines": 36_185,
+    "code lines of the core": 21_959,
+    "code lines": 36_196,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,
 }

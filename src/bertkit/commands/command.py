@@ -157,8 +157,18 @@ def _as_toml(run: Callable[..., None], options: Mapping[str, Any]) -> str:
         if isinstance(value, Settings | Mapping):
             data |= plain(value) if isinstance(value, Settings) else value
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in (JSON, PRINT_CONFIG):
-            data[name] = value
+            data |= _named(run.__annotations__[name], name, value)
     return tomli_w.dumps(without_none(msgspec.to_builtins(data, enc_hook=str)))
+
+
+def _named(annotation: Any, name: str, value: Any) -> dict[str, Any]:
+    """Return the value by the name of its option; empty for a parameter only for Python."""
+    for part in getattr(annotation, "__metadata__", ()):
+        if isinstance(part, Parameter) and part.parse is False:
+            return {}
+        if isinstance(part, Parameter) and part.name:
+            name = next(iter(part.name)).removeprefix("--").replace("-", "_")
+    return {name: value}
 
 
 def _has_names(hint: Any) -> bool:

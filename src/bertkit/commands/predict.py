@@ -26,9 +26,6 @@ from bertkit.recipes.predict_file import (
 from bertkit.tasks.task import Reading
 from bertkit.text.long_texts import Long
 
-OPTIONS = ("pair", "file", "out", "task", "pipeline", "text-column", "pair-column", "separator")
-"""Options that are suggested for unknown ones."""
-
 
 def predict(
     model: str,
@@ -93,8 +90,9 @@ def predict(
         yield from _run_pipeline(pipeline, model, text, pair, long, options, precision, device)
         return
     for name in options:
+        known = [option.replace("_", "-") for option in predict.__annotations__]
         raise ConfigError(
-            f"--{name}: no such option without --pipeline; {did_you_mean(name, OPTIONS)}"
+            f"--{name}: no such option without --pipeline; {did_you_mean(name, known)}"
         )
     if out is not None:
         check_out(out)

@@ -6,6 +6,7 @@ Source: Devlin et al. 2019, section 5.3.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -88,7 +89,7 @@ class LayerChoice:
         return torch.stack(chosen).sum(0) if self.how == "sum" else torch.cat(chosen, 1)
 
 
-class FrozenFeatures:
+class FrozenFeatures(ABC):
     """Base of frozen models that compute features of tokens: hidden states, or word vectors."""
 
     num_layers = 0
@@ -108,17 +109,17 @@ class FrozenFeatures:
         """Return the same object: copies of a model share its frozen weights."""
         return self
 
+    @abstractmethod
     def read_tokenizer(self, source: str) -> Tokenizer:
         """Return the tokenizer; `source` is its directory in messages."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compute(self, batch: Batch, choice: LayerChoice, device: torch.device) -> Tensor:
         """Compute the features of a batch of token ids, in fp16.
 
         Shapes:
             N tokens -> (N, parts · hidden + dimensions).
         """
-        raise NotImplementedError
 
 
 class TransformerFeatures(FrozenFeatures):
