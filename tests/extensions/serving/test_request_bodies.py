@@ -277,10 +277,10 @@ def test_official_clients_with_default_settings(server: Server, all_models: Mode
     messages = [{"role": "developer", "content": "Hi."}, *TALK["messages"]]  # type: ignore[misc]
     first = client.chat.completions.create(model="writer", messages=messages, max_tokens=3)
     again = [*messages, first.choices[0].message, messages[-1]]  # the answer is sent back
-    stream = client.chat.completions.create(
-        model="writer", messages=again, max_tokens=3, stream=True
+    chunks = list(
+        client.chat.completions.create(model="writer", messages=again, max_tokens=3, stream=True)
     )
-    assert next(iter(stream)).choices[0].delta.role == "assistant"
+    assert chunks[0].choices[0].delta.role == "assistant"
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "ChatOpenAI"])
