@@ -239,7 +239,8 @@ class Measured(NamedTuple):
 @contextmanager
 def processes() -> Iterator[Callable[..., Run]]:
     """`measure`, in a process for each side: what one sets, such as how memory is held, is not
-    to help the other."""
+    to help the other.
+    """
     with ExitStack() as stack:
         pools: dict[str, ProcessPoolExecutor] = {}
 

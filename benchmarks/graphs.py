@@ -48,7 +48,8 @@ TRIED = 64
 
 class Graph:
     """Texts -> vectors of length 1, the mean of their last states. Batches are sorted by length,
-    at most 4,096 tokens each, on all cores."""
+    at most 4,096 tokens each, on all cores.
+    """
 
     def __init__(self, folder: Path, path: Path, precision: Numbers) -> None:
         self.tokenizer = Tokenizer.load(folder)
@@ -85,7 +86,8 @@ class Graph:
 
 def make(folder: Path, place: Path, runtime: Runtime, seen: list[str], *, alone: bool) -> None:
     """Write a runtime's graphs into `place`, and which is the fastest with the first of `seen`:
-    by themselves if `alone`, else together."""
+    by themselves if `alone`, else together.
+    """
     paths = {OURS: place / runtime / GRAPHS[runtime][0]}
     with quietly():
         export(folder, out=place / runtime, format=runtime)

@@ -34,7 +34,8 @@ class Options:
 
     def book(self, name: str, forget: Callable[[str, str], bool] | None = None) -> Book:
         """The rows that are kept of a benchmark, less those that are to be measured again: with
-        --fresh those that `forget` names, by default those of --only."""
+        --fresh those that `forget` names, by default those of --only.
+        """
 
         def again(what: str, peer: str) -> bool:
             return self.fresh and (forget or partial(asked, self.only))(what, peer)

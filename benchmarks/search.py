@@ -322,7 +322,8 @@ def theirs(
 
 def alone(world: World, store: Path) -> list[kept.Row]:
     """One query at a time, tokenizing and embedding included; each side in fp32 and a process of
-    its own."""
+    its own.
+    """
     searched(world, store)
     queries = list(read_queries(world.queries).values())[:200]
     mine, theirs = (median(apart(times, side, str(store), queries)) for side in SIDES)

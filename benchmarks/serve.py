@@ -116,7 +116,8 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
 
 class Peer(NamedTuple):
     """A server beside ours: its program, how it computes, and how many times faster ours is to
-    be."""
+    be.
+    """
 
     app: str
     settings: str

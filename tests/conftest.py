@@ -63,7 +63,8 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a device that stands for a GPU: torch's meta, which knows where a tensor lies and
-    its shape, refuses to add one of the CPU, and computes nothing: what comes back is ones."""
+    its shape, refuses to add one of the CPU, and computes nothing: what comes back is ones.
+    """
     bring = torch.Tensor.cpu
 
     def cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,7 +114,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small BERT with masked words, its random weights large enough for attention
-    to be uneven."""
+    to be uneven.
+    """
     from tests.factories import tiny_model, tiny_tokenizer
 
     from bertkit.checkpoint.directory import save

@@ -54,7 +54,8 @@ def tiny_config(
     **others: Any,
 ) -> EncoderConfig:
     """The family's settings at a tiny size; `dropout` is that of states and of attention, and
-    `others` are settings by their paths."""
+    `others` are settings by their paths.
+    """
     size = {"hidden": hidden, "layers": layers, "heads": heads}
     size |= {"intermediate": intermediate, "max_positions": length}
     if isinstance(vocab, Tokenizer):
@@ -173,7 +174,8 @@ def tiny_elmo(
 
 def pdf(pages: Sequence[str], *, outline: Sequence[tuple[str, int]] = ()) -> bytes:
     """A PDF of these pages, a line of text for each of theirs; of `outline` each title leads to a
-    page, from 0."""
+    page, from 0.
+    """
     entries = [f"<< /Title ({title}) /Dest [{4 + 2 * page} 0 R /Fit]" for title, page in outline]
     first = 4 + 2 * len(pages)
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))

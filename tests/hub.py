@@ -33,7 +33,8 @@ TOKEN = "a-token"
 
 class Hub(http.server.BaseHTTPRequestHandler):
     """One model, `org/tiny`, with two revisions; `org/closed` asks for permission. Others are made
-    by who has the token."""
+    by who has the token.
+    """
 
     asked: ClassVar[list[str]] = []
     pushed: ClassVar[dict[str, dict[str, bytes]]] = {}

@@ -36,7 +36,8 @@ def say(text: str) -> None:
 
 def write_line(text: str) -> None:
     """A line on stderr, written with its end at once: `print` writes the two apart where Python
-    does not buffer (`PYTHONUNBUFFERED`), and processes that share stderr would mix their lines."""
+    does not buffer (`PYTHONUNBUFFERED`), and processes that share stderr would mix their lines.
+    """
     print(f"{text}\n", end="", file=sys.stderr)
 
 

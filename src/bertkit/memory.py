@@ -85,7 +85,8 @@ def freeze_objects() -> None:
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Without Python's collector, for what makes many objects and no cycles: it would look through
-    all there are again and again, which takes as long as reading 60,000 rows itself."""
+    all there are again and again, which takes as long as reading 60,000 rows itself.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

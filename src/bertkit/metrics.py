@@ -183,7 +183,7 @@ def _squad_overlap(answer: list[str], wanted: list[str]) -> float:
 
 
 def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
-    """exact and f1, each the mean of `squad_f1` over the questions.
+    """Exact and f1, each the mean of `squad_f1` over the questions.
 
     A question whose golds are none or "" has no answer. Where there are such and others, also
     has_answer_exact, has_answer_f1 and no_answer_f1 (which is no_answer_exact as well).

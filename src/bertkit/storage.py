@@ -198,7 +198,8 @@ def write_json(path: Path, data: Any) -> None:
 
 def check_file(path: Path, refuse: type[BertkitError], *, most: int) -> None:
     """Raises: FileNotFoundError where nothing is; `refuse` for what is no file, or has too many
-    bytes."""
+    bytes.
+    """
     try:
         status = path.stat()
     except FileNotFoundError:

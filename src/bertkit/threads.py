@@ -27,7 +27,8 @@ CGROUP = Path("/sys/fs/cgroup")
 
 def cores() -> int:
     """How many cores this process may use: those it is bound to, and no more than its control
-    group has time for, rounded up."""
+    group has time for, rounded up.
+    """
     share = quota()
     return bound() if share is None else max(1, min(bound(), math.ceil(share)))
 
@@ -45,13 +46,15 @@ def share_cores(workers: int) -> None:
 
 def own_cores() -> int:
     """How many threads this process computes with at most: its share of the cores, and no more than
-    the user has said."""
+    the user has said.
+    """
     return max(1, min(cores() // _workers, thread_limit()))
 
 
 def thread_limit() -> int:
     """How many threads may compute: one a core, and no more than OMP_NUM_THREADS, which runtimes
-    with threads of their own would not ask."""
+    with threads of their own would not ask.
+    """
     said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list where nested
     return min(cores(), int(said)) if said.isdecimal() and int(said) > 0 else cores()
 
@@ -59,7 +62,8 @@ def thread_limit() -> int:
 def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:
     """Cores' worth of time that the control group of this process has, and those it is in; None
     where none has a bound, or there are no such groups. Source: the kernel's cgroup-v2.rst,
-    `cpu.max`, and `cpu.cfs_quota_us` of v1."""
+    `cpu.max`, and `cpu.cfs_quota_us` of v1.
+    """
     shares = [_share(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]
     try:
         below = [line.split(":", 2)[2] for line in own.read_text().splitlines()]

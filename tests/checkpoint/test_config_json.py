@@ -30,7 +30,7 @@ def folder(tokenizer: Tokenizer, tmp_path: Path) -> Path:
 
 
 def test_labels_without_names_are_numbered(folder: Path) -> None:
-    """transformers writes no id2label where there are two labels of no name."""
+    """Transformers writes no id2label where there are two labels of no name."""
     edit_config(folder, id2label=None, label2id=None)
     assert load(folder).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 

@@ -34,7 +34,8 @@ needs_ray = pytest.mark.usefixtures("ray")
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A small cluster of our own, which tests share as if their program had connected it, and which
-    leaves nothing behind."""
+    leaves nothing behind.
+    """
     if importlib.util.find_spec("ray") is None:  # not imported here, but with its environment
         pytest.skip("Ray is not installed: pip install 'bertkit[cleaning]'")
     home = tmp_path_factory.mktemp("home")

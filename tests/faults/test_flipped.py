@@ -1,5 +1,6 @@
 """A flipped bit in any file of a run: resumed, the files are as they were, or a sentence says why
-not."""
+not.
+"""
 
 from __future__ import annotations
 

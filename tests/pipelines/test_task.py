@@ -100,7 +100,7 @@ def test_what_a_folder_cannot_answer_is_refused(folders: Path, tmp_path: Path) -
 
 
 def test_weights_rule_over_a_stale_list_of_heads(folders: Path, tmp_path: Path) -> None:
-    """transformers copies our key into the folder of a model it fine-tuned."""
+    """Transformers copies our key into the folder of a model it fine-tuned."""
     import shutil
 
     folder = tmp_path / "tuned"

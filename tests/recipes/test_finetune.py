@@ -263,7 +263,8 @@ def test_an_epoch_learned_again_replaces_what_it_left(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it scores less than before, on another machine say, the folder has the weights of an
-    epoch that nobody knows of."""
+    epoch that nobody knows of.
+    """
     given: dict[str, Any] = {"train": rows(16), "dev": rows(4), "out": tmp_path / "out"}
     given["settings"] = replace(SETTINGS, epochs=3, save_minutes=60.0)
 
@@ -656,7 +657,8 @@ def test_layers_begin_to_learn_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The heads in the first epoch, then from the top down; one that has not begun stays bit for
-    bit, though weights decay."""
+    bit, though weights decay.
+    """
     writes = family is LSTM_LM
     tokenizer = train_tokenizer(
         english[:5], kind="bpe" if writes else "wordpiece", size=300,

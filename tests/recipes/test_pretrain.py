@@ -563,7 +563,8 @@ def test_a_seed_decides_what_a_student_learns(
     run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
 ) -> None:
     """Also after this process has packed a teacher before, which tries oneDNN out the first
-    time."""
+    time.
+    """
     settings = {
         **SETTINGS,
         "model": {**SETTINGS["model"], "hidden": 16},

@@ -102,7 +102,8 @@ def test_wandb_without_a_key_is_one_sentence(folder: Path) -> None:
 @installed("mlflow")
 def test_mlflow_keeps_a_run_in_a_local_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """mlflow-skinny has no database: of its stores the one of files, which it wants to be asked
-    for twice. With the whole of mlflow the default is a file of SQLite."""
+    for twice. With the whole of mlflow the default is a file of SQLite.
+    """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "store")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     run = run_in(folder)

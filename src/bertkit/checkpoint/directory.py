@@ -91,7 +91,8 @@ class Loaded:
 
     def save(self, folder: str | Path) -> None:
         """Write it as a folder, with its labels, its task, its pooling and its length; adapters are
-        merged into their model's weights."""
+        merged into their model's weights.
+        """
         resave(self, self.model, Path(folder))
 
     @property
@@ -119,7 +120,8 @@ class Loaded:
 
     def fingerprint(self) -> str:
         """A hash of all that decides a text's vector, beside its prompt and how states are pooled:
-        tokenizer, shape, and weights."""
+        tokenizer, shape, and weights.
+        """
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         digest.update(msgspec.json.encode(_shape(self.model.config), order="sorted"))
         weights = self.model.encoder.state_dict()
@@ -440,7 +442,8 @@ def resave(
     length: int | None = None,
 ) -> None:
     """Write a changed `model` with the labels and the task of the folder that it was loaded from,
-    and how it writes; with another tokenizer or length if given."""
+    and how it writes; with another tokenizer or length if given.
+    """
     settings = {name: loaded.settings[name] for name in KEPT if name in loaded.settings}
     task = loaded.settings.get("bertkit", {}).get("task")
     if task is not None:

@@ -82,7 +82,8 @@ def without_fractions(labels: Collection[str]) -> set[str]:
 
 def known_as(label: str, known: Collection[str]) -> str:
     """What a label is called among those that are known: 1.0 and 1 are the same, and true and True,
-    which files and programs write differently."""
+    which files and programs write differently.
+    """
     whole = None if label in known else WHOLE.fullmatch(label)
     forms = (whole[1], f"{whole[1]}.0") if whole else ()
     if label in ("true", "false", "True", "False"):

@@ -113,7 +113,8 @@ def _task(
 @contextmanager
 def connected(processes: int | None) -> Iterator[Any]:
     """Ray, connected to the cluster of RAY_ADDRESS, or to one of this machine that ends with the
-    block; what the calling program has connected stays so. Raises: ConfigError."""
+    block; what the calling program has connected stays so. Raises: ConfigError.
+    """
     loaded = sys.modules.get("ray")
     if loaded is not None and loaded.is_initialized():
         yield loaded
@@ -160,7 +161,8 @@ def _folder() -> TemporaryDirectory[str]:
 
 def _reach(address: str) -> None:
     """Raises: OSError where nobody listens, for Ray itself would try again for many minutes;
-    ConfigError for an address that cannot serve."""
+    ConfigError for an address that cannot serve.
+    """
     if address.startswith("ray://"):
         raise ConfigError(
             f"RAY_ADDRESS: {address}: Ray's client cannot do this; run the command on a node of "

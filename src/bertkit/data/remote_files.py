@@ -1,5 +1,6 @@
 """A folder that lies elsewhere, in an object store or on a web server: its files are copied here,
-each as a whole, when they are needed."""
+each as a whole, when they are needed.
+"""
 
 from __future__ import annotations
 

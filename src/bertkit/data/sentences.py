@@ -38,7 +38,8 @@ def split(text: str, language: str = "en") -> list[str]:
 
 def placed(text: str, language: str = "en") -> Iterator[tuple[str, bool]]:
     """The same, each with whether white space stands before it, as between sentences of Chinese
-    there is none."""
+    there is none.
+    """
     for paragraph in _BLANK_LINE.split(text):
         flat = " ".join(paragraph.split())
         start = 0
@@ -120,7 +121,8 @@ class CachedTokenizer:
     def spaced(self, sentences: Iterable[tuple[str, bool]], *, begins: bool) -> list[str]:
         """Sentences of a document, as `placed` gives them, as they stand in it: where the space
         before a word is part of it (byte-level BPE), each has its own, if there is one, but the
-        first of a document that `begins`."""
+        first of a document that `begins`.
+        """
         return [
             f" {sentence}" if self._spaces and apart and (place or not begins) else sentence
             for place, (sentence, apart) in enumerate(sentences)

@@ -158,7 +158,8 @@ class Tries:
 
 class WorkerPool:
     """Workers that take units in turn. Another takes the place of one that dies, and begins its
-    unit again; none outlives the owner."""
+    unit again; none outlives the owner.
+    """
 
     def __init__(self, worker: WorkerTask, processes: int) -> None:
         self._worker = worker

@@ -370,7 +370,8 @@ def embeddings(
 
 def bert_layers(prefix: str, ending: str = "") -> dict[str, str | tuple[str, ...]]:
     """The table's rows of a stack of layers named as in BERT; the names of the matrices of queries,
-    keys and values may have an ending."""
+    keys and values may have an ending.
+    """
     qkv = (f"{prefix}attention.self.{part}{ending}" for part in ("query", "key", "value"))
     return {
         **module("encoder.blocks.{}.attention.qkv", *qkv),

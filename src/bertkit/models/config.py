@@ -49,7 +49,8 @@ class RelativePositions(Settings, frozen=True, tag_field="kind", tag="relative")
 
 class DisentangledPositions(Settings, frozen=True, tag_field="kind", tag="disentangled"):
     """A learned vector for each distance, which meets queries and keys (DeBERTa). He et al. 2021,
-    3.1."""
+    3.1.
+    """
 
     side_buckets: Buckets = 256
     """Distances ahead are told apart in so many buckets, and those behind in as many."""

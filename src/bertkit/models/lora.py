@@ -1,5 +1,6 @@
 """What of a model learns: all but its lowest layers, a layer more in each epoch, or adapters in
-their place (LoRA)."""
+their place (LoRA).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ LORA_RATE = 10.0
 
 def rate_factor(rank: int, *, head: str, batching: str) -> float:
     """`LORA_RATE` for adapters of a task that has such a head; 1 without, and where it was not
-    tried: in tasks that write, or compare the texts of a step."""
+    tried: in tasks that write, or compare the texts of a step.
+    """
     return LORA_RATE if rank and head != "lm" and batching != "step" else 1.0
 
 

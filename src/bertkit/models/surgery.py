@@ -51,7 +51,8 @@ def keep_layers(model: Model, layers: Sequence[int]) -> Model:
 
 def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]]) -> Model:
     """A copy with rows for `size` pieces; a new one is the mean of its old `parts`, or drawn like
-    the others where it has none, by torch's generator: with their mean and spread."""
+    the others where it has none, by torch's generator: with their mean and spread.
+    """
 
     def grown(rows: Tensor) -> Tensor:
         out = rows.new_zeros(size, *rows.shape[1:])
@@ -169,7 +170,8 @@ def without_heads(model: Model, heads: Sequence[Head]) -> Model:
 
 def check_heads(model: Model, heads: Sequence[Head]) -> None:
     """Raises: ConfigError for a head that is not there or shares its values, and for all of a
-    layer."""
+    layer.
+    """
     config = model.transformer.config
     if config.kv_heads != config.heads:
         raise ConfigError("heads: the model's heads share keys and values; none goes alone")

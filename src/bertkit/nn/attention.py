@@ -193,7 +193,8 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
         """Queries, and keys with values, the first two turned. Shapes: (R, D) -> (R, H, K) and
-        (R, 2, Hkv, K)."""
+        (R, 2, Hkv, K).
+        """
         both = self.heads + self.kv_heads
         qkv = self.qkv(x).unflatten(-1, (both + self.kv_heads, -1))
         if rotary is not None:
@@ -213,7 +214,8 @@ class Attention(nn.Module):
 
 class CrossAttention(nn.Module):
     """Queries from one stack's states, keys and values from another's, which may be as wide as
-    they like. Vaswani et al. 2017, section 3.2.3."""
+    they like. Vaswani et al. 2017, section 3.2.3.
+    """
 
     def __init__(
         self,
@@ -240,7 +242,8 @@ class CrossAttention(nn.Module):
         trace: Trace | None = None,
     ) -> Tensor:
         """Shapes: x (Rq, D), memory (Rk, M), or None where a cache has what is made of it ->
-        (Rq, D)."""
+        (Rq, D).
+        """
         q = self.q(x).unflatten(-1, (self.heads, -1))
         if memory is None:
             assert context.recall is not None

@@ -15,7 +15,8 @@ from bertkit.nn.rotary_positions import Rotary
 
 class Recall(Protocol):
     """Attention of new tokens to all of their rows, or to all of a source, of which there are no
-    new ones. Shapes: q (Rq, H, K), kv (Rq, 2, Hkv, K) or None -> (Rq, H, K)."""
+    new ones. Shapes: q (Rq, H, K), kv (Rq, 2, Hkv, K) or None -> (Rq, H, K).
+    """
 
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor: ...
 
@@ -138,7 +139,8 @@ class AttentionContext:
         self, length: int, device: torch.device, rows: slice = slice(None)
     ) -> Tensor | None:
         """(length, length), or some rows of it, True where a key is out of a query's reach; None
-        when none is."""
+        when none is.
+        """
         if not self.causal and (self.window is None or length <= self.window + 1):
             return None
         return self.out_of_reach(length, device, rows)
@@ -152,7 +154,8 @@ class AttentionContext:
 
     def padding(self, keys: Bucket) -> Tensor | None:
         """(S, 1, 1, Tk), True on columns that no query may see for they are no tokens; None where
-        there are none, or `blocked` hides them already."""
+        there are none, or `blocked` hides them already.
+        """
         return None if self.causal else keys.padding
 
     def visible(self, keys: Bucket, device: torch.device) -> Tensor | None:

@@ -120,7 +120,8 @@ class CRF(nn.Module):
 
 def _relative(emissions: Tensor) -> Tensor:
     """The scores of each word in fp32, less a constant: no probability depends on it, and the
-    sums of a long sequence stay small enough for fp32."""
+    sums of a long sequence stay small enough for fp32.
+    """
     emissions = emissions.float()
     return emissions - emissions.detach().logsumexp(-1, keepdim=True)
 

@@ -128,7 +128,8 @@ def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -
 
 def _largest(p: Tensor) -> Tensor:
     """Of each row of chances. Their bits are in the order of the numbers, for none is negative, and
-    torch compares 16-bit integers 14 times as fast as bf16 (notes/2026-11.md)."""
+    torch compares 16-bit integers 14 times as fast as bf16 (notes/2026-11.md).
+    """
     if p.dtype == torch.bfloat16:
         return p.view(torch.int16).amax(-1).view(p.dtype)
     return p.amax(-1)

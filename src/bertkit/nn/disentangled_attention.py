@@ -1,5 +1,6 @@
 """Disentangled attention: distances between tokens have vectors of their own, which meet queries
-and keys. He et al. 2021 (DeBERTa), section 3.1."""
+and keys. He et al. 2021 (DeBERTa), section 3.1.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ class OfPass:
 
     def _of(self, length: int) -> tuple[Tensor, Tensor]:
         """The rows of all distances in a sequence, in the order that `_met` wants: of a query's to
-        each key, and of a key's to each query. Shapes: (2 T,) both."""
+        each key, and of a key's to each query. Shapes: (2 T,) both.
+        """
         kept = None if torch.compiler.is_exporting() else self._rows.get(length)
         if kept is not None:
             return kept

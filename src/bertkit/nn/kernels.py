@@ -78,7 +78,8 @@ class Fused:
 
 class Local:
     """Blocks of queries against the keys around them: the work grows with the length of a sequence,
-    and not with its square."""
+    and not with its square.
+    """
 
     def refuses(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
@@ -179,7 +180,8 @@ def _parted(
     q: Tensor, kv: Tensor, context: AttentionContext
 ) -> Iterator[tuple[Tensor, Tensor, Bucket, Bucket]]:
     """The rows of each bucket. `split` parts once, so its gradient is one concatenation; each slice
-    would give back a whole tensor of zeros."""
+    would give back a whole tensor of zeros.
+    """
     parts = [
         x.split([*(bucket.tokens for bucket in side), x.shape[0] - layout.total])
         for x, side, layout in zip(

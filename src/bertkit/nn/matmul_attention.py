@@ -1,5 +1,6 @@
 """Attention by batched matrix products, the kernel of CPUs: with its gradient written out, and
-where none is needed in blocks whose scores stay in the cache."""
+where none is needed in blocks whose scores stay in the cache.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +159,8 @@ def _where_they_lie(x: Tensor, bucket: Bucket) -> Tensor:
 
 def _blocks_of(queries: Bucket, each: int) -> Iterator[tuple[slice, slice]]:
     """Which sequences, and which of their queries, are computed at a time; a query has `each`
-    scores."""
+    scores.
+    """
     together = max(1, MAX_SCORES // (queries.length * each))
     parts = -(-queries.length * each // MAX_SCORES)
     rows = -(-queries.length // parts)
@@ -170,13 +172,15 @@ def _blocks_of(queries: Bucket, each: int) -> Iterator[tuple[slice, slice]]:
 
 def _restrict(scores: Tensor, blocked: Tensor) -> None:
     """Let queries not see what is `blocked` (Tq, Tk), by a finite number: a row of padding may see
-    nothing else, and 0 / 0 would spread. Shapes: scores (S, H, Tq, Tk)."""
+    nothing else, and 0 / 0 would spread. Shapes: scores (S, H, Tq, Tk).
+    """
     scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
 
 
 def _hide(scores: Tensor, padding: Tensor) -> None:
     """Let nobody see these columns. Torch fills by a mask one number at a time, and adds a vector
-    of them (notes/2026-11.md)."""
+    of them (notes/2026-11.md).
+    """
     if scores.shape[-1] < BF16_LANES:
         scores.masked_fill_(padding, -torch.inf)
     else:
@@ -185,7 +189,8 @@ def _hide(scores: Tensor, padding: Tensor) -> None:
 
 def softmax(scores: Tensor) -> Tensor:
     """Over the last axis; in fp32 where torch would take bf16 numbers beside a few vectors one by
-    one, up to four times as long (notes/2026-11.md)."""
+    one, up to four times as long (notes/2026-11.md).
+    """
     width = scores.shape[-1]
     if scores.dtype == torch.bfloat16 and width % BF16_LANES and width < 4 * BF16_LANES:
         return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
@@ -201,7 +206,7 @@ def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
 
 
 def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-    """scale a b, in one call."""
+    """Scale a b, in one call."""
     start = a.new_empty(()) if out is None else out  # not read: beta is 0
     product: Tensor = torch.baddbmm(start, a, b, beta=0, alpha=scale, out=out)
     return product

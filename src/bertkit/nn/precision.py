@@ -69,7 +69,8 @@ def gains_by_bf16(device: str) -> bool:
 
 def resolve(precision: Precision, device: str) -> torch.dtype:
     """The dtype of a run. Raises: DeviceError when bf16 is asked for where it is emulated,
-    ConfigError for what is no precision."""
+    ConfigError for what is no precision.
+    """
     import torch
 
     refuse_unknown("precision", precision, get_args(Precision))

@@ -17,7 +17,8 @@ MAX_DISTANCE = 128
 
 class RelativeBias(nn.Module):
     """The bias of a forward pass, which all layers share. Source: Raffel et al. 2020, section 2.1;
-    Song et al. 2020 (MPNet). With `causal` no key lies ahead, and no bucket is for one."""
+    Song et al. 2020 (MPNet). With `causal` no key lies ahead, and no bucket is for one.
+    """
 
     def __init__(self, buckets: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class Rotary:
 
 
 def angles(places: Tensor, base: float, width: int, factor: float = 1.0) -> Tensor:
-    """place / factor / base^(2i / K), i < K / 2, for heads of K = `width` numbers.
+    """Place / factor / base^(2i / K), i < K / 2, for heads of K = `width` numbers.
 
     Shapes: (T,) -> (T, K / 2).
     """

@@ -1,5 +1,6 @@
 """Masked words, and next sentence or sentence order: Devlin et al. 2019, section 3.1. Next words:
-Radford et al. 2018, equation 1."""
+Radford et al. 2018, equation 1.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def pretrain(
     model: Model, batch: Batch, totals: Totals, *, smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Loss:
     """The mean cross-entropy of each head, summed: over masked places, over sequences, or over all
-    tokens; of words with label `smoothing` and `z_loss`."""
+    tokens; of words with label `smoothing` and `z_loss`.
+    """
     states = model.states(batch)
     parts, correct = {}, {}
     for name, head in model.heads.items():

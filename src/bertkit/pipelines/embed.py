@@ -89,7 +89,8 @@ class Embed(ModelPipeline):
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
         """The same for any number of texts, some thousands at a time as they come, with which of
-        them were cut."""
+        them were cut.
+        """
         for part in batched(texts, TEXTS_AT_ONCE):
             encodings, owner = self._read(part, long, prompt)
             yield self.vectors(encodings, owner), cut(encodings, owner)
@@ -115,7 +116,8 @@ class Embed(ModelPipeline):
         self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
         """A vector for each text as the model reads it, one at least; `owner` says of which text
-        each encoding is, where some are windows. Shapes: (S, D)."""
+        each encoding is, where some are windows. Shapes: (S, D).
+        """
         layers, rows = self.engine.faster_layers, None
         if layers is not None and layers.pooling == self.pooling.mode:
             rows = layers.vectors(encodings)

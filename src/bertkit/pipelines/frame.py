@@ -87,7 +87,8 @@ def _are_words(labels: Iterable[str], asked: Any) -> bool:
 
 def _as_values(labels: Iterable[str], answers: Iterable[Any]) -> list[Any]:
     """What labels stand for, by all that have a score: those of some rows alone may all be numbers
-    where not all labels are."""
+    where not all labels are.
+    """
     known = dict.fromkeys(labels)
     for answer in answers:
         known |= dict.fromkeys(getattr(answer, "scores", None) or ())

@@ -91,7 +91,8 @@ def _spaced(
     tokenizer: Tokenizer, texts: Sequence[str], ranges: Sequence[tuple[int, int]]
 ) -> tuple[Sequence[str], Sequence[tuple[int, int]]]:
     """The texts behind a space, where this costs no token: a text's first word then has the pieces
-    that it has elsewhere (byte-level BPE)."""
+    that it has elsewhere (byte-level BPE).
+    """
     alone, spaced = tokenizer.ids(["a", " a"])
     if len(spaced) > len(alone):
         return texts, ranges

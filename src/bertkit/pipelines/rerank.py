@@ -36,7 +36,8 @@ class Rerank(ModelPipeline):
     @check_keywords
     def __call__(self, query: str, texts: str | Sequence[str]) -> NDArray[np.float32]:
         """A score for each text, in their order, larger for a better one; what is too long for the
-        model is cut. With two labels these are log-odds. Shapes: (S,)."""
+        model is cut. With two labels these are log-odds. Shapes: (S,).
+        """
         pairs = ((query, text) for text in several(texts))
         scores = [self.run(self.prepare(part)) for part in batched(pairs, TEXTS_AT_ONCE)]
         return np.concatenate([np.empty(0, np.float32), *scores])

@@ -1,5 +1,6 @@
 """What commonly goes wrong with labelled rows and with learning, told in a sentence with the
-remedy."""
+remedy.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ class Mistake(NamedTuple):
 
 class MistakeRow(NamedTuple):
     """A mistake on the page; `pairs` are numbers of labels, such as "0-2 1-": the second of a pair
-    is what was answered, and one that is missing is no label."""
+    is what was answered, and one that is missing is no label.
+    """
 
     where: str
     record: ErrorRecord

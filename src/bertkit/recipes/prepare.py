@@ -176,7 +176,8 @@ def refuse_within(out: Path, paths: Sequence[str | Path], option: str = "--out")
 
 def divide(sources: Sequence[Path], most: int, *, whole: Collection[str] = ()) -> list[Unit]:
     """Units of a 64th of all text, at least a mebibyte, at most `most` bytes; files of the kinds
-    `whole` are not cut."""
+    `whole` are not cut.
+    """
     weights = {f: f.stat().st_size * (GZIP_RATIO if f.suffix == ".gz" else 1) for f in sources}
     size = min(max(sum(weights.values()) // 64, 1 << 20), most)
     units: list[list[Span]] = [[]]
@@ -357,7 +358,8 @@ def _same(begun: PreparePlan, now: PreparePlan, out: Path) -> None:
 @contextmanager
 def _locked(work: Path, out: Path, workers: str, *, alone: bool) -> Iterator[None]:
     """One prepare at a time, or one of each part; and none before the last worker of a killed one
-    is gone."""
+    is gone.
+    """
     with plainly():
         work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:

@@ -192,7 +192,8 @@ def _add_to_average(state: State, step: int, *, last: bool) -> None:
 
 def _check_finite(masters: Masters, step: int) -> None:
     """Raises: TrainingError for weights that a step ruined; the loss of the next would say so, and
-    there may be none."""
+    there may be none.
+    """
     if not all(weight.isfinite().all() for weight in masters.weights.values()):
         raise TrainingError(
             f"step {step}: weights are no longer finite; start over with a lower learning rate or "

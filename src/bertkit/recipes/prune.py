@@ -155,7 +155,8 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
 
 def least(scores: NDArray[np.float64], count: int, dead: Sequence[Head] = ()) -> list[Head]:
     """The heads that matter least, as many as asked for beside the dead; the last of a layer
-    stays."""
+    stays.
+    """
     gone = list(dead)
     for place in np.argsort(scores, axis=None, kind="stable"):
         layer, head = (int(n) + 1 for n in np.unravel_index(place, scores.shape))

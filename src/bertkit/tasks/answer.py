@@ -296,7 +296,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
     def score(
         self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]
     ) -> dict[str, float]:
-        """exact and f1 of SQuAD, and those of both kinds of questions where there are both."""
+        """Exact and f1 of SQuAD, and those of both kinds of questions where there are both."""
         return metrics.squad([answer.answer for answer in answers], [_golds(e) for e in examples])
 
     def chance(self, examples: Sequence[Question]) -> dict[str, float]:

@@ -92,7 +92,8 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         labelled: bool,
     ) -> list[Feature]:
         """One for each choice, in order. What is too long loses tokens of the text; of the choice
-        (at its end) only when that alone fills the model."""
+        (at its end) only when that alone fills the model.
+        """
         pairs = [(e.text, f"{e.stem} {c}" if e.stem else c) for e in examples for c in e.choices]
         texts, choices = [text for text, _ in pairs], [choice for _, choice in pairs]
         encodings = iter(tokenizer.encode_batch(texts, choices, max_length=NO_LIMIT))
@@ -163,7 +164,7 @@ class Choose(ChoiceTask[ChoiceAnswer], ChanceLevel):
     def score(
         self, answers: Sequence[ChoiceAnswer], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, float]:
-        """accuracy."""
+        """Accuracy."""
         right = [is_right(e, a.index) for a, e in zip(answers, examples, strict=True)]
         return {"accuracy": float(np.mean(right))}
 

@@ -353,7 +353,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         self, answers: Sequence[Prediction], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
         """Compute accuracy, F1 and Matthews correlation, and ranking scores of two labels; F1 of
-        several labels; or Pearson and Spearman correlations."""
+        several labels; or Pearson and Spearman correlations.
+        """
         if self.options.regression:
             numbers = [cast(LabelAnswer, answer).score for answer in answers]
             return metrics.regression(numbers, [float(label_of(e)) for e in examples])
@@ -397,7 +398,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
 
     def label_pairs(self, answer: Prediction, example: LabelExample) -> Sequence[LabelPair]:
         """The pair of a row; of several labels each that is expected or given, with None for one
-        that is not the other."""
+        that is not the other.
+        """
         if self.options.regression:
             return ()
         expected = self.labels_of(example)

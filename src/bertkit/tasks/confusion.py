@@ -56,7 +56,8 @@ class LabelReport(msgspec.Struct, frozen=True):
     @property
     def only_answer(self) -> str | None:
         """The label that all answers have, "" where no label is ever given, though others are
-        expected; None for a model that tells labels apart."""
+        expected; None for a model that tells labels apart.
+        """
         given = [label for label, score in self.labels.items() if score.answered]
         if len(given) > 1 or not any(label not in given for label in self.labels):
             return None

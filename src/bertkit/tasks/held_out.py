@@ -138,7 +138,8 @@ def _stratum(row: Any) -> tuple[float, str]:
 
 def _known(task: Task[Any, Any], row: Any) -> bool:
     """Whether training has what the row is scored by; a row that is wrong in itself has not, so
-    that it is refused among those of train."""
+    that it is refused among those of train.
+    """
     try:
         task.check([row])
     except DataError:

@@ -69,7 +69,8 @@ class Work:
 
 class Answering(ABC, Generic[A]):
     """What answers by a task: one item gives one answer, a list a list, in its order, and any other
-    iterable a stream of answers."""
+    iterable a stream of answers.
+    """
 
     task: Task[Any, A]
     tokenizer: Tokenizer

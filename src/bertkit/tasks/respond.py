@@ -112,7 +112,8 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
         labelled: bool,
     ) -> list[Feature]:
         """One for each candidate; with `labelled`, for the right one and the first wrong ones. The
-        turns have a [SEP] between them; what is too long loses its oldest tokens."""
+        turns have a [SEP] between them; what is too long loses its oldest tokens.
+        """
         between = f" {tokenizer.pieces([tokenizer.sep])[0]} "
         read = []
         for example in examples:

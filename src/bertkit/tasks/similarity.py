@@ -104,7 +104,8 @@ class SimilarityOptions(Settings, frozen=True):
 class SimilarityAnswer(msgspec.Struct, frozen=True):
     """The cosine of two texts' vectors; among several pairs without labels, the rank of the second
     text among all distinct second texts, by cosine, from 1 (of more than 4,096 pairs, those of a
-    part). Texts with equal tokens are not distinct."""
+    part). Texts with equal tokens are not distinct.
+    """
 
     score: float
     rank: int | None = None
@@ -242,7 +243,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
     @property
     def prompts(self) -> Prompts:
         """The folder's, with what is learned with as those of queries and documents; where that is
-        one, as the default too."""
+        one, as the default too.
+        """
         options, held = self.options, self.held
         first, second = options.prompt or "", options.pair_prompt or ""
         if options.loss in (None, *SCORED) and first == second == held.find():
@@ -399,7 +401,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         self, answers: Sequence[SimilarityAnswer], examples: Sequence[SimilarityExample]
     ) -> dict[str, float]:
         """Compute Pearson and Spearman if there are labels; otherwise, or if the pairs were ranked,
-        recall and MRR, in which rows with equal texts count once."""
+        recall and MRR, in which rows with equal texts count once.
+        """
         labels = [example.label for example in examples if example.label is not None]
         labelled = len(labels) == len(examples)
         scores = metrics.regression([a.score for a in answers], labels) if labelled else {}

@@ -402,7 +402,8 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
     def score(self, answers: Sequence[TagAnswer], examples: Sequence[Example]) -> dict[str, float]:
         """precision, recall and F1 over entities, as conlleval and seqeval count; and accuracy
-        over words, in the task's scheme. Without a scheme accuracy alone."""
+        over words, in the task's scheme. Without a scheme accuracy alone.
+        """
         wanted = [_tags(example) for example in examples]
         scores = {}
         if self.scheme:
@@ -428,7 +429,8 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
     def label_pairs(self, answer: TagAnswer, example: Example) -> list[LabelPair]:
         """The types of each entity; None where nothing has the same ends. Without a scheme the tags
-        of each word."""
+        of each word.
+        """
         tags = _tags(example)
         if self.scheme is None:
             return list(zip(tags, answer.tags, strict=True))

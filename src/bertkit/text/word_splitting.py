@@ -25,7 +25,8 @@ MAX_WORD_CHARACTERS = 64
 @lru_cache
 def word_splitter() -> pre_tokenizers.PreTokenizer:
     """BERT's basic tokenisation: words are what white space divides; each punctuation mark and
-    each Chinese character is a word of its own."""
+    each Chinese character is a word of its own.
+    """
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(CHINESE), "isolated"),

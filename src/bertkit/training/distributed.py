@@ -116,7 +116,8 @@ class Ranks:
 
     def agree(self, record: Mapping[str, Any]) -> None:
         """Raises: ConfigError in all processes that names those with another record than the
-        first."""
+        first.
+        """
         if self.world == 1:
             return
         said = json.dumps(record, sort_keys=True, default=str).encode()

@@ -51,7 +51,8 @@ Record = dict[str, Any]
 
 def grown(loaded: Loaded) -> bool:
     """Whether a vocabulary has more tokens than that of the folder, for which a folder of adapters
-    has no place."""
+    has no place.
+    """
     usual = loaded.settings.get(loaded.family.settings["vocab"], loaded.family.vocab)
     return bool(loaded.model.config.vocab != usual)
 
@@ -145,7 +146,8 @@ class Epochs:
 
     def _overtaken(self) -> bool:
         """Whether the folder holds a later epoch than the best one that is known: its run ended
-        before the next checkpoint, and the epoch is learned again."""
+        before the next checkpoint, and the epoch is learned again.
+        """
         if not self._resumed:
             return False
         assert self.best is not None

@@ -61,7 +61,8 @@ class Masters:
     def gradients_of_rows(self) -> Iterator[None]:
         """Of a table of which rows learn, and of one that a head of words shares, gradients hold
         the vectors that were looked up alone: others would be zeros, which take time to write and
-        to add to what the head has."""
+        to add to what the head has.
+        """
         for table in self._lookups:
             table.sparse = True
         try:

@@ -17,7 +17,6 @@ def schedule(
 
     wsd: up, stable, then `decay_steps` down as 1 - sqrt (Hägele et al. 2024).
     """
-
     top = max(1, warmup_steps)  # the step with the full rate
 
     def factor(step: int) -> float:

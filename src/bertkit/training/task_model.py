@@ -103,7 +103,8 @@ def _randomized(loaded: Loaded) -> Loaded:
 
 def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any, Any]) -> Loaded:
     """An open model's copy with the task's head, which is new where it has none, or one of other
-    labels: as if its folder were opened for the task."""
+    labels: as if its folder were opened for the task.
+    """
     labels = tuple(task.labels)
     if task.head in loaded.model.heads and (not labels or labels == tuple(loaded.labels)):
         return replace(loaded, model=copy.deepcopy(loaded.model))

@@ -46,7 +46,8 @@ def share_bar(share: float, kind: str = "") -> Markup:
 
 def strip(values: Sequence[float], reach: float) -> Markup:
     """The first `CELLS` numbers of a vector as a row of cells: blue above zero and orange below,
-    the darker the farther, darkest at ±`reach`."""
+    the darker the farther, darkest at ±`reach`.
+    """
     lines: dict[tuple[str, int], str] = {}
     for number, value in enumerate(values[:CELLS]):
         level = round(LEVELS * min(1.0, abs(value) / (reach or 1.0)))
@@ -150,7 +151,8 @@ class Square(NamedTuple):
 
 def squares(panels: Sequence[Square], title: str) -> Markup:
     """Square tables of numbers, as many in a line as there is room for; rows and columns are
-    numbered from 1, and a cell is darker the higher its number, up to 1."""
+    numbered from 1, and a cell is darker the higher its number, up to 1.
+    """
     cell, left, top, gap = 38, 26, 64, 24
     side = cell * len(panels[0].cosines)
     names = max(len(text) for panel in panels for text in (panel.name, panel.below))

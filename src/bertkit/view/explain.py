@@ -314,7 +314,8 @@ def _steps(trace: Trace, tokens: int) -> list[Array] | None:
 
 def _walk(encoder: Transformer, trace: Trace) -> list[Walk] | None:
     """Each layer step by step; None where the strips of all would be too many, or something else
-    than layers stands between states."""
+    than layers stands between states.
+    """
     layers, tokens = len(trace.heads), len(trace.states[0])
     values = layers * tokens * (WALK_STEPS * STRIP_VALUES + trace.heads[0][0].numel())
     if 4 * values > STEPS_BYTES or encoder.convolution is not None:

@@ -87,7 +87,8 @@ def _gap(count: int) -> Tensor:
 
 def _delimiters(tokens: Sequence[Token], words: Sequence[Word], causal: bool) -> Tensor:
     """Which tokens are special or punctuation; in a causal model also the first, on which heads
-    rest that have nothing to do (Xiao et al. 2024). Shapes: (T,)."""
+    rest that have nothing to do (Xiao et al. 2024). Shapes: (T,).
+    """
     return torch.tensor(
         [
             token.word is None

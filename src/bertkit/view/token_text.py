@@ -21,7 +21,8 @@ SPACE, LINE = "▁", "↵"
 
 def spelled(tokenizer: Tokenizer, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
     """The vocabulary's spelling of each id; bytes, which have letters of their own there, are read
-    as the text that they are, where one token is a whole one."""
+    as the text that they are, where one token is a whole one.
+    """
     pieces = tokenizer.pieces(ids)
     if not isinstance(tokenizer.core.decoder, decoders.ByteLevel):
         return pieces

@@ -88,7 +88,8 @@ def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
 
 def cell(lstm: nn.Module, name: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Hochreiter & Schmidhuber 1997, with a forget gate; or Cho et al. 2014, with the reset behind
-    the product, as torch has it."""
+    the product, as torch has it.
+    """
     w = dict(lstm.named_parameters())
     if isinstance(lstm, nn.GRU):
         r, z, new = (w[f"weight_ih_{name}"] @ x + w[f"bias_ih_{name}"]).chunk(3)

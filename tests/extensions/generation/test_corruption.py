@@ -64,7 +64,7 @@ def test_spans_and_sentinels_restore_the_text(
 
 
 def test_as_many_spans_go_as_t5_takes() -> None:
-    """seqio's figures for 512 tokens: 77 tokens in 26 spans."""
+    """Seqio's figures for 512 tokens: 77 tokens in 26 spans."""
     source, target = spans(np.arange(512), SENTINELS, rng(0), Corruption())
     assert (source >= 1000).sum() == 26
     assert (target < 1000).sum() == 77

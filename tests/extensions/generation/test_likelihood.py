@@ -1,5 +1,6 @@
 """Choices and sentences are told apart by transformers' own log-probabilities; the threshold by
-train alone."""
+train alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Models that write, behind HTTP: as OpenAI's client asks, together as alone, freed when nobody
-reads."""
+reads.
+"""
 
 from __future__ import annotations
 

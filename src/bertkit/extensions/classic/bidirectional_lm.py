@@ -84,7 +84,8 @@ def _begin_words(cnn: CharacterCNN, activation: str) -> None:
 
 def _begin_lstm(lstm: ProjectedLSTM) -> None:
     """Glorot's bounds over inputs and outputs together, as TensorFlow has them in one matrix; the
-    forget gate begins open."""
+    forget gate begins open.
+    """
     outputs, width = lstm.projection.weight.shape
     fan = lstm.input.in_features + outputs + 4 * width
     for linear in (lstm.input, lstm.recurrent):

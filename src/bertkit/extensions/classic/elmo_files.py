@@ -168,7 +168,8 @@ def _weights(take: Take, config: ElmoConfig) -> dict[str, Tensor]:
 
 def _cell(take: Take, where: str, outputs: int, width: int) -> dict[str, Tensor]:
     """The weights of one LSTM: TensorFlow's gates are i, j, f, o, those of torch i, f, j, o, and
-    TensorFlow adds 1 to what the forget gate f is given."""
+    TensorFlow adds 1 to what the forget gate f is given.
+    """
 
     def ordered(gates: Tensor) -> Tensor:
         enter, new, forget, leave = gates.chunk(4, -1)

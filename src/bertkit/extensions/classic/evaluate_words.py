@@ -108,7 +108,8 @@ def _in_context(
     frozen: FrozenWords, file: Path
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
     """The cosines of each row's two words by layer, whether they mean the same, and how many rows
-    are left out."""
+    are left out.
+    """
     rows, missing = read_in_context(file)
     texts = [text for row in rows for text in row.texts]
     states = frozen.states(frozen.read(texts, [span for row in rows for span in row.spans]))

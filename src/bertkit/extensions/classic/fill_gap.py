@@ -65,7 +65,8 @@ class FillGap(ElmoPipeline):
 
     def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
         """Raises: DataError for a text without exactly one gap, or of more words than there may
-        be."""
+        be.
+        """
         works = []
         for gap in map(Gap.of, texts):
             before, after = untagged(gap.before).words, untagged(gap.after).words

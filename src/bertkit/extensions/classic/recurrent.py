@@ -133,7 +133,8 @@ class ScalarMix(nn.Module):
 
     def told(self, layers: Sequence[int]) -> dict[str, float]:
         """What it has learned of layers with these numbers: the weight of each, which add up to 1,
-        and what the sum is multiplied by."""
+        and what the sum is multiplied by.
+        """
         weights = self.scores.detach().softmax(0).tolist()
         names = (str(layer or "embeddings") for layer in layers)
         return {**dict(zip(names, weights, strict=True)), "scale": self.scale.item()}

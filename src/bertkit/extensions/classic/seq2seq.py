@@ -24,7 +24,8 @@ from bertkit.nn.dropout import Dropout
 
 class Encoded(NamedTuple):
     """What an encoder made of a batch. Shapes: states (N, D) of its last layer; cells (L, S, D),
-    where each layer ended."""
+    where each layer ended.
+    """
 
     states: Tensor
     cells: Cells
@@ -285,7 +286,8 @@ class RecurrentDecoder(Encoder):
         self, x: Tensor, layout: Packed, sources: SourceStates, cells: Cells
     ) -> tuple[Tensor, Tensor, Tensor, Cells]:
         """Token by token, as each looks at the source before the LSTM reads it: outputs, contexts
-        and weights of all, and the cells behind the last of each sequence."""
+        and weights of all, and the cells behind the last of each sequence.
+        """
         ended, parts, places, done = [], [], [], 0
         for step in range(layout.longest):
             over = layout.count_up_to(step) - done  # the shortest come first, and leave first

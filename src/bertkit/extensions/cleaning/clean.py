@@ -51,7 +51,8 @@ MAX_FILE_BYTES = 256 << 20
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
     """What cleaning did: `read` is `kept`, what each rule `removed`, and what was `cut` from
-    documents that stay."""
+    documents that stay.
+    """
 
     read: Count
     kept: Count

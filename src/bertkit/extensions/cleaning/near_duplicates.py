@@ -91,7 +91,8 @@ class _WordHashes(dict[str, int]):
 
 def text_key(text: str) -> int:
     """64 bits for a text. Among 25 million texts, any two that differ share theirs with
-    probability 2e-5."""
+    probability 2e-5.
+    """
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -46,7 +46,8 @@ class DemoReport:
 
     def verdict(self) -> str:
         """Whether the pretrained model is the better start, as the demo means to show; else why
-        it may not be."""
+        it may not be.
+        """
         before, after = (self.accuracy[name] for name in ("untrained", "model"))
         said = f"accuracy {np.mean(after):.3f} with pretraining, {np.mean(before):.3f} without"
         if min(after) > max(before):

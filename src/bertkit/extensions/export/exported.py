@@ -173,7 +173,8 @@ class Graph:
     ) -> dict[str, NDArray[np.int64]]:
         """Rows of equal length, in whole tiles where the runtime computes in them: it prepares
         itself anew for each length that differs from the last one's, which takes longer than the
-        padding. Shapes: (B, T) each."""
+        padding. Shapes: (B, T) each.
+        """
         longest = max(map(len, ids))
         return padded(ids, types, min(longest + -longest % self.tile, self.record.length))
 
@@ -274,7 +275,8 @@ class Exported:
         self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
         """A vector for each text as the model reads it; `owner` says of which text each encoding
-        is, where some are windows. Shapes: (S, D)."""
+        is, where some are windows. Shapes: (S, D).
+        """
         rows = self.graph.rows(encodings)
         if owner is not None:
             rows = averaged(rows, encodings, owner)
@@ -285,7 +287,8 @@ class Exported:
 
 def by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
     """Neighbors of texts, shortest first, that have at most `MAX_BATCH_TOKENS` tokens with their
-    padding to whole tiles; a longer text stands alone."""
+    padding to whole tiles; a longer text stands alone.
+    """
     widths = [length + -length % tile for length in lengths]
     start = 0
     while start < len(widths):
@@ -300,7 +303,8 @@ def padded(
     ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]], length: int = 0
 ) -> dict[str, NDArray[np.int64]]:
     """Rows as long as the longest, or of a `length` beyond it, as graphs want them. Shapes: (B, T)
-    each."""
+    each.
+    """
     shape = len(ids), max(length, *map(len, ids))
     inputs = {name: np.zeros(shape, np.int64) for name in INPUTS}
     for row, (row_ids, segments) in enumerate(zip(ids, types, strict=True)):
@@ -312,7 +316,8 @@ def padded(
 
 class GraphOutput(Protocol):
     """An output of a graph, of its first where none is called so; inputs that it lacks are left
-    out."""
+    out.
+    """
 
     @check_keywords
     def __call__(

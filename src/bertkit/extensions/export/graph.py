@@ -108,7 +108,8 @@ def build(
 
 def write(graph: onnx.ModelProto, folder: Path) -> None:
     """Write a graph beside its weights, which whoever opens it maps into memory: twice as fast as
-    to read them, and they are held once in place of twice."""
+    to read them, and they are held once in place of twice.
+    """
     path, weights = (folder / name for name in GRAPHS["onnx"])
     onnx.save_model(graph, path, save_as_external_data=True, location=weights.name)
     if weights.exists():  # all may be so few that they lie in the graph
@@ -168,7 +169,7 @@ class _Nodes:
         return self.add("Reshape", x, self.shapes[width], out=out)
 
     def linear(self, name: str, linear: nn.Linear, x: str, out: str = "") -> str:
-        """x Wᵀ + b. Shapes: (N, D) -> (N, O)."""
+        """X Wᵀ + b. Shapes: (N, D) -> (N, O)."""
         if name not in self.int8:
             weight = self.weight(f"{name}.weight", linear.weight.T)
             return self.add("Gemm", x, weight, self.bias(name, linear), out=out)

@@ -57,7 +57,8 @@ class Inputs:
 def faster(inputs: Mapping[str, Inputs], dtype: torch.dtype) -> Mapping[str, Inputs]:
     """Those of the layers that integers make faster than `dtype` does: where a processor multiplies
     bf16 by tiles, attention's take longer to have their inputs rounded than they gain
-    (notes/2026-11.md)."""
+    (notes/2026-11.md).
+    """
     if dtype != torch.bfloat16 or not has_amx():
         return inputs
     return {name: one for name, one in inputs.items() if name.endswith((".up", ".down"))}
@@ -157,8 +158,9 @@ def _linear(
     activation: str = "none",
     algorithm: str = "",
 ) -> Tensor:
-    """oneDNN's linear layer of integers; the sizes of a step, and what stands for zero, of inputs
-    and outputs. Shapes: (N, D) -> (N, O)."""
+    """OneDNN's linear layer of integers; the sizes of a step, and what stands for zero, of inputs
+    and outputs. Shapes: (N, D) -> (N, O).
+    """
     given = x, *inputs, weight, scales, _zeros(len(scales)), bias, *outputs, dtype, activation
     out: Tensor = torch.ops.onednn.qlinear_pointwise(*given, [], algorithm)
     return out

@@ -179,7 +179,8 @@ def _engines(
     tried: dict[str, dict[Any, Any]],
 ) -> dict[str, EngineName]:
     """The fastest engine for one text, for few and for many, short and long; the graph is kept in
-    the folder where it is one of them."""
+    the folder where it is one of them.
+    """
     out = loaded.folder / GRAPH_DIRECTORY
     if out.exists():
         shutil.rmtree(out)

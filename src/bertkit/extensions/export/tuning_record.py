@@ -149,7 +149,8 @@ def versions() -> dict[str, str]:
 
 def weights_of(folder: Path) -> str:
     """A hash of what a folder's vectors depend on: weights, those of its run's checkpoints and of
-    the model that its adapters change included, and how they are read."""
+    the model that its adapters change included, and how they are read.
+    """
     digest = hashlib.sha256()
     if format_of(folder) == "adapter":
         from bertkit.checkpoint.adapter import base_of  # here: it takes torch
@@ -171,7 +172,8 @@ def processor() -> str:
 
 def processor_and_instructions() -> str:
     """Its name, and those of its instructions that make precisions fast: virtual machines call many
-    processors by one name."""
+    processors by one name.
+    """
     known = [flag for flag in INSTRUCTIONS if re.search(rf"\b{flag}\b", cpuinfo())]
     most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     return " ".join([processor(), *known, *([f"at most {most}"] if most else [])])
@@ -179,7 +181,8 @@ def processor_and_instructions() -> str:
 
 def read_tuned(folder: Path) -> Tuned | None:
     """What was fastest on this machine, if it was tried with these versions and weights; what is
-    not taken is said. Raises: CheckpointError when damaged."""
+    not taken is said. Raises: CheckpointError when damaged.
+    """
     here, known = (processor_and_instructions(), thread_limit()), records(folder)
     record = next((t for t in known if (t.processor, t.cores) == here), None)
     if record is None:
@@ -198,7 +201,8 @@ def read_tuned(folder: Path) -> Tuned | None:
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:
     """Remember it, in place of what was found on the same machine before, and of what was found
-    with a graph: the folder has one, which is this one's from now on."""
+    with a graph: the folder has one, which is this one's from now on.
+    """
     here = tuned.processor, tuned.cores
     others = [t for t in records(folder) if (t.processor, t.cores) != here and not t.runtimes]
     write_json(folder / FILE, msgspec.to_builtins([*others, tuned]))

@@ -177,7 +177,8 @@ class _Search:
         going: Sequence[int],
     ) -> None:
         """Tell who observes what was weighed; `flags` are of candidates that cannot go on, those
-        with an end token, and those with a stop string. Shapes: (S, C), chosen (S, B)."""
+        with an end token, and those with a stop string. Shapes: (S, C), chosen (S, B).
+        """
         if self.observe is None:
             return
         for place, request in enumerate(self.live):

@@ -290,7 +290,8 @@ class Sources:
 @dataclass(frozen=True)
 class CachePositions:
     """Of new tokens, and of all keys that a row of a cache has then. Shapes: R rows, Q new tokens
-    of each, L keys."""
+    of each, L keys.
+    """
 
     queries: Tensor
     """(R, Q), where each new token stands in its text."""

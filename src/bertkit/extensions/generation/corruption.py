@@ -84,7 +84,8 @@ def permuted(ids: Ids, starts: Sequence[int], rng: np.random.Generator) -> Ids:
 
 def mass(ids: Ids, mask: int, rng: np.random.Generator, settings: Corruption) -> tuple[Ids, Ids]:
     """One stretch is masked token by token; it is the target. Source: Song et al. 2019, section
-    3.1."""
+    3.1.
+    """
     size = min(max(round(len(ids) * settings.rate), 1), len(ids))
     start = int(rng.integers(0, len(ids) - size + 1))
     source = ids.copy()
@@ -179,7 +180,8 @@ def damager(
     damage: Damage, settings: Corruption, marks: Ids
 ) -> Callable[[Ids, list[int], np.random.Generator], tuple[Ids, Ids]]:
     """What makes a source and a target of a text; `marks` are as of `marks_of`, and the list is of
-    the first tokens of all sentences but the first."""
+    the first tokens of all sentences but the first.
+    """
     match damage:
         case "spans":
             return lambda ids, _, rng: spans(ids, marks, rng, settings)

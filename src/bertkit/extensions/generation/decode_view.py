@@ -50,7 +50,8 @@ class Beam(msgspec.Struct, frozen=True):
 
 class DecoderSteps(msgspec.Struct, frozen=True, kw_only=True):
     """How a decoder writes a text from another. Tq is the tokens of what it wrote, Tk those of
-    what it read."""
+    what it read.
+    """
 
     text: str
     written: str

@@ -127,7 +127,8 @@ class Decoding(Settings, frozen=True):
 @dataclass(frozen=True)
 class Written:
     """What was written. `ids` are without the end token, whose log-probability is the last of
-    `logprobs` where there is one."""
+    `logprobs` where there is one.
+    """
 
     ids: list[int]
     logprobs: list[float]

@@ -84,7 +84,8 @@ def generate_steps(
 
 class Writing:
     """Rows that grow together, greedily or by chance, each as it was asked for; some may join while
-    others are at work."""
+    others are at work.
+    """
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
@@ -105,7 +106,8 @@ class Writing:
 
     def step(self) -> list[GeneratedRow]:
         """Another word of each row, and those behind it that were guessed rightly; the rows that
-        were written to, of which the ended leave."""
+        were written to, of which the ended leave.
+        """
         if self._state is None or not self.rows:
             return []
         before, device = self.rows, self._device
@@ -180,7 +182,8 @@ class Writing:
 
 def guess(row: GeneratedRow) -> list[int]:
     """What may come next: what stood behind the row's last tokens where they came before, in what
-    was read or written."""
+    was read or written.
+    """
     if row.decoding.lookup is None:
         return []
     read = row.request.prompt if row.request.source is None else row.request.source

@@ -1,5 +1,6 @@
 """Generation settings of a model directory: `generation_config.json`, or the keys in older
-`config.json` files."""
+`config.json` files.
+"""
 
 from __future__ import annotations
 

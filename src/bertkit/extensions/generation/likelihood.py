@@ -166,7 +166,8 @@ def _acceptability(
 
 def best_threshold(scores: NDArray[np.float64], likely: NDArray[np.bool_]) -> float:
     """From where on `likely` is said with the highest Matthews correlation; between two scores or
-    below all, and the lowest of equals. Shapes: (R,) both."""
+    below all, and the lowest of equals. Shapes: (R,) both.
+    """
     order = np.argsort(scores)
     ordered, right = scores[order], likely[order]
     cuts = np.append(0, np.flatnonzero(np.diff(ordered) > 0) + 1)  # as many stay below

@@ -1,5 +1,6 @@
 """Marian's vocabularies: two SentencePiece models, of the language that is read and of the one that
-is written, and one numbering of the pieces of both. Junczys-Dowmunt et al. 2018 (Marian)."""
+is written, and one numbering of the pieces of both. Junczys-Dowmunt et al. 2018 (Marian).
+"""
 
 from __future__ import annotations
 

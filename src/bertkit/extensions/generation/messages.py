@@ -1,5 +1,6 @@
 """Conversations from a file: rows {"messages": [{"role": ..., "content": ...}, ...]}; and those
-with two answers, of which one was preferred."""
+with two answers, of which one was preferred.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ REMEDY = "make some with `bertkit prepare pairs`"
 
 class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything known about a folder of pairs. `tokenizer` is the fingerprint of the one that
-    made it; `sha256` has the hash of each file."""
+    made it; `sha256` has the hash of each file.
+    """
 
     kind: Literal["pairs"] = "pairs"
     format: int
@@ -142,7 +143,8 @@ def write_pairs(
 @dataclass(frozen=True)
 class Pair:
     """What an encoder reads and a decoder is to write. Shapes: source (T',); ids (T,), what the
-    decoder reads, and labels (T,), what follows each."""
+    decoder reads, and labels (T,), what follows each.
+    """
 
     source: Ids
     ids: Ids

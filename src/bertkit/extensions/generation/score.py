@@ -22,7 +22,8 @@ def score_each(
     stepper: Stepper, texts: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> NDArray[np.float64]:
     """The log-probability of each second text behind its first, one that comes again is read once;
-    neither may be empty. Shapes: R pairs -> (R,). Raises: DataError as `score` does."""
+    neither may be empty. Shapes: R pairs -> (R,). Raises: DataError as `score` does.
+    """
     places: dict[tuple[int, ...], list[int]] = {}
     for place, (first, _) in enumerate(texts):
         places.setdefault(tuple(first), []).append(place)

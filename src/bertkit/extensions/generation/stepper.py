@@ -23,7 +23,8 @@ from bertkit.nn.attention import CrossAttention, Trace
 @dataclass(frozen=True)
 class Request:
     """What is gone on from. Shapes: prompt (T,), one token at least; source (T',), what an encoder
-    reads."""
+    reads.
+    """
 
     prompt: NDArray[np.int64]
     source: NDArray[np.int64] | None = None
@@ -125,7 +126,8 @@ class Stepper:
     @torch.inference_mode()
     def read(self, request: Request, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
         """The logits of what follows the prompt, and each of the tokens behind it, in one forward
-        (teacher forcing). Shapes: T ids -> (1 + T, V)."""
+        (teacher forcing). Shapes: T ids -> (1 + T, V).
+        """
         text = np.concatenate([request.prompt, np.array(ids, dtype=np.int64)])
         batch, _ = _packed([text], self._device)
         memory = None

@@ -33,7 +33,8 @@ CHILD = "from bertkit.extensions.search.converter import main; main()"
 
 class Converter:
     """Reads files, one at a time, in a process that begins with the first; what was read is kept
-    on disk, so that to read a file again takes no time."""
+    on disk, so that to read a file again takes no time.
+    """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="bertkit-")

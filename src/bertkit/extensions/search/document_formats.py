@@ -38,7 +38,8 @@ CELL_SEPARATOR = " | "
 
 class Heading(msgspec.Struct, frozen=True):
     """A heading: characters [start, end) of the text; `level` is 1 for the highest, or 0 for the
-    title of all."""
+    title of all.
+    """
 
     start: int
     end: int

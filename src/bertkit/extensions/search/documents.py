@@ -77,7 +77,8 @@ class Document:
 @dataclass(frozen=True)
 class Listing:
     """The files that paths name, each with its name below the folder, and how many were passed over
-    and why: a kind that is not read, or one that nothing installed reads."""
+    and why: a kind that is not read, or one that nothing installed reads.
+    """
 
     files: Sequence[tuple[Path, str]]
     skipped: Mapping[str, int]

@@ -251,7 +251,8 @@ def _gone(
     everything: bool,
 ) -> list[str]:
     """The ids of documents that are in the store and not among these: of all that it holds, or of
-    those that were read from these paths. Files that are there, and unread, are not gone."""
+    those that were read from these paths. Files that are there, and unread, are not gone.
+    """
     return sorted(
         id
         for id, source in sources.items()

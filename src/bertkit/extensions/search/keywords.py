@@ -36,7 +36,8 @@ def passage_keywords(text: str) -> list[str]:
 
 def query_keywords(text: str) -> list[str]:
     """Return the keywords of a query: like those of a passage, but single characters only if they
-    have no neighbor."""
+    have no neighbor.
+    """
     return _keywords(text, characters=False)
 
 

@@ -186,7 +186,8 @@ class LanceStore(Store):
     @cached_property
     def _kept(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Row ids and vectors (P, D) of all passages, where they stay the same and memory holds
-        them."""
+        them.
+        """
         passages, dimension = len(self), self.spec.dimension
         if self.lock is not None or not 0 < passages * dimension * 4 <= MAX_CACHED_BYTES:
             return None
@@ -226,7 +227,8 @@ class LanceStore(Store):
 
     def _again(self, ask: Callable[[], list[Hit]]) -> list[Hit]:
         """Once more in the version that has the tag now, where the files of the one that was opened
-        are gone: a week later a run takes them out."""
+        are gone: a week later a run takes them out.
+        """
         try:
             return ask()
         except SearchError:
@@ -268,7 +270,8 @@ class LanceStore(Store):
 def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
     """What a store is made with, and its table: to be read as it was finished last, or to be
     written to. With other settings one that was never finished begins anew, for nothing of it is
-    found."""
+    found.
+    """
     with readable(place):
         database = lancedb.connect(folder)
         there = TABLE in database.list_tables().tables

@@ -86,7 +86,8 @@ class QdrantStore(Store):
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """A document that was replaced by a run that was killed has two until it is written again,
-        and none here."""
+        and none here.
+        """
         digests: dict[str, set[str]] = {}
         for id, digest in self._documents("digest", _among(ids)):
             digests.setdefault(id, set()).add(digest)

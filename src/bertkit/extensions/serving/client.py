@@ -76,7 +76,8 @@ class Client:
 
     def predict(self, inputs: Any, **more: Any) -> Any:
         """Labels of a text, or of each of a list of texts; for a model of pairs of a pair [a, b],
-        or of each of a list of pairs."""
+        or of each of a list of pairs.
+        """
         return self.ask("/predict", inputs=inputs, **more)
 
     def ner(self, inputs: str | Sequence[str], **more: Any) -> Any:

@@ -1,5 +1,6 @@
 """Requests from their bodies: fields of the OpenAI and TEI specifications that change nothing are
-removed, and errors name their field."""
+removed, and errors name their field.
+"""
 
 from __future__ import annotations
 

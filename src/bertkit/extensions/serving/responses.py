@@ -77,7 +77,8 @@ class Reply:
 
     def seconds_left(self, timeout: float) -> float:
         """Return the seconds until the application, or the client, has made no progress for
-        `timeout` seconds."""
+        `timeout` seconds.
+        """
         now = time.monotonic()
         if self._waiting is not None:
             return timeout - self._waited - (now - self._waiting)
@@ -85,7 +86,8 @@ class Reply:
 
     async def end_stream(self, error: RequestError, path: str, timeout: float) -> None:
         """Send an error as the last event of a stream that has started; wait at most `timeout`
-        seconds for the client."""
+        seconds for the client.
+        """
         if not self._is_stream or self.complete:
             return
         self.complete = True

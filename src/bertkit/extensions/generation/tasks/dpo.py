@@ -165,7 +165,8 @@ class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, 
     ) -> dict[str, float]:
         """The share of pairs whose chosen answer gained more, the mean margin, and the mean log of
         the chance sigmoid(margin) of what was preferred (Bradley & Terry 1952); of a model whose
-        start is not known, the share of pairs whose chosen answer is likelier."""
+        start is not known, the share of pairs whose chosen answer is likelier.
+        """
         margins = np.array([answer.margin for answer in answers])
         share = float(np.mean(margins > 0))
         if not answers[0].relative:

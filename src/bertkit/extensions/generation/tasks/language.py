@@ -33,7 +33,8 @@ class TextScore(msgspec.Struct, frozen=True):
 
 class WordsTask(Task[E, A]):
     """The base of tasks about what a model writes: each feature's `token_indices` are the places
-    behind which a word counts."""
+    behind which a word counts.
+    """
 
     @property
     def head(self) -> str:
@@ -49,7 +50,8 @@ class WordsTask(Task[E, A]):
 
 class LanguageTask(WordsTask[E, TextScore]):
     """The base of tasks that teach a model to write. An epoch is judged by how likely it finds the
-    right texts."""
+    right texts.
+    """
 
     metric = "log_probability"
     serving = Serving(TextScore)
@@ -80,7 +82,8 @@ class LanguageTask(WordsTask[E, TextScore]):
 
 def refuse_encoders(begin: Sequence[int], tokenizer: Tokenizer) -> None:
     """Raises: CheckpointError for a model with an encoder, whose decoder's texts `begin` with
-    something: it does not converse."""
+    something: it does not converse.
+    """
     if begin:
         raise CheckpointError(
             f"{tokenizer.source}: an encoder with a decoder; conversations are learned by a model "
