@@ -21,12 +21,8 @@ from torch import nn
 
 import bertkit
 from bertkit import metrics
-from bertkit.batch import by_length
-from bertkit.checkpoint.directory import save
 from bertkit.data.question_answering import Question
-from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
-from bertkit.families import BERT
 from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.tasks import find
@@ -44,7 +40,6 @@ from bertkit.tasks.task import (
     by_example,
     group,
     make_batch,
-    run_head,
 )
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
@@ -496,60 +491,6 @@ def pairs(context: str = "a b c d e f g h i j k l") -> list[Question]:
         Question(context[i], context, ((context[i + 2 : i + 5], i + 2),)) for i in range(0, 12, 4)
     ]
     return [*found, Question(".", context)]
-
-
-def test_a_few_questions_can_be_learned_by_heart(tokenizer: Tokenizer) -> None:
-    examples = pairs()
-    task = Answer.from_examples(examples, AnswerOptions(window_overlap=4))
-    model = tiny(tokenizer).eval()  # no dropout
-    found = windows(task, tokenizer, examples, 12, labelled=True)
-    assert len(found) > len(examples)
-    lengths = [len(feature.encoding) for feature in found]
-    batches = [make_batch(task, [found[i] for i in chosen]) for chosen in by_length(lengths, 64)]
-    assert len(batches) > 1
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(110):
-        losses = [task.loss(model, batch, totals(batches)) for batch in batches]
-        optimizer.zero_grad()
-        torch.stack([loss.total for loss in losses]).sum().backward()
-        optimizer.step()
-    assert sum(loss.total.item() for loss in losses) < 0.05
-    assert sum(int(loss.correct["answer"]) for loss in losses) == len(found)
-    outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=64), found)
-    answers = task.answers(by_example(examples, group(found), outputs), nn.Identity())
-    assert task.score(answers, examples)["exact"] == 1.0
-    for answer, example in zip(answers, examples, strict=True):
-        check(answer, example)
-
-
-def test_together_is_as_alone(tokenizer: Tokenizer) -> None:
-    task, model = Answer(), tiny(tokenizer).eval()
-    found = windows(task, tokenizer, [*pairs(), Question("a b", "c")], 12, labelled=True)
-    whole, alone = (
-        run_head(task, Engine(model, precision=None, max_batch_tokens=10_000), found),
-        run_head(task, Engine(model, precision=None, max_batch_tokens=1), found),
-    )
-    for feature, one, other in zip(found, whole, alone, strict=True):
-        assert one.shape == (len(feature.encoding), 2)
-        np.testing.assert_allclose(one, other, atol=1e-5)
-    order = sorted(found, key=lambda feature: len(feature.encoding))
-    batch = make_batch(task, order)
-    loss = task.loss(model, batch, totals([batch])).total
-    each = [make_batch(task, [feature]) for feature in order]
-    parts = [task.loss(model, b, totals(each)).total for b in each]
-    torch.testing.assert_close(loss, torch.stack(parts).sum())
-
-
-def test_a_folder_answers(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    task = Answer((), AnswerOptions(no_answer=True, null_threshold=-2.0, window_overlap=3))
-    save(tmp_path / "qa", tiny(tokenizer), tokenizer, BERT, settings=task.settings())
-    answer = bertkit.pipeline("answer", tmp_path / "qa")
-    assert answer.task.options == task.options
-    context = "mills a b c d e f g h. " * 4
-    one = answer(("a b", context))
-    assert isinstance(one, QuestionAnswer)
-    check(one, Question("a b", context))
-    assert answer([("a b", context), ("c", "d")])[0] == one
 
 
 # ---- parity

@@ -100,15 +100,6 @@ def test_labels_stand_apart_that_did_not_before(base: Path, tuned: Path) -> None
     assert json.loads((tuned / "scores.json").read_text())["dev"]["accuracy"] == 1.0
 
 
-def test_the_same_seed_gives_the_same_weights(base: Path, tuned: Path, tmp_path: Path) -> None:
-    files = [(tuned / "model.safetensors").read_bytes()]
-    for seed in (0, 1):
-        data: dict[str, Any] = {"train": ROWS, "dev": ROWS, "out": tmp_path / str(seed)}
-        finetune("classify", base, settings=SETTINGS, contrastive=True, seed=seed, **data)
-        files.append((tmp_path / str(seed) / "model.safetensors").read_bytes())
-    assert files[0] == files[1] != files[2]
-
-
 # ---- the folder
 
 

@@ -234,10 +234,7 @@ def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -
     ours, net = task(1), model()
     features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
     features.sort(key=lambda f: len(f.encoding))
-    batches = [make_batch(ours, features[:2]), make_batch(ours, features[2:])]
     whole = ours.loss(net, make_batch(ours, features), totals([make_batch(ours, features)]))
-    parts = [ours.loss(net, batch, totals(batches)) for batch in batches]
-    torch.testing.assert_close(sum(part.total for part in parts), whole.total)
     rows = np.concatenate(
         run_head(ours, Engine(net, precision=None, max_batch_tokens=10_000), features)
     )[:, 0]
@@ -245,20 +242,6 @@ def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -
     wanted = np.concatenate([f.target for f in features])
     expected = -np.log(np.where(wanted == 1, chances, 1 - chances)).mean()
     assert whole.total.item() == pytest.approx(expected, abs=1e-6)
-    whole.total.backward()
-    assert all(parameter.grad is not None for parameter in net.parameters())
-
-
-def test_a_batch_answers_as_each_document_alone(tokenizer: Tokenizer) -> None:
-    examples = [SummaryExample(text) for text in (DOCUMENT, "The cat sat.", "A fish ate. " * 9)]
-    ours, net = task(), model()
-    features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=False)
-    together = run_head(ours, Engine(net, precision=None, max_batch_tokens=10_000), features)
-    for feature, rows in zip(features, together, strict=True):
-        assert rows.shape == (len(feature.token_indices), 1)
-        [alone] = run_head(ours, Engine(net, precision=None, max_batch_tokens=10_000), [feature])
-        np.testing.assert_allclose(rows, alone, atol=1e-5)
-    assert np.ptp(np.concatenate(together)) > 0.01  # or the comparison would say nothing
 
 
 def test_segments_matter(tokenizer: Tokenizer) -> None:

@@ -30,7 +30,6 @@ from bertkit.models.model import Model, build
 from bertkit.nn.crf import CHUNK_WORDS
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import answering
-from bertkit.tasks import find
 from bertkit.tasks.tag import Example, Tag, TagAnswer, TaggedEntity, TagOptions
 from bertkit.tasks.task import Feature, Reading, by_example, group, make_batch, run_head
 from bertkit.text.encoding import word_windows
@@ -429,17 +428,6 @@ def test_entities_are_whole_words_of_the_raw_text(crf: bool, labels: tuple[str, 
     assert many > 20
 
 
-def test_a_packed_batch_answers_as_each_alone(tokenizer: Tokenizer) -> None:
-    task, model = ready(True, IOB2)
-    examples = [Tag.reader.example(text, ()) for text in ("a bc d", "j", "abc. " * 30, "c a")]
-    together = answered(task, model, tokenizer, examples, length=16)
-    for example, answer in zip(examples, together, strict=True):
-        [alone] = answered(task, model, tokenizer, [example], length=16)
-        assert alone.tags == answer.tags
-        for one, other in zip(alone.entities, answer.entities, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-5)
-
-
 def marginals(crf: Any, emissions: np.ndarray) -> np.ndarray:
     """Forward and backward over one sequence, in fp64: long sums are too large for fp32."""
     steps, start, end = (scores.detach().double().numpy() for scores in crf._scores(-torch.inf))
@@ -480,33 +468,6 @@ TRAIN = [
     tagged("d e . c", "I-LOC I-LOC O O"),
     tagged("h", "S-PER"),
 ]
-
-
-@pytest.mark.parametrize("scheme", ["iob2", "bioes"])
-@pytest.mark.parametrize("crf", [False, True], ids=["softmax", "crf"])
-def test_a_small_set_is_learned(crf: bool, scheme: Any, tokenizer: Tokenizer) -> None:
-    labels = {"iob2": IOB2, "bioes": BIOES}[scheme]
-    task = Tag(labels, TagOptions(crf=crf, scheme=scheme))
-    model = model_of(task)
-    before = answered(task, model, tokenizer, TRAIN)
-    assert task.score(before, TRAIN)["f1"] < 1.0
-    features = task.features(TRAIN, tokenizer, 64, long="window", labelled=True)
-    fit(task, model, features, 40)
-    answers = answered(task, model, tokenizer, TRAIN)
-    assert task.score(answers, TRAIN) == {"precision": 1, "recall": 1, "f1": 1, "accuracy": 1}
-    assert all(task.error_record(a, e).severity == 0 for a, e in zip(answers, TRAIN, strict=True))
-    assert all(entity.score > 0.5 for answer in answers for entity in answer.entities)
-
-
-def test_parts_of_speech_are_learned(tokenizer: Tokenizer) -> None:
-    train = [tagged("a bc d", "DT NN VB"), tagged("bc a", "NN DT"), tagged("d .", "VB .")]
-    for crf in (False, True):
-        task = Tag.from_examples(train, TagOptions(crf=crf))
-        model = model_of(task)
-        fit(task, model, task.features(train, tokenizer, 64, long="window", labelled=True), 40)
-        answers = answered(task, model, tokenizer, train)
-        assert task.score(answers, train) == {"accuracy": 1.0}
-        assert [answer.tags for answer in answers] == [example.tags for example in train]
 
 
 @pytest.mark.parametrize("scheme", ["iob2", "bioes"])
@@ -616,23 +577,6 @@ def test_verdicts_name_what_is_wrong() -> None:
 
 
 # ---- folders
-
-
-def test_a_folder_keeps_the_task_and_its_crf(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    assert find("tag") is Tag
-    for crf in (False, True):
-        task, model = ready(crf, BIOES)
-        folder = tmp_path / f"model-{crf}"
-        save(folder, model, tokenizer, BERT, labels=task.labels, settings=task.settings())
-        pipe = answering(folder)
-        assert pipe.task.options == task.options
-        text = "abc. d ej " * 20
-        [expected] = answered(task, model, tokenizer, [Tag.reader.example(text, ())], length=16)
-        found = pipe(text)
-        assert found.tags == expected.tags
-        assert [(e.text, e.type) for e in found.entities] == [
-            (e.text, e.type) for e in expected.entities
-        ]
 
 
 def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) -> None:

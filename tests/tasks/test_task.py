@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.factories import tiny_model, tiny_tokenizer
+from tests.factories import tiny_tokenizer
 
 from bertkit import tasks
-from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.models.model import HEADS
-from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
-from bertkit.tasks.task import Feature, Reader, Task, group, make_batch, run_head
+from bertkit.tasks.classify import Classify, ClassifyOptions
+from bertkit.tasks.task import Feature, Reader, Task, group, make_batch
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -77,20 +76,6 @@ def test_a_folders_task_is_named_by_its_record_or_its_head() -> None:
 @pytest.fixture
 def tokenizer() -> Tokenizer:
     return tiny_tokenizer("abcd")
-
-
-@pytest.mark.parametrize("budget", [1, 16, 4096])
-def test_outputs_stand_in_the_order_of_the_features(tokenizer: Tokenizer, budget: int) -> None:
-    task: Task[Any, Any] = Classify(("x", "y"), ClassifyOptions())
-    model = tiny_model(tokenizer, "classify", labels=task.labels, length=16, spread=0.2).eval()
-    examples = [LabelExample(" ".join("abcd"[: 1 + i % 4])) for i in range(9)]
-    features = task.features(examples, tokenizer, 16, long="error", labelled=False)
-    outputs = run_head(task, Engine(model, precision=None, max_batch_tokens=budget), features)
-    for place, feature in enumerate(features):
-        alone = task.outputs(model, make_batch(task, [feature])).detach().numpy()
-        np.testing.assert_allclose(outputs[place], alone, atol=1e-5)
-    assert abs(outputs[0] - outputs[1]).max() > 1e-4
-    assert run_head(task, Engine(model, precision=None, max_batch_tokens=budget), []) == []
 
 
 def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:

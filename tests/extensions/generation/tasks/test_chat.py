@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from tests.extensions.generation.tasks.test_seq2seq import write_model
@@ -16,15 +14,12 @@ import bertkit
 from bertkit.checkpoint.directory import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
-from bertkit.extensions.generation.chat_format import Message
-from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.messages import Conversation
-from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.tasks.chat import Chat
 from bertkit.families import FAMILIES
 from bertkit.models.model import build
 from bertkit.objectives.loss import totals
-from bertkit.recipes.finetune import Finetune, finetune
+from bertkit.recipes.finetune import finetune
 from bertkit.tasks.task import by_example, group, make_batch, run_head
 
 EXAMPLES = [Conversation(tuple(TALK), "a:1"), Conversation(tuple(TALK[:2]), "a:2")]
@@ -74,24 +69,3 @@ def test_models_with_an_encoder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="an encoder with a decoder; conversations are"):
         finetune("chat", model, train=EXAMPLES, dev=EXAMPLES, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_what_was_learned_is_said(folder: Path, tmp_path: Path) -> None:
-    answers = {"What are you?": "A cat.", "What do you eat?": "Fish.", "Where?": "At home."}
-    rows = [
-        {"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]}
-        for q, a in answers.items()
-    ]
-    data = tmp_path / "talk.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = Finetune(epochs=60, batch_size=3, learning_rate=3e-3, weight_decay=0.0)
-    scores = finetune("chat", folder, train=data, dev=data, out=tmp_path / "out", settings=settings)
-    assert scores["perplexity"] < 1.5
-    writer = Generate(bertkit.load(tmp_path / "out"))
-    for question, answer in answers.items():
-        ((said,),) = writer([[Message("user", question)]], Decoding(max_tokens=20))
-        assert (said.text, said.ended) == (answer, "end")
-    before = Generate(bertkit.load(folder))
-    ((said,),) = before([[Message("user", "Where?")]], Decoding(max_tokens=20))
-    assert said.text != "At home."
-    assert np.isfinite(said.score)
