@@ -44,7 +44,7 @@ def steps(tab: Any) -> Any:
     tab.get_by_role("link", name="Step by step").click()
     tab.get_by_label("Text", exact=True).fill(TEXT)
     tab.get_by_label("Beams").select_option("3")
-    tab.get_by_role("button", name="Write", exact=True).click()
+    tab.get_by_role("button", name="Generate", exact=True).click()
     tab.wait_for_selector("html[data-ready=true]")
     return tab
 
@@ -125,7 +125,7 @@ def test_the_tree_marks_the_text_that_won(steps: Any, wanted: DecoderSteps) -> N
 def test_one_beam_says_why_there_is_no_tree(steps: Any) -> None:
     steps.get_by_text("Another text").click()
     steps.locator("#ask-beams").select_option("1")
-    steps.get_by_role("button", name="Write", exact=True).click()
+    steps.get_by_role("button", name="Generate", exact=True).click()
     steps.wait_for_url("**beams=1**")
     steps.wait_for_selector("html[data-ready=true]")
     assert steps.get_by_text("One beam was kept").is_visible()
@@ -155,9 +155,9 @@ def test_figures_are_saved_as_pictures(steps: Any) -> None:
 
 def test_a_damaged_text_by_clicks(tab: Any) -> None:
     assert tab.get_by_role("link", name="A gap").count() == 0  # only masked models are here
-    tab.get_by_role("link", name="Damaged text").click()
-    tab.get_by_label("Damage").select_option("Prefix: the first part")
-    tab.get_by_role("button", name="Damage it").click()
+    tab.get_by_role("link", name="Corrupted text").click()
+    tab.get_by_label("Corruption").select_option("Prefix LM: the first part")
+    tab.get_by_role("button", name="Corrupt").click()
     tab.wait_for_selector("mark")
     before = tab.locator("mark").first.inner_text()
     tab.get_by_role("link", name="Seed 1").click()

@@ -197,7 +197,7 @@ def test_settings_that_bert_has_not_are_refused(wrong: dict[str, object], messag
     ("more", "message"),
     [
         ({"feedforward.activation": "gelu"}, "openai-gpt has one of silu, relu, gelu_tanh"),
-        ({"intermediate": 63}, "model.intermediate = 63: every openai-gpt model has 4 × hidden"),
+        ({"intermediate": 63}, "model.intermediate must be 4 × hidden"),
     ],
 )
 def test_gpt_has_one_width_and_no_exact_gelu(more: dict[str, Any], message: str) -> None:

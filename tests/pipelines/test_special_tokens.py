@@ -17,11 +17,11 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 import bertkit
 from bertkit.extensions.generation.blocks import block
 from bertkit.extensions.generation.chat_format import ChatFormat
-from bertkit.extensions.generation.likelihood import _scores
+from bertkit.extensions.generation.likelihood import _likelihoods
 from bertkit.extensions.generation.messages import Conversation
 from bertkit.extensions.generation.perplexity import evaluate_text
 from bertkit.extensions.generation.pipeline import Generate
-from bertkit.extensions.generation.prompts import _chances
+from bertkit.extensions.generation.prompts import _label_logprobs
 from bertkit.extensions.generation.tasks.chat import Chat as ChatTask
 from bertkit.families import FAMILIES
 from bertkit.pipelines.frozen_words import FrozenEncoder
@@ -116,13 +116,13 @@ def test_likelihoods_follow_the_first_special_token(folder: Path, writer: Genera
     whole = [begin, *first, *second]
     start = len(whole) - len(second)
     expected = log_probability(model, whole, start, len(whole))
-    (found,) = _scores(writer, [("The cat", " sat")], ["here"])
+    (found,) = _likelihoods(writer, [("The cat", " sat")], ["here"])
     assert found.total == pytest.approx(expected, rel=1e-4)
     for prompt in ("", "The cat"):
         ids = [begin, *(first if prompt else [])]
         if prompt and begin == 1:
             ids = ids[1:]  # without a BOS token a prompt begins with its text
-        rows = _chances(writer, prompt, [" at"], [second])
+        rows = _label_logprobs(writer, prompt, [" at"], [second])
         whole = [*ids, *tokenizer(" at", add_special_tokens=False).input_ids, *second]
         expected = log_probability(model, whole, len(whole) - len(second), len(whole))
         assert rows[0, 0] == pytest.approx(expected, rel=1e-4)

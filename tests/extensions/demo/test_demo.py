@@ -102,7 +102,7 @@ def test_counting_pieces_has_the_loss_of_their_entropy(tmp_path: Path) -> None:
 def test_text_of_one_source_is_too_little(small: None, tmp_path: Path) -> None:
     collected = [("only", "This sentence has quite enough words to be taken. " * 50)]
     with pytest.raises(DataError, match="only 0 sources"):
-        recipe._labelled(collected)
+        recipe._labeled_passages(collected)
     text = tmp_path / "book.txt"
     text.write_text(collected[0][1], encoding="utf-8")
     with pytest.raises(DataError, match="needs two"):
@@ -118,7 +118,7 @@ def test_train_and_dev_passages_are_apart(small: None) -> None:
         )
         for source in ("first", "second")
     ]
-    train, dev = recipe._labelled(collected)
+    train, dev = recipe._labeled_passages(collected)
     assert len(train) == len(dev) == 16
     assert not {e.text for e in train} & {e.text for e in dev}
     assert {e.label for e in train} == {"first", "second"}

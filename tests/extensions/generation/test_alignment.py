@@ -88,8 +88,8 @@ def test_a_translation_that_is_given(place: Path) -> None:
     assert other.target == ["▁h", "</s>"]
     assert other.weights.shape == (2, 4)
     for text, translation, message in (
-        (" ", None, "text: is empty"),
-        ("a b", "a " * 40, "translation: 40 tokens, and the model has room for"),
+        (" ", None, "text: must not be empty"),
+        ("a b", "a " * 40, "translation: 40 tokens, but the model supports"),
         ("a " * 300, None, "longer than the model reads"),
     ):
         with pytest.raises(DataError, match=message):
@@ -112,8 +112,9 @@ def test_what_was_cut_has_no_end(place: Path) -> None:
     looked = alignment(loaded, "a b c")
     assert "</s>" not in looked.target
     assert looked.weights.shape == (len(looked.target), 4)
-    room = bertkit.pipeline("generate", loaded).stepper.room(Request(np.array([0]), np.arange(4)))
-    assert len(looked.target) == room
+    request = Request(np.array([0]), np.arange(4))
+    stepper = bertkit.pipeline("generate", loaded).stepper
+    assert len(looked.target) == stepper.max_new_tokens(request)
 
 
 def test_the_command_prints_numbers_or_draws_them(
@@ -127,7 +128,7 @@ def test_the_command_prints_numbers_or_draws_them(
     assert (printed["source"], printed["target"]) == (looked.source, looked.target)
     np.testing.assert_allclose(printed["weights"], looked.weights, atol=1e-4)
     assert cli.run(["view", "align", folder, "a b c", "--out", str(out)]) == 0
-    assert capsys.readouterr().err == f"{out}: 4 tokens written, 4 read\n"
+    assert capsys.readouterr().err == f"{out}: 4 source tokens, 4 target tokens\n"
     drawn = re.findall(r'fill-opacity="([\d.]+)"', out.read_text(encoding="utf-8"))
     np.testing.assert_allclose(list(map(float, drawn)), looked.weights.flatten(), atol=1e-3)
     for words, message in (

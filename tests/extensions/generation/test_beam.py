@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.extensions.generation.test_generate import model_of, prompts
 
-from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search, likeliest
+from bertkit.extensions.generation.beam import MIN_SCORE, BeamStep, beam_search, topk
 from bertkit.extensions.generation.decoding import Decoding, Ended, Rules
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.stepper import Request, Stepper
@@ -30,7 +30,7 @@ def replayed(record: list[BeamStep], decoding: Decoding) -> list[Result]:
     results: list[Result] = []
     for length, step in enumerate(record, 1):
         texts = [
-            [*beams[beam], token] if score > LEAST / 2 else []
+            [*beams[beam], token] if score > MIN_SCORE / 2 else []
             for beam, token, score in zip(step.beams, step.tokens, step.scores, strict=True)
         ]
         candidates = list(zip(texts, step.scores, step.ended, strict=True))
@@ -101,7 +101,7 @@ def test_the_likeliest_are_those_of_topk(width: int, count: int, taken: float, s
     random = torch.Generator().manual_seed(seed % 2**31)
     scores = torch.randn(3, width, generator=random)
     scores[torch.rand(3, width, generator=random) < taken] = -torch.inf
-    highest, places = likeliest(scores, count)
+    highest, places = topk(scores, count)
     assert torch.equal(highest, scores.topk(count).values)
     assert torch.equal(scores.gather(1, places), highest)
     assert all(len(set(row)) == count for row in places.tolist())

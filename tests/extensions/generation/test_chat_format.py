@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from bertkit.errors import DataError, TokenizerError
-from bertkit.extensions.generation.chat_format import ChatFormat, Message, check
+from bertkit.extensions.generation.chat_format import ChatFormat, Message, check_messages
 from bertkit.text.tokenizer import Tokenizer
 
 CHATML = (
@@ -135,11 +135,11 @@ def test_chat_rejects_unknown_template() -> None:
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ([], "no messages"),
+        ([], "must contain at least one message"),
         ([Message("user", " ")], "message 1 is empty"),
-        ([Message("user", "a"), Message("system", "b")], "message 2 is the system's"),
+        ([Message("user", "a"), Message("system", "b")], "message 2 is a system message"),
     ],
 )
 def test_what_is_no_conversation_is_named(messages: list[Message], said: str) -> None:
     with pytest.raises(DataError, match=f"here: {said}"):
-        check(messages, "here")
+        check_messages(messages, "here")

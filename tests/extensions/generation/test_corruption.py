@@ -17,12 +17,12 @@ from bertkit.errors import ConfigError, TokenizerError
 from bertkit.extensions.generation.corruption import (
     Corrupted,
     Corruption,
-    Damage,
+    CorruptionType,
     infill,
     mass,
-    permuted,
+    permute_sentences,
     prefix,
-    sentinels_of,
+    sentinel_ids,
     spans,
 )
 from bertkit.recipes.prepare import prepare
@@ -98,7 +98,7 @@ def test_some_masks_stand_for_nothing_and_lengths_are_poissons() -> None:
 @given(count=LENGTHS, seed=SEEDS, cuts=st.sets(st.integers(1, 299)))
 def test_sentences_move_whole(count: int, seed: int, cuts: set[int]) -> None:
     ids, starts = np.arange(count), sorted(cut for cut in cuts if cut < count)
-    moved = permuted(ids, starts, rng(seed))
+    moved = permute_sentences(ids, starts, rng(seed))
     assert sorted(moved.tolist()) == ids.tolist()
     breaks = {int(moved[i]) for i in range(1, count) if moved[i] != moved[i - 1] + 1}
     assert breaks <= {0, *starts}
@@ -140,14 +140,14 @@ def corpora(
     return made
 
 
-DAMAGES: list[tuple[str, Damage]] = [
+DAMAGES: list[tuple[str, CorruptionType]] = [
     ("t5", "spans"), ("t5", "prefix"), ("bart", "infill"), ("bart", "mass"), ("bart", "prefix")
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGES)
 def test_samples_are_a_function_of_seed_epoch_and_index(
-    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: Damage
+    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: CorruptionType
 ) -> None:
     corpus, tokenizer = corpora[name]
     settings = Corruption(permute=damage == "infill")
@@ -186,20 +186,20 @@ def test_the_whole_corpus_is_read_once_an_epoch(
 
 def test_a_vocabulary_for_spans_is_t5s(corpora: dict[str, tuple[Corpus, Tokenizer]]) -> None:
     _, tokenizer = corpora["t5"]
-    sentinels = sentinels_of(tokenizer)
+    sentinels = sentinel_ids(tokenizer)
     assert len(sentinels) == 100
     assert sentinels[0] == tokenizer.vocab_size - 1 <= 499
     assert (np.diff(sentinels) == -1).all()
     assert tokenizer.encode("").ids.tolist() == [tokenizer.eos]
     with pytest.raises(TokenizerError, match='use="spans"'):
-        sentinels_of(corpora["bart"][1])
+        sentinel_ids(corpora["bart"][1])
     with pytest.raises(ConfigError, match="too small"):
         train(["a b"], kind="bpe", size=300, use="spans")
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGES)
 def test_models_learn_from_what_is_lacking(
-    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: Damage, tmp_path: Path
+    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: CorruptionType, tmp_path: Path
 ) -> None:
     corpus, _ = corpora[name]
     settings: dict[str, Any] = {

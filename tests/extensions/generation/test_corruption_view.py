@@ -12,13 +12,13 @@ from tests.view.conftest import html_of
 
 from bertkit.data.corpus import Corpus
 from bertkit.errors import DataError, TokenizerError
-from bertkit.extensions.generation.corruption import Corrupted, Damage
+from bertkit.extensions.generation.corruption import Corrupted, CorruptionType
 from bertkit.extensions.generation.corruption_view import (
     MAX_TOKENS,
     SETTINGS,
-    Damaged,
-    damage_figures,
-    damaged,
+    CorruptedText,
+    corrupt,
+    corruption_figures,
 )
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
@@ -27,11 +27,11 @@ from bertkit.view.figures import Spans
 from bertkit.view.token_text import spelled
 
 TEXT = "The cat sat on the mat. It slept all day! Two dogs ran over the hill, and it rained."
-DAMAGES: list[Damage] = ["spans", "infill", "mass", "prefix"]
+DAMAGES: list[CorruptionType] = ["spans", "infill", "mass", "prefix"]
 
 
 @pytest.fixture(scope="module")
-def vocabularies(english: list[str]) -> dict[Damage, Tokenizer]:
+def vocabularies(english: list[str]) -> dict[CorruptionType, Tokenizer]:
     t5 = train([TEXT, *english[:5]], kind="bpe", size=500, use="spans")
     bart = train([TEXT, *english[:5]], kind="bpe", size=500, use="encode")
     return {"spans": t5, "infill": bart, "mass": bart, "prefix": t5}
@@ -39,7 +39,7 @@ def vocabularies(english: list[str]) -> dict[Damage, Tokenizer]:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_it_is_the_sample_of_pretraining(
-    damage: Damage, vocabularies: dict[Damage, Tokenizer], tmp_path: Path
+    damage: CorruptionType, vocabularies: dict[CorruptionType, Tokenizer], tmp_path: Path
 ) -> None:
     tokenizer = vocabularies[damage]
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
@@ -51,7 +51,7 @@ def test_it_is_the_sample_of_pretraining(
             corpus, tokenizer, damage, SETTINGS[damage], start=7, length=200, seed=seed
         )
         pair = samples.sample(0, 0)
-        shown = damaged(tokenizer, TEXT, damage, seed)
+        shown = corrupt(tokenizer, TEXT, damage, seed)
         before = len(tokenizer.encode("").ids) - 1
         assert [piece for piece, _ in shown.source] == spelled(tokenizer, pair.source[before:-1])
         assert [piece for piece, _ in shown.target] == spelled(tokenizer, pair.labels[:-1])
@@ -59,7 +59,7 @@ def test_it_is_the_sample_of_pretraining(
     assert len(sources) == 4  # the control: another seed takes others
 
 
-def check(shown: Damaged, damage: Damage) -> None:
+def check(shown: CorruptedText, damage: CorruptionType) -> None:
     gone = [(piece, span) for piece, span in shown.text if span is not None]
     left = [piece for piece, span in shown.source if span is None]
     kept = [piece for piece, span in shown.text if span is None]
@@ -83,12 +83,12 @@ def check(shown: Damaged, damage: Damage) -> None:
     seed=st.integers(0, 99),
 )
 def test_every_token_that_goes_has_the_number_of_its_span(
-    vocabularies: dict[Damage, Tokenizer], text: str, damage: Damage, seed: int
+    vocabularies: dict[CorruptionType, Tokenizer], text: str, damage: CorruptionType, seed: int
 ) -> None:
     try:
-        shown = damaged(vocabularies[damage], text, damage, seed)
+        shown = corrupt(vocabularies[damage], text, damage, seed)
     except DataError as error:
-        assert "fewer than two tokens" in str(error)  # noqa: PT017
+        assert "at least two tokens" in str(error)  # noqa: PT017
         return
     check(shown, damage)
     wrong = _taken(shown.text, [span for _, span in shown.text].index(None))
@@ -100,20 +100,20 @@ def _taken(text: list[tuple[str, int | None]], place: int) -> list[tuple[str, in
     return [(piece, 1 if at == place else span) for at, (piece, span) in enumerate(text)]
 
 
-def test_what_cannot_be_damaged_is_said(vocabularies: dict[Damage, Tokenizer]) -> None:
-    with pytest.raises(TokenizerError, match="no <extra_id_0>, which stands for a span"):
-        damaged(tiny_tokenizer("abc"), "a b c", "spans", 0)
+def test_what_cannot_be_damaged_is_said(vocabularies: dict[CorruptionType, Tokenizer]) -> None:
+    with pytest.raises(TokenizerError, match="no sentinel token <extra_id_0>"):
+        corrupt(tiny_tokenizer("abc"), "a b c", "spans", 0)
     with pytest.raises(TokenizerError, match="mask"):
-        damaged(vocabularies["spans"], "a b c", "mass", 0)
-    with pytest.raises(DataError, match="fewer than two tokens"):
-        damaged(tiny_tokenizer("abc"), "a", "prefix", 0)
-    with pytest.raises(DataError, match=rf"600 tokens, and {MAX_TOKENS} are the most"):
-        damaged(tiny_tokenizer("abc"), "a b " * 300, "prefix", 0)
+        corrupt(vocabularies["spans"], "a b c", "mass", 0)
+    with pytest.raises(DataError, match="at least two tokens"):
+        corrupt(tiny_tokenizer("abc"), "a", "prefix", 0)
+    with pytest.raises(DataError, match=rf"600 tokens, but at most {MAX_TOKENS} fit"):
+        corrupt(tiny_tokenizer("abc"), "a b " * 300, "prefix", 0)
 
 
 def test_spans_are_colored_and_numbered() -> None:
-    one = Damaged([("a", None), ("<b", 1), ("c", 1)], [("a", None), ("<x>", 1)], [("<x>", 1)])
-    html = html_of(*damage_figures(one))
+    one = CorruptedText([("a", None), ("<b", 1), ("c", 1)], [("a", None), ("<x>", 1)], [("<x>", 1)])
+    html = html_of(*corruption_figures(one))
     assert '<mark class="span1">&lt;b c <span class="small">1</span></mark>' in html
     assert '<mark class="span1">&lt;x&gt; <span class="small">1</span></mark>' in html
 

@@ -270,7 +270,7 @@ def test_a_quantization_of_no_known_kind_is_named(tmp_path: Path) -> None:
     assert content[place : place + 4] == (8).to_bytes(4, "little")
     path = tmp_path / "other.gguf"
     path.write_bytes(content[:place] + (99).to_bytes(4, "little") + content[place + 4 :])
-    with pytest.raises(CheckpointError, match="quantized in a way"):
+    with pytest.raises(CheckpointError, match="its quantization is not supported"):
         bertkit.load(path)
 
 

@@ -169,14 +169,14 @@ def test_no_threshold_has_a_higher_correlation(rows: list[tuple[int, bool]]) -> 
         (
             [LabelExample("word " * 80, None, "1", "a:1")],
             {},
-            "a:1: .* tokens to be scored, and the model scores 1 to 59",
+            "a:1: expected 1 to 59 tokens to score, got",
         ),
         (
             LABELLED[:2],
             {"train": [LabelExample("a", None, x) for x in "012"]},
-            "3 labels; likelihood",
+            "expected two labels, got 3",
         ),
-        ([LabelExample("a b", "c", "1", "f:1")], {}, "f:1: has a second text"),
+        ([LabelExample("a b", "c", "1", "f:1")], {}, "f:1: a second text is not supported"),
         ([LabelExample("a b", None, "7", "f:2")], {}, "f:2: label '7' is not in the training file"),
     ],
 )
@@ -188,10 +188,10 @@ def test_what_cannot_be_scored(
 
 
 def test_only_models_that_write_are_asked(tiny: Path) -> None:
-    with pytest.raises(CheckpointError, match="take a model that writes"):
+    with pytest.raises(CheckpointError, match="use a generative model"):
         evaluate_likelihood(tiny, QUESTIONS)
 
 
 def test_a_choice_that_fills_the_model_is_refused(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"a question: \d+ tokens to be scored"):
+    with pytest.raises(DataError, match=r"a question: expected .* tokens to score"):
         evaluate_likelihood(folder, [ChoiceQuestion("a", ("word " * 80, "b"), 0)])

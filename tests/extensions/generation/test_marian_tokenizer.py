@@ -163,13 +163,13 @@ def test_roles_are_those_that_have_an_id(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("target.spm", None, r"target\.spm: no such file; fetch the whole folder again"),
-        ("source.spm", b"nothing\xff", r"source\.spm: no SentencePiece model"),
-        ("source.spm", b"", r"source\.spm: not a Unigram model"),
-        ("vocab.json", b"[]", r"vocab\.json: does not number its pieces from 0"),
-        ("vocab.json", b'{"a": 0, "b": 0}', r"vocab\.json: does not number its pieces from 0"),
-        ("vocab.json", b'{"a": 0, "b": "1"}', r"vocab\.json: does not number its pieces from 0"),
-        ("vocab.json", b'{"a": 0}', r"vocab\.json: has no </s>; fetch"),
+        ("target.spm", None, r"target\.spm: not found; download the directory again"),
+        ("source.spm", b"nothing\xff", r"source\.spm: not a SentencePiece model"),
+        ("source.spm", b"", r"source\.spm: not supported; must be a Unigram model"),
+        ("vocab.json", b"[]", r"vocab\.json: token ids must be 0, 1, 2"),
+        ("vocab.json", b'{"a": 0, "b": 0}', r"vocab\.json: token ids must be 0, 1, 2"),
+        ("vocab.json", b'{"a": 0, "b": "1"}', r"vocab\.json: token ids must be 0, 1, 2"),
+        ("vocab.json", b'{"a": 0}', r"vocab\.json: has no </s>; download"),
     ],
 )
 def test_a_damaged_folder_is_refused_by_file(

@@ -89,9 +89,7 @@ def test_the_page_of_steps_holds_the_models_numbers(
         layer["shape"] = tuple(layer["shape"])
         np.testing.assert_allclose(decoded(Array(**layer)), decoded(own), atol=1e-3)
     assert "selected>2</option>" in shown.text
-    usual = server(at=writers).get(
-        "/steps", params={"text": TEXT, "beams": "as the model’s folder says"}
-    )
+    usual = server(at=writers).get("/steps", params={"text": TEXT, "beams": "default of the model"})
     assert usual.status_code == 200
     assert held(usual.text)["model"]["name"] == "t5"
 
@@ -102,17 +100,17 @@ def test_the_page_of_steps_holds_the_models_numbers(
         ("/steps", {"text": "a", "beams": "99"}, 422, "beams"),
         ("/steps", {"text": "a", "beams": "x"}, 422, "beams"),
         ("/steps", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; answers"),
-        ("/steps", {"text": "a " * 200}, 422, "is longer than the model reads, 64"),
+        ("/steps", {"text": "a " * 200}, 422, "tokens, but the model supports 64"),
         ("/steps", {"text": "a" * 501}, 413, "a text of 501 characters, and 500 are the most"),
         ("/damage", {"text": "a b", "damage": "none"}, 422, "damage"),
         ("/damage", {"text": "a b", "seed": "x"}, 422, "seed"),
-        ("/damage", {"text": "a", "damage": "prefix"}, 422, "fewer than two tokens"),
+        ("/damage", {"text": "a", "damage": "prefix"}, 422, "at least two tokens"),
         ("/damage", {"text": "a b", "damage": "mass", "model": "t5"}, 422, "no mask token"),
         (
             "/damage",
             {"text": "a b", "damage": "spans", "model": "bart"},
             422,
-            "no &lt;extra_id_0&gt;",
+            "no sentinel token &lt;extra_id_0&gt;",
         ),
         ("/damage", {"text": "a" * 501}, 413, "a text of 501 characters, and 500 are the most"),
     ],

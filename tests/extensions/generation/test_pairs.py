@@ -73,10 +73,10 @@ def test_held_out_pairs_are_apart_and_long_ones_left_out(pairs: Pairs) -> None:
     assert sorted([*learned, *held_out]) == list(range(400))
     tokenizer = pairs.tokenizer()
     short = PairSamples(pairs, tokenizer, start=0, length=20, documents=learned)
-    assert len(short) + short.left_out == 360
-    assert 0 < short.left_out < 360
+    assert len(short) + short.skipped == 360
+    assert 0 < short.skipped < 360
     assert max(len(short.sample(0, i).source) for i in range(len(short))) <= 20
-    with pytest.raises(DataError, match="no pair of at most 2 tokens a side"):
+    with pytest.raises(DataError, match="no pair of at most 2 tokens per side"):
         PairSamples(pairs, tokenizer, start=0, length=2)
 
 
@@ -160,7 +160,7 @@ def test_texts_come_from_one_place(place: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_folder_is_named(pairs: Pairs, place: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no pairs here"):
+    with pytest.raises(DataError, match="not a directory of pairs"):
         Pairs.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
     with pytest.raises(
@@ -169,7 +169,7 @@ def test_a_damaged_folder_is_named(pairs: Pairs, place: Path, tmp_path: Path) ->
         Pairs.open(tmp_path)
     manifest = json.loads((pairs.folder / "manifest.json").read_text(encoding="utf-8"))
     (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    with pytest.raises(DataError, match=r"source\.tokens: missing or cut short"):
+    with pytest.raises(DataError, match=r"source\.tokens: missing or truncated"):
         Pairs.open(tmp_path)
     reading = Tokenizer.load(place / "v")
     assert reading.fingerprint == manifest["tokenizer"]

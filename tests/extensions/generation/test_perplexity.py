@@ -57,5 +57,5 @@ def test_the_loss_of_a_text_is_that_of_its_tokens(
 
 def test_a_model_that_does_not_write_has_none(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="has no lm head; take a model that writes"):
+    with pytest.raises(CheckpointError, match="has no lm head; use a generative model"):
         evaluate_text(tiny, [tmp_path / "a.txt"])

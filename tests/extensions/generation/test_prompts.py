@@ -103,7 +103,7 @@ def test_examples_are_drawn_by_the_seed_alone(
         ({"template": "{label} {text}"}, ConfigError, "template"),
         ({"words": ["other=x"]}, ConfigError, "LABEL=WORD"),
         ({"words": ["fine"]}, ConfigError, "LABEL=WORD"),
-        ({"template": "x" * 250 + TEMPLATE}, DataError, "fills the model"),
+        ({"template": "x" * 250 + TEMPLATE}, DataError, "leaves no space for new tokens"),
     ],
 )
 def test_what_cannot_be_asked_is_named(

@@ -131,11 +131,11 @@ def test_the_pieces_of_a_stream_are_the_text(server: Server) -> None:
 def test_a_stream_that_has_not_begun_in_time_is_refused(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def pieces(_: LiveText) -> AsyncIterator[Any]:
+    async def parts(_: LiveText) -> AsyncIterator[Any]:
         await asyncio.sleep(60)
         yield None
 
-    monkeypatch.setattr(LiveText, "pieces", pieces)
+    monkeypatch.setattr(LiveText, "parts", parts)
     answer = server(Limits(timeout=0.2)).post("/v1/completions", json={**PROMPT, "stream": True})
     assert answer.status_code == 429
     assert answer.json()["error"]["message"].startswith("no answer within 0.2 s")
@@ -203,7 +203,7 @@ def test_a_stream_that_is_closed_leaves_nothing_behind(writer: Generate) -> None
         (request,) = writer.requests(["a"])
         text = LiveText(writer, request, decoding, rules, ())
         batcher.write(writer, [text])
-        async for _ in text.pieces():
+        async for _ in text.parts():
             break
         batcher.leave([text])
         for _ in range(200):
@@ -237,7 +237,7 @@ def test_a_defect_of_one_step_is_told_and_the_next_text_is_written(
 @pytest.mark.parametrize(
     ("route", "body", "said"),
     [
-        ("completions", {"prompt": "x" * 300}, "fills the model"),
+        ("completions", {"prompt": "x" * 300}, "leaves no space for new tokens"),
         ("completions", {"prompt": "a", "top_p": 0}, "0"),
         ("completions", {"prompt": "a", "stop": ""}, "length"),
         ("completions", {"prompt": "a", "n": 9}, "8"),
@@ -275,11 +275,11 @@ def test_the_window_shows_what_is_written_and_how_likely(server: Server, writer:
     client = server()
     page = client.get("/ask?what=write&text=once+upon").text
     ((text,),) = writer(["once upon"], Decoding(max_tokens=100))
-    assert "how likely the model found each" in page
+    assert "Probability of each token" in page
     assert page.count("<tr") > text.tokens
     said = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi\nhello"})
     assert said.status_code == 200
-    assert "how likely the model found each" in said.text
+    assert "Probability of each token" in said.text
     odd = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi"})
     assert "ends with your own line" in odd.text
 

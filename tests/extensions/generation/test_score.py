@@ -98,8 +98,8 @@ def test_a_text_is_read_once(stepper: Stepper, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_does_not_fit_is_refused(stepper: Stepper) -> None:
-    with pytest.raises(DataError, match="fills the model"):
+    with pytest.raises(DataError, match="leaves no space for new tokens"):
         score(stepper, np.arange(30), [[1] * 36], [[1], [2]])
     score(stepper, np.arange(30), [[1] * 30], [[1], [2] * 4])
-    with pytest.raises(DataError, match="fills the model"):
+    with pytest.raises(DataError, match="leaves no space for new tokens"):
         score(stepper, np.arange(30), [[1] * 30], [[1], [2] * 5])

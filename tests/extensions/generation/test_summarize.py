@@ -93,7 +93,7 @@ def test_settings_of_writing_are_no_use_where_sentences_are_chosen(
     )
     chooses = bertkit.pipeline("summarize", tmp_path / "m")
     assert summaries(chooses, ["a b c. d e f."])[0].sentences
-    with pytest.raises(ConfigError, match="chooses sentences and writes none"):
+    with pytest.raises(ConfigError, match="selects sentences and does not generate text"):
         summaries(chooses, ["a b c. d e f."], SHORT)
 
 

@@ -1,10 +1,10 @@
-"""Clean text: files in, and out what is worth learning from, once each, with a report.
+"""Cleaning of text for pretraining: filters, deduplication, and a report.
 
-Memory does not grow with the text but for 40 bytes a document (`near_duplicates.Clusters`): a
-gigabyte for the 25 million documents of 100 GB. Disk: what is kept, for a while nearly twice where
-there is one file of input alone, and 130 bytes a document. Documents are numbered in the order of
-the input, and every result follows from that alone, whatever the number of processes. Nothing is at
-`out` before all is done.
+Memory use is independent of the size of the text, except for 40 bytes per document
+(`near_duplicates.Clusters`): 1 GB for 25 million documents (100 GB of text). Disk use is the size
+of the output, temporarily almost twice as much if the input is a single file, and 130 bytes per
+document. Documents are numbered in input order. The result depends on this order, but not on the
+number of processes. `out` does not exist until the run is complete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from bertkit.extensions.cleaning.cleaner import (
     Duplicates,
     Tally,
 )
-from bertkit.extensions.cleaning.languages import wanted
+from bertkit.extensions.cleaning.languages import parse_language
 from bertkit.extensions.cleaning.near_duplicates import Clusters
 from bertkit.extensions.cleaning.quality import FILTERS, Filter
 from bertkit.progress import progress
@@ -46,18 +46,18 @@ from bertkit.synonyms import check_keywords
 from bertkit.threads import cores
 
 MAX_FILE_BYTES = 256 << 20
-"""Bytes of text that become a file at most."""
+"""Maximum number of input bytes per output file."""
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What cleaning did: `read` is `kept`, what each rule `removed`, and what was `cut` from
-    documents that stay.
-    """
+    """Result of cleaning. The bytes of `read` are the sum of `kept`, `removed`, and `cut`."""
 
     read: Count
     kept: Count
     removed: dict[str, Count]
+    """Removed documents, by rule."""
     cut: dict[str, Count]
+    """Text that was removed from the remaining documents, by reason."""
     masked: dict[str, int]
     settings: CleaningRules
 
@@ -80,47 +80,56 @@ def clean(
 ) -> CleaningReport:
     """Clean text: filter, deduplicate, and remove HTML and personal data.
 
-    Of each cluster of duplicates the first document stays. Several processes: see `prepare`.
-    Returns: what was read, kept, removed by each rule, and cut; report.json has the same.
-    Raises: ConfigError for settings and for an `out` in use, DataError for text that cannot be used
-    or of which nothing is left, StorageError; nothing is then left behind.
+    The first document of each cluster of duplicates remains. For several processes see `prepare`.
+    If the run fails, no files remain.
 
     Args:
-        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
+        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
         out: Output directory of .jsonl files, the input of `tokenizer train` and `prepare`.
-        filters: Published rules for pages of the web: gopher-quality, gopher-repetition, c4.
-        language: Keep this one alone, as en, or as en:0.65 with the least probability.
-        duplicates: Which are removed: near ones too, exact ones, or none (keep).
+        filters: Published quality rules for web pages: gopher-quality, gopher-repetition, c4.
+        language: Language of the documents to keep, such as en, or en:0.65 with its minimum
+            probability.
+        duplicates: Duplicates to remove: near (near and exact duplicates), exact, or keep (none).
         html: Whether to convert HTML to plain text: tags become line breaks or are removed.
-        mask: Whether mail addresses and public IP addresses are replaced by examples.
-        removed: A folder for what is removed, with the reason.
-        text_column: The field of .jsonl rows, or column of .parquet, that holds the text.
+        mask: Whether to replace email addresses and public IP addresses with examples.
+        removed: Output directory of removed documents, with the reasons. Must not exist.
+        text_column: Field of .jsonl rows, or column of .parquet, that contains the text.
         blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
-        processes: How many work at once; by default one for each core.
+        processes: Number of processes. Default: one per core.
+
+    Returns:
+        The report: numbers of documents and bytes that were read, kept, removed by each rule, and
+        cut. report.json has the same content.
+
+    Raises:
+        ConfigError: If a setting is invalid, or an output directory exists.
+        DataError: If the text is invalid, or no document remains.
+        StorageError: If the output cannot be written.
     """
     out, removed = Path(out), None if removed is None else Path(removed)
     refuse_unknown("blank_lines", blank_lines, get_args(BlankLines))
     rules = _rules(filters, language, duplicates, html=html, mask=mask)
-    _refuse(texts, out, removed)
+    _check_outputs(texts, out, removed)
     sources = files(texts)
     with plainly():
-        for source in sources:  # a field of another name is seen before work begins
-            whole = Span(source, 0, source.stat().st_size)
-            next(read(whole, field=text_column, blank_lines=blank_lines), None)
+        # Read the start of each file, so that a missing field raises an error before the work.
+        for source in sources:
+            span = Span(source, 0, source.stat().st_size)
+            next(read(span, field=text_column, blank_lines=blank_lines), None)
     units = dict(enumerate(divide(sources, MAX_FILE_BYTES, whole=(".txt",))))
     with ExitStack() as stack:
-        places = _places(stack, out, removed)
-        cleaner = Cleaner(places, rules, field=text_column, blank_lines=blank_lines)
-        tally = _run(cleaner, places, units, min(processes or cores(), len(units)))
+        folders = _create_folders(stack, out, removed)
+        cleaner = Cleaner(folders, rules, field=text_column, blank_lines=blank_lines)
+        tally = _run(cleaner, folders, units, min(processes or cores(), len(units)))
         report = _report(tally, rules)
         if not report.kept.documents:
             worst = max(report.removed, key=lambda rule: report.removed[rule].documents)
             raise DataError(
-                f"{sources[0]}: not one of {report.read.documents:,} documents was kept, most fell "
-                f"to {worst!r}; nothing was written"
+                f"{sources[0]}: all {report.read.documents:,} documents were removed, most by "
+                f"{worst!r}; nothing was written"
             )
-        shutil.rmtree(places.work)
-        storage.write_text(places.out / "report.json", _pretty(report))
+        shutil.rmtree(folders.work)
+        storage.write_text(folders.out / "report.json", _to_json(report))
     console().print(_table(report))
     return report
 
@@ -138,15 +147,19 @@ def _rules(
     refuse_unknown("duplicates", duplicates, KEYS)
     return CleaningRules(
         filters=tuple(name for name in FILTERS if name in filters),
-        language=None if language is None else wanted(language),
+        language=None if language is None else parse_language(language),
         html=html,
         mask=mask,
         duplicates=duplicates,
     )
 
 
-def _refuse(texts: Sequence[Path | str], out: Path, removed: Path | None) -> None:
-    """Raises: ConfigError for folders in use, or within what is read or each other."""
+def _check_outputs(texts: Sequence[Path | str], out: Path, removed: Path | None) -> None:
+    """Check that the output directories do not exist and are separate.
+
+    Raises:
+        ConfigError: If a directory exists, or is within the input or the other directory.
+    """
     for folder, option in ((out, "--out"), (removed, "--removed")):
         if folder is not None:
             storage.refuse_used(folder, option=option)
@@ -155,14 +168,18 @@ def _refuse(texts: Sequence[Path | str], out: Path, removed: Path | None) -> Non
         removed.resolve().is_relative_to(out.resolve())
         or out.resolve().is_relative_to(removed.resolve())
     ):
-        raise ConfigError(f"{removed}: lies within --out, or --out in it; choose another --removed")
+        raise ConfigError(f"{removed}: must not contain --out or be within it; use another path")
 
 
-def _places(stack: ExitStack, out: Path, removed: Path | None) -> CleaningDirectories:
-    """Folders that take their names when the stack closes well; `out` is the last."""
+def _create_folders(stack: ExitStack, out: Path, removed: Path | None) -> CleaningDirectories:
+    """Create temporary directories that are renamed when the stack closes without an error.
+
+    `out` is renamed last.
+    """
     for folder in (out, removed):
         if folder is not None and folder.parent.is_dir():
-            storage.sweep(folder.parent)  # of runs that were killed
+            # Remove temporary directories of runs that were killed.
+            storage.sweep(folder.parent)
     partial = stack.enter_context(storage.new_folder(out))
     work = partial / ".work"
     work.mkdir()
@@ -172,7 +189,7 @@ def _places(stack: ExitStack, out: Path, removed: Path | None) -> CleaningDirect
 
 
 def _run(
-    cleaner: Cleaner, places: CleaningDirectories, units: dict[int, Unit], processes: int
+    cleaner: Cleaner, folders: CleaningDirectories, units: dict[int, Unit], processes: int
 ) -> Tally:
     tallies: dict[int, Tally] = {}
     total = Tally()
@@ -183,38 +200,40 @@ def _run(
             if isinstance(message, Tally):
                 tallies[number] = message
                 bar.advance(task, units[number].bytes)
-        for number in units:  # in their order, which is that of the report
+        # Add the tallies in input order, so that the report does not depend on the processes.
+        for number in units:
             total.add(tallies[number])
         with plainly():
-            _find_duplicates(places, [tallies[number].read.documents for number in units])
+            _find_duplicates(folders, [tallies[number].read.documents for number in units])
         task = bar.add_task("writing", total=size, note="")
         for number, message in pool.run("write", units):
             if isinstance(message, Tally):
                 total.add(message)
-                places.of_unit(number, "lines").unlink()
+                folders.unit_path(number, "lines").unlink()
                 bar.advance(task, units[number].bytes)
     return total
 
 
-def _find_duplicates(places: CleaningDirectories, documents: list[int]) -> None:
-    """Leave the files by which documents are written: see `cleaning.STARTS`."""
-    keys = [np.load(places.of_unit(n, "npy"), mmap_mode="r") for n in range(len(documents))]
+def _find_duplicates(folders: CleaningDirectories, documents: list[int]) -> None:
+    """Write the files `STARTS`, `FIRST` and `IS_EXACT`, which the step `write` reads."""
+    keys = [np.load(folders.unit_path(n, "npy"), mmap_mode="r") for n in range(len(documents))]
     clusters = Clusters(sum(documents))
     exact = np.zeros(len(clusters.first), bool)
-    for kind in range(len(keys[0])):  # one at a time is in memory
-        clusters.join(np.concatenate([of_unit[kind] for of_unit in keys]))
+    # Only the keys of one type are in memory at a time.
+    for kind in range(len(keys[0])):
+        clusters.join(np.concatenate([unit_keys[kind] for unit_keys in keys]))
         if kind == 0:
             exact = clusters.first != np.arange(len(clusters.first))
-    np.save(places.work / STARTS, np.cumsum([0, *documents]))
-    np.save(places.work / FIRST, clusters.first)
-    np.save(places.work / IS_EXACT, exact)
+    np.save(folders.work / STARTS, np.cumsum([0, *documents]))
+    np.save(folders.work / FIRST, clusters.first)
+    np.save(folders.work / IS_EXACT, exact)
 
 
 def _report(tally: Tally, rules: CleaningRules) -> CleaningReport:
-    gone = [*tally.removed.values()]
+    removed = [*tally.removed.values()]
     kept = Count(
-        tally.read.documents - sum(count.documents for count in gone),
-        tally.read.bytes - sum(count.bytes for count in [*gone, *tally.cut.values()]),
+        tally.read.documents - sum(count.documents for count in removed),
+        tally.read.bytes - sum(count.bytes for count in [*removed, *tally.cut.values()]),
     )
     return CleaningReport(
         read=tally.read,
@@ -226,23 +245,24 @@ def _report(tally: Tally, rules: CleaningRules) -> CleaningReport:
     )
 
 
-def _pretty(report: CleaningReport) -> str:
+def _to_json(report: CleaningReport) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
 
 
 def _table(report: CleaningReport) -> Table:
     table = Table("", "documents", "of all", "MB")
 
-    def row(name: str, count: Count) -> None:
-        share, size = count.documents / report.read.documents, round(count.bytes / 1e6, 2)
-        table.add_row(name, f"{count.documents:,}", f"{share:.1%}", f"{size + 0.0:,.2f}")  # no -0
+    def add_row(name: str, count: Count) -> None:
+        fraction, size = count.documents / report.read.documents, round(count.bytes / 1e6, 2)
+        # Adding 0.0 turns -0.0 into 0.0.
+        table.add_row(name, f"{count.documents:,}", f"{fraction:.1%}", f"{size + 0.0:,.2f}")
 
-    row("read", report.read)
+    add_row("read", report.read)
     for rule, count in report.removed.items():
-        row(f"- {rule}", count)
-    for what, count in report.cut.items():
-        row(f"cut: {what}", count)
-    row("kept", report.kept)
+        add_row(f"- {rule}", count)
+    for reason, count in report.cut.items():
+        add_row(f"cut: {reason}", count)
+    add_row("kept", report.kept)
     for column in table.columns[1:]:
         column.justify = "right"
     return table

@@ -1,8 +1,9 @@
-"""What is done to each document of a corpus that is cleaned, and the processes that do it.
+"""Rules for documents, and the worker that applies them in two steps.
 
-`filter` reads a unit's documents, judges and masks them, and leaves a line for each beside the keys
-by which duplicates are found; `write` copies the lines of those that stay. A document's number is
-its place in all of the input, so that nothing depends on how many processes there are.
+The step `filter` reads the documents of a unit, applies the rules, masks personal data, and writes
+a line per document and the keys for the detection of duplicates. The step `write` copies the lines
+of the remaining documents. The number of a document is its index in the complete input, so the
+result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bertkit.data.document_readers import LONGEST_LINE, BlankLines, Span, read
 from bertkit.data.sentences import split
 from bertkit.data.workers import Message, Step, Unit
 from bertkit.errors import DataError
-from bertkit.extensions.cleaning.languages import Wanted
+from bertkit.extensions.cleaning.languages import TargetLanguage
 from bertkit.extensions.cleaning.markup import plain_text
 from bertkit.extensions.cleaning.near_duplicates import BUCKETS, Keys, Signer, bucket_keys, text_key
 from bertkit.extensions.cleaning.personal_data import mask
@@ -34,35 +35,36 @@ from bertkit.extensions.cleaning.quality import (
 )
 
 Duplicates = Literal["near", "exact", "keep"]
-"""Which duplicates are removed: near ones too, exact ones, or none."""
+"""Duplicates to remove: near and exact duplicates, exact duplicates only, or none."""
 
 KEYS: dict[Duplicates, int] = {"keep": 0, "exact": 1, "near": 1 + BUCKETS}
-"""How many keys there are of a document."""
+"""Number of keys per document."""
 
 Signed = tuple[int, NDArray[np.uint32] | None]
-"""The key of a whole text, 0 if it is removed, and its signature, if it has one."""
+"""Key of the complete text (0 if the document is removed), and its signature, if it has one."""
 
 STARTS, FIRST, IS_EXACT = "starts.npy", "first.npy", "exact.npy"
-"""Of each unit its first document; of each document the first of its cluster, and whether an
-earlier one is the same."""
+"""Files with the first document of each unit, the first document of each document's cluster, and
+whether an earlier document is equal."""
 
 BATCH_DOCUMENTS = 1 << 10
-"""Documents whose signatures are held at a time."""
+"""Number of documents whose signatures are in memory at a time."""
 
 
 class CleaningRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done to documents."""
+    """Rules of a cleaning run."""
 
     filters: tuple[Filter, ...]
-    language: Wanted | None
+    language: TargetLanguage | None
     html: bool
     mask: bool
     duplicates: Duplicates
 
     def judge(self, text: str) -> tuple[str, str | None]:
-        """The text as it stays, and the rule that takes it away, if one does.
+        """Return the filtered text, and the rule that removes the document, if any.
 
-        The order is FineWeb's, whatever that of `filters` is: language, repetition, quality, C4.
+        The rules have FineWeb's order, independent of the order of `filters`: language, repetition,
+        quality, C4.
         """
         if not text.strip():
             return text, "empty"
@@ -81,7 +83,7 @@ class CleaningRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Count(msgspec.Struct):
-    """Documents, and bytes of their text in UTF-8."""
+    """Number of documents, and number of bytes of their text in UTF-8."""
 
     documents: int = 0
     bytes: int = 0
@@ -92,7 +94,7 @@ class Count(msgspec.Struct):
 
 
 class Tally(msgspec.Struct):
-    """What a step read, which rules removed how much, and what was cut from documents that stay."""
+    """Counts of a step: documents read, removed by each rule, and cut."""
 
     read: Count = msgspec.field(default_factory=Count)
     removed: dict[str, Count] = {}
@@ -103,83 +105,84 @@ class Tally(msgspec.Struct):
     def remove(self, rule: str, text: str) -> None:
         self.removed.setdefault(rule, Count()).add(1, _bytes(text))
 
-    def change(self, what: str, before: str, after: str) -> None:
+    def change(self, reason: str, before: str, after: str) -> None:
         if before != after:
-            self.cut.setdefault(what, Count()).add(1, _bytes(before) - _bytes(after))
+            self.cut.setdefault(reason, Count()).add(1, _bytes(before) - _bytes(after))
 
     def add(self, other: Tally) -> None:
         self.read.add(other.read.documents, other.read.bytes)
-        for own, more in ((self.removed, other.removed), (self.cut, other.cut)):
-            for name, count in more.items():
-                own.setdefault(name, Count()).add(count.documents, count.bytes)
+        for counts, added in ((self.removed, other.removed), (self.cut, other.cut)):
+            for name, count in added.items():
+                counts.setdefault(name, Count()).add(count.documents, count.bytes)
         self.mails += other.mails
         self.ips += other.ips
 
 
 class CleaningDirectories(msgspec.Struct, frozen=True):
-    """Folders: for what is in work, for what stays, and for what is removed, if that is wanted."""
+    """Directories of temporary files, of the output, and of removed documents, if requested."""
 
     work: Path
     out: Path
     removed: Path | None
 
-    def of_unit(self, number: int, kind: Literal["lines", "npy"]) -> Path:
-        return self.work / f"{number:06d}.{kind}"
+    def unit_path(self, number: int, suffix: Literal["lines", "npy"]) -> Path:
+        return self.work / f"{number:06d}.{suffix}"
 
 
 class Cleaner:
-    """Runs the two steps, in a process of its own or in this one."""
+    """Worker that runs the two steps, in this process or in another one."""
 
     def __init__(
         self,
-        places: CleaningDirectories,
+        folders: CleaningDirectories,
         rules: CleaningRules,
         *,
         field: str,
         blank_lines: BlankLines,
     ) -> None:
-        self._places, self._rules = places, rules
+        self._folders, self._rules = folders, rules
         self._field, self._blank_lines = field, blank_lines
-        self.lock = places.work / "lock"
+        self.lock = folders.work / "lock"
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
-        """Yield what the step did, once it is done."""
+        """Run a step on a unit, and yield its counts."""
         yield self._filter(number, unit) if step == "filter" else self._write(number)
 
     def _filter(self, number: int, unit: Unit) -> Tally:
         tally, texts = Tally(), self._texts(unit)
         keys = [self._keys([])]
-        with self._places.of_unit(number, "lines").open("wb") as lines:
+        with self._folders.unit_path(number, "lines").open("wb") as lines:
             while signed := [
                 self._clean(text, tally, lines) for text in islice(texts, BATCH_DOCUMENTS)
             ]:
                 keys.append(self._keys(signed))
-        np.save(self._places.of_unit(number, "npy"), np.concatenate(keys, axis=1))
+        np.save(self._folders.unit_path(number, "npy"), np.concatenate(keys, axis=1))
         return tally
 
     def _clean(self, text: str, tally: Tally, lines: IO[bytes]) -> Signed:
-        """Write the line of a document: its text, or the reason of its removal if required."""
+        """Write the line of a document: its text, or the reason of its removal if requested."""
         tally.read.add(1, _bytes(text))
         plain = plain_text(text) if self._rules.html else text
-        kept, rule = self._rules.judge(plain)
+        cleaned, rule = self._rules.judge(plain)
         if rule:
             tally.remove(rule, text)
-            wanted = {"reason": rule, "text": text}
-            lines.write((_json(wanted) if self._places.removed else b"") + b"\n")
+            row = {"reason": rule, "text": text}
+            lines.write((_json(row) if self._folders.removed else b"") + b"\n")
             return 0, None
         tally.change("HTML", text, plain)
-        tally.change("lines, by c4", plain, kept)
+        tally.change("lines, by c4", plain, cleaned)
         if self._rules.mask:
-            masked, mails, ips = mask(kept)
-            tally.change("personal data", kept, masked)
+            masked, mails, ips = mask(cleaned)
+            tally.change("personal data", cleaned, masked)
             tally.mails += mails
             tally.ips += ips
-            kept = masked
-        lines.write(_json(kept) + b"\n")
-        return text_key(kept), self._signer(kept) if self._rules.duplicates == "near" else None
+            cleaned = masked
+        lines.write(_json(cleaned) + b"\n")
+        near = self._rules.duplicates == "near"
+        return text_key(cleaned), self._signer(cleaned) if near else None
 
     def _keys(self, signed: list[Signed]) -> Keys:
-        """By which duplicates are found, (keys, documents): of whole texts, then of buckets."""
+        """Return the keys for duplicates, as (keys, documents): of texts, then of buckets."""
         exact = np.array([[key for key, _ in signed]], np.uint64)
         near = bucket_keys([signature for _, signature in signed])
         return np.concatenate([exact, near])[: KEYS[self._rules.duplicates]]
@@ -189,7 +192,7 @@ class Cleaner:
         return Signer()
 
     def _texts(self, unit: Unit) -> Iterator[str]:
-        """Whole documents: the parts of long ones are put together."""
+        """Yield complete documents, with the parts of long documents concatenated."""
         for file, start, end in unit.spans:
             parts: list[str] = []
             span = Span(Path(file), start, end)
@@ -198,40 +201,43 @@ class Cleaner:
                     yield "".join(parts)
                     parts = []
                 parts.append(document.text)
-                if sum(map(len, parts)) > LONGEST_LINE // 2:  # half, for what JSON escapes
+                # Escapes in JSON can double the length of the line.
+                if sum(map(len, parts)) > LONGEST_LINE // 2:
                     raise DataError(
-                        f"{file}: a document of more than {LONGEST_LINE >> 21} M characters; cut "
-                        "it, or say --blank-lines documents if blank lines divide documents"
+                        f"{file}: a document has more than {LONGEST_LINE >> 21} M characters; "
+                        "split it, or use --blank-lines documents if blank lines separate documents"
                     )
             if parts:
                 yield "".join(parts)
 
     def _write(self, number: int) -> Tally:
-        tally, places, name = Tally(), self._places, f"{number:05d}.jsonl"
-        start = int(np.load(places.work / STARTS)[number])
-        first = np.load(places.work / FIRST, mmap_mode="r")
-        exact = np.load(places.work / IS_EXACT, mmap_mode="r")
-        stay, go = places.out / name, (places.removed or places.work) / name
+        tally, folders, name = Tally(), self._folders, f"{number:05d}.jsonl"
+        start = int(np.load(folders.work / STARTS)[number])
+        first = np.load(folders.work / FIRST, mmap_mode="r")
+        exact = np.load(folders.work / IS_EXACT, mmap_mode="r")
+        out_path, removed_path = folders.out / name, (folders.removed or folders.work) / name
         with (
-            places.of_unit(number, "lines").open("rb") as lines,
-            stay.open("wb") as out,
-            go.open("wb") as removed,
+            folders.unit_path(number, "lines").open("rb") as lines,
+            out_path.open("wb") as out,
+            removed_path.open("wb") as removed,
         ):
-            for place, line in enumerate(lines, start):
-                row = b'{"id":%d,' % place
-                if not line.startswith(b'"'):  # removed before, and not blank if it is wanted
-                    removed.write(row + line[1:] if places.removed else b"")
-                elif first[place] == place:
+            for index, line in enumerate(lines, start):
+                row = b'{"id":%d,' % index
+                # The line of a document that the rules removed is an object, or blank.
+                if not line.startswith(b'"'):
+                    removed.write(row + line[1:] if folders.removed else b"")
+                elif first[index] == index:
                     out.write(row + b'"text":' + line[:-1] + b"}\n")
                 else:
                     text = msgspec.json.decode(line, type=str)
-                    rule = "exact duplicate" if exact[place] else "near-duplicate"
+                    rule = "exact duplicate" if exact[index] else "near-duplicate"
                     tally.remove(rule, text)
-                    if places.removed:
-                        why = {"reason": rule, "of": int(first[place]), "text": text}
-                        removed.write(row + _json(why)[1:] + b"\n")
-        for path in (stay, go):
-            if path.stat().st_size == 0:  # no reader takes an empty file
+                    if folders.removed:
+                        record = {"reason": rule, "of": int(first[index]), "text": text}
+                        removed.write(row + _json(record)[1:] + b"\n")
+        for path in (out_path, removed_path):
+            # The readers of bertkit reject empty files.
+            if path.stat().st_size == 0:
                 path.unlink()
         return tally
 

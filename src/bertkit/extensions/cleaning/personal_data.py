@@ -1,10 +1,15 @@
-"""Personal data in running text, replaced by examples of its kind.
+"""Masking of email and IP addresses with examples.
 
-The patterns and examples are those of datatrove's `PIIFormatter`, which made FineWeb, with four
-deviations: each part of a mail address is as long as the standard allows at most, so that the time
-stays linear in any text; an address of four numbers has no digit beside it, nor a fifth number;
-letters of Latin scripts beyond ASCII may stand in an address, and any others beside it; and the
-example is always the same one, so that a document's text does not depend on those before it.
+The patterns and examples follow `PIIFormatter` of datatrove, with which FineWeb was created. There
+are four differences:
+
+- Each part of an email address has the maximum length of the standard, so that the time is linear
+  in the length of any text.
+- An IP address has exactly four numbers, and no digit next to it.
+- Email addresses may contain Latin letters beyond ASCII. Letters of other scripts may be next to
+  an address.
+- The example is always the same, so that the text of a document does not depend on previous
+  documents.
 """
 
 from __future__ import annotations
@@ -20,8 +25,9 @@ _LABEL = rf"[{_LETTER}](?:[{_LETTER}-]{{0,61}}[{_LETTER}])?"
 _BYTE = r"(?:25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)"
 _IP = rf"(?:{_BYTE}\.){{3}}{_BYTE}"
 
-# RFC 5321, 4.5.3.1: at most 64 characters before the @
-_BEGIN = rf"(?<![{_LETTER}_])(?=[{_LETTER}_])"  # \b, where Chinese beside it is no word
+# Like \b, but a letter of another script, such as Chinese, can precede an address.
+_BEGIN = rf"(?<![{_LETTER}_])(?=[{_LETTER}_])"
+# RFC 5321, section 4.5.3.1 permits at most 64 characters before the @.
 _MAIL = re.compile(
     rf"{_BEGIN}{_ATOM}(?:\.{_ATOM}){{0,31}}@(?:(?:{_LABEL}\.){{1,126}}{_LABEL}|\[{_IP}\])"
 )
@@ -29,16 +35,19 @@ _ADDRESS = re.compile(rf"(?<![\d.]){_IP}(?!\.?\d)")
 
 
 def mask(text: str) -> tuple[str, int, int]:
-    """The text with mail addresses and public IPv4 addresses replaced, and how many of each.
+    """Replace email addresses and public IPv4 addresses with examples.
 
-    Addresses of private networks say nothing of anybody, and stay.
+    Addresses of private networks are not personal data and remain unchanged.
+
+    Returns:
+        The text, and the numbers of replaced email addresses and IP addresses.
     """
     public = 0
 
-    def example(place: re.Match[str]) -> str:
+    def example(match: re.Match[str]) -> str:
         nonlocal public
-        if not _is_public(place[0]):
-            return place[0]
+        if not _is_public(match[0]):
+            return match[0]
         public += 1
         return IP
 
@@ -49,5 +58,6 @@ def mask(text: str) -> tuple[str, int, int]:
 def _is_public(address: str) -> bool:
     try:
         return IPv4Address(address).is_global
-    except ValueError:  # a number with a leading zero
+    except ValueError:
+        # A number has a leading zero.
         return False

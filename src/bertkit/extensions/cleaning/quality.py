@@ -1,12 +1,12 @@
-"""Published rules that tell running text from the rest of the web: Gopher's and C4's.
+"""Published quality rules for web text: Gopher and C4.
 
-Each filter is a function of a document, without state, and answers with the name of the first rule
-that is broken. The numbers are the papers'; where these leave something open, it is done as in
-datatrove, with which FineWeb was made, and the tests compare decisions with it. All of it is for
-languages that put spaces between words, and the stop words are English.
+Each filter is a function without state that returns the name of the first rule that a document
+violates. The papers specify the thresholds. Details that the papers do not specify follow
+datatrove, with which FineWeb was created; the tests compare the decisions with it. The rules are
+for languages with spaces between words, and the stop words are English.
 
 Sources: Rae et al. 2021 (Gopher), appendix A.1.1 and table A1; Raffel et al. 2020 (C4), section
-2.2, with what its code in TensorFlow Datasets (`c4_utils.py`) adds.
+2.2, with the additional rules of its code in TensorFlow Datasets (`c4_utils.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FILTERS: tuple[Filter, ...] = get_args(Filter)
 STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 
 TOP_NGRAMS = {2: 0.20, 3: 0.18, 4: 0.16}
-"""Share of the characters that the most frequent n-gram may have."""
+"""Maximum fraction of the characters in the most frequent n-gram, by n."""
 
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-"""Share of the characters that may stand in n-grams that occurred before."""
+"""Maximum fraction of the characters in repeated n-grams, by n."""
 
-# don't is two words, as spaCy divides it for datatrove
+# "don't" is two words, as in spaCy, which datatrove uses.
 _WORD = re.compile(r"\w+|['’](?:s|t|re|ve|ll|d|m)\b|\.{2,}|[^\w\s]")
 _ELLIPSES = ("...", "…")
 _PARAGRAPHS, _LINES = re.compile(r"\n{2,}"), re.compile(r"\n+")
@@ -40,12 +40,12 @@ _POLICIES = (
 
 
 def words_of(text: str) -> list[str]:
-    """Words, and each punctuation mark as one of its own."""
+    """Split a text into words and punctuation marks."""
     return _WORD.findall(text)
 
 
 def gopher_quality(text: str, words: Sequence[str]) -> str | None:
-    """The rule that a document breaks, if any: its length, its words, symbols and lines."""
+    """Return the first violated rule on length, words, symbols and lines, or None."""
     real = [word for word in words if any(map(str.isalnum, word))]
     if len(real) < 50:
         return "short"
@@ -73,39 +73,46 @@ def gopher_quality(text: str, words: Sequence[str]) -> str | None:
 
 
 def gopher_repetition(text: str, words: Sequence[str]) -> str | None:
-    """The rule that a document breaks, if any: lines, paragraphs and n-grams that come again."""
+    """Return the first violated rule on repeated lines, paragraphs and n-grams, or None."""
     if not text:
         return "empty"
     for name, parts in (
         ("paragraph", _PARAGRAPHS.split(text.strip())),
         ("line", _LINES.split(text)),
     ):
-        again, characters = _again(parts)
-        if again > 0.3 * len(parts):
+        duplicates, characters = _count_duplicates(parts)
+        if duplicates > 0.3 * len(parts):
             return f"{name}s"
         if characters > 0.2 * len(text):
             return f"{name}-characters"
-    for n, share in TOP_NGRAMS.items():
+    for n, fraction in TOP_NGRAMS.items():
         if len(words) >= n:
             gram, count = Counter(_ngrams(words, n)).most_common(1)[0]
-            if (sum(map(len, gram)) + n - 1) * count > share * len(text):  # with the spaces
+            # The characters of an n-gram include the spaces between its words.
+            if (sum(map(len, gram)) + n - 1) * count > fraction * len(text):
                 return f"top-{n}-gram"
     lengths = sorted(map(len, words), reverse=True)
-    for n, share in DUPLICATE_NGRAMS.items():
+    for n, fraction in DUPLICATE_NGRAMS.items():
         grams = list(_ngrams(words, n))
         repeated = len(grams) - len(set(grams))
+        # If no n-gram is repeated, no longer n-gram is.
         if not repeated:
-            break  # nor does a longer one come again
-        most = share * len(text)
+            break
+        most = fraction * len(text)
         if sum(lengths[: repeated * n]) > most and _repeated_characters(grams, n) > most:
             return f"duplicate-{n}-gram"
     return None
 
 
 def c4(text: str, sentences: Callable[[str], Sequence[str]]) -> tuple[str, str | None]:
-    """The lines of a document that are prose, and the rule that the document breaks, if any.
+    """Apply the C4 rules to a document, without the list of bad words.
 
-    The list of bad words is not part of it. `sentences` divides a line.
+    Args:
+        text: The document.
+        sentences: Function that splits a line into sentences.
+
+    Returns:
+        The lines that are prose and None, or the unchanged text and the violated rule.
     """
     lines, count = [], 0
     for line in map(str.strip, text.splitlines()):
@@ -131,11 +138,11 @@ def c4(text: str, sentences: Callable[[str], Sequence[str]]) -> tuple[str, str |
     return ("\n".join(lines).strip(), None) if count >= 5 else (text, "few-sentences")
 
 
-def _again(parts: Sequence[str]) -> tuple[int, int]:
-    """How many parts occurred before, and their characters."""
+def _count_duplicates(parts: Sequence[str]) -> tuple[int, int]:
+    """Return the number of parts that occurred before, and their characters."""
     seen: set[str] = set()
-    again = [part for part in parts if part in seen or seen.add(part)]  # type: ignore[func-returns-value]
-    return len(again), sum(map(len, again))
+    repeated = [part for part in parts if part in seen or seen.add(part)]  # type: ignore[func-returns-value]
+    return len(repeated), sum(map(len, repeated))
 
 
 def _ngrams(words: Sequence[str], n: int) -> zip[tuple[str, ...]]:
@@ -143,7 +150,7 @@ def _ngrams(words: Sequence[str], n: int) -> zip[tuple[str, ...]]:
 
 
 def _repeated_characters(grams: Sequence[tuple[str, ...]], n: int) -> int:
-    """Characters of the n-grams that occurred before, from left to right, none counted twice."""
+    """Count the characters of n-grams that occurred before, left to right, without overlaps."""
     seen: set[tuple[str, ...]] = set()
     characters = start = 0
     while start < len(grams):

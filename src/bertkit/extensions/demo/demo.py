@@ -1,4 +1,4 @@
-"""The whole life of a BERT in minutes: vocabulary, corpus, pretraining, fine-tuning, a report."""
+"""Demo of all steps: vocabulary, corpus, pretraining, fine-tuning, and a report."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ VOCAB = 8192
 SEEDS = (0, 1, 2)
 PER_LABEL = {"train": 100, "dev": 100}
 PASSAGE_SENTENCES = 3
-"""Sentences of a labelled passage."""
+"""Number of sentences per labeled passage."""
 
 MAX_LABELS = 6
-"""The sources with most passages; telling them apart is the labelled task."""
+"""Maximum number of sources. The fine-tuning task is to predict the source of a passage."""
 
 FINETUNE: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3}
 
 PRETRAINING_STEPS = 900
-"""The same on every machine, busy or not: a demo that pretrains too little shows the contrary."""
+"""Number of steps, fixed instead of a time limit: with too few steps pretraining has no benefit."""
 
 CONFIG = {
     "train.batch_size": "64",
     "train.learning_rate": "2e-3",
-    "model.dropout": "0.0",  # one look at little text: there is nothing to overfit yet
+    # The model does not overfit, because it processes the text about once.
+    "model.dropout": "0.0",
     "model.attention_dropout": "0.0",
     "model.max_positions": "128",
     "train.evaluate_samples": "512",
@@ -84,13 +85,14 @@ def demo(
     refuse_used(out)
     if steps < 1:
         raise ConfigError(
-            f"steps: {steps}; pretraining takes one at least, {PRETRAINING_STEPS} to learn much"
+            f"steps must be at least 1, got {steps}; use {PRETRAINING_STEPS} for a useful model"
         )
-    began = time.perf_counter()
+    start = time.perf_counter()
 
     say("1/6 text")
     collected = _collect(text)
-    train, dev = _labelled(collected)  # Before anything is written: there may be too little text.
+    # Check that there is enough text before writing files.
+    train, dev = _labeled_passages(collected)
     folder = out / "text"
     _write_documents(folder, collected)
     characters = sum(len(t) for _, t in collected)
@@ -99,19 +101,19 @@ def demo(
     say("2/6 vocabulary")
     with quietly():
         tokenizer = train_vocabulary([folder], size=VOCAB, out=out / "tokenizer")
-    say(f"    {tokenizer.vocab_size:,} pieces")
+    say(f"    {tokenizer.vocab_size:,} tokens")
 
     say("3/6 corpus")
     with quietly():
         corpus = prepare([folder], tokenizer=tokenizer, out=out / "corpus")
     say(f"    {corpus.tokens:,} tokens, {corpus.sentences:,} sentences")
 
-    say(f"4/6 pretraining with masked words and next sentence, {steps} steps")
+    say(f"4/6 pretraining with MLM and NSP, {steps} steps")
     settings = _settings(steps)
     scores = pretrain(settings, corpus=out / "corpus", out=out / "model")
     _save_untrained(settings, tokenizer, out / "untrained")
 
-    say("5/6 masked words, before and after")
+    say("5/6 masked token predictions, before and after pretraining")
     words = _masked_words(collected, tokenizer, out)
 
     say("6/6 fine-tuning: which source is a passage from?")
@@ -129,11 +131,11 @@ def demo(
         labels=sorted({str(example.label) for example in train}),
         rows={"train": len(train), "dev": len(dev)},
         accuracy=_accuracy(out, train, dev),
-        seconds=time.perf_counter() - began,
+        seconds=time.perf_counter() - start,
     )
     path = write_demo(out / "report.html", report)
     say(f"    {report.verdict()}")
-    say(f"    {report.seconds / 60:.1f} minutes in all")
+    say(f"    total time: {report.seconds / 60:.1f} minutes")
     return path
 
 
@@ -155,50 +157,54 @@ def _settings(steps: int) -> dict[str, Any]:
 def _accuracy(
     out: Path, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> dict[str, list[float]]:
-    """Fine-tune the untrained and the pretrained model, and return the accuracy of each seed."""
+    """Fine-tune the untrained and the pretrained model, and return their accuracies by seed."""
     settings = {"task": "classify", "train": train, "dev": dev, "seed": SEEDS[0], **FINETUNE}
     variants = {name: {"model": str(out / name)} for name in ("untrained", "model")}
     plan = {"settings": settings, "variants": variants, "seeds": len(SEEDS)}
     with quietly():
         scores = experiment(plan, out=out / "finetuned")
     accuracy = {name: scores[name]["accuracy"]["each"] for name in variants}
-    for name, each in accuracy.items():
-        for seed, score in zip(SEEDS, each, strict=True):
+    for name, values in accuracy.items():
+        for seed, score in zip(SEEDS, values, strict=True):
             say(f"    {name}, seed {seed}: accuracy {score:.3f}")
     return accuracy
 
 
 def _collect(text: Sequence[Path] | None) -> list[tuple[str, str]]:
-    """(source, text) of every document; of a user's own text the folder or file is the source."""
+    """Return the source and the text of each document.
+
+    The source of user text is the name of its directory, or of its file if all files are in one
+    directory.
+    """
     if text is None:
         return list(local_text.documents())
     paths = files(text)
     by_folder = len({file.parent for file in paths}) > 1
-    joined: list[tuple[str, list[str]]] = []
+    collected: list[tuple[str, list[str]]] = []
     for document in read_documents(text):
         source = document.file.parent.name if by_folder else document.file.name.split(".")[0]
         if document.continues:
-            joined[-1][1].append(document.text)
+            collected[-1][1].append(document.text)
         else:
-            joined.append((source, [document.text]))
-    return [(source, "\n\n".join(parts)) for source, parts in joined]
+            collected.append((source, [document.text]))
+    return [(source, "\n\n".join(parts)) for source, parts in collected]
 
 
 def _write_documents(folder: Path, collected: Sequence[tuple[str, str]]) -> None:
-    rows_of: dict[str, list[str]] = {}
+    rows_by_source: dict[str, list[str]] = {}
     for source, text in collected:
-        rows_of.setdefault(source, []).append(json.dumps({"text": text}) + "\n")
-    for source, rows in rows_of.items():
+        rows_by_source.setdefault(source, []).append(json.dumps({"text": text}) + "\n")
+    for source, rows in rows_by_source.items():
         write_text(folder / f"{source.replace(' ', '-')}.jsonl", "".join(rows))
 
 
 def _frequency_loss(corpus: Corpus) -> float:
-    """The loss of who knows how often each piece occurs, and nothing of its neighbors."""
+    """Compute the loss of predicting each token by its frequency, without context."""
     counts = np.zeros(corpus.manifest.vocab_size)
     for first, last in pairwise(corpus.document_starts.tolist()):
         counts += np.bincount(corpus.slice(first, last), minlength=len(counts))
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(-(frequencies * np.log(frequencies)).sum())
 
 
 def _save_untrained(settings: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> None:
@@ -208,7 +214,7 @@ def _save_untrained(settings: dict[str, Any], tokenizer: Tokenizer, folder: Path
 
 
 def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(source, sentence) of plain prose of 8 to 25 words."""
+    """Yield the source and each plain sentence of 8 to 25 words."""
     plain = re.compile(r"[A-Z][A-Za-z0-9 ,;:'()\-]+[.]")
     for source, text in collected:
         for sentence in split(text):
@@ -219,14 +225,14 @@ def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]
 def _masked_words(
     collected: Sequence[tuple[str, str]], tokenizer: Tokenizer, out: Path
 ) -> list[MaskedWord]:
-    """Eight sentences with a common word masked, and what either model makes of it."""
+    """Return the predictions of both models for eight sentences with a masked frequent word."""
     sentences = list(dict.fromkeys(s for _, s in _sentences(collected)))
     counts = Counter(word for s in sentences for word in re.findall(r"\b[a-z]{4,}\b", s))
     common = {word for word, _ in counts.most_common(150) if len(tokenizer.ids([word])[0]) == 1}
     order = Permutation(len(sentences), 7, 0)(np.arange(min(len(sentences), 2000)))
     chosen: dict[str, tuple[str, str]] = {}
-    for place in order:
-        sentence = sentences[int(place)]
+    for index in order:
+        sentence = sentences[int(index)]
         for word in re.findall(r"\b[a-z]{4,}\b", sentence):
             if word in common and word not in chosen and sentence.count(word) == 1:
                 mask = tokenizer.pieces([tokenizer.mask])[0]
@@ -245,12 +251,13 @@ def _masked_words(
     ]
 
 
-def _labelled(
+def _labeled_passages(
     collected: Sequence[tuple[str, str]],
 ) -> tuple[list[LabelExample], list[LabelExample]]:
-    """Passages labelled with their source, equally many of each, train and dev apart.
+    """Return train and dev passages, labeled with their source, the same number per source.
 
-    Raises: DataError when fewer than two sources have enough of them.
+    Raises:
+        DataError: If fewer than two sources have enough passages.
     """
     unique: dict[str, str] = {}
     for source, sentence in _sentences(collected):
@@ -260,23 +267,23 @@ def _labelled(
         sentences.setdefault(source, []).append(sentence)
     by_source = {
         source: [
-            " ".join(own[i : i + PASSAGE_SENTENCES])
-            for i in range(0, len(own) - PASSAGE_SENTENCES + 1, PASSAGE_SENTENCES)
+            " ".join(texts[i : i + PASSAGE_SENTENCES])
+            for i in range(0, len(texts) - PASSAGE_SENTENCES + 1, PASSAGE_SENTENCES)
         ]
-        for source, own in sentences.items()
+        for source, texts in sentences.items()
     }
-    wanted = sum(PER_LABEL.values())
-    enough = {s: examples for s, examples in by_source.items() if len(examples) >= wanted}
+    count = sum(PER_LABEL.values())
+    enough = {s: examples for s, examples in by_source.items() if len(examples) >= count}
     labels = sorted(enough, key=lambda s: -len(enough[s]))[:MAX_LABELS]
     if len(labels) < 2:
         raise DataError(
-            f"the text has only {len(labels)} sources (files or folders) with {wanted} passages of "
-            f"{PASSAGE_SENTENCES} plain sentences; the labelled task needs two"
+            f"the text must have at least two sources (files or directories) with {count} passages "
+            f"of {PASSAGE_SENTENCES} plain sentences, got {len(labels)}; add text"
         )
     train, dev = [], []
     for label in labels:
         examples = enough[label]
-        order = Permutation(len(examples), 11, 0)(np.arange(wanted))
+        order = Permutation(len(examples), 11, 0)(np.arange(count))
         rows = [LabelExample(examples[int(i)], None, label) for i in order]
         train += rows[: PER_LABEL["train"]]
         dev += rows[PER_LABEL["train"] :]

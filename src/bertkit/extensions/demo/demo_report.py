@@ -1,4 +1,4 @@
-"""The demo's report: one self-contained HTML file."""
+"""Report of the demo: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bertkit.view.figures import Share, Table
 from bertkit.view.page import write_report
 
 UNTRAINED_FRACTION = 0.9
-"""A loss above this share of the one from counting pieces: the model knows little beyond them."""
+"""Fraction of the loss from token frequencies above which a model counts as barely trained."""
 
 
 @dataclass(frozen=True)
 class MaskedWord:
-    """A masked sentence, the word that stood there, and what two models put in its place."""
+    """A sentence with a masked word, and the predictions of two models."""
 
     text: str
     truth: str
@@ -29,51 +29,41 @@ class MaskedWord:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """Everything the demo found."""
+    """Results of the demo."""
 
     corpus: Mapping[str, int]
     pretraining: Mapping[str, float]
     frequency_loss: float
-    """What the loss of masked words is for who only knows how often each piece occurs."""
+    """MLM loss of predicting each token by its frequency, without context."""
     curve: Markup
-    """The loss of pretraining, a chart."""
+    """Chart of the pretraining loss."""
     words: Sequence[MaskedWord]
     labels: Sequence[str]
     rows: Mapping[str, int]
     accuracy: Mapping[str, Sequence[float]]
-    """By model (`untrained`, `model`), one number a seed."""
+    """Accuracy of each seed, by model (`untrained`, `model`)."""
     seconds: float
 
     def verdict(self) -> str:
-        """Whether the pretrained model is the better start, as the demo means to show; else why
-        it may not be.
-        """
+        """Return whether pretraining improved the accuracy, or else a possible reason."""
         before, after = (self.accuracy[name] for name in ("untrained", "model"))
-        said = f"accuracy {np.mean(after):.3f} with pretraining, {np.mean(before):.3f} without"
+        message = f"accuracy {np.mean(after):.3f} with pretraining, {np.mean(before):.3f} without"
         if min(after) > max(before):
-            return f"{said}: every seed is better with it than any without"
-        said += "; this run does not show what pretraining is for: its loss of masked words is "
+            return f"{message}: the worst seed with pretraining is better than the best without"
         loss, steps = self.pretraining["mlm_loss"], self.pretraining["steps"]
-        said += f"{loss:.2f}, where counting pieces alone gives {self.frequency_loss:.2f}; "
+        message += f"; pretraining did not help: its MLM loss is {loss:.2f}, compared with "
+        message += f"{self.frequency_loss:.2f} from token frequencies; "
         if loss > UNTRAINED_FRACTION * self.frequency_loss:
-            return (
-                f"{said}that is little yet, so give it more than {steps:,} --steps, or more --text"
-            )
-        return (
-            f"{said}its sources may be too easy or too hard to tell apart, so give it other --text"
-        )
-
-
-UNTRAINED_FRACTION = 0.9
-"""A loss above this share of the one from counting pieces: the model knows little beyond them."""
+            return f"{message}use more than {steps:,} --steps, or more --text"
+        return f"{message}the sources may be too easy or too hard to distinguish; use other --text"
 
 
 def write_demo(path: Path, report: DemoReport) -> Path:
-    """Write the page and return its path."""
+    """Write the report page, and return its path."""
     corpus, scores = report.corpus, report.pretraining
     facts = [
         ("text", f"{corpus['documents']:,} documents, {corpus['characters']:,} characters"),
-        ("vocabulary", f"{corpus['pieces']:,} word pieces"),
+        ("vocabulary", f"{corpus['pieces']:,} tokens"),
         ("corpus", f"{corpus['tokens']:,} tokens"),
         ("pretraining", f"{scores['steps']:,} steps"),
         *(
@@ -81,13 +71,13 @@ def write_demo(path: Path, report: DemoReport) -> Path:
             for name, value in scores.items()
             if name != "steps"
         ),
-        ("time in all", f"{report.seconds / 60:.1f} minutes"),
+        ("total time", f"{report.seconds / 60:.1f} minutes"),
     ]
     write_report(
         path,
         "demo.html",
         report=report,
-        facts=Table("The run in numbers", facts),
+        facts=Table("Run summary", facts),
         candidate_table=_candidates,
         accuracy=_accuracy(report.accuracy),
     )
@@ -96,8 +86,8 @@ def write_demo(path: Path, report: DemoReport) -> Path:
 
 def _candidates(name: str, word: MaskedWord, candidates: Sequence[Candidate]) -> Table:
     rows = [
-        (one.token, Share(one.score, "hit" if one.token == word.truth else ""))
-        for one in candidates
+        (candidate.token, Share(candidate.score, "hit" if candidate.token == word.truth else ""))
+        for candidate in candidates
     ]
     return Table(f"Candidates {name} pretraining", rows, (name, "probability"))
 
@@ -107,10 +97,10 @@ def _accuracy(accuracy: Mapping[str, Sequence[float]]) -> Table:
     rows = [
         (
             names[name],
-            float(np.mean(each)),
-            float(np.std(each)),
-            ", ".join(f"{r:.3f}" for r in each),
+            float(np.mean(values)),
+            float(np.std(values)),
+            ", ".join(f"{value:.3f}" for value in values),
         )
-        for name, each in accuracy.items()
+        for name, values in accuracy.items()
     ]
     return Table("Accuracy", rows, ("start", "accuracy, mean", "standard deviation", "each seed"))

@@ -1,4 +1,4 @@
-"""Which tokens of a source a model looks at while it writes each of its own."""
+"""Attention of a decoder to the tokens of the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from bertkit.nn.attention import Trace
 
 @dataclass(frozen=True)
 class Alignment:
-    """Shapes: weights (target tokens, source tokens), rows sum to one."""
+    """Attention weights of each target token.
+
+    Shapes:
+        weights: (target tokens, source tokens); rows sum to one.
+    """
 
     source: list[str]
     target: list[str]
@@ -51,25 +55,26 @@ def alignment(
         writer = model
     else:
         loaded = model if isinstance(model, Loaded) else load(model)
-        need_attention(loaded)
+        check_attention(loaded)
         writer = Generate(loaded)
-    need_attention(writer.loaded)
+    check_attention(writer.loaded)
     if not text.strip():
-        raise DataError("text: is empty; give it a word at least")
+        raise DataError("text: must not be empty")
     (request,) = writer.requests([text])
-    room, end = writer.stepper.room(request), list(writer.rules([text]).ends[:1])
+    most, end = writer.stepper.max_new_tokens(request), list(writer.rules([text]).ends[:1])
     begin = [*(writer.rules([text]).prefix or writer.target.added[0])]
     if translation is not None:
         ids = begin + writer.target.ids([translation])[0].tolist()
     else:
         ((best, *_),) = writer([text])
         ids = begin + writer.target.ids([best.text])[0].tolist()
-        if ids and best.ended == "length":  # what it writes last is no end
-            *ids, last = ids[:room]
+        # A truncated text ends with its last token instead of the EOS token.
+        if ids and best.ended == "length":
+            *ids, last = ids[:most]
             end = [last]
-    if len(ids) >= room:
+    if len(ids) >= most:
         raise DataError(
-            f"translation: {len(ids):,} tokens, and the model has room for {room - 1:,}; shorten it"
+            f"translation: {len(ids):,} tokens, but the model supports {most - 1:,}; shorten it"
         )
     trace = Trace()
     writer.stepper.read(request, ids, trace)
@@ -82,16 +87,20 @@ def alignment(
     )
 
 
-def need_attention(loaded: Loaded) -> None:
-    """Raises: CheckpointError for a model that looks at no states of a source."""
+def check_attention(loaded: Loaded) -> None:
+    """Check that the decoder attends to a source.
+
+    Raises:
+        CheckpointError: If there is no decoder, or it has no attention to a source.
+    """
     decoder = loaded.model.decoder
     if decoder is None:
         raise CheckpointError(
-            f"{loaded.folder}: reads no other text than it writes, so that nothing is aligned; "
-            "take a model with an encoder"
+            f"{loaded.folder}: alignment requires attention to a source text; "
+            "use an encoder-decoder model"
         )
     if not decoder.config.attends_to_source:
         raise CheckpointError(
-            f"{loaded.folder}: the decoder has no attention to the source, so that nothing is "
-            "aligned; use a Transformer, or an LSTM with Luong or Bahdanau attention"
+            f"{loaded.folder}: the decoder has no attention to the source; use a Transformer, or "
+            "an LSTM with Luong or Bahdanau attention"
         )

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest texts, as far as a few of the likeliest beginnings lead to them."""
+"""Beam search."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ from torch import Tensor
 from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, constrain
 from bertkit.extensions.generation.stepper import Request, Stepper
 
-LEAST = -1e9
-"""The score of what is no candidate."""
+MIN_SCORE = -1e9
+"""Score of entries that are not candidates."""
 
 COLUMN_ROWS = 8
-"""Numbers of a column, where the likeliest of many are sought."""
+"""Number of scores per column in `topk`."""
 
 
 @dataclass(frozen=True)
 class BeamStep:
-    """What a step of one request's search weighed: a number of each list for each candidate, the
-    likeliest first.
+    """Candidates of one step of a request's search, most probable first.
 
-    Candidates whose score is `LEAST` or near it are none: the beams that they go on from are not
-    there.
+    Entries with a score near `MIN_SCORE` are not candidates, because they continue a beam that does
+    not exist.
     """
 
     request: int
     beams: list[int]
-    """The beam of the step before that each goes on from; 0 at the first step."""
+    """Index of the previous step's beam that each candidate continues; 0 at the first step."""
     tokens: list[int]
     scores: list[float]
-    """The log-probability of the whole beam, with this token."""
+    """Log-probability of each candidate, including its last token."""
     ended: list[Ended | None]
-    """Why it cannot go on; it is a result if it is among the first beams, else it is dropped."""
+    """Reason why a candidate ended. It is a result if it is among the first `beams` candidates,
+    otherwise it is dropped."""
     kept: list[int]
-    """The candidates that are the beams of the next step, in their order; none where the request
-    ends here."""
+    """Indices of the candidates that become the next beams, in order; empty if the request ends."""
 
 
 Observer = Callable[[BeamStep], None]
@@ -49,7 +48,7 @@ T = TypeVar("T")
 
 
 def finish(steps: Generator[Any, None, T]) -> T:
-    """Run a generator to its end, and return its result."""
+    """Exhaust a generator and return its result."""
     while True:
         try:
             next(steps)
@@ -76,19 +75,32 @@ def beam_steps(
     rules: Rules,
     observe: Observer | None = None,
 ) -> Generator[int, None, list[list[Written]]]:
-    """The `best` of `beams` texts for each request. Yields: the number of beams after each step.
+    """Search for the most probable texts, and yield the number of beams after each step.
 
-    Each step weighs the 2 × `beams` likeliest continuations of a request's beams; those that end
-    among the first `beams` are its results, of which the best stay. A request ends when no beam's
-    score can pass its worst result: with `early_stopping` when there are `beams` results. What each
-    step weighs is told to `observe`.
+    Each step selects the most probable continuations of a request's beams, at least 2 × `beams`.
+    Continuations that end among the first `beams` become results, and the best `beams` results
+    remain. A request ends when it has `beams` results and no beam can exceed the worst of them, or
+    with `early_stopping` as soon as it has `beams` results.
+
+    Args:
+        stepper: The model.
+        requests: Prompts, and sources of an encoder.
+        decoding: Decoding settings.
+        rules: Constraints on the texts.
+        observe: Function to call with each step of each request.
+
+    Returns:
+        The `best` texts of each request, best first.
+
+    Raises:
+        DataError: If a prompt leaves no space for new tokens.
     """
-    rooms = [
-        stepper.room(request, rules.max_tokens(len(request.prompt), decoding))
+    limits = [
+        stepper.max_new_tokens(request, rules.max_tokens(len(request.prompt), decoding))
         for request in requests
     ]
     state, logits = stepper.start(requests)
-    search = _Search(requests, rooms, decoding, rules, logits.device, observe)
+    search = _Search(requests, limits, decoding, rules, logits.device, observe)
     state = state.branch(search.beams)
     logits = logits.repeat_interleave(search.beams, 0)
     for length in count(1):
@@ -103,16 +115,17 @@ def beam_steps(
 
 
 class _Search:
-    """The beams of the requests that go on, and the results of all.
+    """Beams of the active requests, and the results of all requests.
 
-    Shapes: scores (S, B), the log-probability of each beam; ids and logprobs (S, B, T), its tokens
-    and theirs.
+    Shapes:
+        scores: (S, B), the log-probability of each beam.
+        ids, logprobs: (S, B, T), the tokens of each beam and their log-probabilities.
     """
 
     def __init__(
         self,
         requests: Sequence[Request],
-        rooms: Sequence[int],
+        limits: Sequence[int],
         decoding: Decoding,
         rules: Rules,
         device: torch.device,
@@ -120,25 +133,30 @@ class _Search:
     ) -> None:
         self.observe = observe
         self.requests, self.decoding, self.rules = requests, decoding, rules
-        self.beams, self.live = decoding.beams, list(range(len(requests)))
-        self.rooms = torch.tensor(rooms, device=device)
+        self.beams, self.active = decoding.beams, list(range(len(requests)))
+        self.limits = torch.tensor(limits, device=device)
         self.ends = torch.tensor(list(rules.ends), dtype=torch.long, device=device)
-        first = torch.tensor([0.0] + [LEAST] * (self.beams - 1), device=device)  # all begin alike
+        # All beams of a request are equal at the start, so only the first counts.
+        first = torch.tensor([0.0] + [MIN_SCORE] * (self.beams - 1), device=device)
         self.scores = first.repeat(len(requests), 1)
         self.ids = torch.zeros(len(requests), self.beams, 0, dtype=torch.long, device=device)
         self.logprobs = torch.zeros(len(requests), self.beams, 0, device=device)
         self.results: list[list[tuple[float, Written]]] = [[] for _ in requests]
-        """Results by the score that the search maximizes, which constraints change."""
+        """Results with the score that the search maximizes, which includes constraints."""
         self.changed = False
         """Whether a constraint may have changed the score of a token that was not forbidden."""
 
     def step(self, logprobs: Tensor, length: int) -> Tensor:
-        """Choose the tokens number `length`; the rows whose beams go on, in their new order.
+        """Select the tokens at position `length`, counted from 1.
 
-        Shapes: (S · B, V) -> (S' · B,).
+        Returns:
+            The rows of the beams that continue, in their new order.
+
+        Shapes:
+            logprobs: (S · B, V); returns (S' · B,).
         """
         free = logprobs
-        left = (self.rooms[self.live] - length + 1).repeat_interleave(self.beams).tolist()
+        left = (self.limits[self.active] - length + 1).repeat_interleave(self.beams).tolist()
         closes = self.rules.last is not None and 1 in left
         if closes or replace(self.rules, forbidden=()).bind(self.decoding, length - 1):
             self.changed, free = True, logprobs.clone()
@@ -146,49 +164,58 @@ class _Search:
             constrain(logprobs, self._texts, self.decoding, self.rules, left)
         totals, beam = self._candidates(logprobs, free)
         tokens = self.ids[:, :, -1]
-        full = (self.rooms[self.live] == length)[:, None]
+        full = (self.limits[self.active] == length)[:, None]
         ended = torch.isin(tokens, self.ends)
         if self.rules.last is not None:
             ended &= ~(full & (tokens == self.rules.last))
         stopped = self._stopped() & ~ended
         hit = ended | stopped | full
         penalty = length**self.decoding.length_penalty
-        for place, number in hit[:, : self.beams].nonzero().tolist():
-            kind = _kind(bool(ended[place, number]), bool(stopped[place, number]))
-            self._collect(place, number, float(totals[place, number]), penalty, kind)
-        for request in self.live:
-            self.results[request].sort(key=lambda one: -one[0])
+        for index, number in hit[:, : self.beams].nonzero().tolist():
+            reason = _reason(bool(ended[index, number]), bool(stopped[index, number]))
+            self._collect(index, number, float(totals[index, number]), penalty, reason)
+        for request in self.active:
+            self.results[request].sort(key=lambda result: -result[0])
             del self.results[request][self.beams :]
-        self.scores, chosen = (totals + hit * LEAST).topk(self.beams)
-        going = [
-            place
-            for place, best in enumerate(self.scores[:, 0].tolist())
-            if best > LEAST / 2 and self._may_improve(self.live[place], best / penalty)
+        self.scores, chosen = (totals + hit * MIN_SCORE).topk(self.beams)
+        indices = [
+            index
+            for index, best in enumerate(self.scores[:, 0].tolist())
+            if best > MIN_SCORE / 2 and self._may_improve(self.active[index], best / penalty)
         ]
-        self._tell(beam, totals, (hit, ended, stopped), chosen, going)
-        return self._keep(going, chosen, beam)
+        self._notify(beam, totals, (hit, ended, stopped), chosen, indices)
+        return self._keep(indices, chosen, beam)
 
-    def _tell(
+    def _notify(
         self,
         beam: Tensor,
         totals: Tensor,
         flags: tuple[Tensor, Tensor, Tensor],
         chosen: Tensor,
-        going: Sequence[int],
+        indices: Sequence[int],
     ) -> None:
-        """Tell who observes what was weighed; `flags` are of candidates that cannot go on, those
-        with an end token, and those with a stop string. Shapes: (S, C), chosen (S, B).
+        """Call `observe` with the candidates of the step.
+
+        Args:
+            beam: The beam that each candidate continues.
+            totals: The score of each candidate.
+            flags: Whether each candidate ended, ended with an EOS token, and with a stop string.
+            chosen: The candidates that become the next beams.
+            indices: Indices of the requests that continue.
+
+        Shapes:
+            beam, totals, flags: (S, C); chosen: (S, B).
         """
         if self.observe is None:
             return
-        for place, request in enumerate(self.live):
+        for index, request in enumerate(self.active):
             ended: list[Ended | None] = [
-                _kind(end, stop) if hit else None
-                for hit, end, stop in zip(*(x[place].tolist() for x in flags), strict=True)
+                _reason(end, stop) if hit else None
+                for hit, end, stop in zip(*(x[index].tolist() for x in flags), strict=True)
             ]
-            beams, tokens, scores = (x[place].tolist() for x in (beam, self.ids[:, :, -1], totals))
-            kept = chosen[place].tolist() if place in going else []
-            self.observe(BeamStep(request, beams, tokens, scores, ended, kept))
+            beams, tokens, scores = (x[index].tolist() for x in (beam, self.ids[:, :, -1], totals))
+            following = chosen[index].tolist() if index in indices else []
+            self.observe(BeamStep(request, beams, tokens, scores, ended, following))
 
     def _candidates(self, logprobs: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
         """Replace the beams by their most probable continuations.
@@ -204,26 +231,27 @@ class _Search:
             (S · B, V) both; returns (S, C) both.
         """
         vocab = logprobs.shape[-1]
-        wanted = max(2, 1 + len(self.rules.ends)) * self.beams  # so many that some go on
-        each, tokens = likeliest(logprobs, min(wanted, vocab))
-        totals = each.view(*self.scores.shape, -1) + self.scores[:, :, None]
-        totals, places = totals.flatten(1).topk(min(wanted, totals[0].numel()))
-        beam = places // each.shape[1]
+        # With this many candidates, at least `beams` of them do not end with an EOS token.
+        count = max(2, 1 + len(self.rules.ends)) * self.beams
+        values, tokens = topk(logprobs, min(count, vocab))
+        totals = values.view(*self.scores.shape, -1) + self.scores[:, :, None]
+        totals, indices = totals.flatten(1).topk(min(count, totals[0].numel()))
+        beam = indices // values.shape[1]
         if free is not logprobs:
-            each = free.gather(1, tokens)
-        each, tokens = (x.reshape(len(totals), -1).gather(1, places) for x in (each, tokens))
-        self.ids = torch.cat([_rows(self.ids, beam), tokens[:, :, None]], 2)
-        self.logprobs = torch.cat([_rows(self.logprobs, beam), each[:, :, None]], 2)
+            values = free.gather(1, tokens)
+        values, tokens = (x.reshape(len(totals), -1).gather(1, indices) for x in (values, tokens))
+        self.ids = torch.cat([_select(self.ids, beam), tokens[:, :, None]], 2)
+        self.logprobs = torch.cat([_select(self.logprobs, beam), values[:, :, None]], 2)
         return totals, beam
 
-    def _collect(self, place: int, number: int, total: float, penalty: float, kind: Ended) -> None:
-        """Make a candidate a result."""
-        if total <= LEAST / 2:
+    def _collect(self, row: int, number: int, total: float, penalty: float, reason: Ended) -> None:
+        """Add a candidate to the results."""
+        if total <= MIN_SCORE / 2:
             return
-        ids, logprobs = self.ids[place, number].tolist(), self.logprobs[place, number].tolist()
+        ids, logprobs = self.ids[row, number].tolist(), self.logprobs[row, number].tolist()
         score = (sum(logprobs) if self.changed else total) / penalty
-        written = Written(ids[:-1] if kind == "end" else ids, logprobs, score, kind)
-        self.results[self.live[place]].append((total / penalty, written))
+        text = Written(ids[:-1] if reason == "end" else ids, logprobs, score, reason)
+        self.results[self.active[row]].append((total / penalty, text))
 
     def _may_improve(self, request: int, score: float) -> bool:
         results = self.results[request]
@@ -231,26 +259,27 @@ class _Search:
             return True
         return not self.decoding.early_stopping and score > results[-1][0]
 
-    def _keep(self, going: list[int], chosen: Tensor, beam: Tensor) -> Tensor:
-        """Keep the chosen candidates of these requests."""
-        on = torch.tensor(going, dtype=torch.long, device=chosen.device)
-        chosen = chosen[on]
-        self.live = [self.live[place] for place in going]
-        self.scores = self.scores[on]
-        self.ids, self.logprobs = _rows(self.ids[on], chosen), _rows(self.logprobs[on], chosen)
-        return (on[:, None] * self.beams + beam[on].gather(1, chosen)).flatten()
+    def _keep(self, indices: list[int], chosen: Tensor, beam: Tensor) -> Tensor:
+        """Select the next beams of the requests that continue, and return their rows."""
+        rows = torch.tensor(indices, dtype=torch.long, device=chosen.device)
+        chosen = chosen[rows]
+        self.active = [self.active[index] for index in indices]
+        self.scores = self.scores[rows]
+        self.ids = _select(self.ids[rows], chosen)
+        self.logprobs = _select(self.logprobs[rows], chosen)
+        return (rows[:, None] * self.beams + beam[rows].gather(1, chosen)).flatten()
 
     def _stopped(self) -> Tensor:
-        """Candidates that end for another reason than their last token."""
+        """Return a boolean mask of the candidates that match a stop condition other than EOS."""
         stops, shape = self.rules.stops, self.ids.shape[:2]
         if stops is None:
             return torch.zeros(shape, dtype=torch.bool, device=self.ids.device)
-        flags = [[stops(one) for one in group] for group in self.ids.tolist()]
+        flags = [[stops(ids) for ids in group] for group in self.ids.tolist()]
         return torch.tensor(flags, device=self.ids.device)
 
     def _texts(self) -> list[tuple[list[int], list[int]]]:
-        """The prompt of each beam, and what was written behind it."""
-        prompts = [self.requests[number].prompt.tolist() for number in self.live]
+        """Return the prompt and the generated tokens of each beam."""
+        prompts = [self.requests[number].prompt.tolist() for number in self.active]
         return [
             (prompt, ids)
             for prompt, group in zip(prompts, self.ids.tolist(), strict=True)
@@ -258,33 +287,36 @@ class _Search:
         ]
 
 
-def _kind(end: bool, stop: bool) -> Ended:
-    """Why a text ends that does."""
+def _reason(end: bool, stop: bool) -> Ended:
+    """Return the reason why a text ended."""
     if stop:
         return "stop"
     return "end" if end else "length"
 
 
-def _rows(of: Tensor, places: Tensor) -> Tensor:
-    """Beams of each request. Shapes: (S, B, T), (S, C) -> (S, C, T)."""
-    return of.gather(1, places[:, :, None].expand(-1, -1, of.shape[2]))
+def _select(values: Tensor, beams: Tensor) -> Tensor:
+    """Select beams of each request, from (S, B, T) by (S, C) to (S, C, T)."""
+    return values.gather(1, beams[:, :, None].expand(-1, -1, values.shape[2]))
 
 
-def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest numbers of each row and their places, highest first. Shapes: (R, V) -> (R, count)
-    both.
+def topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` highest values of each row and their indices, highest first.
 
-    They are in the `count` columns whose maxima are the highest, of columns of a few numbers each:
-    torch's `topk` over all takes twice as long on CPUs (notes/2026-11.md).
+    Each row is arranged in columns of `COLUMN_ROWS` values. The highest values are in the `count`
+    columns with the highest maxima. torch's `topk` over all values takes twice as long on CPUs
+    (notes/2026-11.md).
+
+    Shapes:
+        scores: (R, V); returns (R, count) and (R, count).
     """
     width = scores.shape[1] // COLUMN_ROWS
     if width < COLUMN_ROWS * count:
-        highest, places = scores.topk(count)
-        return highest, places
+        highest, indices = scores.topk(count)
+        return highest, indices
     columns = scores[:, : width * COLUMN_ROWS].view(-1, COLUMN_ROWS, width)
     best = columns.amax(1).topk(count).indices[:, None]
     first = torch.arange(COLUMN_ROWS, device=scores.device)[:, None] * width
     rest = torch.arange(width * COLUMN_ROWS, scores.shape[1], device=scores.device)
-    places = torch.cat([(best + first).flatten(1), rest.expand(len(scores), -1)], 1)
-    highest, chosen = scores.gather(1, places).topk(count)
-    return highest, places.gather(1, chosen)
+    indices = torch.cat([(best + first).flatten(1), rest.expand(len(scores), -1)], 1)
+    highest, chosen = scores.gather(1, indices).topk(count)
+    return highest, indices.gather(1, chosen)

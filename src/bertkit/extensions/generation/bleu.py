@@ -75,8 +75,8 @@ def evaluate_translation(
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise DataError(
-            f"{source}, {reference}: {len(sources):,} and {len(references):,} lines; each source "
-            "needs a reference in the same line"
+            f"{source}, {reference}: {len(sources):,} and {len(references):,} lines; use files in "
+            "which each line has its reference in the same line"
         )
     generate = Generate.open(model, precision=precision, device=device)
     return score_translations(generate, sources, references, decoding)
@@ -128,6 +128,6 @@ def sacrebleu_metrics() -> tuple[Any, Any]:
         from sacrebleu.metrics.chrf import CHRF
     except ImportError:
         raise BertkitError(
-            "BLEU is computed by sacrebleu: pip install 'bertkit[generation]'"
+            "BLEU requires sacrebleu; run pip install 'bertkit[generation]'"
         ) from None
     return BLEU(), CHRF()

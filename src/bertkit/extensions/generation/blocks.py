@@ -1,4 +1,4 @@
-"""Running text cut into blocks, of which each token's successor is to be predicted."""
+"""Blocks of text for next-token prediction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenBlock:
-    """Tokens, and the one that follows each. Shapes: ids, types and labels (T,)."""
+    """Tokens, and the next token of each.
+
+    Shapes:
+        ids, types, labels: (T,).
+    """
 
     ids: Ids
     types: Ids
@@ -34,9 +38,9 @@ class TokenBlock:
 class Blocks(Shuffled[TokenBlock]):
     """The blocks of some documents, each of one document.
 
-    A document follows a BOS token if the tokenizer adds one, else an end token, and precedes an end
-    token. It is split every `length` tokens; the last block is shorter. Radford et al. 2018,
-    section 3.1.
+    A document is preceded by a BOS token if the tokenizer adds one, otherwise by an EOS token, and
+    followed by an EOS token. It is split every `length` tokens; the last block can be shorter.
+    Radford et al. 2018, section 3.1.
     """
 
     def __init__(
@@ -52,20 +56,21 @@ class Blocks(Shuffled[TokenBlock]):
         self.begin = tokenizer.begin[-1]
         self.documents = np.arange(corpus.documents) if documents is None else documents
         bounds = corpus.starts[corpus.document_starts]
-        sizes = np.diff(bounds)[self.documents] + 1  # tokens that have a successor
+        # The number of tokens that have a next token.
+        sizes = np.diff(bounds)[self.documents] + 1
         self._first = np.cumsum([0, *(-(-sizes // length))])
         if not len(self):
             raise DataError(f"{corpus.folder}: no text to make samples from")
 
     def __len__(self) -> int:
-        """Blocks of one epoch."""
+        """Number of blocks per epoch."""
         return int(self._first[-1])
 
     def sample(self, epoch: int, index: int) -> TokenBlock:
-        """One block, the same in every epoch."""
-        place = int(np.searchsorted(self._first, index, side="right")) - 1
-        start = int(index - self._first[place]) * self.length
-        first, last = self.corpus.document_starts[self.documents[place] :][:2]
+        """Return a block, which is equal in all epochs."""
+        document = int(np.searchsorted(self._first, index, side="right")) - 1
+        start = int(index - self._first[document]) * self.length
+        first, last = self.corpus.document_starts[self.documents[document] :][:2]
         text = self.corpus.slice(int(first), int(last))
         return block(text, start, self.length, self.end, self.begin)
 
@@ -77,12 +82,18 @@ def block(
     end: int | None,
     begin: int | None = None,
 ) -> TokenBlock:
-    """Return `length` tokens of `begin`, a text and `end`, from `start` on.
+    """Return a block of the sequence `begin`, text, `end`.
 
-    `begin` is by default the end token. Without an end token it is the text only.
+    Args:
+        text: Token ids of a document.
+        start: Index of the block's first token in the sequence.
+        length: Maximum number of tokens.
+        end: EOS token. If None, the sequence is the text only.
+        begin: First token. Default: `end`.
     """
     if end is None:
-        tokens: NDArray[Any] = text[start : start + length + 1]  # one more, to be predicted
+        # The block needs one more token, the label of its last token.
+        tokens: NDArray[Any] = text[start : start + length + 1]
     else:
         begins = [end if begin is None else begin] * (start == 0)
         ends = [end] * (start + length > len(text))

@@ -1,6 +1,6 @@
-"""Keys and values of tokens that were read before, so that a text grows without being read again.
+"""Key/value cache of autoregressive decoding.
 
-Rows begin at their first token and end where each ends: no side is padded.
+Each row stores its tokens from position 0 on, so there is no padding on the left.
 """
 
 from __future__ import annotations
@@ -15,81 +15,92 @@ from torch.nn import functional as F
 from bertkit.batch import Packed
 
 GROWTH_TOKENS = 8
-"""Caches grow by so many tokens at a time, or by an eighth."""
+"""Minimum number of tokens by which a cache grows; larger caches grow by an eighth."""
 
 BEAM_STEPS = 8
-"""Steps of beam search for which there is room, behind which keys that nobody sees are left."""
+"""Number of beam search steps between two removals of the keys that no beam attends to."""
 
 FUSED_MAX_ROWS = 256
-"""Rows of keys up to which torch's fused attention is the faster in fp32 on CPUs, where beams of
-many texts have a few short rows each (notes/2026-11.md)."""
+"""Maximum number of rows of keys for which torch's fused attention is faster in fp32 on CPUs.
+Beams of many texts have many short rows (notes/2026-11.md)."""
 
 
 @dataclass(frozen=True)
 class Appended:
-    """A layout of `width` tokens for each row, right behind those that a cache holds of it.
+    """Layout of `width` new tokens per row, which follow the tokens in the cache.
 
-    Shapes: lengths (R,), the tokens of each row in the cache.
+    Shapes:
+        lengths: (R,), the number of tokens of each row in the cache.
     """
 
     lengths: Tensor
     width: int
     longest: int
-    """Places of the longest row, with the new ones."""
+    """Number of tokens of the longest row, including the new tokens."""
 
     @property
     def total(self) -> int:
         return len(self.lengths) * self.width
 
     @property
-    def places(self) -> Tensor:
-        """(R, C), each token's place in its row."""
+    def row_positions(self) -> Tensor:
+        """(R, C), the position of each token in its row."""
         return self.lengths[:, None] + torch.arange(self.width, device=self.lengths.device)
 
     @property
     def positions(self) -> Tensor:
-        return self.places.flatten()
+        return self.row_positions.flatten()
 
 
 class KeyValues:
-    """Of one layer. Shapes: both (2, R, Hkv, room, K), keys first, one stretch of memory."""
+    """Keys and values of one layer.
+
+    Shapes:
+        both: (2, R, Hkv, capacity, K): keys, then values, in one contiguous tensor.
+    """
 
     def __init__(self, both: Tensor) -> None:
         self.both = both
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return self.both.shape[3]
 
-    def padded(self, room: int) -> KeyValues:
-        """With so much room."""
-        return KeyValues(F.pad(self.both, (0, 0, 0, room - self.room)))
+    def pad(self, capacity: int) -> KeyValues:
+        """Return a copy with a larger capacity."""
+        return KeyValues(F.pad(self.both, (0, 0, 0, capacity - self.capacity)))
 
-    def kept(self, rows: Tensor, room: int | None = None) -> KeyValues:
-        """These rows alone, in this order, with so much of their room."""
-        both = self.both if room is None else self.both[:, :, :, :room]
+    def select_rows(self, rows: Tensor, capacity: int | None = None) -> KeyValues:
+        """Return the given rows, in this order, truncated to `capacity` tokens."""
+        both = self.both if capacity is None else self.both[:, :, :, :capacity]
         return KeyValues(both.index_select(1, rows))
 
-    def taken(self, lines: Tensor, rows: int) -> KeyValues:
-        """These keys and values, by their places in memory, as so many rows."""
+    def gather(self, indices: Tensor, rows: int) -> KeyValues:
+        """Return the keys and values at flat indices of all vectors, divided into `rows` rows."""
         _, _, heads, _, width = self.both.shape
-        both = self.both.view(-1, width).index_select(0, lines)
+        both = self.both.view(-1, width).index_select(0, indices)
         return KeyValues(both.view(2, rows, heads, -1, width))
 
-    def joined(self, other: KeyValues) -> KeyValues:
-        """The rows of another behind these."""
-        room = max(self.room, other.room)
-        return KeyValues(torch.cat([self.padded(room).both, other.padded(room).both], 1))
+    def concat(self, other: KeyValues) -> KeyValues:
+        """Return the rows of both."""
+        capacity = max(self.capacity, other.capacity)
+        return KeyValues(torch.cat([self.pad(capacity).both, other.pad(capacity).both], 1))
 
     def attend(self, q: Tensor, mask: Tensor | None, length: int, scale: float) -> Tensor:
-        """Each query's mixture of the first `length` values.
+        """Compute attention to the first `length` keys.
 
-        Shapes: q (R', H, K), R' a multiple of R; mask (R, 1 or H, R' / R, length), added to
-        scores; None where a query sees all -> (R', H, K).
+        Args:
+            q: Queries; R' is a multiple of R.
+            mask: Tensor to add to the scores. None if each query attends to all keys.
+            length: Number of keys.
+            scale: Factor of the scores.
+
+        Shapes:
+            q: (R', H, K); mask: (R, 1 or H, R' / R, length); returns (R', H, K).
         """
         _, rows, groups, _, width = self.both.shape
         shared = q.shape[1] // groups
-        # heads that share keys, and neighbors that read the same row, are queries of one product
+        # Heads that share keys, and adjacent queries of the same row, become one matmul.
         q = q.view(rows, -1, groups, shared, width).permute(0, 2, 1, 3, 4).flatten(2, 3)
         if mask is not None and mask.shape[1] > 1:
             mask = mask.unflatten(1, (groups, shared)).transpose(2, 3).flatten(2, 3)
@@ -97,15 +108,19 @@ class KeyValues:
             mask = mask.repeat_interleave(shared, 2)
         k, v = self.both[..., :length, :]
         if q.dtype == torch.float32 and q.device.type == "cpu" and rows * groups > FUSED_MAX_ROWS:
-            mixed = _products(q, k, v, mask, scale)
+            mixed = _attend(q, k, v, mask, scale)
         else:
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         mixed = mixed.reshape(rows, groups, -1, shared, width).permute(0, 2, 1, 3, 4)
         return mixed.reshape(-1, groups * shared, width)
 
 
-def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """The same in two products. Shapes: q (R, G, C, K), k and v (R, G, T, K) -> as q."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Compute attention with two matrix multiplications.
+
+    Shapes:
+        q: (R, G, C, K); k, v: (R, G, T, K); returns (R, G, C, K).
+    """
     flat, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     scores = torch.baddbmm(flat.new_empty(()), flat, k.transpose(1, 2), beta=0, alpha=scale)
     if mask is not None:
@@ -114,61 +129,75 @@ def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
 
 
 class Cache:
-    """Of all layers. Shapes: lengths (R,), the tokens of each row."""
+    """Key/value cache of all layers.
+
+    Shapes:
+        lengths: (R,), the number of tokens of each row.
+    """
 
     def __init__(self, layers: Sequence[KeyValues], lengths: Tensor, longest: int) -> None:
         self.layers, self.lengths, self.longest = list(layers), lengths, longest
-        self.sources: Sources | None = None  # what the rows of a decoder attend to
+        # Keys and values of the encoder, for the cross-attention of a decoder.
+        self.sources: Sources | None = None
 
     @staticmethod
     def of(keys: Sequence[Tensor], values: Sequence[Tensor], layout: Packed) -> Cache:
-        """Of packed sequences, a layer each. Shapes: (N, Hkv, K) both."""
-        room = layout.longest + -layout.longest % GROWTH_TOKENS
-        ids, places, tokens = layout.sequence_ids, layout.positions, layout.total
+        """Build the cache of packed sequences.
+
+        Args:
+            keys: The keys of each layer.
+            values: The values of each layer.
+            layout: The layout of the sequences.
+
+        Shapes:
+            keys, values: (N, Hkv, K) per layer.
+        """
+        capacity = layout.longest + -layout.longest % GROWTH_TOKENS
+        ids, positions, tokens = layout.sequence_ids, layout.positions, layout.total
 
         def layer(*both: Tensor) -> KeyValues:
             _, heads, width = both[0].shape
-            out = both[0].new_zeros(2, layout.sequences, heads, room, width)
+            out = both[0].new_zeros(2, layout.sequences, heads, capacity, width)
             for into, x in zip(out, both, strict=True):
-                into[ids, :, places] = x[:tokens]
+                into[ids, :, positions] = x[:tokens]
             return KeyValues(out)
 
         layers = list(map(layer, keys, values))
         return Cache(layers, layout.counts, layout.longest)
 
     def append(self, width: int) -> CacheStep:
-        """Room for so many more tokens of each row: a step, in which layers write and read."""
+        """Return a step that appends `width` tokens to each row; grow the cache if necessary."""
         longest = self.longest + width
-        if longest > self.layers[0].room:
-            room = longest + max(GROWTH_TOKENS, longest // GROWTH_TOKENS)
-            self.layers = [one.padded(room) for one in self.layers]
+        if longest > self.layers[0].capacity:
+            capacity = longest + max(GROWTH_TOKENS, longest // GROWTH_TOKENS)
+            self.layers = [layer.pad(capacity) for layer in self.layers]
         layout = Appended(self.lengths, width, longest)
-        keys, places = torch.arange(longest, device=self.lengths.device)[None], layout.places
+        keys, new = torch.arange(longest, device=self.lengths.device)[None], layout.row_positions
         return CacheStep(
-            self, layout, places, CachePositions(places, keys, keys[:, None] <= places[:, :, None])
+            self, layout, new, CachePositions(new, keys, keys[:, None] <= new[:, :, None])
         )
 
     def branch(self, beams: int) -> Cache:
-        """Each row so many times, neighbors: the beams of a search. This one is used no more."""
+        """Return a cache with `beams` adjacent copies of each row; this cache becomes invalid."""
         return BeamCache(self, beams)
 
     def advance(self, counts: Tensor) -> None:
-        """So many of each row's new tokens stay; the next are written over the others."""
+        """Keep the first `counts` new tokens of each row; the next step overwrites the rest."""
         self.lengths = self.lengths + counts
         self.longest = int(self.lengths.max())
 
     def keep(self, rows: Tensor) -> None:
-        """These rows alone, in this order; one may come twice."""
-        self.layers = [one.kept(rows) for one in self.layers]
+        """Select rows, in this order; an index may occur twice."""
+        self.layers = [layer.select_rows(rows) for layer in self.layers]
         self.lengths = self.lengths[rows]
         self.longest = int(self.lengths.max()) if len(rows) else 0
         if self.sources is not None:
             self.sources.keep(rows)
 
     def join(self, other: Cache) -> None:
-        """The rows of another behind these."""
+        """Append the rows of another cache."""
         pairs = zip(self.layers, other.layers, strict=True)
-        self.layers = [one.joined(more) for one, more in pairs]
+        self.layers = [layer.concat(added) for layer, added in pairs]
         self.lengths = torch.cat([self.lengths, other.lengths])
         self.longest = max(self.longest, other.longest)
         if self.sources is not None and other.sources is not None:
@@ -176,13 +205,17 @@ class Cache:
 
 
 class BeamCache(Cache):
-    """Of beam search: neighbors share the keys of their request, each beam's own among them.
+    """Key/value cache of beam search, in which the beams of a request share all keys.
 
-    A beam that goes on from another takes over which keys it sees, and no key is copied. Keys that
-    nobody sees any more are left behind when room is made, or some request ends.
+    A mask records which keys each beam attends to. A beam that continues another beam copies its
+    mask, but no keys. Keys that no beam attends to are removed when the cache grows or a request
+    ends.
 
-    Shapes: S requests, R = S · beams; lengths (R,), the tokens of each beam; used (S,), places that
-    are taken; keys (S, L), where each stands in its text; seen (S, beams, L).
+    Shapes:
+        lengths: (R,), the number of tokens of each beam, with R = S · beams for S requests.
+        used: (S,), the number of slots in use.
+        keys: (S, L), the position of each key in its text.
+        seen: (S, beams, L), whether a beam attends to a key.
     """
 
     def __init__(self, cache: Cache, beams: int) -> None:
@@ -196,59 +229,69 @@ class BeamCache(Cache):
 
     @property
     def _requests(self) -> Tensor:
-        """(S,), each in its place."""
+        """(S,), the indices of all requests."""
         return torch.arange(len(self.used), device=self.used.device)
 
     def append(self, width: int) -> CacheStep:
-        """As of any cache, for one token each."""
+        """Return a step that appends one token to each beam.
+
+        Raises:
+            ValueError: If `width` is not 1.
+        """
         if width != 1:
             raise ValueError(f"beams grow by one token at a time, not by {width}")
-        if self.keys.shape[1] + self.beams > self.layers[0].room:
-            self._tidy(self._requests)
+        if self.keys.shape[1] + self.beams > self.layers[0].capacity:
+            self._compact(self._requests)
         layout = Appended(self.lengths, width, self.longest + width)
         slots = self.used[:, None] + torch.arange(self.beams, device=self.used.device)
-        places = self.lengths.view(-1, self.beams)
-        self.keys = F.pad(self.keys, (0, self.beams)).scatter_(1, slots, places)
+        positions = self.lengths.view(-1, self.beams)
+        self.keys = F.pad(self.keys, (0, self.beams)).scatter_(1, slots, positions)
         self.seen = F.pad(self.seen, (0, self.beams)).scatter_(2, slots[:, :, None], True)
-        return CacheStep(self, layout, slots, CachePositions(places, self.keys, self.seen))
+        return CacheStep(self, layout, slots, CachePositions(positions, self.keys, self.seen))
 
     def advance(self, counts: Tensor) -> None:
         super().advance(counts)
         self.used = self.used + self.beams
 
     def keep(self, rows: Tensor) -> None:
-        """These beams alone, in this order: as many of each request that stays."""
+        """Select beams, in this order: `beams` adjacent beams of each request that continues."""
         requests = rows[:: self.beams] // self.beams
         self.lengths, self.seen = self.lengths[rows], self.seen.flatten(0, 1)[rows]
         self.seen = self.seen.unflatten(0, (-1, self.beams))
         if not torch.equal(requests, self._requests):
-            self._tidy(requests)
+            self._compact(requests)
         if self.sources is not None:
             self.sources.keep(rows)
 
-    def _tidy(self, requests: Tensor) -> None:
-        """Of these requests the keys that some beam sees, and room for more.
+    def _compact(self, requests: Tensor) -> None:
+        """Select requests, remove the keys that no beam attends to, and add free slots.
 
-        Shapes: requests (S',), the place of each that stays; `seen` is theirs already.
+        The rows of `seen` are already selected.
+
+        Shapes:
+            requests: (S',), the indices of the requests that continue.
         """
-        alive = self.seen.any(1)
-        self.used = alive.sum(1)
-        slots = alive.argsort(dim=1, descending=True, stable=True)[:, : int(self.used.max())]
+        visible = self.seen.any(1)
+        self.used = visible.sum(1)
+        slots = visible.argsort(dim=1, descending=True, stable=True)[:, : int(self.used.max())]
         self.keys = self.keys[requests].gather(1, slots)
         self.seen = self.seen.gather(2, slots[:, None].expand(-1, self.beams, -1))
-        slots = F.pad(slots, (0, BEAM_STEPS * self.beams))  # unseen until it is written
+        # The mask hides the free slots until they are written.
+        slots = F.pad(slots, (0, BEAM_STEPS * self.beams))
         both = self.layers[0].both
-        lines = torch.arange(2 * both.shape[1] * both.shape[2], device=both.device)
-        lines = lines.view(2, both.shape[1], -1)[:, requests]
-        lines = (lines[..., None] * both.shape[3] + slots[:, None]).flatten()
-        self.layers = [one.taken(lines, len(requests)) for one in self.layers]
+        heads = torch.arange(2 * both.shape[1] * both.shape[2], device=both.device)
+        heads = heads.view(2, both.shape[1], -1)[:, requests]
+        indices = (heads[..., None] * both.shape[3] + slots[:, None]).flatten()
+        self.layers = [layer.gather(indices, len(requests)) for layer in self.layers]
 
 
 class Sources:
-    """Keys and values of what encoders read, once for each source, however many rows attend to it.
+    """Keys and values of encoder outputs, stored once per source for all rows that attend to it.
 
-    Shapes: lengths (S,), the tokens of each source; owner (R,), which of them belongs to a row:
-    neighbors that share one are as many for every source.
+    Shapes:
+        lengths: (S,), the number of tokens of each source.
+        owner: (R,), the index of each row's source. Adjacent rows share a source; each source has
+            the same number of rows.
     """
 
     def __init__(
@@ -258,66 +301,73 @@ class Sources:
 
     @staticmethod
     def of(projections: Sequence[Tensor], layout: Packed, order: Tensor) -> Sources:
-        """Of packed sources, one row for each of `order`. Shapes: (N, 2, H, K) a layer."""
+        """Build the cache of packed sources, with one row for each index in `order`.
+
+        Shapes:
+            projections: (N, 2, H, K) per layer, keys and values.
+        """
         cache = Cache.of([x[:, 0] for x in projections], [x[:, 1] for x in projections], layout)
         cache.keep(order)
         rows = torch.arange(len(order), device=order.device)
         return Sources(cache.layers, cache.lengths, rows, cache.longest)
 
     def keep(self, rows: Tensor) -> None:
-        """These rows alone, in this order."""
+        """Select rows, in this order."""
         owner = self.owner[rows]
         used, counts = owner.unique_consecutive(return_counts=True)
         if bool((counts != counts[:1]).any()):
-            used = owner  # shared unevenly: a copy for each
+            # The sources have different numbers of rows, so each row gets its own copy.
+            used = owner
         if len(used) != len(self.lengths) or bool((used.diff() != 1).any()):
             self.lengths = self.lengths[used]
             self.longest = int(self.lengths.max()) if len(used) else 0
-            self.layers = [one.kept(used, self.longest) for one in self.layers]
-        share = len(owner) // max(len(used), 1)
-        self.owner = torch.arange(len(used), device=owner.device).repeat_interleave(share)
+            self.layers = [layer.select_rows(used, self.longest) for layer in self.layers]
+        repeats = len(owner) // max(len(used), 1)
+        self.owner = torch.arange(len(used), device=owner.device).repeat_interleave(repeats)
 
     def join(self, other: Sources) -> None:
-        """The rows of another behind these; each row then has a source of its own."""
-        mine, theirs = (Cache(one.layers, one.lengths, one.longest) for one in (self, other))
-        mine.keep(self.owner)
-        theirs.keep(other.owner)
-        mine.join(theirs)
-        self.layers, self.lengths, self.longest = mine.layers, mine.lengths, mine.longest
-        self.owner = torch.arange(len(mine.lengths), device=mine.lengths.device)
+        """Append the rows of other sources; each row then has its own copy of its source."""
+        cache, added = (Cache(s.layers, s.lengths, s.longest) for s in (self, other))
+        cache.keep(self.owner)
+        added.keep(other.owner)
+        cache.join(added)
+        self.layers, self.lengths, self.longest = cache.layers, cache.lengths, cache.longest
+        self.owner = torch.arange(len(cache.lengths), device=cache.lengths.device)
 
 
 @dataclass(frozen=True)
 class CachePositions:
-    """Of new tokens, and of all keys that a row of a cache has then. Shapes: R rows, Q new tokens
-    of each, L keys.
+    """Positions of the new tokens and of the keys of each row.
+
+    Shapes: R rows, Q new tokens per row, L keys.
     """
 
     queries: Tensor
-    """(R, Q), where each new token stands in its text."""
+    """(R, Q), the position of each new token in its text."""
     keys: Tensor
-    """(R or 1, L), where each key stands in its."""
+    """(R or 1, L), the position of each key in its text."""
     seen: Tensor
-    """(R, Q, L), whether a key is before the token, or is its own."""
+    """(R, Q, L), whether the new token attends to the key: an earlier key or its own."""
 
 
 class CacheStep:
-    """New tokens of each row of a cache, on their way through the layers.
+    """One decoding step: the new tokens of each row, while they pass through the layers.
 
-    Shapes: slots (R, Q), the place among a row's keys that each new token takes.
+    Shapes:
+        slots: (R, Q), the index of each new token among the keys of its row.
     """
 
     def __init__(
-        self, cache: Cache, layout: Appended, slots: Tensor, places: CachePositions
+        self, cache: Cache, layout: Appended, slots: Tensor, positions: CachePositions
     ) -> None:
         self.cache, self.layout = cache, layout
-        self.positions = places.queries, places.keys
-        self.length = places.keys.shape[1]
+        self.positions = positions.queries, positions.keys
+        self.length = positions.keys.shape[1]
         both, device = cache.layers[0].both, slots.device
-        self.mask = _mask(places.seen[:, None], both.dtype)
-        _, rows, heads, room, _ = both.shape
-        # where the new keys, then values, of each token lie among those of a layer
-        first = torch.arange(2 * rows * heads, device=device).view(2, rows, heads) * room
+        self.mask = _mask(positions.seen[:, None], both.dtype)
+        _, rows, heads, capacity, _ = both.shape
+        # Flat indices of the new keys, then values, among all vectors of a layer.
+        first = torch.arange(2 * rows * heads, device=device).view(2, rows, heads) * capacity
         self.slots = (first.permute(1, 0, 2)[:, None] + slots[:, :, None, None]).flatten()
         self.source_mask: Tensor | None = None
         if (sources := cache.sources) is not None:
@@ -325,15 +375,19 @@ class CacheStep:
             self.source_mask = _mask(real[:, None, None], both.dtype)
 
     def bias(self, bias: Tensor) -> None:
-        """Add this to all scores. Shapes: (R, H, Q, L)."""
+        """Add a bias to the scores of all layers.
+
+        Shapes:
+            bias: (R, H, Q, L).
+        """
         self.mask = bias if self.mask is None else bias + self.mask
 
     def layer(self, number: int) -> LayerStep:
-        """What the attention of this layer reads."""
+        """Return the self-attention of a layer."""
         return LayerStep(self, self.cache.layers[number])
 
     def source(self, number: int) -> SourceStep | None:
-        """What its attention to a source reads, where there is one."""
+        """Return the cross-attention of a layer, or None if there are no sources."""
         sources = self.cache.sources
         if sources is None:
             return None
@@ -341,7 +395,7 @@ class CacheStep:
 
 
 def _mask(seen: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """What is added to scores so that a key that is not seen has no share; None where all are."""
+    """Return a tensor to add to the scores that hides keys, or None if all are visible."""
     if bool(seen.all()):
         return None
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
@@ -349,13 +403,17 @@ def _mask(seen: Tensor, dtype: torch.dtype) -> Tensor | None:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """One layer's keys and values: those of before, and those of the new tokens."""
+    """Self-attention of the new tokens in one layer, which also stores their keys and values."""
 
     step: CacheStep
     layer: KeyValues
 
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
-        """Shapes: q (R · C, H, K), kv (R · C, 2, Hkv, K) -> (R · C, H, K)."""
+        """Store the new keys and values, and compute attention.
+
+        Shapes:
+            q: (R · C, H, K); kv: (R · C, 2, Hkv, K); returns (R · C, H, K).
+        """
         assert kv is not None
         width = kv.shape[-1]
         self.layer.both.view(-1, width).index_copy_(0, self.step.slots, kv.reshape(-1, width))
@@ -364,9 +422,10 @@ class LayerStep:
 
 @dataclass(frozen=True)
 class SourceStep:
-    """One layer's keys and values of the sources, to which nothing is added.
+    """Cross-attention of the new tokens to the sources in one layer.
 
-    Shapes: mask (S, 1, 1, longest).
+    Shapes:
+        mask: (S, 1, 1, longest).
     """
 
     layer: KeyValues
@@ -374,5 +433,9 @@ class SourceStep:
     longest: int
 
     def __call__(self, q: Tensor, kv: Tensor | None, scale: float) -> Tensor:
-        """Shapes: q (R · C, H, K) -> the same."""
+        """Compute attention to the sources.
+
+        Shapes:
+            q: (R · C, H, K); returns (R · C, H, K).
+        """
         return self.layer.attend(q, self.mask, self.longest, scale)

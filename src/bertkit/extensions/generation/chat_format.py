@@ -24,7 +24,7 @@ ROLES: tuple[str, ...] = get_args(Role)
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What one side says."""
+    """Message of a conversation."""
 
     role: Role
     content: str
@@ -35,14 +35,14 @@ class Template:
     """Special tokens and text around a message.
 
     A message is `opening` (a token), the role, `closing` (a token), `gap`, its content, the token
-    `end`, and `behind`. If `trim`, whitespace around the content is removed.
+    `end`, and `suffix`. If `trim`, whitespace around the content is removed.
     """
 
     opening: str
     closing: str
     gap: str
     end: str
-    behind: str
+    suffix: str
     trim: bool = False
 
 
@@ -71,11 +71,11 @@ PROBE = (
 class ChatFormat:
     """Conversations in the format of a tokenizer.
 
-    Contents are ordinary text: a special token in a content is not read as one.
+    Contents are ordinary text: special tokens in a content are not recognized.
 
     Raises:
-        TokenizerError: If the chat template of the tokenizer is not one of those that bertkit
-            recognizes, or would tokenize differently in transformers.
+        TokenizerError: If bertkit does not recognize the chat template of the tokenizer, or
+            transformers would tokenize conversations differently.
     """
 
     # test: tests/extensions/generation/test_chat_templates.py::test_chat_rejects_other_template
@@ -88,7 +88,7 @@ class ChatFormat:
         if template is not None:
             name = self._recognize(template)
         else:
-            name = next((name for name, one in TEMPLATES.items() if self._has(one)), "plain")
+            name = next((name for name, t in TEMPLATES.items() if self._has(t)), "plain")
             if name == "llama-3":
                 self._start = [tokenizer.token(BEGIN)]
         self.kind = name.removesuffix("-trimmed")
@@ -102,16 +102,24 @@ class ChatFormat:
             self._check_ids()
 
     def encode(self, messages: Sequence[Message], *, answer: bool = True) -> tuple[Ids, Ids]:
-        """Return the token ids, and a weight of 1 for each token of the assistant's messages.
+        """Tokenize a conversation.
 
-        The weight of other tokens is 0. The end token of a message is part of it. With `answer`
-        the conversation ends at the start of the assistant's next message.
-        Shapes: (T,) both.
+        Args:
+            messages: The messages.
+            answer: Whether to add the start of the assistant's next message.
+
+        Returns:
+            The token ids, and a weight per token: 1 in the assistant's messages, including their
+            end tokens, otherwise 0.
+
+        Shapes:
+            Returns (T,) and (T,).
         """
         ids, weights = list(self._start), [0] * len(self._start)
-        text = ""  # tokenized up to the next special token
-        for part, learned in [*self._parts(messages, answer=answer), ((), False)]:
-            if isinstance(part, str) and not learned:
+        # The text since the last special token is tokenized at once.
+        text = ""
+        for part, is_target in [*self._parts(messages, answer=answer), ((), False)]:
+            if isinstance(part, str) and not is_target:
                 text += part
                 continue
             before = self._ids(text)
@@ -123,29 +131,29 @@ class ChatFormat:
                 tokens = self._ids(text + part)
             ids += tokens
             prompt = min(len(before), len(tokens))
-            weights += [0] * prompt + [int(learned)] * (len(tokens) - prompt)
+            weights += [0] * prompt + [int(is_target)] * (len(tokens) - prompt)
             text = ""
         return np.array(ids, dtype=np.int64), np.array(weights, dtype=np.int64)
 
     @property
     def end(self) -> int:
-        """The token that ends a message."""
+        """Token that ends a message."""
         return self._token(self.template.end)[0]
 
     def _parts(
         self, messages: Sequence[Message], *, answer: bool
     ) -> list[tuple[Sequence[int] | str, bool]]:
-        """Return the texts and special tokens of a conversation, and whether they are learned."""
+        """Return the texts and special tokens of a conversation, and whether each is a target."""
         template = self.template
         if self.system is not None and messages[0].role != "system":
             messages = [Message("system", self.system), *messages]
         parts: list[tuple[Sequence[int] | str, bool]] = []
         for message in messages:
-            learned = message.role == "assistant"
+            is_target = message.role == "assistant"
             content = message.content.strip() if template.trim else message.content
             parts += self._opening(message.role)
-            parts += [(content, learned), (self._token(template.end), learned)]
-            parts += [(template.behind, False)]
+            parts += [(content, is_target), (self._token(template.end), is_target)]
+            parts += [(template.suffix, False)]
         return parts + (self._opening("assistant") if answer else [])
 
     def _opening(self, role: str) -> list[tuple[Sequence[int] | str, bool]]:
@@ -198,14 +206,18 @@ class ChatFormat:
             )
 
 
-def check(messages: Sequence[Message], where: str) -> None:
-    """Raises: DataError for a conversation in which nobody speaks, or the system late."""
+def check_messages(messages: Sequence[Message], where: str) -> None:
+    """Check the messages of a conversation.
+
+    Raises:
+        DataError: If there are no messages, a message is empty, or a system message is not first.
+    """
     if not messages:
-        raise DataError(f"{where}: no messages; a conversation has one at least")
+        raise DataError(f"{where}: must contain at least one message")
     for number, message in enumerate(messages):
         if not message.content.strip():
             raise DataError(f"{where}: message {number + 1} is empty; remove it")
         if message.role == "system" and number:
             raise DataError(
-                f"{where}: message {number + 1} is the system's; it speaks first, or not at all"
+                f"{where}: message {number + 1} is a system message; it must be the first message"
             )

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, TemplateSyntaxError, nodes
 
 MAX_TEMPLATE = 1_000_000
-"""Characters of the longest template that is read."""
+"""Maximum number of characters of a template."""
 
 SYSTEM = "{system}"
 """Placeholder in `KNOWN` for the default system message."""
@@ -78,13 +78,13 @@ KNOWN = {
         + "{% endif %}",
     ),
 }  # fmt: skip
-"""Templates by the format that they write."""
+"""Templates by their format."""
 
 NO_OUTPUT = (
     "{% if not add_generation_prompt is defined %}"
     "{% set add_generation_prompt = false %}{% endif %}"
 )
-"""What some templates begin with; it has no effect."""
+"""Statement without effect at the start of some templates."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def recognize(template: str) -> Recognized | None:
             system: list[str] = []
             for bos in (False, True) if name == "chatml" else (False,):
                 expected = [("print", [("name", "bos_token")])] if bos else []
-                if _matches(_joined([*expected, *known]), tree, system):
+                if _matches(_merge_outputs([*expected, *known]), tree, system):
                     return Recognized(name, system[0] if system else None, bos)
                 system.clear()
     except (TemplateSyntaxError, ValueError, RecursionError):
@@ -127,7 +127,8 @@ def _parse(template: str) -> Any:
     # transformers sets the same options.
     environment = Environment(trim_blocks=True, lstrip_blocks=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # unknown escapes in a string
+        # Strings with unknown escapes cause the warning.
+        warnings.simplefilter("ignore", DeprecationWarning)
         body = _body(environment.parse(template).body)
         ignored = _body(environment.parse(NO_OUTPUT).body)
     if body[:1] == ignored:
@@ -137,12 +138,12 @@ def _parse(template: str) -> Any:
 
 
 def _body(statements: list[Any]) -> list[Any]:
-    return _joined([one for statement in statements for one in _statement(statement)])
+    return _merge_outputs([part for statement in statements for part in _statement(statement)])
 
 
 def _statement(node: Any) -> list[Any]:
     if isinstance(node, nodes.Output):
-        return [("print", [part for one in node.nodes for part in _parts(one)])]
+        return [("print", [part for child in node.nodes for part in _parts(child)])]
     if isinstance(node, nodes.If):
         if node.test == nodes.Name("tools", "load") and not node.elif_:
             return _body(node.else_)
@@ -158,7 +159,7 @@ _OTHER_TURNS = [
     ("compare", ("item", ("name", "message"), ("text", "role")), [("eq", ("text", role))])
     for role in ("assistant", "tool")
 ]
-"""Conditions that only hold for messages with tools, if they follow a condition on `tool_calls`."""
+"""Conditions that apply only to messages with tools, after a condition on `tool_calls`."""
 
 
 def _parts(node: Any) -> list[Any]:
@@ -168,7 +169,7 @@ def _parts(node: Any) -> list[Any]:
     if isinstance(node, nodes.Add):
         return [*_parts(node.left), *_parts(node.right)]
     if isinstance(node, nodes.Concat):
-        return [part for one in node.nodes for part in _parts(one)]
+        return [part for child in node.nodes for part in _parts(child)]
     return [_expression(node)]
 
 
@@ -184,7 +185,7 @@ def _expression(node: Any) -> Any:
     if isinstance(node, nodes.Compare):
         return ("compare", _expression(node.expr), [(o.op, _expression(o.expr)) for o in node.ops])
     if isinstance(node, nodes.Add | nodes.Concat):
-        return ("concat", _merged(_parts(node)))
+        return ("concat", _merge_texts(_parts(node)))
     if isinstance(node, nodes.Node):
         fields = [(name, _field(name, value)) for name, value in node.iter_fields()]
         return (type(node).__name__, fields)
@@ -197,8 +198,8 @@ def _field(name: str, value: Any) -> Any:
     return _expression(value)
 
 
-def _merged(parts: list[Any]) -> list[Any]:
-    """Return the parts with adjacent texts as one."""
+def _merge_texts(parts: list[Any]) -> list[Any]:
+    """Concatenate adjacent texts."""
     result: list[Any] = []
     for part in parts:
         if part[0] == "text" and result and result[-1][0] == "text":
@@ -208,32 +209,32 @@ def _merged(parts: list[Any]) -> list[Any]:
     return result
 
 
-def _joined(statements: list[Any]) -> list[Any]:
-    """Return the statements with adjacent outputs as one."""
+def _merge_outputs(statements: list[Any]) -> list[Any]:
+    """Concatenate adjacent outputs."""
     result: list[Any] = []
     for statement in statements:
         if statement[0] == "print" and result and result[-1][0] == "print":
             statement = ("print", [*result.pop()[1], *statement[1]])
         if statement[0] == "print":
-            statement = ("print", _merged(statement[1]))
+            statement = ("print", _merge_texts(statement[1]))
         if statement != ("print", []):
             result.append(statement)
     return result
 
 
-def _matches(known: Any, given: Any, system: list[str]) -> bool:
-    """Return whether both trees are equal; append texts in place of `SYSTEM` to `system`."""
-    if type(known) is not type(given):
+def _matches(known: Any, tree: Any, system: list[str]) -> bool:
+    """Return whether both trees are equal; append the text at `SYSTEM` to `system`."""
+    if type(known) is not type(tree):
         return False
     if isinstance(known, str) and SYSTEM in known:
         start, _, end = known.partition(SYSTEM)
-        if len(given) < len(start) + len(end):
+        if len(tree) < len(start) + len(end):
             return False
-        if not (given.startswith(start) and given.endswith(end)):
+        if not (tree.startswith(start) and tree.endswith(end)):
             return False
-        system.append(given[len(start) : len(given) - len(end)])
+        system.append(tree[len(start) : len(tree) - len(end)])
         return True
     if isinstance(known, list | tuple):
-        pairs = zip(known, given, strict=False)
-        return len(known) == len(given) and all(_matches(a, b, system) for a, b in pairs)
-    return bool(known == given)
+        pairs = zip(known, tree, strict=False)
+        return len(known) == len(tree) and all(_matches(a, b, system) for a, b in pairs)
+    return bool(known == tree)

@@ -90,18 +90,18 @@ def generate(
         _continue(writer, [line for _, line in inputs], decoding, rules, stream=stream)
 
 
-def _check_unused(what: str, **options: Any) -> None:
+def _check_unused(model: str, **options: Any) -> None:
     """Raise ConfigError if an option is set."""
     for name, value in options.items():
         if value:
             option = {"choices": "choice"}.get(name, name)
-            raise ConfigError(f"--{option}: not supported by {what}; remove it")
+            raise ConfigError(f"--{option}: not supported by {model}; remove it")
 
 
 def _open_writer(
     model: str, precision: Inference, device: str
 ) -> Generate | WriteSummaries | TaskPipeline[SummaryAnswer]:
-    """Open the pipeline that a model was trained for."""
+    """Load a model as the pipeline that it was trained for."""
     device = inference_device(device, precision, model)
     loaded = load(model)
     encodes = loaded.model.decoder is not None and loaded.family.name not in TRANSLATION_FAMILIES
@@ -113,9 +113,9 @@ def _open_writer(
 def _inputs(
     text: Sequence[str] | None, file: Path | None, column: str | None, *, blank: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Yield each input with its place, from arguments, a file or stdin."""
+    """Yield the location and the text of each input, from arguments, a file or stdin."""
     if text:
-        yield from ((f"text {number}", one) for number, one in enumerate(text, 1))
+        yield from ((f"text {number}", item) for number, item in enumerate(text, 1))
     elif file is None:
         lines = numbered_lines(blank=blank)
         yield from ((f"stdin:{number}", line) for number, line in lines)
@@ -161,7 +161,7 @@ def _translate(
 
     The translation of a blank line is blank.
     """
-    for part in batched(inputs, LINES_AT_ONCE):
+    for part in batched(inputs, BATCH_LINES):
         answers = iter(writer([line for _, line in part if line.strip()], decoding, **rules))
         for where, line in part:
             texts = next(answers) if line.strip() else []
@@ -173,7 +173,7 @@ def _translate(
                 print(texts[0].text if texts else "")
 
 
-LINES_AT_ONCE = 1024
+BATCH_LINES = 1024
 """Number of lines that are read before the first line is translated."""
 
 
@@ -190,7 +190,7 @@ def _summarize(
                 "--prompt: not supported by a model that selects sentences; remove it"
             )
         writer.prompt = prompt
-    for part in batched(inputs, DOCUMENTS_AT_ONCE):
+    for part in batched(inputs, BATCH_DOCUMENTS):
         answers = summaries(writer, [text for _, text in part], decoding)
         for (where, _), answer in zip(part, answers, strict=True):
             if answer.truncated:
@@ -198,7 +198,7 @@ def _summarize(
             print(" ".join(answer.text.split()))
 
 
-DOCUMENTS_AT_ONCE = 256
+BATCH_DOCUMENTS = 256
 """Number of documents that are read before the first document is summarized."""
 
 
@@ -213,39 +213,39 @@ def chat(
 ) -> None:
     """Chat with a model in the terminal.
 
-    It ends with the input (Ctrl-D). When it fills the model its oldest turns are forgotten, and it
-    is said.
+    Press Ctrl-D to exit. When the conversation reaches the maximum length of the model, its oldest
+    messages are removed, with a warning.
 
     Args:
-        model: A folder, GGUF file or hub id of a model that was tuned for conversations.
-        system: What the model is told before; by default what its makers tell it.
+        model: Model directory, GGUF file or hub id of a chat model.
+        system: System message. Default: that of the model's chat template.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     writer = Generate.open(model, precision=precision, device=device)
     messages = [Message("system", system)] if system else []
-    told, first = writer.chat, len(messages)
+    template, first = writer.chat, len(messages)
     length = writer.stepper.length
     if sys.stdin.isatty():
-        say("Write a line; Ctrl-D ends.")
+        say("Enter a message; press Ctrl-D to exit.")
     for line in asked("> "):
         messages.append(Message("user", line))
         while (
-            len(told.encode(messages)[0]) > max(length - MIN_ANSWER_TOKENS, length // 2)
+            len(template.encode(messages)[0]) > max(length - MIN_ANSWER_TOKENS, length // 2)
             and len(messages) > first + 1
         ):
             del messages[first : first + 2]
-            say("the conversation fills the model: its oldest turn is forgotten")
-        pieces = []
-        for piece in writer.stream(messages, decoding):
-            print(piece, end="", flush=True)
-            pieces.append(piece)
+            say("warning: the conversation is too long; its oldest two messages were removed")
+        parts = []
+        for part in writer.stream(messages, decoding):
+            print(part, end="", flush=True)
+            parts.append(part)
         print()
-        messages.append(Message("assistant", "".join(pieces).strip() or "…"))
+        messages.append(Message("assistant", "".join(parts).strip() or "…"))
 
 
 MIN_ANSWER_TOKENS = 256
-"""Tokens that an answer in a conversation has room for at least, where the model has."""
+"""Number of tokens reserved for an answer, up to half the maximum length of the model."""
 
 
 def align(
@@ -273,11 +273,11 @@ def align(
         refuse_place(out)
         if out.suffix != ".svg":
             raise ConfigError(f"{out}: the suffix must be .svg")
-    looked = alignment(load_on(model, device), text, translation)
+    aligned = alignment(load_on(model, device), text, translation)
     if out is None:
-        rows = [[round(float(weight), 4) for weight in row] for row in looked.weights]
-        return {"source": looked.source, "target": looked.target, "weights": rows}
-    write_svg(out, heat_map(looked.target, looked.source, looked.weights.tolist(),
-                            x="read", y="written"))  # fmt: skip
-    say(f"{out}: {len(looked.target)} tokens written, {len(looked.source)} read")
+        rows = [[round(float(weight), 4) for weight in row] for row in aligned.weights]
+        return {"source": aligned.source, "target": aligned.target, "weights": rows}
+    write_svg(out, heat_map(aligned.target, aligned.source, aligned.weights.tolist(),
+                            x="source", y="target"))  # fmt: skip
+    say(f"{out}: {len(aligned.source)} source tokens, {len(aligned.target)} target tokens")
     return None

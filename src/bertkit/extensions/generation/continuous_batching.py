@@ -20,17 +20,18 @@ from bertkit.pipelines.base import CACHE_TOKENS
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What was written since the last one, and why the text has ended if it has."""
+class TextPart:
+    """New part of a generated text."""
 
     text: str
     tokens: int
-    """Of the text so far."""
+    """Number of tokens of the text so far."""
     ended: Ended | None = None
+    """Reason why the text ended, if it has."""
 
 
 class LiveText:
-    """A text while it is written by the models' thread, and read on the event loop."""
+    """A text that the model thread generates, and the event loop sends to a client."""
 
     def __init__(
         self,
@@ -46,52 +47,57 @@ class LiveText:
         self.cost = pipeline.cost(request, decoding)
         self.row = GeneratedRow.of(pipeline.stepper, request, decoding, rules)
         self.gone = False
-        """Set when nobody reads it any more."""
+        """Whether the client has disconnected."""
         self._sent = 0
         self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[Piece | Exception] = asyncio.Queue()
+        self._parts: asyncio.Queue[TextPart | Exception] = asyncio.Queue()
 
     def batch(self, most: int, cost: float) -> LiveWriting:
         """Return an empty batch of texts of the same model; see `LiveWriting`."""
         return LiveWriting(self.pipeline, most, cost)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """What is written, as it comes. Raises: what the model raises."""
+    async def parts(self) -> AsyncIterator[TextPart]:
+        """Yield the parts of the text as soon as they are generated.
+
+        Raises:
+            Exception: The error of the model, if any.
+        """
         while True:
-            piece = await self._pieces.get()
-            if isinstance(piece, Exception):
-                raise piece
-            yield piece
-            if piece.ended is not None:
+            part = await self._parts.get()
+            if isinstance(part, Exception):
+                raise part
+            yield part
+            if part.ended is not None:
                 return
 
     def tell(self, error: Exception | None = None) -> None:
-        """Hand on what is new, from the models' thread."""
-        piece: Piece | Exception
+        """Send the new part of the text, or an error, from the model thread to the event loop."""
+        part: TextPart | Exception
         if error is not None:
-            piece = error
+            part = error
         else:
             ready = self.pipeline.ready(self.row, self.stop)
-            piece = Piece(ready[self._sent :], len(self.row.ids), self.row.ended)
+            part = TextPart(ready[self._sent :], len(self.row.ids), self.row.ended)
             self._sent = max(self._sent, len(ready))
-            if not piece.text and piece.ended is None:
+            if not part.text and part.ended is None:
                 return
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+        # The event loop may be closed, in which case no client is left.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._parts.put_nowait, part)
 
 
 MAX_SEQUENCES = 64
-"""Texts that are generated together; a client that has none at work may add one more."""
+"""Maximum number of texts in a batch; a client without an active text may add one more."""
 
 
 class LiveWriting:
-    """The texts that one model writes, as many at once as its cache has room for."""
+    """Texts that one model generates together, as many as fit into its cache."""
 
     def __init__(self, pipeline: Generate, most: int, cost: float = 0.0) -> None:
         self.most = most
-        """Tokens of prompts that are read at a time."""
+        """Maximum number of prompt tokens per step."""
         self.cost = cost
-        """What its steps have cost, for the batcher."""
+        """Cost of the steps so far, for the batcher."""
         self.waiting: deque[LiveText] = deque()
         self._texts: list[LiveText] = []
         self._writing = Writing(pipeline.stepper)
@@ -105,37 +111,42 @@ class LiveWriting:
         return bool(self._texts)
 
     def take(self) -> list[LiveText]:
-        """The next of those that wait, as far as the cache has room; those that are gone leave.
+        """Remove and return the next waiting texts that fit into the cache.
 
-        Clients with the fewest texts at work are first. A quarter of the cache is for clients that
-        have none.
+        Texts whose client has disconnected are removed. Clients with the fewest active texts come
+        first. A quarter of the cache is reserved for clients without an active text.
         """
         self.waiting = deque(text for text in self.waiting if not text.gone)
-        places, read = sum(text.cost for text in self._texts), 0
-        working = Counter(text.client for text in self._texts)
-        taken: list[LiveText] = []
+        cost, read = sum(text.cost for text in self._texts), 0
+        active = Counter(text.client for text in self._texts)
+        selected: list[LiveText] = []
         while self.waiting:
-            text = min(self.waiting, key=lambda one: working[one.client])  # the first of equals
-            places, read = places + text.cost, read + text.tokens
-            bulk = working[text.client] > 0
+            # `min` returns the text that has waited longest if several are equal.
+            text = min(self.waiting, key=lambda waiting: active[waiting.client])
+            cost, read = cost + text.cost, read + text.tokens
+            bulk = active[text.client] > 0
             full = (
-                places > CACHE_TOKENS * 3 // 4 or working.total() >= MAX_SEQUENCES
+                cost > CACHE_TOKENS * 3 // 4 or active.total() >= MAX_SEQUENCES
                 if bulk
-                else places > CACHE_TOKENS
+                else cost > CACHE_TOKENS
             )
-            if (self._texts or taken) and (full or read > self.most):
+            if (self._texts or selected) and (full or read > self.most):
                 break
             self.waiting.remove(text)
-            working[text.client] += 1
-            taken.append(text)
-        return taken
+            active[text.client] += 1
+            selected.append(text)
+        return selected
 
     def step(self, new: Sequence[LiveText]) -> int:
-        """Read the prompts of the new, write a word of each; how many texts were written to."""
-        here = [place for place, text in enumerate(self._texts) if not text.gone]
-        if len(here) < len(self._texts):
-            self._writing.drop(set(range(len(self._texts))) - set(here))
-            self._texts = [self._texts[place] for place in here]
+        """Process the prompts of new texts, and generate a token of each text.
+
+        Returns:
+            The number of texts in the step.
+        """
+        connected = [index for index, text in enumerate(self._texts) if not text.gone]
+        if len(connected) < len(self._texts):
+            self._writing.drop(set(range(len(self._texts))) - set(connected))
+            self._texts = [self._texts[index] for index in connected]
         texts = [*self._texts, *new]
         try:
             self._writing.step()

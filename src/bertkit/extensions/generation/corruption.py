@@ -1,4 +1,4 @@
-"""Damaged text, from which an encoder and a decoder learn to write what is lacking."""
+"""Text corruption for denoising objectives of encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -17,74 +17,91 @@ from bertkit.extensions.generation.pairs import Pair
 from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
-Damage = Literal["spans", "infill", "mass", "prefix"]
+CorruptionType = Literal["spans", "infill", "mass", "prefix"]
 
 
 class Corruption(Settings, frozen=True):
-    """How a text is damaged."""
+    """Settings of text corruption."""
 
     rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
-    """Share of the tokens that are taken away: 0.15 of T5's spans; BART took 0.3, MASS 0.5. With
-    `prefix` the place of the cut is drawn evenly."""
+    """Fraction of tokens to remove (0.15 in T5, 0.3 in BART, 0.5 in MASS). Ignored by `prefix`,
+    which splits a text at a uniformly sampled position."""
     mean: Annotated[float, Meta(ge=1.0)] = 3.0
-    """Tokens of a span, on average."""
+    """Mean number of tokens per span."""
     permute: bool = False
-    """Whether the sentences of an infilled text are put in another order, as by BART."""
+    """Whether `infill` also shuffles the sentences of a text (BART)."""
 
 
 def spans(
     ids: Ids, sentinels: Ids, rng: np.random.Generator, settings: Corruption
 ) -> tuple[Ids, Ids]:
-    """Spans go, each leaves a sentinel; the target names each sentinel and what it stands for.
+    """Replace spans with sentinels.
 
-    Exactly `rate` of the tokens go, rounded, one at least and not all. Source: Raffel et al. 2020,
-    section 3.1.4; text-to-text-transfer-transformer's `random_spans_noise_mask`.
+    The target contains each sentinel and the tokens that it replaces. The number of removed tokens
+    is exactly `rate` of all, rounded, but at least one and not all.
+
+    Args:
+        ids: Token ids of a text of at least two tokens.
+        sentinels: Token ids of the sentinels.
+        rng: Random generator.
+        settings: Fraction of removed tokens and mean length of spans.
+
+    Returns:
+        The source and the target.
+
+    Source:
+        Raffel et al. 2020, section 3.1.4; `random_spans_noise_mask` of
+        text-to-text-transfer-transformer.
     """
     count = len(ids)
-    taken = min(max(round(count * settings.rate), 1), count - 1)
-    number = min(max(round(taken / settings.mean), 1), taken, count - taken, len(sentinels))
-    kept_sizes, taken_sizes = _parts(count - taken, number, rng), _parts(taken, number, rng)
-    bounds = np.cumsum(np.stack([kept_sizes, taken_sizes], 1).ravel())[:-1]
-    pieces = np.split(ids, bounds)
-    marks = sentinels[:number, None]
+    removed = min(max(round(count * settings.rate), 1), count - 1)
+    number = min(max(round(removed / settings.mean), 1), removed, count - removed, len(sentinels))
+    sizes = [_split_total(total, number, rng) for total in (count - removed, removed)]
+    bounds = np.cumsum(np.stack(sizes, 1).ravel())[:-1]
+    parts = np.split(ids, bounds)
     source, target = [], []
-    for kept, mark, gone in zip(pieces[::2], marks, pieces[1::2], strict=True):
-        source += [kept, mark]
-        target += [mark, gone]
+    for rest, sentinel, span in zip(parts[::2], sentinels[:number, None], parts[1::2], strict=True):
+        source += [rest, sentinel]
+        target += [sentinel, span]
     return np.concatenate(source), np.concatenate(target)
 
 
 def infill(ids: Ids, mask: int, rng: np.random.Generator, settings: Corruption) -> Ids:
-    """Spans go, each leaves one mask; a span of no tokens leaves one too.
+    """Replace each of several spans with one mask token; an empty span also inserts a mask.
 
-    Their lengths are Poisson's, until `rate` of the tokens are gone. Source: Lewis et al. 2020,
-    section 2.2.
+    The lengths of spans are sampled from a Poisson distribution until `rate` of the tokens are
+    removed.
+
+    Source:
+        Lewis et al. 2020, section 2.2.
     """
-    wanted = int(np.ceil(len(ids) * settings.rate))
+    removed = int(np.ceil(len(ids) * settings.rate))
     sizes: list[int] = []
-    while sum(sizes) < wanted:
-        sizes.append(min(int(rng.poisson(settings.mean)), wanted - sum(sizes)))
+    while sum(sizes) < removed:
+        sizes.append(min(int(rng.poisson(settings.mean)), removed - sum(sizes)))
     rng.shuffle(sizes)
-    kept = len(ids) - sum(sizes)
-    gaps = np.diff([0, *np.sort(rng.integers(0, kept + 1, len(sizes))), kept])
+    rest = len(ids) - sum(sizes)
+    gaps = np.diff([0, *np.sort(rng.integers(0, rest + 1, len(sizes))), rest])
     source: list[Any] = []
-    place = 0
+    start = 0
     for gap, size in zip(gaps, [*sizes, 0], strict=True):
-        source += [ids[place : place + gap], [mask]]
-        place += gap + size
+        source += [ids[start : start + gap], [mask]]
+        start += gap + size
     return np.concatenate(source[:-1]).astype(np.int64)
 
 
-def permuted(ids: Ids, starts: Sequence[int], rng: np.random.Generator) -> Ids:
-    """The sentences in another order; `starts` are the first tokens of all but the first."""
+def permute_sentences(ids: Ids, starts: Sequence[int], rng: np.random.Generator) -> Ids:
+    """Shuffle sentences; `starts` are the start indices of all sentences but the first."""
     sentences = np.split(ids, starts)
     order = rng.permutation(len(sentences))
-    return np.concatenate([sentences[place] for place in order])
+    return np.concatenate([sentences[index] for index in order])
 
 
 def mass(ids: Ids, mask: int, rng: np.random.Generator, settings: Corruption) -> tuple[Ids, Ids]:
-    """One stretch is masked token by token; it is the target. Source: Song et al. 2019, section
-    3.1.
+    """Mask each token of one span, which is the target.
+
+    Source:
+        Song et al. 2019, section 3.1.
     """
     size = min(max(round(len(ids) * settings.rate), 1), len(ids))
     start = int(rng.integers(0, len(ids) - size + 1))
@@ -94,36 +111,45 @@ def mass(ids: Ids, mask: int, rng: np.random.Generator, settings: Corruption) ->
 
 
 def prefix(ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-    """The beginning is read, the rest is the target. Source: Raffel et al. 2020, section 3.2.3."""
-    cut = int(rng.integers(1, len(ids)))
-    return ids[:cut], ids[cut:]
+    """Split a text into a source and a target at a uniformly sampled position.
+
+    Source:
+        Raffel et al. 2020, section 3.2.3.
+    """
+    size = int(rng.integers(1, len(ids)))
+    return ids[:size], ids[size:]
 
 
-def sentinels_of(tokenizer: Tokenizer) -> Ids:
-    """Of T5: <extra_id_0>, <extra_id_1> … Raises: TokenizerError where there is none."""
+def sentinel_ids(tokenizer: Tokenizer) -> Ids:
+    """Return the ids of T5's sentinels <extra_id_0>, <extra_id_1>, and so on.
+
+    Raises:
+        TokenizerError: If the vocabulary has no sentinels.
+    """
     ids: list[int] = []
     while tokenizer.has(name := f"<extra_id_{len(ids)}>"):
         ids.append(tokenizer.token(name))
     if not ids:
         raise TokenizerError(
-            f"{tokenizer.source}: the vocabulary has no <extra_id_0>, which stands for a span; "
-            "train one with --use spans"
+            f"{tokenizer.source}: the vocabulary has no sentinel token <extra_id_0>; train one "
+            "with --use spans"
         )
     return np.array(ids, dtype=np.int64)
 
 
 class Corrupted(Shuffled[Pair]):
-    """The stretches of some documents, damaged anew in every epoch.
+    """Chunks of documents, with a new corruption in every epoch.
 
-    A document is cut every `length` tokens, less the tokens around a text; what is left of it
-    counts too, if it has two tokens. What goes depends on (seed, epoch, index) alone.
+    A document is split into chunks of `length` tokens, including special tokens. The last chunk is
+    shorter; it is skipped if it has fewer than two tokens. The corruption depends only on (seed,
+    epoch, index).
     """
 
     def __init__(
         self,
         corpus: Corpus,
         tokenizer: Tokenizer,
-        damage: Damage,
+        kind: CorruptionType,
         settings: Corruption,
         *,
         start: int,
@@ -133,31 +159,31 @@ class Corrupted(Shuffled[Pair]):
     ) -> None:
         self.corpus, self.settings, self.seed, self.start = corpus, settings, seed, start
         self.end, self.length = tokenizer.eos, length
-        frame = tokenizer.encode("").ids
-        self._before = frame[:-1]
-        self._damage = damager(damage, settings, marks_of(damage, tokenizer))
-        self.room = length - len(frame) - 1
+        specials = tokenizer.encode("").ids
+        self._before = specials[:-1]
+        self._corrupt = get_corruption(kind, settings, special_token_ids(kind, tokenizer))
+        self.capacity = length - len(specials) - 1
         self.documents = np.arange(corpus.documents) if documents is None else documents
         sizes = np.diff(corpus.starts[corpus.document_starts])[self.documents]
-        whole, rest = np.divmod(sizes, self.room)
-        self._first = np.cumsum([0, *(whole + (rest > 1))])
+        full, rest = np.divmod(sizes, self.capacity)
+        self._first = np.cumsum([0, *(full + (rest > 1))])
         if not len(self):
             raise DataError(f"{corpus.folder}: no text to make samples from")
 
     def __len__(self) -> int:
-        """Stretches of one epoch."""
+        """Number of chunks per epoch."""
         return int(self._first[-1])
 
     def sample(self, epoch: int, index: int) -> Pair:
-        """One damaged text, and what is to be written."""
-        place = int(np.searchsorted(self._first, index, side="right")) - 1
-        begin = int(index - self._first[place]) * self.room
-        first, last = map(int, self.corpus.document_starts[self.documents[place] :][:2])
-        text = self.corpus.slice(first, last)[begin : begin + self.room].astype(np.int64)
+        """Return a corrupted chunk and its target."""
+        document = int(np.searchsorted(self._first, index, side="right")) - 1
+        begin = int(index - self._first[document]) * self.capacity
+        first, last = map(int, self.corpus.document_starts[self.documents[document] :][:2])
+        text = self.corpus.slice(first, last)[begin : begin + self.capacity].astype(np.int64)
         starts = self.corpus.starts[first + 1 : last] - self.corpus.starts[first] - begin
         rng = generator(self.seed, epoch, index, Purpose.MASK)
         inside = starts[(starts > 0) & (starts < len(text))].tolist()
-        source, target = self._damage(text, inside, rng)
+        source, target = self._corrupt(text, inside, rng)
         source = source[: self.length - len(self._before) - 1]
         return Pair(
             np.concatenate([self._before, source, [self.end]]).astype(np.int64),
@@ -166,38 +192,47 @@ class Corrupted(Shuffled[Pair]):
         )
 
 
-def marks_of(damage: Damage, tokenizer: Tokenizer) -> Ids:
-    """The tokens that stand for what is gone: sentinels, or a mask; none beside a prefix.
+def special_token_ids(kind: CorruptionType, tokenizer: Tokenizer) -> Ids:
+    """Return the tokens that replace removed tokens: sentinels, a mask, or none for a prefix.
 
-    Raises: TokenizerError where the vocabulary has none.
+    Raises:
+        TokenizerError: If the vocabulary does not contain them.
     """
-    if damage == "spans":
-        return sentinels_of(tokenizer)
-    return np.array([] if damage == "prefix" else [tokenizer.mask], dtype=np.int64)
+    if kind == "spans":
+        return sentinel_ids(tokenizer)
+    return np.array([] if kind == "prefix" else [tokenizer.mask], dtype=np.int64)
 
 
-def damager(
-    damage: Damage, settings: Corruption, marks: Ids
+def get_corruption(
+    kind: CorruptionType, settings: Corruption, specials: Ids
 ) -> Callable[[Ids, list[int], np.random.Generator], tuple[Ids, Ids]]:
-    """What makes a source and a target of a text; `marks` are as of `marks_of`, and the list is of
-    the first tokens of all sentences but the first.
+    """Return the function that converts a text to a source and a target.
+
+    Args:
+        kind: Type of the corruption.
+        settings: Settings of the corruption.
+        specials: Result of `special_token_ids`.
+
+    Returns:
+        A function of the token ids, the start indices of all sentences but the first, and a random
+        generator.
     """
-    match damage:
+    match kind:
         case "spans":
-            return lambda ids, _, rng: spans(ids, marks, rng, settings)
+            return lambda ids, _, rng: spans(ids, specials, rng, settings)
         case "prefix":
             return lambda ids, _, rng: prefix(ids, rng)
         case "mass":
-            return lambda ids, _, rng: mass(ids, int(marks[0]), rng, settings)
+            return lambda ids, _, rng: mass(ids, int(specials[0]), rng, settings)
 
-    def filled(ids: Ids, starts: list[int], rng: np.random.Generator) -> tuple[Ids, Ids]:
-        text = permuted(ids, starts, rng) if settings.permute else ids
-        return infill(text, int(marks[0]), rng, settings), ids
+    def corrupt(ids: Ids, starts: list[int], rng: np.random.Generator) -> tuple[Ids, Ids]:
+        text = permute_sentences(ids, starts, rng) if settings.permute else ids
+        return infill(text, int(specials[0]), rng, settings), ids
 
-    return filled
+    return corrupt
 
 
-def _parts(total: int, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`total` as that many numbers above 0, all ways alike."""
-    cuts = np.sort(rng.choice(np.arange(1, total), number - 1, replace=False))
-    return np.diff([0, *cuts, total])
+def _split_total(total: int, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Split `total` into `number` positive integers; all results have the same probability."""
+    bounds = np.sort(rng.choice(np.arange(1, total), number - 1, replace=False))
+    return np.diff([0, *bounds, total])

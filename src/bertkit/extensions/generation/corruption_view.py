@@ -1,4 +1,4 @@
-"""A text of one's own, damaged as a model would read it in pretraining: what goes, what is left."""
+"""Corruption of a given text, as in the pretraining of encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.extensions.generation.corruption import (
     Corruption,
-    Damage,
+    CorruptionType,
     Ids,
-    damager,
-    marks_of,
-    permuted,
+    get_corruption,
+    permute_sentences,
+    special_token_ids,
 )
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.figures import Figure, Spans
 from bertkit.view.token_text import spelled
 
 MAX_TOKENS = 512
-"""Tokens of a text at most."""
+"""Maximum number of tokens of a text."""
 
-NAMES: dict[Damage, str] = {
+NAMES: dict[CorruptionType, str] = {
     "spans": "T5: sentinels for spans",
     "infill": "BART: masks for spans",
-    "mass": "MASS: a masked stretch",
-    "prefix": "Prefix: the first part",
+    "mass": "MASS: a masked span",
+    "prefix": "Prefix LM: the first part",
 }
 
-SETTINGS: dict[Damage, Corruption] = {
+SETTINGS: dict[CorruptionType, Corruption] = {
     "spans": Corruption(),
     "infill": Corruption(rate=0.3, permute=True),
     "mass": Corruption(rate=0.5),
     "prefix": Corruption(),
 }
-"""As published."""
+"""Settings of the papers."""
 
 
-class Damaged(NamedTuple):
-    """A text, what an encoder reads of it, and what a decoder is to write.
+class CorruptedText(NamedTuple):
+    """A text, the source of an encoder, and the target of a decoder.
 
-    Each is a list of tokens with the number of their span from 1, None for what stays.
+    The lists contain tokens with the number of their span, counted from 1. The number is None for
+    tokens that are not removed.
     """
 
     text: list[tuple[str, int | None]]
@@ -52,65 +53,74 @@ class Damaged(NamedTuple):
     target: list[tuple[str, int | None]]
 
 
-def damaged(tokenizer: Tokenizer, text: str, damage: Damage, seed: int) -> Damaged:
-    """What `generation/corruption.py` makes of a text.
+def corrupt(tokenizer: Tokenizer, text: str, kind: CorruptionType, seed: int) -> CorruptedText:
+    """Corrupt a text like `generation/corruption.py`.
 
-    Raises: TokenizerError for a vocabulary without what stands for a span; DataError for a text of
-    fewer than two tokens, or more than `MAX_TOKENS`.
+    Args:
+        tokenizer: The tokenizer.
+        text: The text.
+        kind: Type of the corruption.
+        seed: Random seed.
+
+    Raises:
+        TokenizerError: If the vocabulary lacks the special tokens of the corruption.
+        DataError: If the text has fewer than two tokens, or more than `MAX_TOKENS`.
     """
-    marks, settings = marks_of(damage, tokenizer), SETTINGS[damage]
-    whole = CachedTokenizer(tokenizer).spaced(placed(text), begins=True)
-    sentences = [ids for ids in tokenizer.ids(whole) if len(ids)]
+    specials, settings = special_token_ids(kind, tokenizer), SETTINGS[kind]
+    texts = CachedTokenizer(tokenizer).spaced(placed(text), begins=True)
+    sentences = [ids for ids in tokenizer.ids(texts) if len(ids)]
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *sentences])
     if len(ids) < 2:
-        raise DataError("text: fewer than two tokens, of which none can be taken; write more")
+        raise DataError("text: must have at least two tokens; add text")
     if len(ids) > MAX_TOKENS:
-        raise DataError(f"text: {len(ids):,} tokens, and {MAX_TOKENS} are the most; shorten it")
-    starts = np.cumsum([len(one) for one in sentences])[:-1].tolist()
-    # tokens by their places, so that the source says which of them are left
-    places, stand_ins = np.arange(len(ids)), len(ids) + np.arange(len(marks))
+        raise DataError(f"text: {len(ids):,} tokens, but at most {MAX_TOKENS} fit; shorten it")
+    starts = np.cumsum([len(sentence) for sentence in sentences])[:-1].tolist()
+    # Corrupt the indices of the tokens, so that the source shows which tokens remain.
+    indices, special_indices = np.arange(len(ids)), len(ids) + np.arange(len(specials))
     rng = generator(seed, 0, 0, Purpose.MASK)
-    source, target = damager(damage, settings, stand_ins)(places, starts, rng)
-    order = places
-    if settings.permute:  # its first draw
-        order = permuted(places, starts, generator(seed, 0, 0, Purpose.MASK))
-    of_source, of_text = _spans(source, order)
-    pieces = spelled(tokenizer, np.concatenate([ids, marks]))
-    named = {**of_text, **dict(zip(source.tolist(), of_source, strict=True))}
-    return Damaged(
-        [(pieces[place], of_text.get(place)) for place in places.tolist()],
-        [(pieces[p], span) for p, span in zip(source.tolist(), of_source, strict=True)],
-        [(pieces[p], named.get(p)) for p in target.tolist()],
+    source, target = get_corruption(kind, settings, special_indices)(indices, starts, rng)
+    order = indices
+    # The permutation is the first random number that the corruption uses.
+    if settings.permute:
+        order = permute_sentences(indices, starts, generator(seed, 0, 0, Purpose.MASK))
+    source_spans, removed = _spans(source, order)
+    tokens = spelled(tokenizer, np.concatenate([ids, specials]))
+    spans = {**removed, **dict(zip(source.tolist(), source_spans, strict=True))}
+    return CorruptedText(
+        [(tokens[i], removed.get(i)) for i in indices.tolist()],
+        [(tokens[i], span) for i, span in zip(source.tolist(), source_spans, strict=True)],
+        [(tokens[i], spans.get(i)) for i in target.tolist()],
     )
 
 
 def _spans(source: Ids, order: Ids) -> tuple[list[int | None], dict[int, int]]:
-    """The number of the span of each token of the source, and of each place that is gone.
+    """Return the span number of each token of the source, and of each removed index.
 
-    Marks side by side are one span: nothing says which of the tokens between belong to which.
+    Adjacent special tokens count as one span, because it is unknown which of the removed tokens
+    belong to which.
     """
-    rank = {place: at for at, place in enumerate(order.tolist())}
-    of_source: list[int | None] = []
-    gone: dict[int, int] = {}
+    rank = {index: position for position, index in enumerate(order.tolist())}
+    source_spans: list[int | None] = []
+    removed: dict[int, int] = {}
     end, number, inside = 0, 0, False
-    for place in [*source.tolist(), None]:
-        stays = place in rank
-        if not stays and not inside:
+    for index in [*source.tolist(), None]:
+        remains = index in rank
+        if not remains and not inside:
             number += 1
-        inside = not stays
-        if place is not None:
-            of_source.append(None if stays else number)
-        upto = rank[place] if stays else len(order) if place is None else end
-        gone |= dict.fromkeys(order[end:upto].tolist(), number)
-        end = upto + stays
-    return of_source, gone
+        inside = not remains
+        if index is not None:
+            source_spans.append(None if remains else number)
+        until = rank[index] if remains else len(order) if index is None else end
+        removed |= dict.fromkeys(order[end:until].tolist(), number)
+        end = until + remains
+    return source_spans, removed
 
 
-def damage_figures(shown: Damaged) -> list[Figure]:
-    """The text, its source and its target, each span in a color of its own."""
+def corruption_figures(corrupted: CorruptedText) -> list[Figure]:
+    """Return figures of the text, its source and its target, with a color per span."""
     parts: Sequence[tuple[str, str, list[tuple[str, int | None]]]] = (
-        ("The text", "What goes is marked, each span with its number.", shown.text),
-        ("What the encoder reads", "What stands for a span has its number.", shown.source),
-        ("What the decoder writes", "From the text above, and nothing else.", shown.target),
+        ("Text", "Removed spans are marked and numbered.", corrupted.text),
+        ("Encoder input", "Special tokens have the number of their span.", corrupted.source),
+        ("Decoder target", "The decoder generates it from the encoder input.", corrupted.target),
     )
-    return [Figure(name, caption, [Spans(pieces)]) for name, caption, pieces in parts]
+    return [Figure(name, caption, [Spans(tokens)]) for name, caption, tokens in parts]

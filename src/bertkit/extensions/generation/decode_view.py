@@ -1,4 +1,4 @@
-"""How a decoder writes, step by step: where it looks, what else it may write, and its beams."""
+"""Decoding steps for the model inspector: attention, candidate tokens, and beams."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import DataError
-from bertkit.extensions.generation.alignment import need_attention
-from bertkit.extensions.generation.beam import LEAST, BeamStep, beam_search
+from bertkit.extensions.generation.alignment import check_attention
+from bertkit.extensions.generation.beam import MIN_SCORE, BeamStep, beam_search
 from bertkit.extensions.generation.decoding import Decoding, Rules, Written
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.pipeline import Generate
@@ -27,62 +27,68 @@ from bertkit.view.page_data import Shape, Source
 from bertkit.view.token_text import likeliest, spelled
 
 MAX_TOKENS = 128
-"""Tokens of a text that is read, and of one that is written, at most: a step is a column."""
+"""Maximum number of source tokens and of generated tokens; the page shows a column per step."""
 
 State = Literal["kept", "ended", "dropped"]
 
 WEIGHT_BYTES = 4
-"""Bytes of a weight of attention: 16 bits in base64, and as much again for what is around it."""
+"""Bytes per attention weight in a response: 16 bits in base64, and the same for the rest."""
 
 
 class Beam(msgspec.Struct, frozen=True):
-    """A text that one step of beam search weighed, by its last token."""
+    """A candidate of one beam search step, with its last token."""
 
     before: int | None
-    """Which text of the step before it goes on from."""
+    """Index of the candidate of the previous step that it continues."""
     token: str
     score: float
-    """Log-probability of all of its tokens."""
+    """Log-probability of all its tokens."""
     state: State
     wins: bool
-    """Whether it is a beginning of the text that was written, or all of it."""
+    """Whether it is a prefix of the generated text, or the complete text."""
 
 
 class DecoderSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """How a decoder writes a text from another. Tq is the tokens of what it wrote, Tk those of
-    what it read.
-    """
+    """Steps in which a decoder generates a text of Tq tokens from a source of Tk tokens."""
 
     text: str
     written: str
     cut: bool
-    """Whether there was no room for the rest."""
+    """Whether the text was truncated at the maximum length."""
     model: Shape
-    """Its layers and heads are the decoder's; LSTMs have one attention, and so one of each."""
+    """Number of layers and heads of the decoder. An LSTM has one attention, so one of each."""
     source: list[str]
     target: list[str]
-    """With the token that ends it, if that was written."""
+    """Generated tokens, including the EOS token if it was generated."""
     scores: list[float]
-    """The probability of each token of the target, behind those before it."""
+    """Probability of each target token, given the previous tokens."""
     candidates: list[list[Candidate]]
-    """The likeliest tokens at each place of the target."""
+    """Most probable tokens at each position of the target."""
     attention: list[Array]
-    """(H, Tq, Tk) a layer of the decoder, the rows sum to one: where it looks in what it read while
-    it writes each token."""
+    """(H, Tq, Tk) per decoder layer: attention of each target token to the source; rows sum to
+    one."""
     mean: list[Array]
-    """(Tq, Tk) a layer: over its heads."""
+    """(Tq, Tk) per layer: mean over the heads."""
     beams: list[list[Beam]]
-    """Of each step of beam search, the likeliest first; empty where one beam is kept."""
+    """Candidates of each step of beam search, most probable first. Empty without beam search."""
     sources: dict[str, Source]
 
 
 def decoder_steps(
     writer: Generate, text: str, *, beams: int | None = None, max_tokens: int = MAX_TOKENS
 ) -> DecoderSteps:
-    """How a model with an encoder writes another text from this one.
+    """Generate a text with an encoder-decoder model, and record each step.
 
-    It is written with so many `beams`, by default those of the model's folder. Raises: DataError
-    for a text without words, or one that is longer than the model reads or `MAX_TOKENS` tokens.
+    Args:
+        writer: The model.
+        text: The source text.
+        beams: Number of beams. Default: that of the model directory.
+        max_tokens: Maximum number of tokens to generate.
+
+    Raises:
+        CheckpointError: If the model has no attention to a source.
+        DataError: If the text is empty, or has more tokens than the model supports or than
+            `MAX_TOKENS`.
     """
     pipeline = DecodePipeline(writer)
     works = pipeline.prepare([text], long="error", beams=beams, max_tokens=max_tokens)
@@ -90,7 +96,7 @@ def decoder_steps(
 
 
 class DecodePipeline:
-    """A pipeline: texts -> how a model with an encoder writes others from them."""
+    """Pipeline that returns the decoding steps of an encoder-decoder model."""
 
     policies: tuple[Long, ...] = ("error",)
 
@@ -105,29 +111,31 @@ class DecodePipeline:
         beams: int | None = None,
         max_tokens: int = MAX_TOKENS,
     ) -> list[Work]:
-        """Raises: DataError as `decoder_steps` does."""
-        need_attention(self.loaded)
+        """Tokenize the texts and return the work of each; see `decoder_steps` for the errors."""
+        check_attention(self.loaded)
         for text in items:
             if not text.strip():
-                raise DataError("text: is empty; give it a word at least")
+                raise DataError("text: must not be empty")
         works = self.writer.prepare(items, long=long, beams=beams, max_tokens=max_tokens)
         return [self._bounded(work) for work in works]
 
     def run(self, works: Sequence[Work]) -> list[DecoderSteps]:
-        """How each is written."""
-        return [self._steps(text, *asked) for text, *asked in (work.item for work in works)]
+        """Return the decoding steps of each text."""
+        return [self._steps(*work.item) for work in works]
 
     def _bounded(self, work: Work) -> Work:
+        """Return the work with the size of its response; reject long sources."""
         text, request, decoding = work.item
         tokens = len(request.source)
         if tokens > MAX_TOKENS:
             raise DataError(
-                f"{text[:40]!r}…: {tokens:,} tokens, and a page shows {MAX_TOKENS}; shorten it"
+                f"{text[:40]!r}…: {tokens:,} tokens, but the page shows at most {MAX_TOKENS}; "
+                "shorten it"
             )
         shape = self._config
-        room = self.writer.stepper.room(request, decoding.max_tokens)
-        size = WEIGHT_BYTES * shape.layers * (shape.heads + 1) * room * tokens
-        return Work([], work.item, work.more + tokens + room, size)
+        most = self.writer.stepper.max_new_tokens(request, decoding.max_tokens)
+        size = WEIGHT_BYTES * shape.layers * (shape.heads + 1) * most * tokens
+        return Work([], work.item, work.more + tokens + most, size)
 
     @torch.inference_mode()
     def _steps(self, text: str, request: Request, decoding: Decoding) -> DecoderSteps:
@@ -137,21 +145,21 @@ class DecodePipeline:
             ((best, *_),) = beam_search(stepper, [request], decoding, rules, record.append)
         else:
             ((best, *_),) = generate(stepper, [request], decoding, rules)
-        read, trace = request.source, Trace()
-        assert read is not None
+        ids, trace = request.source, Trace()
+        assert ids is not None
         logits = stepper.read(request, best.ids, trace)
         target = _target(best, logits, rules)
-        chances = torch.softmax(logits[: len(target)], -1)
+        probabilities = torch.softmax(logits[: len(target)], -1)
         weights = torch.stack([layer[0][:, : len(target)] for layer in trace.cross])
         return DecoderSteps(
             text=text,
             written=writer.answer(best, request).text,
             cut=best.ended == "length",
             model=self._shape(len(weights)),
-            source=spelled(writer.tokenizer, read),
+            source=spelled(writer.tokenizer, ids),
             target=spelled(writer.target, target),
-            scores=chances[torch.arange(len(target)), target].tolist(),
-            candidates=[likeliest(writer.target, row) for row in chances],
+            scores=probabilities[torch.arange(len(target)), target].tolist(),
+            candidates=[likeliest(writer.target, row) for row in probabilities],
             attention=[coded(layer, "float16") for layer in weights],
             mean=[coded(layer, "float16") for layer in weights.mean(1)],
             beams=tree(record, decoding.beams, target, writer.target),
@@ -171,7 +179,7 @@ class DecodePipeline:
 
 
 def _target(written: Written, logits: Tensor, rules: Rules) -> list[int]:
-    """What was written, with the token that ends it if there is one; of several the likeliest."""
+    """Return the generated tokens, with the most probable EOS token if the text ended with one."""
     if written.ended != "end":
         return written.ids
     ends = list(rules.ends)
@@ -181,25 +189,33 @@ def _target(written: Written, logits: Tensor, rules: Rules) -> list[int]:
 def tree(
     record: Sequence[BeamStep], beams: int, target: Sequence[int], tokenizer: Tokenizer
 ) -> list[list[Beam]]:
-    """The search of one request, of which `target` is the best result."""
+    """Convert the steps of beam search to the candidates that the page shows.
+
+    Args:
+        record: The steps of one request.
+        beams: Number of beams.
+        target: Tokens of the best result.
+        tokenizer: Tokenizer of the target.
+    """
     steps: list[list[Beam]] = []
-    living: list[tuple[int | None, list[int]]] = [(None, [])]  # where each beam is shown, its text
+    # The index in the previous step of `steps`, and the text, of each beam.
+    active: list[tuple[int | None, list[int]]] = [(None, [])]
     for step in record:
-        shown: list[Beam] = []
-        here: dict[int, tuple[int, list[int]]] = {}
-        pieces = spelled(tokenizer, step.tokens)
-        for place, (beam, score) in enumerate(zip(step.beams, step.scores, strict=True)):
-            if score <= LEAST / 2:
+        candidates: list[Beam] = []
+        texts: dict[int, tuple[int, list[int]]] = {}
+        tokens = spelled(tokenizer, step.tokens)
+        for index, (beam, score) in enumerate(zip(step.beams, step.scores, strict=True)):
+            if score <= MIN_SCORE / 2:
                 continue
-            before, ids = living[beam]
-            text = [*ids, step.tokens[place]]
-            here[place] = len(shown), text
-            ended = step.ended[place] is not None and place < beams
-            state: State = "ended" if ended else "kept" if place in step.kept else "dropped"
+            before, ids = active[beam]
+            text = [*ids, step.tokens[index]]
+            texts[index] = len(candidates), text
+            ended = step.ended[index] is not None and index < beams
+            state: State = "ended" if ended else "kept" if index in step.kept else "dropped"
             wins = text == list(target[: len(text)])
-            shown.append(Beam(before, pieces[place], score, state, wins))
-        steps.append(shown)
-        living = [here.get(place, (None, [])) for place in step.kept]
+            candidates.append(Beam(before, tokens[index], score, state, wins))
+        steps.append(candidates)
+        active = [texts.get(index, (None, [])) for index in step.kept]
     return steps
 
 
@@ -208,4 +224,4 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "attention": CrossAttention.forward,
     "beams": beam_search,
 }
-"""What computes each part of the page."""
+"""Functions that compute the parts of the page."""

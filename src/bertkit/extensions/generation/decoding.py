@@ -1,4 +1,4 @@
-"""What is asked of a text that a model writes, and what comes back."""
+"""Decoding settings, constraints on generated texts, and generated tokens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bertkit.config import Count, Settings
 from bertkit.errors import DataError
 
 Ended = Literal["end", "stop", "length"]
-"""By the model's end token, by a stop string, or cut, as no room was left."""
+"""Reason why a text ended: an EOS token, a stop string, or the maximum length."""
 
 Stops = Callable[[Sequence[int]], bool]
-"""Whether what was written ends here, for a reason beside the end token."""
+"""Function that returns whether generated tokens end the text without an EOS token."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,21 @@ class Rules:
     """Constraints on all generated texts."""
 
     ends: Sequence[int]
-    """Tokens that end a text; without any it ends by its length, or a stop string."""
+    """EOS tokens. Without any, a text ends at its maximum length or a stop string."""
     stops: Stops | None = None
     forbidden: Sequence[int] = ()
-    """Tokens that are never written."""
+    """Tokens that are never generated."""
     prefix: Sequence[int] = ()
-    """The tokens that every text begins with."""
+    """Tokens that each text begins with."""
     allowed: Callable[[Sequence[int]], Sequence[int]] | None = None
-    """Which tokens may follow those that were written behind the prefix. It takes precedence over
-    all constraints below and over those of `Decoding`."""
+    """Function that returns the allowed next tokens, given the tokens after the prefix. It takes
+    precedence over all constraints below and over those of `Decoding`."""
     phrases: Sequence[Sequence[int]] = ()
-    """Sequences of several tokens that are never written."""
+    """Sequences of several tokens that are never generated."""
     begin_forbidden: Sequence[int] = ()
-    """Tokens that are never written directly after the prefix."""
+    """Tokens that are never generated directly after the prefix."""
     last: int | None = None
-    """Token that a text without another end gets at its greatest length."""
+    """Last token of a text that reaches its maximum length."""
     min_length: int = 0
     """Minimum number of tokens, including the prompt."""
     max_length: int | None = None
@@ -61,7 +61,8 @@ class Rules:
     def max_tokens(self, prompt: int, decoding: Decoding) -> int | None:
         """Return the maximum number of tokens after a prompt of `prompt` tokens, if any.
 
-        Raises: DataError if the prompt reaches `max_length`.
+        Raises:
+            DataError: If the prompt reaches `max_length`.
         """
         if decoding.max_tokens is not None or self.max_length is None:
             return decoding.max_tokens
@@ -78,37 +79,38 @@ Texts = Annotated[int, Meta(ge=1, le=1_000)]
 
 
 class Decoding(Settings, frozen=True):
-    """How words are chosen; greedily by default."""
+    """Decoding settings. Default: greedy decoding."""
 
     max_tokens: Count | None = None
-    """Tokens written at most; by default as many as the model has room for."""
+    """Maximum number of tokens to generate. Default: up to the maximum length of the model."""
     min_tokens: Annotated[int, Meta(ge=0)] = 0
-    """Tokens written at least."""
+    """Minimum number of tokens to generate."""
     temperature: Annotated[float, Meta(ge=0.0)] = 0.0
-    """Above 0 words are drawn: logits are divided by it. 0 takes the likeliest."""
+    """Sampling temperature. 0 disables sampling (greedy decoding or beam search)."""
     top_k: Count | None = None
-    """Draw from so many of the likeliest."""
+    """Sample from the k most probable tokens."""
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    """Draw from the likeliest that together have this probability. Holtzman et al. 2020."""
+    """Sample from the most probable tokens with this total probability. Holtzman et al. 2020."""
     min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
-    """Draw from those that have this share of the likeliest's probability."""
+    """Minimum probability of a sampled token, as a fraction of the highest probability."""
     seed: Annotated[int, Meta(ge=0)] = 0
-    """Another seed draws other words."""
+    """Random seed of sampling."""
     beams: Texts = 1
     """Number of beams of beam search, up to 1,000. Default: greedy search."""
     length_penalty: float = 1.0
-    """A beam's score is its log-probability over its length to this power."""
+    """Exponent of the length, by which beam search divides the log-probability of a beam."""
     early_stopping: bool = False
-    """Whether beam search ends with as many ended beams as it has, though others may be better."""
+    """Whether to end beam search as soon as `beams` texts are complete, even if others may be
+    better."""
     no_repeat: Count | None = None
-    """No sequence of so many tokens comes twice."""
+    """Size of the n-grams that must not occur twice."""
     repetition_penalty: Annotated[float, Meta(gt=0.0)] = 1.0
-    """Penalty on tokens of the prompt and of the text so far; 1 is none. Keskar et al. 2019."""
+    """Penalty on tokens of the prompt and of the text so far. 1 disables it. Keskar et al. 2019."""
     lookup: Count | None = None
-    """Guess so many tokens at a time, from where the last ones stood before, and read them in one
-    step: the same text, sooner where it repeats what was read. Saxena 2023, prompt lookup."""
+    """Number of tokens per step to copy from an earlier occurrence of the last tokens and to verify
+    (prompt lookup, Saxena 2023). It does not change the text; repetitive text is faster."""
     best: Texts = 1
-    """Texts for each prompt: beams, or draws."""
+    """Number of texts per prompt: beams, or samples."""
 
     def __post_init__(self) -> None:
         if self.beams > 1 and self.temperature > 0:
@@ -120,21 +122,23 @@ class Decoding(Settings, frozen=True):
             raise ValueError(f"lookup cannot be combined with beams = {self.beams}; set beams to 1")
         if self.best > max(self.beams, 1) and not self.temperature:
             raise ValueError(
-                f"best = {self.best} requires as many beams, or temperature > 0; increase beams"
+                f"best = {self.best} requires beams >= best, or temperature > 0; increase beams"
             )
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written. `ids` are without the end token, whose log-probability is the last of
-    `logprobs` where there is one.
+    """A generated text as tokens.
+
+    `ids` does not contain the EOS token. If there is one, its log-probability is the last value of
+    `logprobs`.
     """
 
     ids: list[int]
     logprobs: list[float]
     score: float
-    """Sum of `logprobs`, which ignore constraints; beam search divides it by the length to the
-    power of the penalty."""
+    """Sum of `logprobs`, which ignore constraints. Beam search divides it by the length to the
+    power of `length_penalty`."""
     ended: Ended
 
 
@@ -150,9 +154,9 @@ def constrain(
     Args:
         scores: Logits or log-probabilities of the next token.
         texts: Function that returns each prompt and the tokens after it.
-        decoding: How tokens are chosen.
+        decoding: Decoding settings.
         rules: The constraints.
-        left: Number of tokens that each text may still have.
+        left: Number of tokens that can still be generated for each text.
 
     Shapes:
         scores: (R, V).
@@ -164,11 +168,11 @@ def constrain(
         return
     for row, (prompt, ids), most in zip(scores, texts(), left, strict=True):
         if len(ids) < len(rules.prefix):
-            only(row, [rules.prefix[len(ids)]])
+            forbid_others(row, [rules.prefix[len(ids)]])
         elif rules.allowed is not None:
-            only(row, rules.allowed(ids[len(rules.prefix) :]))
+            forbid_others(row, rules.allowed(ids[len(rules.prefix) :]))
         elif rules.last is not None and most == 1:
-            only(row, [rules.last])
+            forbid_others(row, [rules.last])
         else:
             _constrain_row(row, prompt, ids, decoding, rules)
 
@@ -192,30 +196,33 @@ def _constrain_row(
         row[list(rules.begin_forbidden)] = -torch.inf
 
 
-def only(scores: Tensor, allowed: Sequence[int]) -> None:
-    """Take away all other tokens, in place; one that is alone has score 0. Shapes: scores (V,)."""
+def forbid_others(scores: Tensor, allowed: Sequence[int]) -> None:
+    """Set the scores of all other tokens to -inf, in place. A single allowed token gets score 0.
+
+    Shapes:
+        scores: (V,).
+    """
     selected = scores[list(allowed)]
     scores.fill_(-torch.inf)
     scores[list(allowed)] = 0.0 if len(allowed) == 1 else selected
 
 
-def one_of(choices: Sequence[Sequence[int]], ends: Sequence[int]) -> Callable[..., list[int]]:
-    """Return a function that allows only these texts, each with its end token.
+def allow_only(choices: Sequence[Sequence[int]], ends: Sequence[int]) -> Callable[..., list[int]]:
+    """Return a function that allows only these texts, each with an EOS token.
 
     It allows no token after any other beginning, such as a beam that has ended.
     """
     following: dict[tuple[int, ...], list[int]] = {}
     for choice in choices:
-        whole = (*choice, ends[0])
-        for place, token in enumerate(whole):
-            after = following.setdefault(tuple(choice[:place]), [])
+        for index, token in enumerate((*choice, ends[0])):
+            after = following.setdefault(tuple(choice[:index]), [])
             if token not in after:
                 after.append(token)
     return lambda ids: following.get(tuple(ids), [])
 
 
 def _repeats(ids: Sequence[int], size: int) -> list[int]:
-    """The tokens that would end a sequence of `size` tokens that is there already."""
+    """Return the tokens that would repeat an n-gram of `size` tokens."""
     tail = tuple(ids[len(ids) - size + 1 :])
     starts = range(len(ids) - size + 1)
     return [ids[i + size - 1] for i in starts if tuple(ids[i : i + size - 1]) == tail]

@@ -1,6 +1,7 @@
-"""How a model that writes chooses its words: greedily, by chance, or by beam search.
+"""Text generation: greedy decoding, sampling, prompt lookup, or beam search.
 
-Whatever is written depends on its own request alone: on no neighbor, and on no draw before it.
+A generated text depends only on its own request, not on other texts of the batch or on earlier
+samples.
 """
 
 from __future__ import annotations
@@ -20,22 +21,26 @@ from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
 
 @dataclass(eq=False)
 class GeneratedRow:
-    """A text while it is written."""
+    """A text while it is generated."""
 
     request: Request
     decoding: Decoding
     rules: Rules
-    room: int
-    """Tokens that it may still have at its start."""
+    max_tokens: int
+    """Maximum number of tokens to generate."""
     key: int
-    """Of its random numbers."""
+    """Seed of its random numbers."""
 
     @staticmethod
     def of(stepper: Stepper, request: Request, decoding: Decoding, rules: Rules) -> GeneratedRow:
-        """Raises: DataError for a prompt that leaves no room."""
-        most = rules.max_tokens(len(request.prompt), decoding)
-        room, key = stepper.room(request, most), seed_of(request, decoding.seed)
-        return GeneratedRow(request, decoding, rules, room, key)
+        """Return the row of a request.
+
+        Raises:
+            DataError: If the prompt leaves no space for new tokens.
+        """
+        limit = rules.max_tokens(len(request.prompt), decoding)
+        max_tokens, key = stepper.max_new_tokens(request, limit), seed_of(request, decoding.seed)
+        return GeneratedRow(request, decoding, rules, max_tokens, key)
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -54,7 +59,7 @@ def generate(
     decoding: Decoding,
     rules: Rules,
 ) -> list[list[Written]]:
-    """`best` texts for each request, best first."""
+    """Generate the `best` texts of each request, best first."""
     return finish(generate_steps(stepper, requests, decoding, rules))
 
 
@@ -64,27 +69,28 @@ def generate_steps(
     decoding: Decoding,
     rules: Rules,
 ) -> Generator[int, None, list[list[Written]]]:
-    """Generate as `generate` does. Yields: the number of sequences after each step."""
+    """Generate like `generate`, and yield the number of sequences after each step."""
     if decoding.beams > 1:
         return (yield from beam_steps(stepper, requests, decoding, rules))
     writing = Writing(stepper)
-    copies = [replace(one, number=number) for one in requests for number in range(decoding.best)]
+    copies = [replace(x, number=number) for x in requests for number in range(decoding.best)]
     rows = [GeneratedRow.of(stepper, request, decoding, rules) for request in copies]
     writing.add(rows)
     while writing.rows:
         yield len(writing.rows)
         writing.step()
-    written = [row.written for row in rows]
+    texts = [row.written for row in rows]
     best = decoding.best
     return [
-        sorted(written[i : i + best], key=lambda one: -one.score)
-        for i in range(0, len(written), best)
+        sorted(texts[i : i + best], key=lambda text: -text.score)
+        for i in range(0, len(texts), best)
     ]
 
 
 class Writing:
-    """Rows that grow together, greedily or by chance, each as it was asked for; some may join while
-    others are at work.
+    """Texts that are generated together, by greedy decoding or sampling.
+
+    Each text has its own settings. Texts can be added and dropped between steps.
     """
 
     def __init__(self, stepper: Stepper) -> None:
@@ -93,118 +99,124 @@ class Writing:
         self._state: StepperState | None = None
 
     def add(self, rows: Sequence[GeneratedRow]) -> None:
-        """Read these prompts and choose the first word of each; those that go on are `rows`."""
+        """Process the prompts of new rows and append the first token of each.
+
+        Rows that have not ended after their first token are added to `rows`.
+        """
         state, logits = self.stepper.start([row.request for row in rows])
-        kept = self._chosen(rows, logits)
-        if len(kept) < len(rows):
-            state.keep(torch.tensor(kept, dtype=torch.long, device=logits.device))
+        active = self._append_tokens(rows, logits)
+        if len(active) < len(rows):
+            state.keep(torch.tensor(active, dtype=torch.long, device=logits.device))
         if self._state is None or not self.rows:
             self._state = state
-        elif kept:
+        elif active:
             self._state.join(state)
-        self.rows += [rows[place] for place in kept]
+        self.rows += [rows[index] for index in active]
 
     def step(self) -> list[GeneratedRow]:
-        """Another word of each row, and those behind it that were guessed rightly; the rows that
-        were written to, of which the ended leave.
+        """Append the next token to each row, and further tokens that were guessed correctly.
+
+        Rows that have ended are removed from `rows`.
+
+        Returns:
+            The rows with new tokens, including those that have ended.
         """
         if self._state is None or not self.rows:
             return []
-        before, device = self.rows, self._device
-        left = min(
-            row.room - len(row.ids) for row in before
-        )  # a guess must have a position in the model
-        guesses = [guess(row)[: left - 1] for row in before]
+        rows, device = self.rows, self._device
+        # Each guessed token needs a position in the model.
+        left = min(row.max_tokens - len(row.ids) for row in rows)
+        guesses = [guess(row)[: left - 1] for row in rows]
         width = 1 + max(map(len, guesses))
         ids = [
-            [row.ids[-1], *some, *[row.ids[-1]] * (width - 1 - len(some))]
-            for row, some in zip(before, guesses, strict=True)
+            [row.ids[-1], *tokens, *[row.ids[-1]] * (width - 1 - len(tokens))]
+            for row, tokens in zip(rows, guesses, strict=True)
         ]
         logits = self.stepper.step(self._state, torch.tensor(ids, device=device))
-        stay = torch.ones(len(before), dtype=torch.long)
-        right = self._chosen(before, logits[:, 0])
-        alive = set(right)
+        counts = torch.ones(len(rows), dtype=torch.long)
+        correct = self._append_tokens(rows, logits[:, 0])
+        active = set(correct)
         for ahead in range(1, width):
-            right = [
-                place for place in right
-                if before[place].ids[-1:] == guesses[place][ahead - 1 : ahead]
-            ]  # fmt: skip
-            if not right:
+            correct = [i for i in correct if rows[i].ids[-1:] == guesses[i][ahead - 1 : ahead]]
+            if not correct:
                 break
-            stay[right] += 1
-            going = self._chosen([before[place] for place in right], logits[right, ahead])
-            alive -= set(right) - {right[place] for place in going}
-            right = [right[place] for place in going]
-        self._state.advance(stay.to(device))
-        if len(alive) < len(before):
-            self.drop(set(range(len(before))) - alive)
-        return before
+            counts[correct] += 1
+            running = self._append_tokens([rows[i] for i in correct], logits[correct, ahead])
+            active -= set(correct) - {correct[i] for i in running}
+            correct = [correct[i] for i in running]
+        self._state.advance(counts.to(device))
+        if len(active) < len(rows):
+            self.drop(set(range(len(rows))) - active)
+        return rows
 
-    def drop(self, places: set[int]) -> None:
-        """Free these rows."""
-        kept = [place for place in range(len(self.rows)) if place not in places]
-        self.rows = [self.rows[place] for place in kept]
-        if kept and self._state is not None:
-            self._state.keep(torch.tensor(kept, dtype=torch.long, device=self._device))
+    def drop(self, indices: set[int]) -> None:
+        """Remove rows."""
+        rest = [index for index in range(len(self.rows)) if index not in indices]
+        self.rows = [self.rows[index] for index in rest]
+        if rest and self._state is not None:
+            self._state.keep(torch.tensor(rest, dtype=torch.long, device=self._device))
 
     _device = torch.device("cpu")
 
-    def _chosen(self, rows: Sequence[GeneratedRow], logits: Tensor) -> list[int]:
-        """Write the next word of each row; the places of those that have not ended."""
+    def _append_tokens(self, rows: Sequence[GeneratedRow], logits: Tensor) -> list[int]:
+        """Append the next token to each row, and return the indices of rows that continue."""
         self._device = logits.device
-        alike: dict[tuple[int, int], list[int]] = {}
-        for place, row in enumerate(rows):
-            alike.setdefault((id(row.decoding), id(row.rules)), []).append(place)
-        if len(alike) == 1:
-            chosen = _chosen(rows, logits)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for index, row in enumerate(rows):
+            groups.setdefault((id(row.decoding), id(row.rules)), []).append(index)
+        if len(groups) == 1:
+            tokens = _select_tokens(rows, logits)
         else:
-            chosen = torch.empty(len(rows), dtype=torch.long, device=logits.device)
-            for places in alike.values():
-                chosen[places] = _chosen([rows[place] for place in places], logits[places])
-        logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
-        alive = []
-        words = zip(rows, chosen.tolist(), logprobs.tolist(), strict=True)
-        for place, (row, token, logprob) in enumerate(words):
+            tokens = torch.empty(len(rows), dtype=torch.long, device=logits.device)
+            for indices in groups.values():
+                tokens[indices] = _select_tokens([rows[i] for i in indices], logits[indices])
+        logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
+        active = []
+        new = zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)
+        for index, (row, token, logprob) in enumerate(new):
             row.ids.append(token)
             row.logprobs.append(logprob)
-            if token == row.rules.last and len(row.ids) == row.room:
+            if token == row.rules.last and len(row.ids) == row.max_tokens:
                 row.ended = "length"
             elif token in row.rules.ends:
                 row.ended = "end"
             elif row.rules.stops is not None and row.rules.stops(row.ids):
                 row.ended = "stop"
-            elif len(row.ids) == row.room:
+            elif len(row.ids) == row.max_tokens:
                 row.ended = "length"
             else:
-                alive.append(place)
-        return alive
+                active.append(index)
+        return active
 
 
 def guess(row: GeneratedRow) -> list[int]:
-    """What may come next: what stood behind the row's last tokens where they came before, in what
-    was read or written.
+    """Guess the next tokens of a row (prompt lookup).
+
+    The guess is the tokens after the last earlier occurrence of the row's final n-gram, in the
+    source or prompt or in the generated tokens.
     """
     if row.decoding.lookup is None:
         return []
-    read = row.request.prompt if row.request.source is None else row.request.source
-    text = np.concatenate([read, np.array(row.ids, dtype=np.int64)])
+    known = row.request.prompt if row.request.source is None else row.request.source
+    text = np.concatenate([known, np.array(row.ids, dtype=np.int64)])
     for size in range(min(MAX_NGRAM, len(text) - 1), 0, -1):
         windows = np.lib.stride_tricks.sliding_window_view(text[:-1], size)
-        places = np.flatnonzero((windows == text[-size:]).all(1))
-        if len(places):
-            behind = int(places[-1]) + size
-            return [int(token) for token in text[behind : behind + row.decoding.lookup]]
+        starts = np.flatnonzero((windows == text[-size:]).all(1))
+        if len(starts):
+            end = int(starts[-1]) + size
+            return [int(token) for token in text[end : end + row.decoding.lookup]]
     return []
 
 
 MAX_NGRAM = 3
-"""A guess follows as many of the last tokens as came before, so many at most."""
+"""Maximum size of the n-gram that a guess follows. The largest n-gram with an earlier occurrence is
+used."""
 
 
-def _chosen(rows: Sequence[GeneratedRow], logits: Tensor) -> Tensor:
-    """The next token of rows that are written alike. Shapes: (R, V) -> (R,)."""
+def _select_tokens(rows: Sequence[GeneratedRow], logits: Tensor) -> Tensor:
+    """Select the next token of rows with equal settings, from logits (R, V)."""
     decoding, rules = rows[0].decoding, rows[0].rules
-    left = [row.room - len(row.ids) for row in rows]
+    left = [row.max_tokens - len(row.ids) for row in rows]
     closes = rules.last is not None and 1 in left
     if closes or rules.bind(decoding, min(len(row.ids) for row in rows)):
         logits = logits.clone()
@@ -216,6 +228,7 @@ def _chosen(rows: Sequence[GeneratedRow], logits: Tensor) -> Tensor:
             left,
         )
     if not decoding.temperature:
-        return logits.max(-1).indices  # a third of the time of argmax on CPUs
+        # On CPUs this takes a third of the time of argmax.
+        return logits.max(-1).indices
     numbers = [uniform(row.key, len(row.ids)) for row in rows]
     return sample(logits, torch.tensor(numbers, dtype=torch.float64), decoding)

@@ -1,5 +1,6 @@
-"""Generation settings of a model directory: `generation_config.json`, or the keys in older
-`config.json` files.
+"""Generation settings of a model directory.
+
+They are stored in `generation_config.json`, or in `config.json` of older models.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ DECODING = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
 }
-"""Settings of transformers and of `Decoding`; an n-gram size of 0 is None."""
+"""Settings of transformers, and the corresponding names in `Decoding`. An n-gram size of 0 means
+None."""
 
 SAMPLING = {
     "temperature": ("temperature", 1.0),
@@ -36,7 +38,8 @@ SAMPLING = {
     "top_p": ("top_p", 1.0),
     "min_p": ("min_p", 0.0),
 }
-"""Settings that transformers uses if do_sample is true, with its defaults; a top_k of 0 is None."""
+"""Settings that transformers uses if do_sample is true, with the names in `Decoding` and the
+defaults of transformers. A top_k of 0 means None."""
 
 MERGED = ("decoder_start_token_id", "eos_token_id")
 """Settings that `config.json` may contain although there is a `generation_config.json`."""
@@ -45,9 +48,9 @@ TOKENS = (
     "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id", "suppress_tokens",
     "begin_suppress_tokens",
 )  # fmt: skip
-_NO_TEXT = "changes what generate() returns beside the text"
-_MEMORY = "changes time and memory, but no text"
-_ASSISTANT = "speculative decoding changes no text"
+_NO_TEXT = "changes only the other return values of generate()"
+_MEMORY = "changes only time and memory"
+_ASSISTANT = "speculative decoding does not change the text"
 
 KEYS = KeyTable(
     applied=(
@@ -112,18 +115,19 @@ class Generation:
     """Generation settings of a model directory."""
 
     start: int | None = None
-    """The token that a decoder's text begins with, which is no part of it."""
+    """First input token of a decoder. It is not part of the text."""
     ends: tuple[int, ...] = ()
+    """EOS tokens."""
     forbidden: tuple[int, ...] = ()
-    """Tokens that are never written."""
+    """Tokens that are never generated."""
     phrases: tuple[tuple[int, ...], ...] = ()
-    """Sequences of several tokens that are never written."""
+    """Sequences of several tokens that are never generated."""
     begin_forbidden: tuple[int, ...] = ()
-    """Tokens that no text begins with."""
+    """Tokens that are never the first token of a text."""
     first: int | None = None
-    """The token that every text has first (BART)."""
+    """First token of each text (BART)."""
     last: int | None = None
-    """The token that a text of the greatest length has last (BART)."""
+    """Last token of a text that reaches the maximum length (BART)."""
     min_length: int = 0
     """Minimum number of tokens, including the prompt or the decoder's first token."""
     max_length: int | None = None
@@ -141,20 +145,25 @@ class Generation:
 
 
 def read_valid_generation(folder: Path, config: Mapping[str, Any], vocab: int) -> Generation:
-    """Read the generation settings of a model with a vocabulary of this size.
+    """Read the generation settings of a model, and check the token ids.
+
+    Args:
+        folder: Model directory.
+        config: Content of `config.json`.
+        vocab: Size of the vocabulary.
 
     Raises:
         CheckpointError: If a value has the wrong type.
     """
     generation = read_generation(folder, config)
     ids = (generation.start, generation.first, generation.last)
-    others = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
-    most = max((i for i in (*ids, *others) if i is not None), default=0)
+    forbidden = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
+    highest = max((i for i in (*ids, *forbidden) if i is not None), default=0)
     unsupported = generation.unsupported
-    if most >= vocab and not unsupported:
+    if highest >= vocab and not unsupported:
         unsupported = (
-            f"{folder}: the generation settings name token {most}, and the vocabulary has "
-            f"{vocab:,} tokens; fetch the directory again"
+            f"{folder}: the generation settings contain token id {highest}, but the vocabulary has "
+            f"{vocab:,} tokens; download the directory again"
         )
     ends = tuple(i for i in generation.ends if i < vocab)
     return replace(generation, ends=ends, unsupported=unsupported)
@@ -163,62 +172,67 @@ def read_valid_generation(folder: Path, config: Mapping[str, Any], vocab: int) -
 def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
     """Read the generation settings of a model directory.
 
-    Like transformers, `config.json` counts only if there is no `generation_config.json`, except for
-    the ids of the first and the last token. A `max_length` of 20, the default of transformers,
-    counts as none. Settings that bertkit does not support are no error until a text is generated.
+    As in transformers, `config.json` is used only if there is no `generation_config.json`, except
+    for the ids of the decoder's start token and the EOS token. A `max_length` of 20, the default of
+    transformers, is ignored. Unsupported settings raise an error only when a text is generated.
+
+    Args:
+        folder: Model directory.
+        config: Content of `config.json`.
 
     Raises:
         CheckpointError: If a value has the wrong type.
     """
     path = folder / FILE
-    place = path if path.exists() else folder / "config.json"
+    source = path if path.exists() else folder / "config.json"
     content = read_object(path) if path.exists() else config
     ids = {key: config.get(key) for key in MERGED}
     both = {**ids, **{key: content[key] for key in FIELDS if content.get(key) is not None}}
     settings = {key: value for key, value in both.items() if value is not None}
-    words = [tuple(_ids(word, "bad_words_ids", place)) for word in _words(settings, place)]
-    ends = tuple(_ids(settings.get("eos_token_id"), "eos_token_id", place))
+    words = [tuple(_ids(word, "bad_words_ids", source)) for word in _words(settings, source)]
+    ends = tuple(_ids(settings.get("eos_token_id"), "eos_token_id", source))
     single = [word[0] for word in words if len(word) == 1 and word[0] not in ends]
-    suppressed = _ids(settings.get("suppress_tokens"), "suppress_tokens", place)
-    last = _ids(settings.get("forced_eos_token_id"), "forced_eos_token_id", place)
-    length = _number(settings, "max_length", place)
+    suppressed = _ids(settings.get("suppress_tokens"), "suppress_tokens", source)
+    last = _ids(settings.get("forced_eos_token_id"), "forced_eos_token_id", source)
+    length = _number(settings, "max_length", source)
     return Generation(
-        start=_number(settings, "decoder_start_token_id", place),
+        start=_number(settings, "decoder_start_token_id", source),
         ends=ends,
         forbidden=tuple(dict.fromkeys([*single, *suppressed])),
         phrases=tuple(word for word in words if len(word) > 1),
         begin_forbidden=tuple(
-            _ids(settings.get("begin_suppress_tokens"), "begin_suppress_tokens", place)
+            _ids(settings.get("begin_suppress_tokens"), "begin_suppress_tokens", source)
         ),
-        first=_number(settings, "forced_bos_token_id", place),
+        first=_number(settings, "forced_bos_token_id", source),
         last=min(last, default=None),
         min_length=0
         if "min_new_tokens" in settings
-        else _number(settings, "min_length", place) or 0,
+        else _number(settings, "min_length", source) or 0,
         max_length=None if length == DEFAULT_LENGTH else length,
-        decoding=_decoding(settings, place),
+        decoding=_decoding(settings, source),
         settings=settings,
-        unsupported=_unsupported(settings, place),
+        unsupported=_unsupported(settings, source),
     )
 
 
 DEFAULT_LENGTH = 20
 
 
-def _decoding(settings: Mapping[str, Any], place: Path) -> Decoding:
+def _decoding(settings: Mapping[str, Any], source: Path) -> Decoding:
     names = dict(DECODING)
-    if settings.get("early_stopping") == "never":  # see `_unsupported`
+    # `_unsupported` reports this value.
+    if settings.get("early_stopping") == "never":
         del names["early_stopping"]
-    chosen = {ours: settings[theirs] for theirs, ours in names.items() if theirs in settings}
+    decoding = {name: settings[key] for key, name in names.items() if key in settings}
     if _samples(settings):
-        chosen |= {ours: settings.get(key, usual) for key, (ours, usual) in SAMPLING.items()}
+        decoding |= {name: settings.get(key, default) for key, (name, default) in SAMPLING.items()}
     for name in ("no_repeat", "top_k"):
-        if chosen.get(name) == 0:
-            del chosen[name]
+        if decoding.get(name) == 0:
+            del decoding[name]
     try:
-        return decode(Decoding, chosen)
+        return decode(Decoding, decoding)
     except ConfigError as error:
-        raise CheckpointError(f"{place}: {error}") from None
+        raise CheckpointError(f"{source}: {error}") from None
 
 
 def _samples(settings: Mapping[str, Any]) -> bool:
@@ -226,7 +240,7 @@ def _samples(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("do_sample")) and settings.get("num_beams", 1) == 1
 
 
-def _unsupported(settings: Mapping[str, Any], place: Path) -> str:
+def _unsupported(settings: Mapping[str, Any], source: Path) -> str:
     """Return a message about the settings that bertkit does not support, or an empty string."""
     messages = []
     neutral = dict(KEYS.neutral)
@@ -240,27 +254,27 @@ def _unsupported(settings: Mapping[str, Any], place: Path) -> str:
     if not messages:
         return ""
     return (
-        f"{place}: {', '.join(messages)}: not supported by bertkit; remove it from the file to "
+        f"{source}: {', '.join(messages)}: not supported by bertkit; remove it from the file to "
         "generate texts"
     )
 
 
-def _words(settings: Mapping[str, Any], place: Path) -> list[list[Any]]:
+def _words(settings: Mapping[str, Any], source: Path) -> list[list[Any]]:
     words = settings.get("bad_words_ids") or []
     if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
-        raise CheckpointError(f"{place}: bad_words_ids must be a list of lists of token ids")
+        raise CheckpointError(f"{source}: bad_words_ids must be a list of lists of token ids")
     return words
 
 
-def _number(settings: Mapping[str, Any], name: str, place: Path) -> int | None:
+def _number(settings: Mapping[str, Any], name: str, source: Path) -> int | None:
     value = settings.get(name)
-    return None if value is None else _ids([value], name, place)[0]
+    return None if value is None else _ids([value], name, source)[0]
 
 
-def _ids(value: Any, name: str, place: Path) -> list[int]:
-    """Return a token id or a list of them as a list."""
+def _ids(value: Any, name: str, source: Path) -> list[int]:
+    """Return a token id, or a list of token ids, as a list."""
     values = value if isinstance(value, list) else [] if value is None else [value]
-    for one in values:
-        if not isinstance(one, int) or isinstance(one, bool) or one < 0:
-            raise CheckpointError(f"{place}: {name} must be an integer of at least 0, got {one!r}")
+    for i in values:
+        if not isinstance(i, int) or isinstance(i, bool) or i < 0:
+            raise CheckpointError(f"{source}: {name} must be an integer of at least 0, got {i!r}")
     return values

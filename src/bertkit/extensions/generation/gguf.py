@@ -1,4 +1,4 @@
-"""Models in one GGUF file, as llama.cpp has them: read as data, their weights as fp32.
+"""Reader of Llama models in GGUF files, the format of llama.cpp. Weights are converted to fp32.
 
 Source of the layout: the GGUF specification, version 3.
 """
@@ -27,8 +27,8 @@ from bertkit.text.file_limits import check_tokens
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import usable
 
-CONTROL, OWN = 3, 4
-"""Kinds of pieces: special tokens, and those that a text is searched for whole."""
+CONTROL, USER_DEFINED = 3, 4
+"""Token types: special tokens, and added tokens, which are split off before tokenization."""
 
 NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -46,7 +46,7 @@ IN_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Their names of tensors -> those of transformers."""
+"""Names of tensors in GGUF files and in transformers."""
 
 KEYS = KeyTable(
     neutral={
@@ -65,7 +65,7 @@ SPLITS = {
     "default": (),
     "smollm": (pre_tokenizers.Digits(individual_digits=True),),
 }
-"""How a text is split before GPT-2's own split, by the name that a file gives it."""
+"""Additional pre-tokenizers before that of GPT-2, by their names in GGUF files."""
 
 
 class GgufFormat(TransformerFormat):
@@ -78,108 +78,127 @@ class GgufFormat(TransformerFormat):
 
 
 def read_gguf(path: Path) -> Stored:
-    """Raises: CheckpointError for a file that is damaged, or of a model that is not Llama's."""
+    """Read a GGUF file.
+
+    Raises:
+        CheckpointError: If the file is corrupted, or the model is not supported.
+        ConfigError: If the package gguf is not installed.
+    """
     try:
         from gguf import GGUFReader
     except ImportError:
         raise ConfigError(
-            f"{path}: reading it needs the package gguf; pip install 'bertkit[generation]'"
+            f"{path}: requires the package gguf; run pip install 'bertkit[generation]'"
         ) from None
 
     class Reader(GGUFReader):
         def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
             values = super()._get(offset, dtype, count, override_order)
-            if len(values) < int(count):  # else a made-up count would be counted to its end
+            # Without the check, the library would loop over an invalid count.
+            if len(values) < int(count):
                 raise ValueError("it ends too early")
             return values
 
     check_file(path, CheckpointError, most=memory.installed())
     try:
         reader = Reader(path)
-        said = {name: field.contents() for name, field in reader.fields.items()}
+        metadata = {name: field.contents() for name, field in reader.fields.items()}
         stored = {tensor.name: tensor for tensor in reader.tensors}
     except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"{path}: damaged, or quantized in a way that the library gguf does not know "
-            f"({error}); fetch it again, or take another file of the same model"
+            f"{path}: corrupted, or its quantization is not supported by the package gguf "
+            f"({error}); download it again, or use another file of the same model"
         ) from None
     try:
-        settings = _settings(said, stored)
-        tensors = {_name(name): _tensor(one, name, settings) for name, one in stored.items()}
-        tokenizer = _tokenizer(said, path)
+        settings = _settings(metadata, stored)
+        tensors = {_name(name): _tensor(data, name, settings) for name, data in stored.items()}
+        tokenizer = _tokenizer(metadata, path)
     except KeyError as error:
-        raise CheckpointError(f"{path}: has no {error}; fetch it again") from None
+        raise CheckpointError(f"{path}: has no {error}; download it again") from None
     except (ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: {error}; its parts do not belong together") from None
-    settings["eos_token_id"] = said.get("tokenizer.ggml.eos_token_id")
+        raise CheckpointError(f"{path}: {error}; use another GGUF file") from None
+    settings["eos_token_id"] = metadata.get("tokenizer.ggml.eos_token_id")
     return Stored(path, settings, lambda: tensors, lambda: tokenizer)
 
 
-def _settings(said: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata as settings of transformers' Llama."""
-    kind = said["general.architecture"]
+def _settings(metadata: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the metadata to the settings of transformers' Llama."""
+    kind = metadata["general.architecture"]
     if kind != "llama":
-        raise ValueError(f"general.architecture = {kind!r}: of GGUF files llama is read only")
-    heads, hidden = _size(said, "attention.head_count"), _size(said, "embedding_length")
-    shared = _size(said, "attention.head_count_kv", heads)
-    width = _size(said, "attention.key_length", hidden // heads)
+        raise ValueError(f"general.architecture must be 'llama', got {kind!r}")
+    heads, hidden = _size(metadata, "attention.head_count"), _size(metadata, "embedding_length")
+    shared = _size(metadata, "attention.head_count_kv", heads)
+    width = _size(metadata, "attention.key_length", hidden // heads)
     if heads % shared or hidden % heads:
-        raise ValueError(f"{heads} heads, {shared} of keys and values, and {hidden} hidden units")
-    if said.get("llama.rope.dimension_count", width) != width or width % 2:
-        raise ValueError("llama.rope.dimension_count: angles turn the whole of a head here")
-    if said.get("llama.attention.value_length", width) != width:
+        raise ValueError(
+            f"{heads} heads must divide {hidden} hidden units and be a multiple of {shared} "
+            "key/value heads"
+        )
+    if metadata.get("llama.rope.dimension_count", width) != width or width % 2:
+        raise ValueError(f"llama.rope.dimension_count: must be the head size, {width}, and even")
+    if metadata.get("llama.attention.value_length", width) != width:
         raise ValueError(f"llama.attention.value_length: must be the length of keys, {width}")
-    KEYS.check(said)
-    if said.get("llama.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in stored:
-        raise ValueError("llama.rope.scaling: angles that are stretched are not read")
-    eps = _positive(said, "attention.layer_norm_rms_epsilon")
+    KEYS.check(metadata)
+    if metadata.get("llama.rope.scaling.type", "none") != "none" or "rope_freqs.weight" in stored:
+        raise ValueError("llama.rope.scaling: scaled rotary embeddings are not supported")
+    eps = _positive(metadata, "attention.layer_norm_rms_epsilon")
     embedding = stored["token_embd.weight"].shape
     if len(embedding) != 2:
-        raise ValueError(f"token_embd.weight has {len(embedding)} axes, and a matrix has 2")
+        raise ValueError(f"token_embd.weight must have 2 dimensions, got {len(embedding)}")
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": int(embedding[1]),
         "hidden_size": hidden,
-        "num_hidden_layers": _size(said, "block_count"),
+        "num_hidden_layers": _size(metadata, "block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": shared,
         "head_dim": width,
-        "intermediate_size": _size(said, "feed_forward_length"),
-        "max_position_embeddings": _size(said, "context_length"),
+        "intermediate_size": _size(metadata, "feed_forward_length"),
+        "max_position_embeddings": _size(metadata, "context_length"),
         "rms_norm_eps": float(f"{eps:.6g}"),
-        "rope_theta": _positive(said, "rope.freq_base", 10_000.0),
+        "rope_theta": _positive(metadata, "rope.freq_base", 10_000.0),
         "tie_word_embeddings": "output.weight" not in stored,
     }
 
 
-def _size(said: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a size or count of the model. Raises: ValueError, or KeyError if it is missing."""
+def _size(metadata: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a size or count of the model.
+
+    Raises:
+        KeyError: If it is missing and has no default.
+        ValueError: If it is invalid.
+    """
     key = f"llama.{name}"
-    value = said[key] if default is None else said.get(key, default)
+    value = metadata[key] if default is None else metadata.get(key, default)
     if type(value) is not int or not 0 < value < 2**31:
         raise ValueError(f"{key} must be a whole number from 1 to {2**31 - 1:,}, got {value!r}")
     return value
 
 
-def _positive(said: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Return a positive number. Raises: ValueError, or KeyError if it is missing."""
+def _positive(metadata: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """Return a positive number of the model.
+
+    Raises:
+        KeyError: If it is missing and has no default.
+        ValueError: If it is invalid.
+    """
     key = f"llama.{name}"
-    value = said[key] if default is None else said.get(key, default)
+    value = metadata[key] if default is None else metadata.get(key, default)
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError(f"{key} must be a positive number, got {value!r}")
     return float(value)
 
 
 def _shapes(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each kind of tensor."""
+    """Return the shape of each type of tensor."""
     hidden, inner = settings["hidden_size"], settings["intermediate_size"]
-    table = settings["vocab_size"], hidden
+    embedding = settings["vocab_size"], hidden
     queries, keys = (
         settings[f"num_{kind}_heads"] * settings["head_dim"] for kind in ("attention", "key_value")
     )
     return {
-        **dict.fromkeys(("token_embd", "output"), table),
+        **dict.fromkeys(("token_embd", "output"), embedding),
         **dict.fromkeys(("output_norm", "attn_norm", "ffn_norm"), (hidden,)),
         **dict.fromkeys(("attn_k", "attn_v"), (keys, hidden)),
         **dict.fromkeys(("ffn_gate", "ffn_up"), (inner, hidden)),
@@ -194,12 +213,12 @@ def _name(name: str) -> str:
         return NAMES[name]
     match = re.fullmatch(r"blk\.(\d{1,4})\.(\w+)\.weight", name)
     if match is None or match[2] not in IN_LAYER:
-        raise ValueError(f"{name}: no weight of a Llama model")
+        raise ValueError(f"{name}: not a weight of a Llama model")
     return f"model.layers.{match[1]}.{IN_LAYER[match[2]]}.weight"
 
 
 def _tensor(stored: Any, name: str, settings: Mapping[str, Any]) -> Tensor:
-    """As fp32, rows in transformers' order."""
+    """Convert a tensor to fp32, with the rows in transformers' order."""
     from gguf.quants import dequantize
 
     expected = _shapes(settings)[name.split(".")[-2]]
@@ -210,24 +229,25 @@ def _tensor(stored: Any, name: str, settings: Mapping[str, Any]) -> Tensor:
         values = dequantize(stored.data, stored.tensor_type)
     except (NotImplementedError, KeyError):
         raise ValueError(
-            f"{name} is quantized as {stored.tensor_type.name}, which is not read; take a file "
-            "with Q8_0, Q4_K or F16"
+            f"{name}: quantization {stored.tensor_type.name} is not supported; use a file with "
+            "Q8_0, Q4_K or F16"
         ) from None
     weight = torch.from_numpy(np.array(values, dtype=np.float32))
     kind = name.split(".")[2:3]
     if kind in (["attn_q"], ["attn_k"]):
-        # there the two numbers that an angle turns are neighbors, in transformers half a head apart
+        # The two values that a rotary angle rotates are adjacent in GGUF files. In transformers,
+        # their distance is half a head.
         heads = settings["num_attention_heads" if kind == ["attn_q"] else "num_key_value_heads"]
         weight = weight.view(heads, -1, 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
     return weight
 
 
-def _add_ends(core: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
-    """Add the BOS and EOS tokens that the file asks for to each text."""
-    pieces = said["tokenizer.ggml.tokens"]
+def _add_ends(core: tokenizers.Tokenizer, metadata: Mapping[str, Any]) -> None:
+    """Make the tokenizer add BOS and EOS tokens to each text, if the file specifies it."""
+    tokens = metadata["tokenizer.ggml.tokens"]
     bos, eos = (
-        pieces[said[f"tokenizer.ggml.{role}_token_id"]]
-        if said.get(f"tokenizer.ggml.add_{role}_token", False)
+        tokens[metadata[f"tokenizer.ggml.{role}_token_id"]]
+        if metadata.get(f"tokenizer.ggml.add_{role}_token", False)
         else ""
         for role in ("bos", "eos")
     )
@@ -241,49 +261,57 @@ def _add_ends(core: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
         )
 
 
-def _list(said: Mapping[str, Any], name: str, of: type) -> list[Any]:
-    """Return a list of the tokenizer. Raises: ValueError, or KeyError if it is missing."""
-    values = said[f"tokenizer.ggml.{name}"]
-    if not isinstance(values, list) or not all(type(value) is of for value in values):
-        raise ValueError(f"tokenizer.ggml.{name} must be a list of {of.__name__} values")
+def _list(metadata: Mapping[str, Any], name: str, item: type) -> list[Any]:
+    """Return a list of the tokenizer.
+
+    Raises:
+        KeyError: If it is missing.
+        ValueError: If it is not a list of the given type.
+    """
+    values = metadata[f"tokenizer.ggml.{name}"]
+    if not isinstance(values, list) or not all(type(value) is item for value in values):
+        raise ValueError(f"tokenizer.ggml.{name} must be a list of {item.__name__} values")
     return values
 
 
-def _tokenizer(said: Mapping[str, Any], path: Path) -> Tokenizer:
-    """Raises: ValueError for one that is no byte-level BPE."""
-    kind, split = said["tokenizer.ggml.model"], said.get("tokenizer.ggml.pre", "default")
+def _tokenizer(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
+    """Return the byte-level BPE tokenizer of the file.
+
+    Raises:
+        KeyError: If a value is missing.
+        ValueError: If the tokenizer has another type or an invalid value.
+    """
+    kind, split = metadata["tokenizer.ggml.model"], metadata.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2" or split not in SPLITS:
         raise ValueError(
-            f"its tokenizer, {kind} with {split}, is not read; take the model's folder from the hub"
+            f"tokenizer {kind!r} with {split!r} is not supported; use the model's hub id"
         )
-    pieces, kinds = (_list(said, name, of) for name, of in (("tokens", str), ("token_type", int)))
-    merges = [tuple(merge.split(" ", 1)) for merge in _list(said, "merges", str)]
-    ids = {name: value for name, value in said.items() if name.endswith("_token_id")}
+    tokens, types = (_list(metadata, *of) for of in (("tokens", str), ("token_type", int)))
+    merges = [tuple(merge.split(" ", 1)) for merge in _list(metadata, "merges", str)]
+    ids = {name: value for name, value in metadata.items() if name.endswith("_token_id")}
     for name, value in ids.items():
-        if type(value) is not int or not 0 <= value < len(pieces):
-            raise ValueError(f"{name} must be from 0 to {len(pieces) - 1:,}, got {value!r}")
+        if type(value) is not int or not 0 <= value < len(tokens):
+            raise ValueError(f"{name} must be from 0 to {len(tokens) - 1:,}, got {value!r}")
     with usable(str(path)):
-        check_tokens(pieces, str(path))
-        core = tokenizers.Tokenizer(
-            models.BPE({piece: place for place, piece in enumerate(pieces)}, merges)
-        )
+        check_tokens(tokens, str(path))
+        core = tokenizers.Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
         level = pre_tokenizers.ByteLevel(add_prefix_space=False)
         core.pre_tokenizer = pre_tokenizers.Sequence([*SPLITS[split], level])
         core.decoder = decoders.ByteLevel()
-        for number, added in ((CONTROL, True), (OWN, False)):
+        for added, is_special in ((CONTROL, True), (USER_DEFINED, False)):
             core.add_tokens(
                 [
-                    tokenizers.AddedToken(piece, special=added, normalized=False)
-                    for piece, one in zip(pieces, kinds, strict=True)
-                    if one == number
+                    tokenizers.AddedToken(token, special=is_special, normalized=False)
+                    for token, kind in zip(tokens, types, strict=True)
+                    if kind == added
                 ]
             )
-        _add_ends(core, said)
+        _add_ends(core, metadata)
         roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-        ids = {role: said.get(f"tokenizer.ggml.{name}_token_id") for role, name in roles.items()}
+        ids = {role: metadata.get(f"tokenizer.ggml.{x}_token_id") for role, x in roles.items()}
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "chat_template": said.get("tokenizer.chat_template"),
-            **{f"{role}_token": pieces[i] for role, i in ids.items() if i is not None},
+            "chat_template": metadata.get("tokenizer.chat_template"),
+            **{f"{role}_token": tokens[i] for role, i in ids.items() if i is not None},
         }
         return Tokenizer(core, settings, str(path))

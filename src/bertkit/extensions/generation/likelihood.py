@@ -1,7 +1,8 @@
-"""What a model that writes knows without having learned a task: how likely it finds texts.
+"""Zero-shot evaluation of generative models by the likelihood of texts.
 
-Source: Radford et al. 2018, section 5, "Zero-shot Behaviors". Labels by a word behind the text are
-`evaluate prompts` with no examples.
+`evaluate prompts` with no examples predicts labels from the probability of a word after the text.
+
+Source: Radford et al. 2018, section 5, "Zero-shot Behaviors".
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ Ids = list[int]
 
 
 class ChoicesScore(msgspec.Struct, frozen=True):
-    """How often the right choice is the likeliest."""
+    """Accuracy of choosing the most probable choice."""
 
     accuracy: float
-    """By the mean log-probability of a token."""
+    """Accuracy by the mean log-probability per token."""
     summed: float
-    """By the log-probability of the whole choice."""
+    """Accuracy by the log-probability of the complete choice."""
     chance: float
-    """What guessing gets."""
+    """Accuracy of random guessing."""
     truncated: int
-    """Questions whose text lost its beginning, to fit into the model."""
+    """Number of questions whose text was truncated at its start."""
     rows: int
 
 
 class AcceptabilityScore(msgspec.Struct, frozen=True):
-    """How well the likelihood of sentences divides those of two labels."""
+    """Scores of predicting one of two labels from the likelihood of a sentence."""
 
     matthews: float
     accuracy: float
     threshold: float
-    """The mean log-probability of a token from which a sentence has the second label."""
+    """Minimum mean log-probability per token of the second label."""
     rows: int
 
 
@@ -68,156 +69,177 @@ def evaluate_likelihood(
     device: str = "auto",
     reading: Reading | None = None,
 ) -> ChoicesScore | AcceptabilityScore:
-    """Evaluate choices or sentence pairs by the likelihood of a model.
+    """Evaluate choices or labeled sentences by the likelihood of a model.
 
-    Without `train` the examples are questions with choices, as for `finetune choose`: the answer is
-    the choice with the highest mean log-probability behind its text. Where the text has a place `_`
-    with words behind it, each choice is put there, and the rest is scored (Winograd). With `train`
-    they are sentences of two labels: the second is given from a mean log-probability on, which
-    tells those of `train` apart best.
-    Raises: ConfigError for a model that does not write; DataError for what fits neither.
+    Without `train` the examples are questions with choices, as for `finetune choose`. The
+    prediction is the choice with the highest mean log-probability per token after the text. If the
+    text contains a blank `_` followed by words, each choice fills the blank, and the words after it
+    are scored instead (Winograd).
+
+    With `train` the examples are sentences with one of two labels. The second label is predicted if
+    the mean log-probability reaches a threshold, which is optimized on `train`.
 
     Args:
-        model: A folder, GGUF file or hub id of a model that writes.
-        examples: Questions with choices; with --train sentences with one of two labels.
-        train: Labelled sentences on which the threshold is chosen.
-        rows: Number of examples, evenly spaced; by default all.
+        model: Model directory, GGUF file or hub id of a decoder-only model.
+        examples: Questions with choices; with --train, sentences with one of two labels.
+        train: Labeled sentences to optimize the threshold on.
+        rows: Number of examples, evenly spaced. Default: all.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ConfigError: If the model has an encoder.
+        DataError: If the examples are neither questions with choices nor sentences of two labels.
     """
     writer = pipeline("generate", model, precision=precision, device=device)
     if writer.reads:
-        raise ConfigError("model: reads a text and writes another; take one such as SmolLM2")
+        raise ConfigError("model: has an encoder; use a decoder-only model such as SmolLM2")
     if train is not None:
         learned, scored = take_examples(Classify, train, examples, reading)
-        return _acceptability(writer, learned.examples, _some(scored.examples, rows))
+        return _acceptability(writer, learned.examples, _evenly(scored.examples, rows))
     if reading not in (None, Reading()):
-        raise ConfigError("text, label: questions with choices need no columns; leave them out")
+        raise ConfigError("text, label: questions with choices have no columns; remove them")
     if isinstance(examples, Path):
-        questions, said = read_choices(examples, True)
-        say(said)
-        return _choices(writer, _some(questions, rows))
-    return _choices(writer, _some([q for q in examples if isinstance(q, ChoiceQuestion)], rows))
+        questions, summary = read_choices(examples, True)
+        say(summary)
+        return _choices(writer, _evenly(questions, rows))
+    return _choices(writer, _evenly([q for q in examples if isinstance(q, ChoiceQuestion)], rows))
 
 
 R = TypeVar("R")
 
 
-def _some(examples: Sequence[R], rows: int | None) -> Sequence[R]:
+def _evenly(examples: Sequence[R], rows: int | None) -> Sequence[R]:
+    """Return evenly spaced examples, or all."""
     if rows is None or rows >= len(examples):
         return examples
     return [examples[i] for i in np.linspace(0, len(examples) - 1, rows).astype(int)]
 
 
-# ---- choices
+# ---- Choices
 
 
 def _choices(writer: Generate, questions: Sequence[ChoiceQuestion]) -> ChoicesScore:
-    asked = [pair for question in questions for pair in _asked(question)]
-    where = [question.where for question in questions for _ in question.choices]
-    scored = iter(_scores(writer, asked, where))
-    means, sums, cut = [], [], 0
+    """Score questions with choices."""
+    pairs = [pair for question in questions for pair in _contexts(question)]
+    sources = [question.where for question in questions for _ in question.choices]
+    scored = iter(_likelihoods(writer, pairs, sources))
+    means, sums, truncated = [], [], 0
     for question in questions:
-        own = [next(scored) for _ in question.choices]
-        means.append(int(np.argmax([one.mean for one in own])) == question.answer)
-        sums.append(int(np.argmax([one.total for one in own])) == question.answer)
-        cut += any(one.truncated for one in own)
+        scores = [next(scored) for _ in question.choices]
+        means.append(int(np.argmax([score.mean for score in scores])) == question.answer)
+        sums.append(int(np.argmax([score.total for score in scores])) == question.answer)
+        truncated += any(score.truncated for score in scores)
     chance = float(np.mean([1 / len(question.choices) for question in questions]))
-    return ChoicesScore(float(np.mean(means)), float(np.mean(sums)), chance, cut, len(questions))
+    accuracies = float(np.mean(means)), float(np.mean(sums))
+    return ChoicesScore(*accuracies, chance, truncated, len(questions))
 
 
-PLACE = re.compile(r"(?<![\w_])_(?![\w_])")
-"""Where a choice is put."""
+BLANK = re.compile(r"(?<![\w_])_(?![\w_])")
+"""Blank that a choice fills."""
 
 
-def _asked(question: ChoiceQuestion) -> Iterator[tuple[str, str]]:
-    """For each choice what stands before, and what is scored."""
+def _contexts(question: ChoiceQuestion) -> Iterator[tuple[str, str]]:
+    """Yield for each choice its context, and the text after it to score."""
     text = f"{question.text}\n{question.stem}" if question.stem else question.text
-    before, *behind = PLACE.split(text)
-    substituted = len(behind) == 1 and any(letter.isalpha() for letter in behind[0])
+    before, *rest = BLANK.split(text)
+    substituted = len(rest) == 1 and any(letter.isalpha() for letter in rest[0])
     for choice in question.choices:
-        yield (before + choice, behind[0]) if substituted else (text, f" {choice.strip()}")
+        yield (before + choice, rest[0]) if substituted else (text, f" {choice.strip()}")
 
 
-# ---- acceptability
+# ---- Acceptability
 
 
 def _acceptability(
     writer: Generate, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> AcceptabilityScore:
+    """Score labeled sentences."""
     labels = sorted({str(example.label) for example in train}, key=natural)
     if len(labels) != 2:
-        raise DataError(f"train: {len(labels)} labels; likelihood tells two apart")
+        raise DataError(f"train: expected two labels, got {len(labels)}")
     for example in (*train, *dev):
         if example.pair is not None:
-            raise DataError(f"{example.where}: has a second text; likelihood is that of one")
+            raise DataError(f"{example.where}: a second text is not supported; remove it")
         if example.label not in labels:
             raise DataError(f"{example.where}: label {example.label!r} is not in the training file")
-    asked, where = zip(*((("", one.text), one.where) for one in (*train, *dev)), strict=True)
-    scored = _scores(writer, asked, where)
-    means = np.array([one.mean for one in scored])
+    pairs, sources = zip(*((("", x.text), x.where) for x in (*train, *dev)), strict=True)
+    means = np.array([score.mean for score in _likelihoods(writer, pairs, sources)])
     likely = np.array([example.label == labels[1] for example in train])
     threshold = best_threshold(means[: len(train)], likely)
-    given = [labels[int(mean >= threshold)] for mean in means[len(train) :]]
+    predicted = [labels[int(mean >= threshold)] for mean in means[len(train) :]]
     actual = [str(example.label) for example in dev]
-    scores = metrics.classification(given, actual, labels)
+    scores = metrics.classification(predicted, actual, labels)
     return AcceptabilityScore(scores["matthews"], scores["accuracy"], threshold, len(dev))
 
 
 def best_threshold(scores: NDArray[np.float64], likely: NDArray[np.bool_]) -> float:
-    """From where on `likely` is said with the highest Matthews correlation; between two scores or
-    below all, and the lowest of equals. Shapes: (R,) both.
+    """Return the minimum score of `likely` with the highest Matthews correlation.
+
+    The threshold is the middle of two scores, or lower than all. If several thresholds are equally
+    good, it is the lowest.
+
+    Shapes:
+        scores, likely: (R,).
     """
     order = np.argsort(scores)
-    ordered, right = scores[order], likely[order]
-    cuts = np.append(0, np.flatnonzero(np.diff(ordered) > 0) + 1)  # as many stay below
-    below = np.append(0, np.cumsum(right))[cuts]  # of those that are likely
-    positive, total = right.sum(), len(right)
+    ordered, positives = scores[order], likely[order]
+    # The number of scores below each possible threshold, and the positives among them.
+    splits = np.append(0, np.flatnonzero(np.diff(ordered) > 0) + 1)
+    below = np.append(0, np.cumsum(positives))[splits]
+    positive, total = positives.sum(), len(positives)
     tp, fn = positive - below, below
-    tn = cuts - below
+    tn = splits - below
     fp = total - positive - tn
-    spread = np.sqrt(1.0 * (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
-    correlation = np.where(spread > 0, (1.0 * tp * tn - 1.0 * fp * fn) / np.maximum(spread, 1), 0)
-    cut = cuts[int(correlation.argmax())]
+    scale = np.sqrt(1.0 * (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    correlation = np.where(scale > 0, (1.0 * tp * tn - 1.0 * fp * fn) / np.maximum(scale, 1), 0)
+    best = splits[int(correlation.argmax())]
     below_all = ordered[0] - 2.0
-    return float(((ordered[cut - 1] if cut else below_all) + ordered[cut]) / 2)
+    return float(((ordered[best - 1] if best else below_all) + ordered[best]) / 2)
 
 
-# ---- scores
+# ---- Scores
 
 
 class _Likelihood(NamedTuple):
-    """Of a text behind another: its log-probability in all, and of a token."""
+    """Log-probability of a text after its context: the sum, and the mean per token."""
 
     total: float
     mean: float
     truncated: bool
-    """Whether what stands before lost its beginning."""
+    """Whether the context was truncated at its start."""
 
 
-def _scores(
-    writer: Generate, texts: Sequence[tuple[str, str]], where: Sequence[str]
+def _likelihoods(
+    writer: Generate, texts: Sequence[tuple[str, str]], sources: Sequence[str]
 ) -> list[_Likelihood]:
-    """Of each second text behind its first. Raises: DataError for one that fills the model."""
+    """Compute the likelihood of the second text of each pair after the first.
+
+    Raises:
+        DataError: If a second text is empty or does not fit into the model.
+    """
     tokenizer = writer.tokenizer
-    asked: list[tuple[Ids, Ids]] = []
-    cut = []
+    pairs: list[tuple[Ids, Ids]] = []
+    truncated = []
     begin = list(tokenizer.begin)
-    firsts, seconds = (tokenizer.ids(list(side)) for side in zip(*texts, strict=True))
-    for place, first, second in zip(where, firsts, seconds, strict=True):
-        whole = [*begin, *first.tolist(), *second.tolist()]
-        # where nothing stands before a text, its first token has no chance
-        scored = min(len(second), len(whole) - 1)
+    contexts, endings = (tokenizer.ids(list(side)) for side in zip(*texts, strict=True))
+    for source, context, ending in zip(sources, contexts, endings, strict=True):
+        ids = [*begin, *context.tolist(), *ending.tolist()]
+        # If no token precedes a text, its first token has no probability.
+        scored = min(len(ending), len(ids) - 1)
         if not 0 < scored < writer.stepper.length:
             raise DataError(
-                f"{place}: {len(second)} tokens to be scored, and the model scores 1 to "
-                f"{writer.stepper.length - 1}; leave it out"
+                f"{source}: expected 1 to {writer.stepper.length - 1} tokens to score, got "
+                f"{len(ending)}; remove it"
             )
-        kept = whole[-writer.stepper.length :]
-        cut.append(len(kept) < len(whole))
-        asked.append((kept[:-scored], kept[-scored:]))
-    totals = score_each(writer.stepper, asked).tolist()
+        last = ids[-writer.stepper.length :]
+        truncated.append(len(last) < len(ids))
+        pairs.append((last[:-scored], last[-scored:]))
+    totals = score_each(writer.stepper, pairs).tolist()
     return [
-        _Likelihood(total, total / len(scored), truncated)
-        for total, (_, scored), truncated in zip(totals, asked, cut, strict=True)
+        _Likelihood(total, total / len(ending), is_truncated)
+        for total, (_, ending), is_truncated in zip(totals, pairs, truncated, strict=True)
     ]

@@ -1,5 +1,6 @@
-"""Marian's vocabularies: two SentencePiece models, of the language that is read and of the one that
-is written, and one numbering of the pieces of both. Junczys-Dowmunt et al. 2018 (Marian).
+"""Marian tokenizers: a SentencePiece model each for the source and the target language.
+
+Both usually share the token ids of `vocab.json`. Junczys-Dowmunt et al. 2018 (Marian).
 """
 
 from __future__ import annotations
@@ -17,35 +18,40 @@ from bertkit.text.file_limits import check_added, check_charsmap, check_tokens
 from bertkit.text.tokenizer_files import Language, Numbering, Opened, TokenizerFormat
 
 FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
-"""Of a folder; the last where each side has a numbering of its own."""
+"""Files of a model directory. The last exists only if each side has its own token ids."""
 
 UNIGRAM, NORMAL, UNKNOWN, USER = 1, 1, 2, 4
-"""Kinds of models and of pieces, as SentencePiece's files number them."""
+"""Model type and token types of SentencePiece's protobuf format."""
 
 
 def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opened:
-    """Open the SentencePiece model of one side, with the ids of the vocabulary.
+    """Load the SentencePiece model of one side, with the ids of the vocabulary.
+
+    Args:
+        folder: Model directory.
+        settings: Content of `tokenizer_config.json`.
+        side: The side, source or target.
 
     Raises:
-        TokenizerError: If a file is missing, damaged, or of another type.
+        TokenizerError: If a file is missing or corrupted, or has the wrong type.
     """
     present = [name for name in FILES if (folder / name).is_file()]
     for name in FILES[:3]:
         if name not in present:
-            raise TokenizerError(f"{folder / name}: no such file; fetch the whole folder again")
+            raise TokenizerError(f"{folder / name}: not found; download the directory again")
     files = {name: read_bytes(folder / name, TokenizerError, most=VOCABULARY) for name in present}
-    own = side == "target" and settings.get("separate_vocabs") is True
-    vocabulary = folder / ("target_vocab.json" if own else "vocab.json")
-    ids = read_json(vocabulary, TokenizerError, "fetch the file again", most=VOCABULARY)
+    is_separate = side == "target" and settings.get("separate_vocabs") is True
+    vocabulary = folder / ("target_vocab.json" if is_separate else "vocab.json")
+    ids = read_json(vocabulary, TokenizerError, "download the file again", most=VOCABULARY)
     if not isinstance(ids, dict) or {*ids.values()} != {*range(len(ids))}:
-        raise TokenizerError(f"{vocabulary}: does not number its pieces from 0; fetch it again")
-    lacking = {"<unk>", "</s>", "<pad>"} - ids.keys()
-    if lacking:
-        raise TokenizerError(f"{vocabulary}: has no {min(lacking)}; fetch the file again")
+        raise TokenizerError(f"{vocabulary}: token ids must be 0, 1, 2, …; download it again")
+    missing = {"<unk>", "</s>", "<pad>"} - ids.keys()
+    if missing:
+        raise TokenizerError(f"{vocabulary}: has no {min(missing)}; download the file again")
     check_tokens(ids, str(vocabulary))
     core = _unigram(folder / f"{side}.spm", files[f"{side}.spm"])
     core.add_special_tokens(["</s>", "<unk>", "<pad>"])
-    core.add_tokens([piece for piece in ids if piece.startswith(">>") and piece.endswith("<<")])
+    core.add_tokens([token for token in ids if token.startswith(">>") and token.endswith("<<")])
     core.post_processor = processors.TemplateProcessing(
         single="$A </s>",
         pair="$A $B </s>",
@@ -56,35 +62,39 @@ def open_marian(folder: Path, settings: dict[str, Any], side: Language) -> Opene
 
 
 def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
-    """A SentencePiece model as an object of the `tokenizers` library."""
+    """Convert a SentencePiece model to a tokenizer of the `tokenizers` library."""
     try:
         from google.protobuf.message import DecodeError
         from sentencepiece import sentencepiece_model_pb2 as sentencepiece
     except ImportError:
         raise TokenizerError(
-            f"{path}: reading it needs SentencePiece; pip install 'bertkit[generation]'"
+            f"{path}: requires SentencePiece; run pip install 'bertkit[generation]'"
         ) from None
-    model = sentencepiece.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
+    # protobuf creates the class when the module is imported.
+    model = sentencepiece.ModelProto()  # type: ignore[attr-defined]
     try:
         model.ParseFromString(content)
     except DecodeError as error:
-        raise TokenizerError(f"{path}: no SentencePiece model ({error}); fetch it again") from None
-    how, rules = model.trainer_spec, model.normalizer_spec
-    unknown = [place for place, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
-    if how.model_type != UNIGRAM or how.treat_whitespace_as_suffix or len(unknown) != 1:
         raise TokenizerError(
-            f"{path}: not a Unigram model with spaces before words and one unknown piece, which "
-            "alone are read"
+            f"{path}: not a SentencePiece model ({error}); download it again"
+        ) from None
+    trainer, rules = model.trainer_spec, model.normalizer_spec
+    unknown = [index for index, token in enumerate(model.pieces) if token.type == UNKNOWN]
+    if trainer.model_type != UNIGRAM or trainer.treat_whitespace_as_suffix or len(unknown) != 1:
+        raise TokenizerError(
+            f"{path}: not supported; must be a Unigram model with spaces before words and one "
+            "unknown token"
         )
-    check_tokens((piece.piece for piece in model.pieces), str(path))
-    check_added((piece.piece for piece in model.pieces if piece.type == USER), str(path))
+    check_tokens((token.piece for token in model.pieces), str(path))
+    check_added((token.piece for token in model.pieces if token.type == USER), str(path))
     check_charsmap(rules.precompiled_charsmap, str(path))
-    # control pieces stand for no text: behind a space, which is gone by then, none finds them
-    pieces = [
-        (piece.piece if piece.type in (NORMAL, UNKNOWN, USER) else f" {piece.piece}", piece.score)
-        for piece in model.pieces
+    # Control tokens must not match text. A leading space prevents it, because the pre-tokenizer
+    # replaces all spaces.
+    tokens = [
+        (token.piece if token.type in (NORMAL, UNKNOWN, USER) else f" {token.piece}", token.score)
+        for token in model.pieces
     ]
-    core = tokenizers.Tokenizer(models.Unigram(pieces, unknown[0], how.byte_fallback))
+    core = tokenizers.Tokenizer(models.Unigram(tokens, unknown[0], trainer.byte_fallback))
     steps: list[normalizers.Normalizer] = []
     if rules.precompiled_charsmap:
         steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
@@ -95,7 +105,7 @@ def _unigram(path: Path, content: bytes) -> tokenizers.Tokenizer:
     scheme = "always" if rules.add_dummy_prefix else "never"
     core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     core.decoder = decoders.Metaspace(prepend_scheme=scheme)
-    core.add_tokens([piece.piece for piece in model.pieces if piece.type == USER])
+    core.add_tokens([token.piece for token in model.pieces if token.type == USER])
     return core
 
 

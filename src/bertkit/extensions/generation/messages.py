@@ -1,5 +1,7 @@
-"""Conversations from a file: rows {"messages": [{"role": ..., "content": ...}, ...]}; and those
-with two answers, of which one was preferred.
+"""Readers of conversations and of preferences.
+
+A row of a file is {"messages": [{"role": ..., "content": ...}, ...]}. A preference also has a
+chosen and a rejected answer.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ import msgspec
 
 from bertkit.data.row_readers import Source, each_record, has_records
 from bertkit.errors import DataError
-from bertkit.extensions.generation.chat_format import Message, check
+from bertkit.extensions.generation.chat_format import Message, check_messages
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, and where they stand."""
+    """Messages, and their location in the file."""
 
     messages: tuple[Message, ...]
     where: str
@@ -26,7 +28,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Preference:
-    """Messages that the assistant is to answer, its better answer, and a worse one."""
+    """Messages of a conversation, and a better and a worse answer of the assistant."""
 
     messages: tuple[Message, ...]
     chosen: str
@@ -41,7 +43,7 @@ def read_conversations(source: Source) -> list[Conversation]:
     """Read conversations.
 
     Raises:
-        DataError: If a row is no conversation, or the assistant says nothing.
+        DataError: If a row is not a valid conversation, or has no message of the assistant.
     """
     return _rows(source, conversation, "conversations")
 
@@ -50,58 +52,61 @@ def read_preferences(source: Source) -> list[Preference]:
     """Read conversations with two answers.
 
     Raises:
-        DataError: If a row is no conversation with two answers.
+        DataError: If a row is not a valid conversation with two answers.
     """
     return _rows(source, preference, "preferences")
 
 
-def _rows(source: Source, made: Callable[[dict[str, object], str], R], name: str) -> list[R]:
+def _rows(source: Source, convert: Callable[[dict[str, object], str], R], name: str) -> list[R]:
     if isinstance(source, Path) and not has_records(source) and source.exists():
-        raise DataError(f"{source}: {name} are read from .jsonl files, also .gz")
-    read = each_record(lambda where, row: made(row, where), source)
+        raise DataError(f"{source}: {name} must be a .jsonl file, optionally .gz")
+    read = each_record(lambda where, row: convert(row, where), source)
     if not read:
         raise DataError(f"{source}: no {name}")
     return read
 
 
 def conversation(row: dict[str, object], where: str) -> Conversation:
-    """Raises: DataError for a row that has no messages of the three roles."""
+    """Convert a row {"messages": [...]}.
+
+    Raises:
+        DataError: If the messages are missing or invalid, or contain no message of the assistant.
+    """
     messages = _messages(row, where)
     if not any(message.role == "assistant" for message in messages):
-        raise DataError(
-            f"{where}: the assistant says nothing, so that nothing is learned; remove the row"
-        )
+        raise DataError(f"{where}: no message of the assistant to train on; remove the row")
     return Conversation(messages, where)
 
 
 def preference(row: dict[str, object], where: str) -> Preference:
-    """Of a row {"messages" or "prompt", "chosen", "rejected"}; a prompt is what the user says.
+    """Convert a row {"messages" or "prompt", "chosen", "rejected"}; a prompt is a user message.
 
-    Raises: DataError for a row that lacks one of them, or has nothing to prefer.
+    Raises:
+        DataError: If a field is missing or invalid, or both answers are equal.
     """
     if "prompt" in row and "messages" in row:
-        raise DataError(f"{where}: both messages and a prompt; leave out one of them")
+        raise DataError(f"{where}: messages cannot be combined with prompt; remove one of them")
     if "prompt" in row:
-        said = {"role": "user", "content": _text(row, "prompt", where)}
-        row = {**row, "messages": [said]}
+        message = {"role": "user", "content": _text(row, "prompt", where)}
+        row = {**row, "messages": [message]}
     messages = _messages(row, where)
     chosen, rejected = (_text(row, name, where) for name in ("chosen", "rejected"))
     if messages[-1].role == "assistant":
         raise DataError(
-            f"{where}: the last message is the assistant's, and chosen and rejected are what it "
-            "says next; end with the user's"
+            f"{where}: the last message must not be the assistant's, because chosen and rejected "
+            "are its answers; remove it"
         )
     if chosen == rejected:
-        raise DataError(f"{where}: chosen and rejected are the same; remove the row")
+        raise DataError(f"{where}: chosen and rejected are equal; remove the row")
     return Preference(messages, chosen, rejected, where)
 
 
 def _text(row: dict[str, object], name: str, where: str) -> str:
     text = row.get(name)
     if not isinstance(text, str):
-        lacks = f"{name} is no text" if name in row else f'no field "{name}"'
+        reason = f"{name} is not a string" if name in row else f'no field "{name}"'
         raise DataError(
-            f'{where}: {lacks}; write {{"messages": [...], "chosen": "...", "rejected": "..."}}'
+            f'{where}: {reason}; use {{"messages": [...], "chosen": "...", "rejected": "..."}}'
         )
     if not text.strip():
         raise DataError(f"{where}: {name} is empty; remove the row")
@@ -110,13 +115,13 @@ def _text(row: dict[str, object], name: str, where: str) -> str:
 
 def _messages(row: dict[str, object], where: str) -> tuple[Message, ...]:
     if "messages" not in row:
-        raise DataError(f'{where}: no field "messages"; write {{"messages": [{{"role": "user", ...')
+        raise DataError(f'{where}: no field "messages"; use {{"messages": [{{"role": "user", ...')
     try:
         messages = msgspec.convert(row["messages"], tuple[Message, ...])
     except msgspec.ValidationError as error:
         raise DataError(
-            f"{where}: messages: {error}; a message has a role (system, user or assistant) and "
-            "its content"
+            f"{where}: messages: {error}; use messages with a role (system, user or assistant) and "
+            "a content"
         ) from None
-    check(messages, where)
+    check_messages(messages, where)
     return messages

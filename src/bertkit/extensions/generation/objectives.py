@@ -15,7 +15,7 @@ from bertkit.data.masking import Masking
 from bertkit.data.samples import Ids
 from bertkit.extensions.generation.bleu import sacrebleu_metrics, score_translations
 from bertkit.extensions.generation.blocks import Blocks, pack_blocks
-from bertkit.extensions.generation.corruption import Corrupted, Corruption, Damage
+from bertkit.extensions.generation.corruption import Corrupted, Corruption, CorruptionType
 from bertkit.extensions.generation.pairs import SIDES, Pairs, PairSamples, pack_pairs, split_pairs
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.prepare_pairs import read_pairs
@@ -24,12 +24,12 @@ from bertkit.recipes.pretrain_config import PretrainConfig, Sampler, TestScorer
 from bertkit.text.tokenizer import Tokenizer
 
 METHODS = {
-    "next": "next words",
+    "next": "next tokens",
     "translate": "translations",
-    "spans": "what was taken from a text",
-    "infill": "texts that were damaged",
-    "mass": "a stretch that was taken from a text",
-    "prefix": "the end of a text",
+    "spans": "span corruption",
+    "infill": "text infilling",
+    "mass": "masked span (MASS)",
+    "prefix": "prefix LM",
 }
 """Short descriptions of the objectives."""
 
@@ -76,7 +76,7 @@ class NextTokenConfig(GenerativeConfig, frozen=True):
 
 
 class SequenceToSequenceConfig(GenerativeConfig, frozen=True):
-    """Settings of the objectives of an encoder with a decoder."""
+    """Settings of the objectives of encoder-decoder models."""
 
     architecture: ClassVar[str] = "an encoder with a decoder"
 
@@ -85,7 +85,7 @@ class SequenceToSequenceConfig(GenerativeConfig, frozen=True):
         return [*super().unsupported(), *["sampling.first_length"] * has_first_length]
 
     def start(self, tokenizer: Tokenizer) -> int:
-        """Return the first token of the decoder's texts."""
+        """Return the first token of the decoder's input."""
         start: int = getattr(tokenizer, FAMILIES[self.family].start)
         return start
 
@@ -122,9 +122,9 @@ class TranslationConfig(SequenceToSequenceConfig, frozen=True):
 class DenoisingConfig(SequenceToSequenceConfig, frozen=True):
     """Denoising of corrupted text: T5's spans, BART's infilling, MASS, and prefix LM."""
 
-    objective: Damage = "spans"
+    objective: CorruptionType = "spans"
     corruption: Corruption = Corruption()
-    """How the input is corrupted."""
+    """Settings of the corruption."""
 
     def unsupported(self) -> Sequence[str]:
         is_ignored = self.corruption.permute and self.objective != "infill"
@@ -136,5 +136,5 @@ class DenoisingConfig(SequenceToSequenceConfig, frozen=True):
         return super().method + fraction * (self.objective != "prefix")
 
     def sampler(self, tokenizer: Tokenizer, masking: Masking) -> Sampler:
-        corrupted = partial(Corrupted, damage=self.objective, settings=self.corruption)
+        corrupted = partial(Corrupted, kind=self.objective, settings=self.corruption)
         return partial(corrupted, tokenizer=tokenizer, start=self.start(tokenizer))

@@ -69,12 +69,12 @@ class WriteAsk(Ask, frozen=True, kw_only=True):
     max_completion_tokens: Count | None = None
     """Newer name of `max_tokens`."""
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
-    """Sampling temperature. 0 takes the most probable token. Default: the model's own, or 1."""
+    """Sampling temperature. 0 selects the most probable token. Default: the model's own, or 1."""
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     top_k: Count | None = None
     min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] | None = None
     seed: Annotated[int, Meta(ge=0)] | None = None
-    """Seed of sampling. The same request with the same seed gives the same text. Default: 0."""
+    """Seed of sampling. Equal requests with equal seeds return the same text. Default: 0."""
     stop: Text | Annotated[list[Text], Meta(max_length=4)] = msgspec.field(default_factory=list)
     """Strings before which a text ends."""
     n: Annotated[int, Meta(ge=1, le=8)] = 1
@@ -112,7 +112,7 @@ def _message(message: dict[str, Any], where: str, select: Select) -> dict[str, A
     """Return a message with the role system for developer, and its text parts joined."""
     message = select(message, MESSAGES, where=where)
     for name in message.keys() - {"role", "content"}:
-        raise invalid("this field is not supported here; leave it out", f"{where}{name[:80]}")
+        raise invalid("this field is not supported here; remove it", f"{where}{name[:80]}")
     if message.get("role") == "developer":
         message["role"] = "system"
     parts = message.get("content")

@@ -10,8 +10,12 @@ from urllib.parse import urlencode
 from msgspec import Meta
 
 from bertkit.errors import TokenizerError
-from bertkit.extensions.generation.corruption import Damage, damager, marks_of
-from bertkit.extensions.generation.corruption_view import NAMES, damage_figures, damaged
+from bertkit.extensions.generation.corruption import (
+    CorruptionType,
+    get_corruption,
+    special_token_ids,
+)
+from bertkit.extensions.generation.corruption_view import NAMES, corrupt, corruption_figures
 from bertkit.extensions.generation.decode_view import DecodePipeline
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.pipelines.supported import SupportedPipelines
@@ -22,7 +26,7 @@ from bertkit.web import Ask, Builders, Context, Models, Page, Text, Values
 MAX_BEAMS = 8
 """Maximum number of beams that a page shows."""
 
-DEFAULT_BEAMS = "as the model’s folder says"
+DEFAULT_BEAMS = "default of the model"
 
 MAX_ADDRESS_CHARACTERS = 4_000
 """Maximum number of characters of an address, as in `ask.js`."""
@@ -41,7 +45,7 @@ class StepsForm(Ask, frozen=True, kw_only=True):
 
 class CorruptionForm(Ask, frozen=True, kw_only=True):
     text: Text
-    damage: Damage = "spans"
+    damage: CorruptionType = "spans"
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
 
 
@@ -58,12 +62,12 @@ class StepsPage(Page):
     """Each step of a decoder: attention, candidates, and beams."""
 
     link = "Step by step"
-    title = "How does a decoder write?"
+    title = "Decoding step by step"
     lead = (
-        "Give a model a text to translate or to sum up, and watch it write token by token: "
-        "where it looks in what it read, what else it may write, which beams it keeps."
+        "Enter a text to translate or summarize. For each generated token, the page shows the "
+        "attention to the source, the most probable alternatives, and the beams."
     )
-    button = "Write"
+    button = "Generate"
     abilities = ("decode",)
     pipelines: ClassVar[Builders] = {"decode": decode_pipeline}
     template = "decoder.html"
@@ -89,23 +93,23 @@ class StepsPage(Page):
 class CorruptionPage(Page):
     """A text as it is corrupted for pretraining."""
 
-    link = "Damaged text"
-    title = "A damaged text"
+    link = "Corrupted text"
+    title = "Text corruption"
     lead = (
-        "How T5, BART and MASS learn from raw text: some of it is taken away, the encoder "
-        "reads what is left, and the decoder learns to write what is missing."
+        "T5, BART and MASS are pretrained on corrupted text: some tokens are removed, the encoder "
+        "gets the rest, and the decoder is trained to generate the missing tokens."
     )
-    button = "Damage it"
+    button = "Corrupt"
     abilities = ("tokenize",)
-    computed_by = (damager,)
+    computed_by = (get_corruption,)
 
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
         able = models("tokenize")
         damage, model = _choices(values, able)
         return (
             Field("text", "Text", values["text"] or EXAMPLE_TEXT, rows=3, required=True),
-            Field("damage", "Damage", damage, options=list(NAMES.values())),
-            Field("seed", "Seed: each takes other tokens", values["seed"] or "0"),
+            Field("damage", "Corruption", damage, options=list(NAMES.values())),
+            Field("seed", "Random seed", values["seed"] or "0"),
             Field("model", "Vocabulary of", model, options=list(able)),
         )
 
@@ -118,37 +122,37 @@ class CorruptionPage(Page):
         (corrupted,) = await context.read(
             [form.text],
             context.check([form.text], "text"),
-            lambda part: [damaged(pipeline.tokenizer, t, form.damage, form.seed) for t in part],
-            lambda one: len(one.text),
+            lambda part: [corrupt(pipeline.tokenizer, t, form.damage, form.seed) for t in part],
+            lambda corrupted: len(corrupted.text),
         )
         context.charge(len(corrupted.text), 1)
         following = {"text": form.text, "damage": form.damage, "seed": form.seed + 1}
         address = f"/damage?{urlencode({**following, 'model': model})}"
         fits = len(address) <= MAX_ADDRESS_CHARACTERS
         return {
-            "figures": damage_figures(corrupted),
+            "figures": corruption_figures(corrupted),
             "link": (address, f"Seed {form.seed + 1}") if fits else None,
         }
 
 
 def _choices(values: Values, models: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the label of a corruption, or an unknown value, and the model.
+    """Return the label of a corruption, or an unsupported value unchanged, and the model.
 
-    Default: the first corruption whose special tokens some vocabulary has, and the first model
-    whose vocabulary has them.
+    Default: the first corruption whose special tokens are in the vocabulary of a model, and the
+    first such model.
     """
     labels = {str(kind): label for kind, label in NAMES.items()}
-    able = {label: _with_marks(kind, models) for kind, label in NAMES.items()}
+    able = {label: _supporting(kind, models) for kind, label in NAMES.items()}
     damage = labels.get(values["damage"], values["damage"])
     damage = damage or next(label for label, names in able.items() if names)
     return damage, values["model"] or next(iter(able.get(damage, [])), "")
 
 
-def _with_marks(damage: Damage, models: Mapping[str, Any]) -> list[str]:
+def _supporting(kind: CorruptionType, models: Mapping[str, Any]) -> list[str]:
     """Return the models whose vocabularies have the special tokens of a corruption."""
     able = []
     for name, pipeline in models.items():
         with contextlib.suppress(TokenizerError):
-            marks_of(damage, pipeline.tokenizer)
+            special_token_ids(kind, pipeline.tokenizer)
             able.append(name)
     return able

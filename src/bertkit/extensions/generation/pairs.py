@@ -1,10 +1,11 @@
-"""Pairs of texts on disk, what is read and what is to be written, as token ids.
+"""Prepared directories of pairs of a source and a target text, as token ids.
 
-A folder of these, little-endian, and a copy of the tokenizer in `tokenizer/`:
+A directory contains these files, in little-endian order, and a copy of the tokenizer in
+`tokenizer/`:
 
-- `source.tokens`, `target.tokens`: ids end to end; uint16 where the vocabulary allows, else uint32
-- `source.lengths`, `target.lengths`: uint32, tokens of each text; never 0
-- `manifest.json`: what made it, and sizes and hashes of every file; written last
+- `source.tokens`, `target.tokens`: concatenated ids; uint16 if the vocabulary permits, else uint32
+- `source.lengths`, `target.lengths`: uint32, number of tokens of each text; never 0
+- `manifest.json`: sources and tokenizer, and the size and hash of every file; written last
 """
 
 from __future__ import annotations
@@ -31,17 +32,16 @@ FORMAT = 1
 Ids = NDArray[np.int64]
 SIDES = ("source", "target")
 LENGTHS = np.dtype("<u4")
-REMEDY = "make some with `bertkit prepare pairs`"
+REMEDY = "run `bertkit prepare pairs`"
 
 
 class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything known about a folder of pairs. `tokenizer` is the fingerprint of the one that
-    made it; `sha256` has the hash of each file.
-    """
+    """Manifest of a prepared directory of pairs."""
 
     kind: Literal["pairs"] = "pairs"
     format: int
     tokenizer: str
+    """Fingerprint of the tokenizer."""
     vocab_size: int
     dtype: Literal["uint16", "uint32"]
     pairs: int
@@ -49,6 +49,7 @@ class PairManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     target_tokens: int
     sources: list[str]
     sha256: dict[str, str]
+    """Hash of each file."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,15 @@ class Pairs(PreparedText):
 
     @staticmethod
     def open(folder: str | Path) -> Pairs:
-        """Raises: DataError if anything is missing or of another size than the manifest says."""
+        """Open a prepared directory.
+
+        Raises:
+            DataError: If a file is missing, or its size differs from the manifest.
+        """
         folder = Path(folder)
         path = folder / "manifest.json"
         if not path.is_file():
-            raise DataError(f"{folder}: no pairs here (no manifest.json); {REMEDY}")
+            raise DataError(f"{folder}: not a directory of pairs (no manifest.json); {REMEDY}")
         manifest: PairManifest = read_manifest(path, PairManifest, FORMAT, REMEDY)
         pairs = Pairs(folder, manifest)
         width = np.dtype(manifest.dtype).itemsize
@@ -72,7 +77,7 @@ class Pairs(PreparedText):
             for name, size in (("tokens", tokens * width), ("lengths", manifest.pairs * 4)):
                 file = folder / f"{side}.{name}"
                 if not file.is_file() or file.stat().st_size != size:
-                    raise DataError(f"{file}: missing or cut short; prepare the pairs again")
+                    raise DataError(f"{file}: missing or truncated; run `bertkit prepare pairs`")
         return pairs
 
     @property
@@ -82,7 +87,7 @@ class Pairs(PreparedText):
 
     @cached_property
     def starts(self) -> dict[str, NDArray[np.int64]]:
-        """(pairs + 1,) for each side: the first token of each text, and the end of the last."""
+        """(pairs + 1,) per side: the index of each text's first token, and of the end."""
         starts = {}
         for side in SIDES:
             path = self.folder / f"{side}.lengths"
@@ -92,7 +97,7 @@ class Pairs(PreparedText):
         return starts
 
     def text(self, side: str, number: int) -> Ids:
-        """Return the tokens of one text, without an end token.
+        """Return the tokens of one text, without an EOS token.
 
         Raises:
             DataError: If a token is not in the vocabulary.
@@ -115,15 +120,22 @@ def write_pairs(
     *,
     sources: Sequence[Path],
 ) -> Pairs:
-    """Write the ids of both sides as a folder, whole or not at all."""
+    """Write the ids of both sides to a new directory, atomically.
+
+    Args:
+        folder: Output directory. Must not exist.
+        tokenizer: The tokenizer of the source side.
+        texts: Token ids of the texts of each side.
+        sources: Files that the texts come from.
+    """
     dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    with storage.new_folder(folder) as place:
-        tokenizer.save(place / "tokenizer")
+    with storage.new_folder(folder) as out:
+        tokenizer.save(out / "tokenizer")
         for side in SIDES:
             ids = np.concatenate(texts[side]).astype(np.dtype(dtype).newbyteorder("<"))
             lengths = np.array([len(text) for text in texts[side]], LENGTHS)
-            (place / f"{side}.tokens").write_bytes(ids.tobytes())
-            (place / f"{side}.lengths").write_bytes(lengths.tobytes())
+            (out / f"{side}.tokens").write_bytes(ids.tobytes())
+            (out / f"{side}.lengths").write_bytes(lengths.tobytes())
         names = [f"{side}.{part}" for side in SIDES for part in ("tokens", "lengths")]
         manifest = PairManifest(
             format=FORMAT,
@@ -134,16 +146,20 @@ def write_pairs(
             source_tokens=sum(map(len, texts["source"])),
             target_tokens=sum(map(len, texts["target"])),
             sources=[path.name for path in sources],
-            sha256={name: storage.sha256(place / name) for name in names},
+            sha256={name: storage.sha256(out / name) for name in names},
         )
-        storage.write_text(place / "manifest.json", msgspec.json.encode(manifest).decode())
+        storage.write_text(out / "manifest.json", msgspec.json.encode(manifest).decode())
     return Pairs.open(folder)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What an encoder reads and a decoder is to write. Shapes: source (T',); ids (T,), what the
-    decoder reads, and labels (T,), what follows each.
+    """Source text of an encoder, and target text of a decoder.
+
+    Shapes:
+        source: (T',), the input of the encoder.
+        ids: (T,), the input of the decoder.
+        labels: (T,), the token after each input token.
     """
 
     source: Ids
@@ -151,7 +167,7 @@ class Pair:
     labels: Ids
 
     def __len__(self) -> int:
-        """Tokens of both sides."""
+        """Number of tokens of both sides."""
         return len(self.source) + len(self.ids)
 
 
@@ -165,7 +181,10 @@ class _Side:
 
 
 class PairSamples(Shuffled[Pair]):
-    """Some pairs, each with the end token behind both texts and `start` before the target."""
+    """Pairs with an EOS token after both texts, and `start` before the target.
+
+    Pairs with a text longer than `length` are skipped.
+    """
 
     def __init__(
         self,
@@ -181,15 +200,15 @@ class PairSamples(Shuffled[Pair]):
         numbers = np.arange(pairs.manifest.pairs) if documents is None else documents
         longest = np.max([np.diff(pairs.starts[side])[numbers] for side in SIDES], axis=0) + 1
         self.numbers = numbers[longest <= length]
-        self.left_out = int((longest > length).sum())
+        self.skipped = int((longest > length).sum())
         if not len(self.numbers):
-            raise DataError(f"{pairs.folder}: no pair of at most {length} tokens a side")
+            raise DataError(f"{pairs.folder}: no pair of at most {length} tokens per side")
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def sample(self, epoch: int, index: int) -> Pair:
-        """One pair, the same in every epoch."""
+        """Return a pair, which is equal in all epochs."""
         number = int(self.numbers[index])
         source, target = (self.pairs.text(side, number) for side in SIDES)
         return Pair(
@@ -199,11 +218,17 @@ class PairSamples(Shuffled[Pair]):
         )
 
 
-def split_pairs(pairs: Pairs, share: float) -> tuple[Ids, Ids]:
-    """Pairs to learn from, and that share of them held out: the same for every seed of a run."""
+def split_pairs(pairs: Pairs, fraction: float) -> tuple[Ids, Ids]:
+    """Split pairs into training pairs and the given fraction of held-out pairs.
+
+    The split does not depend on the seed of the run.
+
+    Returns:
+        The indices of the training pairs and of the held-out pairs.
+    """
     order = generator(0, 0, 0, Purpose.SPLIT).permutation(pairs.manifest.pairs)
-    kept = int(share * pairs.manifest.pairs)
-    return np.sort(order[kept:]), np.sort(order[:kept])
+    count = int(fraction * pairs.manifest.pairs)
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def pack_pairs(pairs: Sequence[Pair]) -> Batch:

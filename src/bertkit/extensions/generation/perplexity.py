@@ -1,4 +1,4 @@
-"""How well a model that writes foresees a text."""
+"""Perplexity of generative models."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import batched, load_on
 from bertkit.training.loop import evaluate
 
-BLOCKS_AT_ONCE = 256
-"""Blocks read at a time."""
+BATCH_BLOCKS = 256
+"""Number of blocks in memory at a time."""
 
 
 class Perplexity(msgspec.Struct, frozen=True):
-    """What a text's tokens are worth to a model."""
+    """Perplexity of a model on a text."""
 
     perplexity: float
-    """e to the mean loss of a token: it depends on the vocabulary."""
+    """Exponential of the mean loss per token. It depends on the vocabulary."""
     bits_per_byte: float
-    """Bits that the model needs for a byte of UTF-8: it compares models of any vocabulary."""
+    """Bits per byte of UTF-8. It is comparable between models with different vocabularies."""
     tokens: int
     bytes: int
 
@@ -38,19 +38,25 @@ def evaluate_text(
 ) -> Perplexity:
     """Compute the perplexity and bits per byte of a generative model.
 
-    Documents are read in blocks as long as the model, of which each knows nothing of the one
-    before.
-    Raises: CheckpointError for a model that does not write; DataError for files without text.
+    Documents are split into blocks of the maximum length of the model. Tokens do not attend to
+    previous blocks.
 
     Args:
-        model: A model folder or hub id with a language-model head.
-        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
+        model: Model directory or hub id of a model with a language model head.
+        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The perplexity.
+
+    Raises:
+        CheckpointError: If the model has no lm head.
+        DataError: If the files contain no text.
     """
     loaded = load_on(model, device)
     if "lm" not in loaded.model.heads:
         raise CheckpointError(
-            f"{loaded.folder}: has no lm head; take a model that writes, such as GPT-2"
+            f"{loaded.folder}: has no lm head; use a generative model such as GPT-2"
         )
     tokenizer, length, size = loaded.tokenizer, loaded.length, 0
     # Without special tokens of the tokenizer, the end token separates texts, as in GPT-2.
@@ -60,13 +66,13 @@ def evaluate_text(
     for document in documents(texts):
         (ids,) = tokenizer.ids([document.text], special=True)
         size += len(document.text.encode())
-        # without a token that ends texts the first of each is given, and none is behind the last
+        # Without an EOS token, nothing predicts the first token and nothing follows the last.
         starts = range(0, len(ids) + 1 if end is not None else len(ids) - 1, length)
         blocks += [block(ids, start, length, end) for start in starts]
     if not blocks:
         raise DataError(f"{texts[0]}: no text")
     nats, tokens = 0.0, sum(map(len, blocks))
-    for part in batched(blocks, BLOCKS_AT_ONCE):
+    for part in batched(blocks, BATCH_BLOCKS):
         batches = pack_by_length(part, pack_blocks, MAX_BATCH_TOKENS)
         losses, _ = evaluate(loaded.model, pretrain, batches)
         nats += losses["lm"] * sum(map(len, part))

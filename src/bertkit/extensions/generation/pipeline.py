@@ -1,4 +1,4 @@
-"""Texts to what a model writes behind them."""
+"""Pipeline of text generation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bertkit.config import plain, with_keywords
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.beam import finish
-from bertkit.extensions.generation.chat_format import ChatFormat, Message, check
-from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, one_of
+from bertkit.extensions.generation.chat_format import ChatFormat, Message, check_messages
+from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, allow_only
 from bertkit.extensions.generation.generate import GeneratedRow, Writing, generate, generate_steps
 from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.models.model import Model
@@ -32,31 +32,34 @@ from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 ANY_LENGTH = 1 << 30
-"""Of a text: whether it is too long is for the stepper to say."""
+"""Maximum length that truncates no text; the stepper checks the length instead."""
 
 PARTIAL_CHARACTER = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder writes for the first bytes of a character whose others have not come."""
+"""Character that the tokenizer decodes for an incomplete sequence of UTF-8 bytes."""
 
 
 Prompt = str | Sequence[Message]
-"""A text, or a conversation whose next turn is the model's."""
+"""A text, or a conversation that the model continues with the assistant's next message."""
 
 
 def _messages(prompt: Prompt) -> Sequence[Message]:
     messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
-    check(messages, "messages")
+    check_messages(messages, "messages")
     return messages
 
 
 def merge_decoding(base: Decoding, decoding: Decoding | Mapping[str, Any] | None) -> Decoding:
-    """Return the settings of a call.
+    """Return the decoding settings of a call.
 
     Args:
         base: The settings of the model directory.
-        decoding: A mapping changes some settings of `base`; an object replaces all.
+        decoding: A mapping changes some settings of `base`; a `Decoding` replaces all.
+
+    Returns:
+        The checked settings.
 
     Raises:
-        ConfigError: If a setting is unknown, or has a value that it cannot have.
+        ConfigError: If a setting is unknown or has an invalid value.
     """
     if decoding is None:
         return base
@@ -67,7 +70,7 @@ def merge_decoding(base: Decoding, decoding: Decoding | Mapping[str, Any] | None
 
 
 def _prompt(loaded: Loaded) -> str:
-    """What a model was taught to find before every text, by `finetune seq2seq`."""
+    """Return the prompt that `finetune seq2seq` put before every text, or an empty string."""
     record = loaded.settings.get("bertkit", {}).get("task", {})
     options = record.get("options") if record.get("name") == "seq2seq" else None
     prompt = options.get("prompt") if isinstance(options, dict) else None
@@ -75,36 +78,36 @@ def _prompt(loaded: Loaded) -> str:
 
 
 class WrittenToken(msgspec.Struct, frozen=True):
-    """A token, and how likely the model found it."""
+    """A generated token and its probability."""
 
     text: str
     probability: float
 
 
 class GeneratedText(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a model wrote, without its prompt."""
+    """A generated text, without its prompt."""
 
     text: str
     score: float
-    """Log-probability of the text, whatever the constraints; in beam search divided by the length
-    to the power of the penalty."""
+    """Log-probability of the text without constraints. Beam search divides it by the length to the
+    power of `length_penalty`."""
     tokens: int
     ended: Ended
-    """By the model's end token, by a stop string, or truncated at the maximum length."""
+    """Reason for the end: an EOS token, a stop string, or the maximum length."""
     each: list[WrittenToken] = []
-    """Its tokens, where they are asked for."""
+    """The tokens with their probabilities, if requested."""
 
 
 class Generate(ModelPipeline):
-    """Prompts or conversations -> what the model writes behind them, best first; of a model with an
-    encoder (Marian) texts -> what it makes of them.
+    """Generate text from prompts, conversations, or the source texts of an encoder-decoder model.
 
-    A text depends on its prompt and the settings alone: it is the same in any company.
+    A generated text depends only on its prompt and the settings, not on the other prompts of a
+    batch.
     """
 
     @staticmethod
     def sample(model: Model, tokenizer: Tokenizer) -> str:
-        """Return a text of at most 40 tokens that a causal model writes; it is always the same."""
+        """Return a text of at most 40 tokens from a causal model, always with the same seed."""
         stepper = stepper_of(model.eval(), vocab=tokenizer.vocab_size)
         start = Request(np.array(tokenizer.begin[-1:]))
         decoding = Decoding(max_tokens=40, temperature=1.0, top_p=0.9)
@@ -113,7 +116,7 @@ class Generate(ModelPipeline):
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
-        self._get_head("lm", "take a model that writes, such as GPT-2")
+        self._get_head("lm", "use a generative model such as GPT-2")
         if loaded.generation.unsupported:
             raise CheckpointError(loaded.generation.unsupported)
         self.reads = self.engine.model.decoder is not None
@@ -136,15 +139,19 @@ class Generate(ModelPipeline):
 
         Args:
             prompts: Texts or conversations.
-            decoding: How tokens are chosen. A mapping changes some settings of the model directory;
-                a `Decoding` replaces all.
-            stop: Strings before which a text ends, too.
+            decoding: Decoding settings. A mapping changes some settings of the model directory; a
+                `Decoding` replaces all.
+            stop: Strings that end a text; the text does not contain them.
             prefix: String that each text begins with.
-            choices: Strings of which each text is one, after the prefix.
+            choices: The only strings that can be generated after the prefix.
+
+        Returns:
+            The texts of each prompt, best first.
 
         Raises:
             ConfigError: If settings cannot be combined.
-            DataError: If a prompt leaves no room, or if the vocabulary cannot write a text.
+            DataError: If a prompt is too long, or the tokenizer cannot represent the prefix or a
+                choice.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
@@ -153,13 +160,13 @@ class Generate(ModelPipeline):
         if choices:
             self._check_choices(requests, decoding, rules, choices)
         copies = max(decoding.beams, decoding.best)
-        lengths = [copies * self.cost(one, decoding) for one in requests]
+        lengths = [copies * self.cost(request, decoding) for request in requests]
         answers: list[list[GeneratedText]] = [[] for _ in requests]
-        for places in by_length(lengths, CACHE_TOKENS):
-            some = [requests[place] for place in places]
-            texts = generate(self.stepper, some, decoding, rules)
-            for place, written in zip(places, texts, strict=True):
-                answers[place] = [self.answer(one, requests[place], stop) for one in written]
+        for indices in by_length(lengths, CACHE_TOKENS):
+            batch = [requests[index] for index in indices]
+            texts = generate(self.stepper, batch, decoding, rules)
+            for index, best in zip(indices, texts, strict=True):
+                answers[index] = [self.answer(text, requests[index], stop) for text in best]
         return answers
 
     def stream(
@@ -169,14 +176,23 @@ class Generate(ModelPipeline):
         *,
         stop: Sequence[str] = (),
     ) -> Iterator[str]:
-        """The same text in pieces, as they are written.
+        """Generate one text and yield its parts as soon as they are final.
 
-        Raises: ConfigError for beam search, which knows its text at the end alone.
+        Args:
+            prompt: A text or a conversation.
+            decoding: Decoding settings. A mapping changes some settings of the model directory,
+                with `beams` and `best` set to 1; a `Decoding` replaces all.
+            stop: Strings that end the text; the text does not contain them.
+
+        Raises:
+            ConfigError: If `beams` or `best` is greater than 1. Beam search selects its text at
+                the end only.
+            DataError: If the prompt is too long.
         """
         base = structs.replace(self.loaded.generation.decoding, beams=1, best=1)
         decoding = merge_decoding(base, decoding)
         if decoding.beams > 1 or decoding.best > 1:
-            raise ConfigError("beams, best: one text is written as it comes; leave them out")
+            raise ConfigError("beams, best: not supported when streaming; remove them")
         (request,), rules = self.requests([prompt]), self.rules([prompt], stop)
         writing = Writing(self.stepper)
         row = GeneratedRow.of(self.stepper, request, decoding, rules)
@@ -192,14 +208,14 @@ class Generate(ModelPipeline):
             writing.step()
 
     def ready(self, row: GeneratedRow, stop: Sequence[str] = ()) -> str:
-        """What of a row's text will not change any more, all of it when it has ended."""
+        """Return the part of a row's text that is final, or the complete text if it has ended."""
         if row.ended is not None:
             return self.answer(row.written, row.request, stop).text
         text, longest = self._text(row.ids, row.request.prompt), max(map(len, stop), default=1)
-        # the end may turn into a stop string, or another character
+        # The last characters can become part of a stop string or of another character.
         return text.rstrip(PARTIAL_CHARACTER)[: len(text) - longest + 1]
 
-    # ---- in company, behind a server: a Pipeline
+    # ---- Batches of the server: a Pipeline
 
     policies: tuple[Long, ...] = ("error",)
 
@@ -211,9 +227,13 @@ class Generate(ModelPipeline):
         beams: int | None = None,
         max_tokens: int | None = None,
     ) -> list[Work]:
-        """Raises: DataError for a text that is longer than the model reads."""
-        given = {"beams": beams, "max_tokens": max_tokens}
-        changes = {name: value for name, value in given.items() if value is not None}
+        """Tokenize the prompts and return the work of each.
+
+        Raises:
+            DataError: If a text is longer than the model supports.
+        """
+        options = {"beams": beams, "max_tokens": max_tokens}
+        changes = {name: value for name, value in options.items() if value is not None}
         decoding = merge_decoding(self.loaded.generation.decoding, changes)
         return [
             Work([], (item, request, decoding), decoding.beams * self.cost(request, decoding))
@@ -221,27 +241,31 @@ class Generate(ModelPipeline):
         ]
 
     def cost(self, request: Request, decoding: Decoding) -> int:
-        """Tokens that are read, and that may be written."""
-        return request.tokens + self.stepper.room(request, decoding.max_tokens)
+        """Return the number of input tokens plus the maximum number of generated tokens."""
+        return request.tokens + self.stepper.max_new_tokens(request, decoding.max_tokens)
 
     def run(self, works: Sequence[Work]) -> list[GeneratedText]:
-        """Return the best text for each; those with equal settings are generated together."""
+        """Return the best text of each work. Works with equal settings share a batch."""
         return finish(self.steps(works))
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[GeneratedText]]:
-        """Run like `run`. Yields: the number of sequences after each step."""
+        """Run like `run`, and yield the number of sequences after each step."""
         answers: dict[int, GeneratedText] = {}
         for decoding in {work.item[2] for work in works}:
-            places = [i for i, work in enumerate(works) if work.item[2] == decoding]
-            prompts, requests, _ = zip(*(works[i].item for i in places), strict=True)
+            indices = [i for i, work in enumerate(works) if work.item[2] == decoding]
+            prompts, requests, _ = zip(*(works[i].item for i in indices), strict=True)
             rules = self.rules(prompts)
             texts = yield from generate_steps(self.stepper, requests, decoding, rules)
-            for place, request, (best, *_) in zip(places, requests, texts, strict=True):
-                answers[place] = self.answer(best, request, tokens=True)
-        return [answers[place] for place in range(len(works))]
+            for index, request, (best, *_) in zip(indices, requests, texts, strict=True):
+                answers[index] = self.answer(best, request, tokens=True)
+        return [answers[index] for index in range(len(works))]
 
     def requests(self, prompts: Sequence[Prompt]) -> list[Request]:
-        """What a model goes on from. Raises: DataError for a prompt that leaves no room."""
+        """Tokenize the prompts and return the request of each.
+
+        Raises:
+            DataError: If a prompt leaves no space for new tokens.
+        """
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if len(texts) < len(prompts):
             requests = [Request(self.chat.encode(_messages(prompt))[0]) for prompt in prompts]
@@ -257,44 +281,56 @@ class Generate(ModelPipeline):
             requests = [self.request(encoding) for encoding in encodings]
         for prompt, request in zip(prompts, requests, strict=True):
             try:
-                self.stepper.room(request)
+                self.stepper.max_new_tokens(request)
             except DataError as error:
                 text = prompt if isinstance(prompt, str) else prompt[-1].content
                 raise DataError(f"{text[:60]!r}: {error}") from None
         return requests
 
     def request(self, encoding: Encoding) -> Request:
-        """A text for a model's encoder, of which its decoder is to write another."""
+        """Return the request of an encoder-decoder model for a source text."""
         return Request(np.array([self._start]), encoding.ids)
 
     @property
     def _first(self) -> int:
-        """What stands before a text that nothing else stands before."""
+        """Token that an empty prompt starts with.
+
+        Raises:
+            DataError: If the tokenizer has no EOS token.
+        """
         if not self.tokenizer.ends:
             raise DataError(
-                "prompt: it is empty, and the vocabulary has no token that stands between texts; "
-                "give the first words"
+                "prompt: it is empty, and the tokenizer has no EOS token to start from; "
+                "pass the first words"
             )
         return self.tokenizer.eos
 
     @cached_property
     def chat(self) -> ChatFormat:
-        """How the model's vocabulary writes conversations."""
+        """Conversation format of the tokenizer.
+
+        Raises:
+            CheckpointError: If the model has an encoder.
+        """
         if self.reads:
             raise CheckpointError(
-                f"{self.loaded.folder}: reads a text and writes another; conversations need a "
-                "model that goes on with its prompt, such as SmolLM2"
+                f"{self.loaded.folder}: conversations are not supported by encoder-decoder models; "
+                "use a decoder-only model such as SmolLM2"
             )
         return ChatFormat(self.tokenizer)
 
     @property
     def _start(self) -> int:
-        """What a decoder's texts begin with."""
+        """First token of the decoder.
+
+        Raises:
+            CheckpointError: If the model directory does not define the token.
+        """
         start: int | None = self.loaded.generation.start
         if start is None:
             raise CheckpointError(
-                f"{self.loaded.folder}: nothing says what its texts begin with; name it as "
-                "decoder_start_token_id in generation_config.json"
+                f"{self.loaded.folder}: the first token of the decoder is not defined; "
+                "set decoder_start_token_id in generation_config.json"
             )
         return start
 
@@ -305,45 +341,56 @@ class Generate(ModelPipeline):
         prefix: str = "",
         choices: Sequence[str] = (),
     ) -> Rules:
-        """What its texts have to be like. Raises: ConfigError, DataError for what cannot be."""
+        """Return the constraints on the texts of a call.
+
+        Args:
+            prompts: Texts or conversations.
+            stop: Strings that end a text.
+            prefix: String that each text begins with.
+            choices: The only strings that can be generated after the prefix.
+
+        Raises:
+            ConfigError: If an option is invalid or cannot be combined with another one.
+            DataError: If the tokenizer cannot represent the prefix or a choice.
+        """
         if not all(stop):
-            raise ConfigError("stop: an empty string ends every text; leave it out")
-        said = self.loaded.generation
-        ends = said.ends or self.target.ends
+            raise ConfigError("stop: an empty string ends every text; remove it")
+        defaults = self.loaded.generation
+        ends = defaults.ends or self.target.ends
         if not all(isinstance(prompt, str) for prompt in prompts):
             ends = tuple(dict.fromkeys([*ends, self.chat.end]))
-        # transformers forces the first token only where nothing precedes it.
-        first = [said.first] if self.reads and said.first is not None else []
+        # transformers forces the first token only if nothing precedes it.
+        first = [defaults.first] if self.reads and defaults.first is not None else []
         allowed = None
         if choices and stop:
             raise ConfigError("choices cannot be combined with stop; remove stop")
         if choices and not ends:
             raise ConfigError(
-                "choices: the vocabulary has no token that ends a text; score the texts by "
-                "`bertkit evaluate prompts`"
+                "choices: the tokenizer has no EOS token; use `bertkit evaluate prompts` to score "
+                "the texts"
             )
         if choices:
-            allowed = one_of([self._written(text, "choices") for text in choices], ends)
-        begins = [*first, *self._written(prefix, "prefix")]
+            allowed = allow_only([self._tokenize(text, "choices") for text in choices], ends)
+        begins = [*first, *self._tokenize(prefix, "prefix")]
         rules = Rules(
             ends,
-            forbidden=said.forbidden,
+            forbidden=defaults.forbidden,
             prefix=begins,
             allowed=allowed,
-            phrases=said.phrases,
-            begin_forbidden=said.begin_forbidden,
-            last=said.last,
-            min_length=said.min_length,
-            max_length=said.max_length,
+            phrases=defaults.phrases,
+            begin_forbidden=defaults.begin_forbidden,
+            last=defaults.last,
+            min_length=defaults.min_length,
+            max_length=defaults.max_length,
         )
         if not stop:
             return rules
-        # a stop string has at most as many tokens as bytes, and may begin inside of one
-        tail = 1 + max(len(one.encode()) for one in stop)
+        # A stop string has at most as many tokens as bytes, and can begin within a token.
+        tail = 1 + max(len(string.encode()) for string in stop)
 
         def stops(ids: Sequence[int]) -> bool:
             text = self.target.decode(ids[-tail:])
-            return any(one in text for one in stop)
+            return any(string in text for string in stop)
 
         return replace(rules, stops=stops)
 
@@ -354,25 +401,33 @@ class Generate(ModelPipeline):
         rules: Rules,
         choices: Sequence[str],
     ) -> None:
-        """Check that each choice fits. Raises: DataError if it does not."""
-        size = len(rules.prefix) + max(len(self._written(text, "choices")) for text in choices)
+        """Check that each choice is short enough.
+
+        Raises:
+            DataError: If a choice has too many tokens.
+        """
+        size = len(rules.prefix) + max(len(self._tokenize(text, "choices")) for text in choices)
         for request in requests:
             most = rules.max_tokens(len(request.prompt), decoding)
-            room = self.stepper.room(request, most)
-            if size > room:
+            capacity = self.stepper.max_new_tokens(request, most)
+            if size > capacity:
                 raise DataError(
-                    f"choices: the longest text has {size:,} tokens, and {room:,} are allowed; "
-                    "increase max_tokens, or shorten the prompt or the choice"
+                    f"choices: the longest text has {size:,} tokens, but at most {capacity:,} can "
+                    "be generated; increase max_tokens, or shorten the prompt or the choice"
                 )
 
-    def _written(self, text: str, name: str) -> list[int]:
-        """The tokens that a model writes for a text."""
+    def _tokenize(self, text: str, name: str) -> list[int]:
+        """Return the tokens of a text that the model is to generate.
+
+        Raises:
+            DataError: If the tokens do not decode to the text.
+        """
         if not text and name == "prefix":
             return []
         ids: list[int] = self.target.ids([text])[0].tolist()
         if not ids or self.target.decode(ids).strip() != text.strip():
             raise DataError(
-                f"{name}: the vocabulary cannot write {text[:60]!r}; write it otherwise"
+                f"{name}: the vocabulary cannot represent {text[:60]!r}; use other characters"
             )
         return ids
 
@@ -384,10 +439,17 @@ class Generate(ModelPipeline):
         *,
         tokens: bool = False,
     ) -> GeneratedText:
-        """The text of what was written, and its tokens if they are wanted."""
+        """Decode generated tokens, up to the first stop string.
+
+        Args:
+            written: The generated tokens.
+            request: The request of the text.
+            stop: Strings that end the text.
+            tokens: Whether to return the tokens with their probabilities.
+        """
         text = self._text(written.ids, request.prompt)
         if written.ended == "stop":
-            text = text[: min(place for one in stop if (place := text.find(one)) >= 0)]
+            text = text[: min(start for string in stop if (start := text.find(string)) >= 0)]
         each = [
             WrittenToken(self._text([token], request.prompt), math.exp(logprob))
             for token, logprob in zip(written.ids, written.logprobs, strict=False)
@@ -396,7 +458,7 @@ class Generate(ModelPipeline):
         return GeneratedText(text, written.score, len(written.logprobs), written.ended, each)
 
     def _text(self, ids: Sequence[int], prompt: NDArray[np.int64]) -> str:
-        """What these ids add to the text of the prompt, a space before its first word included."""
+        """Decode generated tokens, including a space between the prompt and the first word."""
         if not ids:
             return ""
         if self.reads:

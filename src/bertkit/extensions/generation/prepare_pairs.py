@@ -1,4 +1,4 @@
-"""Prepare pairs of texts to learn to translate from."""
+"""Preparation of pairs of texts for the training of translation models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertkit.storage import refuse_used
 from bertkit.text.tokenizer import Tokenizer
 
 Side = tuple[list[str], list[str]]
-"""The texts of one side, and where each stands."""
+"""The texts of one side, and the location of each."""
 
 
 def prepare_pairs(
@@ -29,32 +29,37 @@ def prepare_pairs(
 ) -> Pairs:
     """Tokenize pairs of sentences to pretrain a translation model.
 
-    Raises: DataError for files of different length and for an empty side, by its line.
-
     Args:
-        source: Text to translate, a sentence a line; also .gz.
+        source: Text to translate, one sentence per line; also .gz.
         target: Translation of the source, line by line.
         file: Instead of both: rows of .tsv, .csv or .jsonl, also .gz.
         source_column: With --file: column of the text to translate. Default: source.
         target_column: With --file: column of its translation. Default: target.
-        tokenizer: The folder of a vocabulary, made with `tokenizer train --use translate`.
-        out: The folder, to be made.
+        tokenizer: Directory of a tokenizer from `tokenizer train --use translate`.
+        out: Output directory. Must not exist.
+
+    Returns:
+        The prepared pairs.
+
+    Raises:
+        ConfigError: If both or neither of `file` and the two texts are passed, or `out` exists.
+        DataError: If the files have different numbers of lines, or a text is empty.
     """
     refuse_used(out)
     sides = read_pairs(source, target, file, source_column, target_column)
     files = [path for path in (source, target, file) if path is not None]
-    opened = {
+    tokenizers = {
         "source": Tokenizer.load(tokenizer, side="source"),
         "target": Tokenizer.load(tokenizer, side="target"),
     }
-    opened["source"].need("pad", "eos")
+    tokenizers["source"].need("pad", "eos")
     ids = {}
-    for side, (texts, places) in zip(SIDES, sides, strict=True):
-        ids[side] = opened[side].ids(texts)
-        nothing = next((n for n, text in enumerate(ids[side]) if not len(text)), None)
-        if nothing is not None:
-            raise DataError(f"{places[nothing]}: no token is left of it; leave out the pair")
-    pairs = write_pairs(out, opened["source"], ids, sources=files)
+    for side, (texts, locations) in zip(SIDES, sides, strict=True):
+        ids[side] = tokenizers[side].ids(texts)
+        empty = next((n for n, text in enumerate(ids[side]) if not len(text)), None)
+        if empty is not None:
+            raise DataError(f"{locations[empty]}: the text has no tokens; remove the pair")
+    pairs = write_pairs(out, tokenizers["source"], ids, sources=files)
     manifest = pairs.manifest
     say(
         f"{out}: {manifest.pairs:,} pairs, {manifest.source_tokens:,} and "
@@ -72,39 +77,46 @@ def read_pairs(
 ) -> tuple[Side, Side]:
     """Read both sides of pairs from two files of lines, or from a file of rows.
 
+    Args:
+        source: Text to translate, one sentence per line.
+        target: Translation of the source, line by line.
+        file: Instead of both: a table.
+        source_column: Column of the text to translate. Default: source.
+        target_column: Column of its translation. Default: target.
+
     Raises:
         ConfigError: If both or neither of them are passed.
         DataError: If the files have different numbers of lines, or a text is empty.
     """
     if file is not None and source is None and target is None:
-        sides = _of_rows(file, source_column, target_column)
+        sides = _read_table(file, source_column, target_column)
     elif source is not None and target is not None and file is None:
         if source_column is not None or target_column is not None:
             raise ConfigError("--source-column and --target-column require --file")
-        sides = _of_lines(source, target)
+        sides = _read_lines(source, target)
     else:
         raise ConfigError("pass --source and --target, or --file")
-    for texts, places in sides:
+    for texts, locations in sides:
         empty = next((n for n, text in enumerate(texts) if not text.strip()), None)
         if empty is not None:
-            raise DataError(f"{places[empty]}: empty; give its translation, or leave out the pair")
+            raise DataError(f"{locations[empty]}: empty; add a text, or remove the pair")
     return sides
 
 
-def _of_lines(source: Path, target: Path) -> tuple[Side, Side]:
+def _read_lines(source: Path, target: Path) -> tuple[Side, Side]:
     sides = [read_lines(source), read_lines(target)]
     counts = [len(lines) for lines in sides]
     if counts[0] != counts[1]:
         longer, shorter = (source, target) if counts[0] > counts[1] else (target, source)
         raise DataError(
             f"{longer}:{min(counts) + 1}: {shorter} ends before this line ({counts[0]:,} and "
-            f"{counts[1]:,} lines); lines that belong together stand in the same place"
+            f"{counts[1]:,} lines); use files in which line N of one translates line N of the other"
         )
-    places = [[f"{path}:{n + 1}" for n in range(counts[0])] for path in (source, target)]
-    return (sides[0], places[0]), (sides[1], places[1])
+    locations = [[f"{path}:{n + 1}" for n in range(counts[0])] for path in (source, target)]
+    return (sides[0], locations[0]), (sides[1], locations[1])
 
 
-def _of_rows(file: Path, source: str | None, target: str | None) -> tuple[Side, Side]:
+def _read_table(file: Path, source: str | None, target: str | None) -> tuple[Side, Side]:
     table = Rows.read(file)
     check_columns(table, source, target)
     text = source or first_column(table, ("source",), target)
@@ -115,5 +127,5 @@ def _of_rows(file: Path, source: str | None, target: str | None) -> tuple[Side, 
             table, missing if other is not None else {**missing, "--target-column": "target"}
         )
     say(f"{table.summary}; {len(table):,} rows; source = {text!r}, target = {other!r}")
-    places = [table.where(index) for index in range(len(table))]
-    return (list(table.texts(text)), places), (list(table.texts(other)), places)
+    locations = [table.where(index) for index in range(len(table))]
+    return (list(table.texts(text)), locations), (list(table.texts(other)), locations)

@@ -1,4 +1,4 @@
-"""Labels by prompting: a template, a few examples, and which label the model finds likeliest."""
+"""Few-shot classification by prompting: the most probable label after a few examples."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from bertkit.view.chart import curves, write_svg
 
 TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
 EMPTY_TEXT = "N/A"
-"""A text that says nothing, by which answers are calibrated."""
+"""Text without content, for calibration."""
 
 
 class PromptScore(msgspec.Struct, frozen=True):
-    """Accuracy with so many examples in the prompt: means over the draws of examples."""
+    """Accuracy with `shots` examples in the prompt, the mean over the samples of examples."""
 
     shots: int
     accuracy: float
     deviation: float
-    """Standard deviation over the draws."""
+    """Standard deviation over the samples."""
     calibrated: float
-    """With each label's probability behind a text that says nothing taken off: Zhao et al. 2021."""
+    """Accuracy after each label's score for a text without content is subtracted: Zhao et al.
+    2021."""
     calibrated_deviation: float
     commonest: float
-    """Accuracy of always saying the commonest label."""
+    """Accuracy of always predicting the most frequent label."""
     rows: int
 
 
@@ -65,59 +66,61 @@ def evaluate_prompts(
     log-probability of its word after the text (Brown et al. 2020, section 2).
 
     Args:
-        model: A folder, GGUF file or hub id of a model that writes.
-        train: Labelled texts to draw examples from.
-        dev: Labelled texts to score on.
-        template: How an example is written, with {text} and {label}; \\n is a line break.
-        words: What stands for a label, as LABEL=WORD; by default the label itself. May be repeated.
-        shots: Examples in the prompt; may be repeated.
-        draws: Draws of examples for each k above 0.
-        rows: Rows of dev that are scored, evenly spaced; by default all.
-        out: Folder for a chart of accuracy by k, and the numbers.
+        model: Model directory, GGUF file or hub id of a decoder-only model.
+        train: Labeled texts to sample examples from.
+        dev: Labeled texts to evaluate.
+        template: Template of an example, with {text} and {label}; \\n is a line break.
+        words: Word for a label, as LABEL=WORD. Default: the label itself. Repeatable.
+        shots: Number of examples in the prompt. Repeatable.
+        draws: Number of samples of examples for each k above 0.
+        rows: Number of dev texts to evaluate, evenly spaced. Default: all.
+        out: Output directory of a chart of accuracy by k and its values. Must not exist.
         seed: Random seed of the examples.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
 
     Returns:
-        For each k the mean accuracy and its standard deviation, with calibration and without.
+        The mean accuracy and its standard deviation for each k, with and without calibration.
 
     Raises:
-        ConfigError: If the template has no {text}, or does not end with {label}, or `out` exists.
+        ConfigError: If the model has an encoder, the template has no {text} or does not end with
+            {label}, or `out` exists.
         DataError: If train lacks a label of dev, or a prompt is too long.
     """
     if out is not None:
         refuse_used(out)
-    before, behind = _split(template.replace("\\n", "\n"))
+    before, suffix = _split(template.replace("\\n", "\n"))
     writer = pipeline("generate", model, precision=precision, device=device)
     if writer.reads:
-        raise ConfigError("model: reads a text and writes another; take one such as SmolLM2")
+        raise ConfigError("model: has an encoder; use a decoder-only model such as SmolLM2")
     learned, scored = take_examples(Classify, train, dev, None)
-    labels = sorted({one.label for one in learned.examples})
+    labels = sorted({example.label for example in learned.examples})
     _check_labels(scored.examples, labels)
-    spoken = _spoken(words, labels)
-    space = before[len(before.rstrip(" ")) :]  # a word begins with its space
+    words_by_label = _read_words(words, labels)
+    # A word begins with the space before it.
+    space = before[len(before.rstrip(" ")) :]
     before = before.rstrip(" ")
-    asked = _evenly(scored.examples, rows)
-    gold = np.array([labels.index(one.label) for one in asked])
-    commonest = float(np.bincount(gold).max() / len(gold))
+    queries = _evenly(scored.examples, rows)
+    gold = np.array([labels.index(query.label) for query in queries])
+    majority = float(np.bincount(gold).max() / len(gold))
 
-    def example(text: str, label: str) -> str:
-        return before.replace("{text}", text) + space + spoken[label] + behind
+    def format_example(text: str, label: str) -> str:
+        return before.replace("{text}", text) + space + words_by_label[label] + suffix
 
-    tokens = [writer.tokenizer.ids([space + spoken[label]])[0].tolist() for label in labels]
+    tokens = [writer.tokenizer.ids([space + words_by_label[x]])[0].tolist() for x in labels]
     results = []
     for count in sorted(set(shots)):
         plain, calibrated = [], []
         for draw in range(draws if count else 1):
-            shown = _drawn(learned.examples, labels, count, seed, draw)
-            prompt = "".join(example(one.text, one.label or "") for one in shown)
-            texts = [before.replace("{text}", one.text) for one in asked]
+            examples = _sample(learned.examples, labels, count, seed, draw)
+            prompt = "".join(format_example(x.text, x.label or "") for x in examples)
+            texts = [before.replace("{text}", query.text) for query in queries]
             empty = before.replace("{text}", EMPTY_TEXT)
-            chances = _chances(writer, prompt, [*texts, empty], tokens)
-            plain.append(float((chances[:-1].argmax(1) == gold).mean()))
-            calibrated.append(float(((chances[:-1] - chances[-1]).argmax(1) == gold).mean()))
+            logprobs = _label_logprobs(writer, prompt, [*texts, empty], tokens)
+            plain.append(float((logprobs[:-1].argmax(1) == gold).mean()))
+            calibrated.append(float(((logprobs[:-1] - logprobs[-1]).argmax(1) == gold).mean()))
         scores = mean(plain), pstdev(plain), mean(calibrated), pstdev(calibrated)
-        results.append(PromptScore(count, *scores, commonest, len(asked)))
+        results.append(PromptScore(count, *scores, majority, len(queries)))
     if out is not None:
         _write(out, results)
     return results
@@ -138,51 +141,54 @@ def _evenly(examples: Sequence[LabelExample], count: int | None) -> list[LabelEx
 
 
 def _split(template: str) -> tuple[str, str]:
-    before, label, behind = template.partition("{label}")
-    if "{text}" not in before or not label or behind.strip():
+    before, label, suffix = template.partition("{label}")
+    if "{text}" not in before or not label or suffix.strip():
         raise ConfigError(
-            f"template: {template!r} must have {{text}}, and then {{label}} with nothing but white "
-            "space behind"
+            f"template: must contain {{text}} and end with {{label}} and optional whitespace, "
+            f"got {template!r}"
         )
-    return before, behind
+    return before, suffix
 
 
-def _spoken(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str]:
-    said = {label: label for label in labels}
-    for one in words:
-        label, equals, word = one.partition("=")
-        if not equals or label not in said or not word.strip():
-            raise ConfigError(f"words: {one!r} is no LABEL=WORD; labels are {listed(labels)}")
-        said[label] = word.strip()
-    return said
+def _read_words(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str]:
+    """Return the word of each label; `words` are LABEL=WORD."""
+    words_by_label = {label: label for label in labels}
+    for option in words:
+        label, equals, word = option.partition("=")
+        if not equals or label not in words_by_label or not word.strip():
+            raise ConfigError(
+                f"words: expected LABEL=WORD, with a label of {listed(labels)}, got {option!r}"
+            )
+        words_by_label[label] = word.strip()
+    return words_by_label
 
 
-def _drawn(
+def _sample(
     examples: Sequence[LabelExample], labels: Sequence[str], count: int, seed: int, draw: int
 ) -> list[LabelExample]:
-    """`count` examples, each label in turn, in an order of their own."""
+    """Sample `count` examples, one per label in each round, and shuffle them."""
     rng = np.random.default_rng([seed, draw])
     order = [examples[i] for i in rng.permutation(len(examples))]
-    by_label = [[one for one in order if one.label == label] for label in rng.permutation(labels)]
-    turns = [one for turn in range(count) for each in by_label for one in each[turn : turn + 1]]
-    chosen = turns[:count]
+    by_label = [[x for x in order if x.label == label] for label in rng.permutation(labels)]
+    rounds = [x for i in range(count) for group in by_label for x in group[i : i + 1]]
+    chosen = rounds[:count]
     return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
-def _chances(
+def _label_logprobs(
     writer: Generate, prompt: str, texts: Sequence[str], labels: Sequence[Sequence[int]]
 ) -> NDArray[np.float64]:
-    """The log-probability of each label behind the prompt and each text. Shapes: (T, L)."""
+    """Return the log-probability of each label after the prompt and each text, as (T, L)."""
     tokenizer = writer.tokenizer
     before = tokenizer.added[0] if prompt else tokenizer.begin
     begin = [*before, *tokenizer.ids([prompt])[0].tolist()] if prompt else list(before)
-    asked = [ids.tolist() for ids in tokenizer.ids(list(texts))]
+    queries = [ids.tolist() for ids in tokenizer.ids(list(texts))]
     try:
         if begin:
-            return score(writer.stepper, np.array(begin), asked, labels)
-        # nothing stands before a text: its first token has no chance
-        each = [score(writer.stepper, np.array(text[:1]), [text[1:]], labels) for text in asked]
-        return np.concatenate(each)
+            return score(writer.stepper, np.array(begin), queries, labels)
+        # If no token precedes a text, its first token has no probability.
+        rows = [score(writer.stepper, np.array(text[:1]), [text[1:]], labels) for text in queries]
+        return np.concatenate(rows)
     except DataError as error:
         raise DataError(f"shots: {error}") from None
 
@@ -190,9 +196,9 @@ def _chances(
 def _write(out: Path, results: Sequence[PromptScore]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     lines = {
-        "as it is": [(float(one.shots), one.accuracy) for one in results],
-        "calibrated": [(float(one.shots), one.calibrated) for one in results],
-        "commonest label": [(float(one.shots), one.commonest) for one in results],
+        "uncalibrated": [(float(result.shots), result.accuracy) for result in results],
+        "calibrated": [(float(result.shots), result.calibrated) for result in results],
+        "most frequent label": [(float(result.shots), result.commonest) for result in results],
     }
     chart = curves(lines, x="examples", y="accuracy", dotted=list(lines))
     write_svg(out / "accuracy.svg", chart)

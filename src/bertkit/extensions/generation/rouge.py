@@ -1,4 +1,4 @@
-"""How near summaries come to those of people."""
+"""ROUGE scores of summaries."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from bertkit.tasks.task import Reading
 
 
 class SummaryScore(msgspec.Struct, frozen=True):
-    """ROUGE of a model's summaries, and of the first words of each document.
-
-    F1 of words, of pairs of words, and of the longest common row of words.
-    """
+    """ROUGE F1 of a model's summaries, and of the first words of each document as a baseline."""
 
     rouge1: float
+    """F1 of words."""
     rouge2: float
-    rougeL: float  # its name
+    """F1 of pairs of words."""
+    rougeL: float
+    """F1 of the longest common subsequence of words."""
     lead_rouge1: float
     lead_rouge2: float
     lead_rougeL: float
     lead_words: int
-    """How many are taken of each document."""
+    """Number of first words of each document in the baseline."""
     words: float
-    """Of a summary, on average."""
+    """Mean number of words per summary."""
     documents: int
     truncated: int
-    """Documents that are longer than the model reads."""
+    """Number of documents that are longer than the model supports."""
     documents_per_second: float
 
 
@@ -60,22 +60,29 @@ def evaluate_summaries(
     The baseline is ROUGE of the first words of each document.
 
     Args:
-        model: A folder or hub id of a model that summarizes: T5, BART, or one of `finetune
-            summarize`.
-        file: Documents with summaries by people, one or several each.
-        lead_words: Number of first words of each document to score; by default the
-            mean length of a reference.
+        model: Model directory or hub id of a summarization model: T5, BART, or a model from
+            `finetune summarize`.
+        file: Documents with one or more reference summaries each.
+        lead_words: Number of first words of each document in the baseline. Default: the mean
+            length of the references.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ConfigError: If decoding settings are passed for a model that selects sentences.
+        DataError: If the file is invalid.
     """
     examples = read_examples(Seq2seq, file, reading)
     documents = [example.document for example in examples]
     references = [example.references for example in examples]
     writer = pipeline("summarize", model, precision=precision, device=device)
-    began = time.perf_counter()
+    start = time.perf_counter()
     answers = summaries(writer, documents, decoding)
-    seconds = time.perf_counter() - began
-    sizes = [len(one.split()) for several in references for one in several]
+    seconds = time.perf_counter() - start
+    sizes = [len(text.split()) for texts in references for text in texts]
     count = lead_words or max(round(float(np.mean(sizes))), 1)
     lead = metrics.rouge([" ".join(d.split()[:count]) for d in documents], references)
     return SummaryScore(

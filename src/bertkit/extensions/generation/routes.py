@@ -26,7 +26,7 @@ DEFAULT_TOKENS = 256
 """Default maximum number of tokens of a text."""
 
 Choose = Callable[[int, str, str | None], Any]
-"""Function of an index, a text, and why it ended, that returns a choice of the response."""
+"""Function that returns a choice of the response, from an index, a text, and why it ended."""
 
 PANEL_TOKENS = 100
 """Maximum number of tokens of a text that a page shows."""
@@ -70,13 +70,13 @@ async def chat_completions(ask: types.ChatAsk, context: Context) -> Any:
 
 
 async def translate(ask: types.TranslateAsk, context: Context) -> Any:
-    """Translate texts, or generate what else an encoder-decoder model was trained for."""
-    one = isinstance(ask.inputs, str)
+    """Translate texts, or run the other task that an encoder-decoder model was trained for."""
+    is_single = isinstance(ask.inputs, str)
     texts = [ask.inputs] if isinstance(ask.inputs, str) else ask.inputs
     _, pipeline = context.pipeline("translate", ask.model)
     answers, _ = await context.answers(pipeline, texts, field="inputs", beams=ask.beams)
     bare = [msgspec.structs.replace(answer, each=[]) for answer in answers]
-    return context.reply(bare[0] if one else bare)
+    return context.reply(bare[0] if is_single else bare)
 
 
 async def _begin(
@@ -86,7 +86,10 @@ async def _begin(
     prompts: Sequence[Prompt],
     sizes: Sequence[int],
 ) -> tuple[str, list[LiveText]]:
-    """Start to generate `n` texts per prompt; return the name of the model, and the texts.
+    """Start to generate `n` texts per prompt.
+
+    Returns:
+        The name of the model, and the texts.
 
     Raises:
         RequestError: If the request exceeds a limit.
@@ -98,7 +101,7 @@ async def _begin(
     stop = [ask.stop] if isinstance(ask.stop, str) else ask.stop
     rules = pipeline.rules(prompts, stop)
     decoding = _decoding(ask, pipeline)
-    read = await context.read(prompts, sizes, pipeline.requests, lambda one: one.tokens)
+    read = await context.read(prompts, sizes, pipeline.requests, lambda request: request.tokens)
     requests = [replace(request, number=number) for request in read for number in range(ask.n)]
     texts = [
         LiveText(pipeline, request, decoding, rules, stop, context.client) for request in requests
@@ -111,17 +114,18 @@ async def _begin(
 
 
 def _decoding(ask: types.WriteAsk, pipeline: Generate) -> Decoding:
-    """Return the settings of the model directory, changed by those of the request.
+    """Return the settings of the model directory, overridden by the settings of the request.
 
-    Raises: ConfigError for settings that cannot be combined.
+    Raises:
+        ConfigError: If settings cannot be combined.
     """
     base = pipeline.loaded.generation.decoding
     base = msgspec.structs.replace(base, beams=1, best=1, temperature=base.temperature or 1.0)
-    given = {
+    options = {
         "max_tokens": ask.max_completion_tokens or ask.max_tokens,
         **{name: getattr(ask, name) for name in ("temperature", "top_p", "top_k", "min_p", "seed")},
     }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in options.items() if value is not None}
     return merge_decoding(base, {"max_tokens": base.max_tokens or DEFAULT_TOKENS, **changes})
 
 
@@ -143,11 +147,11 @@ async def _whole(
     choices, written = [], 0
     try:
         for index, text in enumerate(texts):
-            pieces = [piece async for piece in text.pieces()]
-            last = pieces[-1]
+            parts = [part async for part in text.parts()]
+            last = parts[-1]
             assert last.ended is not None
-            whole = "".join(piece.text for piece in pieces)
-            choices.append(choice(index, whole, _reason(last.ended)))
+            content = "".join(part.text for part in parts)
+            choices.append(choice(index, content, _reason(last.ended)))
             written += last.tokens
     finally:
         context.batcher.leave(texts)
@@ -164,9 +168,9 @@ async def _stream(
     choice: Choose,
     first_choices: Sequence[Any],
 ) -> Any:
-    """Stream the texts, one after another, as server-sent events, after the first choices.
+    """Stream the first choices, then the texts, one after another, as server-sent events.
 
-    The response starts when the model has generated something; until then it can be an error.
+    The response starts when the model has generated the first token. Until then it can be an error.
     """
     head = {**head, "created": int(time.time())}
 
@@ -177,12 +181,12 @@ async def _stream(
         written = 0
         try:
             for index, text in enumerate(texts):
-                async for piece in text.pieces():
-                    if piece.text:
-                        yield event({"choices": [choice(index, piece.text, None)]})
-                    if piece.ended is not None:
-                        yield event({"choices": [choice(index, "", _reason(piece.ended))]})
-                        written += piece.tokens
+                async for part in text.parts():
+                    if part.text:
+                        yield event({"choices": [choice(index, part.text, None)]})
+                    if part.ended is not None:
+                        yield event({"choices": [choice(index, "", _reason(part.ended))]})
+                        written += part.tokens
             if ask.stream_options is not None and ask.stream_options.include_usage:
                 yield event({"choices": [], "usage": _usage(texts, written)})
             yield b"data: [DONE]\n\n"
@@ -194,11 +198,11 @@ async def _stream(
 
     async def body() -> AsyncIterator[bytes]:
         async with contextlib.aclosing(rest):
-            for one in first_choices:
-                yield event({"choices": [one]})
+            for first_choice in first_choices:
+                yield event({"choices": [first_choice]})
             yield first
-            async for one in rest:
-                yield one
+            async for following in rest:
+                yield following
 
     return context.stream(body())
 
@@ -209,24 +213,23 @@ async def _stream(
 def written(answered: Sequence[GeneratedText], text: str, other: str) -> Figure:
     """Return the figure of a generated text, with the probability of each token."""
     (generated,) = answered
-    cut = " It was cut here." if generated.ended == "length" else ""
-    rows = [(repr(one.text)[1:-1], Share(one.probability)) for one in generated.each]
-    caption = "Its tokens, and how likely the model found each"
-    table = Table(caption, rows, ("token", "probability"))
-    return Figure("Text", f"{generated.text}{cut}", [table])
+    note = " (truncated)" if generated.ended == "length" else ""
+    rows = [(repr(token.text)[1:-1], Share(token.probability)) for token in generated.each]
+    table = Table("Probability of each token", rows, ("token", "probability"))
+    return Figure("Text", f"{generated.text}{note}", [table])
 
 
 def conversation(text: str, before: str) -> list[Message]:
-    """Return the messages of a conversation, from the last one and the lines before it.
+    """Return the messages of a conversation, from the last message and the lines before it.
 
     Raises:
         DataError: If the number of lines is odd.
     """
-    turns = [line.strip() for line in before.splitlines() if line.strip()]
-    if len(turns) % 2:
-        raise DataError("the second box ends with your own line; it has two for each turn")
-    said = [Message("assistant" if i % 2 else "user", turn) for i, turn in enumerate(turns)]
-    return [*said, Message("user", text)]
+    lines = [line.strip() for line in before.splitlines() if line.strip()]
+    if len(lines) % 2:
+        raise DataError("previous messages: must end with a line of the model; remove the last one")
+    messages = [Message("assistant" if i % 2 else "user", line) for i, line in enumerate(lines)]
+    return [*messages, Message("user", text)]
 
 
 def chat_pipeline(model: SupportedPipelines) -> Generate | None:
@@ -253,8 +256,8 @@ COMPLETIONS = Route(
     types.CompletionAsk,
     "write",
     panel=Panel(
-        "What comes next",
-        "The beginning of a text",
+        "Text generation",
+        "Start of a text",
         written,
         Generate.run,
         options={"max_tokens": PANEL_TOKENS},
@@ -271,10 +274,10 @@ CHAT_COMPLETIONS = Route(
     pipelines={"chat": chat_pipeline},
     panel=Panel(
         "Chat",
-        "What you say",
+        "Your message",
         written,
         Generate.run,
-        other="What was said before, line by line: you, the model, you, …",
+        other="Previous messages, one per line: you, the model, you, …",
         items=lambda text, other: [conversation(text, other)],
         options={"max_tokens": PANEL_TOKENS},
         example=("a question", "What is the capital of France?"),
@@ -282,7 +285,7 @@ CHAT_COMPLETIONS = Route(
 )
 
 TRANSLATION = Panel(
-    "Translation, or a summary",
+    "Translation or summary",
     "Text",
     written,
     Generate.run,

@@ -21,7 +21,7 @@ def seed_of(request: Request, seed: int) -> int:
 
 
 def uniform(seed: int, position: int) -> float:
-    """Return a random number from [0, 1) for a position, always the same for the same arguments.
+    """Return a random number from [0, 1) that depends only on the seed and the position.
 
     Source: Salmon et al. 2011 (Philox).
     """
@@ -46,12 +46,13 @@ def sample(scores: Tensor, uniform: Tensor, decoding: Decoding) -> Tensor:
     p = torch.softmax(scores.double(), -1)
     if decoding.min_p:
         p = p.where(p >= decoding.min_p * p.amax(-1, keepdim=True), 0.0)
-    if decoding.top_p < 1:  # the most probable token always stays
+    # The sum before the most probable token is 0, so top-p never removes it.
+    if decoding.top_p < 1:
         p = p.where(p.cumsum(-1) - p < decoding.top_p, 0.0)
     sums = p.cumsum(-1)
     target = uniform.to(sums.device)[:, None] * sums[:, -1:]
     index = torch.searchsorted(sums, target, right=True)
-    # Rounding can lead past the last token with a probability above 0.
+    # Rounding can select an index past the last token with nonzero probability.
     last = (p > 0).long().cumsum(-1).argmax(-1, keepdim=True)
     index = torch.minimum(index, last)
     tokens = index if order is None else order.gather(1, index)

@@ -1,4 +1,4 @@
-"""What a model that writes can do: read a prompt, then one token of each row after the other."""
+"""Autoregressive decoding: process prompts, then one token of each sequence after another."""
 
 from __future__ import annotations
 
@@ -22,26 +22,33 @@ from bertkit.nn.attention import CrossAttention, Trace
 
 @dataclass(frozen=True)
 class Request:
-    """What is gone on from. Shapes: prompt (T,), one token at least; source (T',), what an encoder
-    reads.
+    """A prompt to continue, and the source text of an encoder.
+
+    Shapes:
+        prompt: (T,), at least one token.
+        source: (T',).
     """
 
     prompt: NDArray[np.int64]
     source: NDArray[np.int64] | None = None
     number: int = 0
-    """Tells several texts from one prompt apart."""
+    """Index of the text among several texts of the same prompt."""
 
     @property
     def tokens(self) -> int:
-        """All that are read."""
+        """Number of tokens of the prompt and the source."""
         return len(self.prompt) + (0 if self.source is None else len(self.source))
 
 
 class StepperState(Protocol):
-    """What a model stores of the sequences that it generates."""
+    """State of a model between two decoding steps."""
 
     def advance(self, counts: Tensor) -> None:
-        """Keep this number of tokens of each sequence from the last step. Shapes: (R,)."""
+        """Keep this number of tokens of each sequence from the last step.
+
+        Shapes:
+            counts: (R,).
+        """
 
     def keep(self, rows: Tensor) -> None:
         """Select sequences, in this order; an index may occur twice."""
@@ -58,18 +65,20 @@ class StepperState(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """An encoder or decoder with its own state from token to token, such as an LSTM."""
+    """An encoder or decoder with its own recurrent state, such as an LSTM."""
 
     def begin(self, batch: Batch, memory: Any) -> tuple[Tensor, StepperState]:
         """Return the hidden states of the batch and the state after each sequence.
 
-        Shapes: N tokens of R sequences -> (N, D).
+        Shapes:
+            Hidden states: (N, D) for N tokens.
         """
 
     def step(self, state: Any, ids: Tensor) -> Tensor:
         """Return the hidden states of C more tokens of each sequence.
 
-        Shapes: (R, C) -> (R, C, D).
+        Shapes:
+            ids: (R, C); returns (R, C, D).
         """
 
 
@@ -88,59 +97,76 @@ class Stepper:
         self.model, self.vocab = model, vocab or model.config.vocab
         self.length = min(length or model.config.max_positions, model.config.max_positions)
 
-    def room(self, request: Request, max_tokens: int | None = None) -> int:
+    def max_new_tokens(self, request: Request, max_tokens: int | None = None) -> int:
         """Return the number of tokens that can be generated, up to `max_tokens`.
 
         Raises:
             DataError: If it is zero.
         """
-        return _room(self.length, request, max_tokens)
+        return _max_new_tokens(self.length, request, max_tokens)
 
     @torch.inference_mode()
     def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
-        """Read R prompts; return their state, and the logits of their next tokens (R, V)."""
-        batch, back = _packed([request.prompt for request in requests], self._device)
-        states, state = _begin(self._stack, batch)
+        """Process R prompts.
+
+        Returns:
+            The state after the prompts, and the logits of the next tokens.
+
+        Shapes:
+            Logits: (R, V).
+        """
+        batch, back = _pack([request.prompt for request in requests], self._device)
+        states, state = _begin(self._decoder, batch)
         state.keep(back)
         return state, self._logits(states, batch)[back]
 
     @torch.inference_mode()
     def step(self, state: StepperState, ids: Tensor) -> Tensor:
-        """Read C more tokens of each sequence; return the logits of the token after each.
+        """Process C more tokens of each sequence, and return the logits of the token after each.
 
         Call `state.advance` afterwards with the number of tokens to keep.
 
-        Shapes: (R, C) -> (R, C, V).
+        Shapes:
+            ids: (R, C); returns (R, C, V).
         """
-        flat, stack = ids.flatten(), self._stack
-        if isinstance(stack, Stateful):
-            states = stack.step(state, ids).flatten(0, 1)
+        flat, decoder = ids.flatten(), self._decoder
+        if isinstance(decoder, Stateful):
+            states = decoder.step(state, ids).flatten(0, 1)
             batch = Batch(flat, torch.zeros_like(flat), Packed.of([1] * len(flat)))
         else:
             assert isinstance(state, Cache)
             step = state.append(ids.shape[1])
             batch = Batch(flat, torch.zeros_like(flat), cast(Packed, step.layout))
-            states = stack(batch, step=step)
+            states = decoder(batch, step=step)
         return self._logits(states, batch).view(*ids.shape, -1)
 
     @torch.inference_mode()
     def read(self, request: Request, ids: Sequence[int], trace: Trace | None = None) -> Tensor:
-        """The logits of what follows the prompt, and each of the tokens behind it, in one forward
-        (teacher forcing). Shapes: T ids -> (1 + T, V).
+        """Compute the logits after the prompt and after each given token in one forward pass.
+
+        This is teacher forcing.
+
+        Args:
+            request: The prompt, and the source of an encoder.
+            ids: T tokens after the prompt.
+            trace: Record of attention weights, if any.
+
+        Shapes:
+            Returns (1 + T, V).
         """
         text = np.concatenate([request.prompt, np.array(ids, dtype=np.int64)])
-        batch, _ = _packed([text], self._device)
+        batch, _ = _pack([text], self._device)
         memory = None
         if request.source is not None:
-            source, _ = _packed([request.source], self._device)
+            source, _ = _pack([request.source], self._device)
             batch, memory = replace(batch, source=source), self.model.encoder.memory(source)
-        states = self._stack(batch, trace, memory)
-        behind = torch.arange(len(request.prompt) - 1, len(text), device=self._device)
-        return self._logits(states, replace(batch, token_indices=behind))
+        states = self._decoder(batch, trace, memory)
+        indices = torch.arange(len(request.prompt) - 1, len(text), device=self._device)
+        return self._logits(states, replace(batch, token_indices=indices))
 
     @property
-    def _stack(self) -> Encoder:
-        """What writes."""
+    def _decoder(self) -> Encoder:
+        """Module that generates: the decoder, or the only module of a decoder-only model."""
         return self.model.encoder
 
     @property
@@ -149,44 +175,46 @@ class Stepper:
 
     def _logits(self, states: Tensor, batch: Batch) -> Tensor:
         logits: Tensor = self.model.heads["lm"](states, batch)
-        return logits[:, : self.vocab].float()  # a padded vocabulary has more rows than tokens
+        # A padded embedding matrix has more rows than the vocabulary has tokens.
+        return logits[:, : self.vocab].float()
 
 
 class DecoderStepper(Stepper):
-    """A decoder with the head `lm`, which attends to what its encoder reads (Marian, BART, T5).
+    """Generation with an encoder-decoder model (Marian, BART, T5).
 
-    `length` is what the encoder reads at most. By default a source of n tokens has room for
-    2 n + 20.
+    `length` is the maximum number of source tokens. By default at most 2 n + 20 tokens are
+    generated for a source of n tokens.
     """
 
-    def room(self, request: Request, max_tokens: int | None = None) -> int:
+    def max_new_tokens(self, request: Request, max_tokens: int | None = None) -> int:
         assert request.source is not None
         if len(request.source) > self.length:
             raise DataError(
-                f"a source of {len(request.source):,} tokens is longer than the model reads, "
+                f"the source has {len(request.source):,} tokens, but the model supports "
                 f"{self.length:,}; shorten it"
             )
-        usual = 2 * len(request.source) + 20
-        return _room(self._stack.config.max_positions, request, max_tokens or usual)
+        default = 2 * len(request.source) + 20
+        positions = self._decoder.config.max_positions
+        return _max_new_tokens(positions, request, max_tokens or default)
 
     @torch.inference_mode()
     def start(self, requests: Sequence[Request]) -> tuple[StepperState, Tensor]:
         texts = [request.source for request in requests if request.source is not None]
-        sources, place = _packed(texts, self._device)
-        batch, back = _packed([request.prompt for request in requests], self._device)
-        batch = replace(batch, source=sources, source_order=place[back.argsort()])
+        sources, order = _pack(texts, self._device)
+        batch, back = _pack([request.prompt for request in requests], self._device)
+        batch = replace(batch, source=sources, source_order=order[back.argsort()])
         memory = self.model.encoder.memory(sources)
-        states, state = _begin(self._stack, batch, memory)
+        states, state = _begin(self._decoder, batch, memory)
         state.keep(back)
         if isinstance(state, Cache):
-            stack = cast(Transformer, self._stack)
-            blocks = (stack.blocks[depth] for depth in stack.config.depths)
-            projections = [cast(CrossAttention, one.cross).keys_values(memory) for one in blocks]
-            state.sources = Sources.of(projections, sources.layout, place)
+            decoder = cast(Transformer, self._decoder)
+            blocks = (decoder.blocks[depth] for depth in decoder.config.depths)
+            projections = [cast(CrossAttention, x.cross).keys_values(memory) for x in blocks]
+            state.sources = Sources.of(projections, sources.layout, order)
         return state, self._logits(states, batch)[back]
 
     @property
-    def _stack(self) -> Encoder:
+    def _decoder(self) -> Encoder:
         assert self.model.decoder is not None
         return self.model.decoder
 
@@ -197,29 +225,33 @@ def stepper_of(model: Model, length: int | None = None, *, vocab: int | None = N
     return kind(model, length, vocab=vocab)
 
 
-def _begin(stack: Encoder, batch: Batch, memory: Any = None) -> tuple[Tensor, StepperState]:
+def _begin(decoder: Encoder, batch: Batch, memory: Any = None) -> tuple[Tensor, StepperState]:
     """Compute the hidden states of the prompts and the state that the next step needs."""
-    if isinstance(stack, Stateful):
-        return stack.begin(batch, memory)
+    if isinstance(decoder, Stateful):
+        return decoder.begin(batch, memory)
     trace = Trace(weights=False, projections=True)
-    states = stack(batch, trace, memory)
+    states = decoder(batch, trace, memory)
     return states, Cache.of(trace.keys, trace.values, batch.layout)
 
 
-def _packed(texts: Sequence[NDArray[np.int64]], device: torch.device) -> tuple[Batch, Tensor]:
-    """A batch that answers at the last token of each text, and the place of each in it."""
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    layout = Packed.of([len(texts[place]) for place in order])
-    ids = torch.from_numpy(np.concatenate([texts[place] for place in order]))
+def _pack(texts: Sequence[NDArray[np.int64]], device: torch.device) -> tuple[Batch, Tensor]:
+    """Pack texts by length, with outputs at the last token of each.
+
+    Returns:
+        The batch, and the index of each text in it.
+    """
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    layout = Packed.of([len(texts[index]) for index in order])
+    ids = torch.from_numpy(np.concatenate([texts[index] for index in order]))
     batch = Batch(ids, torch.zeros_like(ids), layout, token_indices=layout.cu_seqlens[1:] - 1)
     return batch.to(device), torch.tensor(order).argsort().to(device)
 
 
-def _room(length: int, request: Request, max_tokens: int | None) -> int:
+def _max_new_tokens(length: int, request: Request, max_tokens: int | None) -> int:
     if len(request.prompt) >= length:
         raise DataError(
-            f"a prompt of {len(request.prompt):,} tokens fills the model, which has room for "
-            f"{length:,}; shorten it"
+            f"the prompt has {len(request.prompt):,} tokens, which leaves no space for new tokens "
+            f"within the maximum length of {length:,}; shorten it"
         )
-    room = length - len(request.prompt)
-    return room if max_tokens is None else min(room, max_tokens)
+    most = length - len(request.prompt)
+    return most if max_tokens is None else min(most, max_tokens)

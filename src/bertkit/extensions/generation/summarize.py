@@ -1,4 +1,4 @@
-"""Documents to the summaries that a model writes of them."""
+"""Pipeline of abstractive summarization."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ from bertkit.text.long_texts import Long, encode
 
 
 class WriteSummaries:
-    """Documents -> summaries, in words that need not be theirs, of a model with an encoder and a
-    decoder (T5, BART).
+    """Abstractive summarization with an encoder-decoder model (T5, BART).
 
-    Of a document longer than the model it reads the beginning, and the answer says so.
+    Long documents are truncated by default; `SummaryAnswer.truncated` reports it.
     """
 
     policies: tuple[Long, ...] = ("truncate", "error")
@@ -36,15 +35,19 @@ class WriteSummaries:
     options = NoOptions
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
-        """Raises: CheckpointError for a model that reads no other text than it writes."""
+        """Create the pipeline of a loaded model.
+
+        Raises:
+            CheckpointError: If the model has no encoder.
+        """
         self.loaded, self.writer = loaded, Generate(loaded, engine)
         if not self.writer.reads:
             raise CheckpointError(
-                f"{loaded.folder}: reads no other text than it writes; take T5 or BART, or one of "
+                f"{loaded.folder}: not an encoder-decoder model; use T5, BART, or a model from "
                 "`bertkit finetune summarize`"
             )
         self.engine = self.writer.engine
-        self.prompt = self.writer.prompt or _published(loaded)
+        self.prompt = self.writer.prompt or _published_prompt(loaded)
 
     @classmethod
     def open(
@@ -55,9 +58,12 @@ class WriteSummaries:
         device: str = "auto",
         revision: str | None = None,
     ) -> Self | TaskPipeline[SummaryAnswer]:
-        """Open a model that summarizes: this pipeline, or without a decoder that of the task.
+        """Load a summarization model.
 
         For the arguments and errors see `pipeline`.
+
+        Returns:
+            This pipeline, or the pipeline of the task `summarize` if the model has no decoder.
         """
         device = inference_device(device, precision, model)
         loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
@@ -73,16 +79,30 @@ class WriteSummaries:
         *,
         long: Long = "truncate",
     ) -> list[SummaryAnswer]:
-        """A summary of each. Raises: DataError for an empty document, or as `long` says."""
+        """Summarize documents.
+
+        Args:
+            documents: Texts.
+            decoding: Decoding settings. A mapping changes some settings of the model directory; a
+                `Decoding` replaces all.
+            long: Whether to truncate long documents, or raise an error.
+
+        Returns:
+            The summary of each document.
+
+        Raises:
+            ConfigError: If a setting is invalid.
+            DataError: If a document is empty, or too long with `long="error"`.
+        """
         answers: list[SummaryAnswer] = []
         for start in range(0, len(documents), TEXTS_AT_ONCE):
             part = documents[start : start + TEXTS_AT_ONCE]
             works = self.prepare(part, long=long, decoding=decoding)
-            made: dict[int, SummaryAnswer] = {}
-            for places in by_length([work.tokens for work in works], CACHE_TOKENS):
-                some = self.run([works[place] for place in places])
-                made.update(zip(places, some, strict=True))
-            answers += [made[place] for place in range(len(works))]
+            results: dict[int, SummaryAnswer] = {}
+            for indices in by_length([work.tokens for work in works], CACHE_TOKENS):
+                batch = self.run([works[index] for index in indices])
+                results.update(zip(indices, batch, strict=True))
+            answers += [results[index] for index in range(len(works))]
         return answers
 
     def prepare(
@@ -92,7 +112,7 @@ class WriteSummaries:
         long: Long,
         decoding: Decoding | Mapping[str, Any] | None = None,
     ) -> list[Work]:
-        """Raises: DataError as a call does."""
+        """Tokenize documents and return the work of each; see a call for the errors."""
         decoding = merge_decoding(self.loaded.generation.decoding, decoding)
         for document in documents:
             Summarize.reader.example(document, ())
@@ -112,11 +132,11 @@ class WriteSummaries:
         return works
 
     def run(self, works: Sequence[Work]) -> list[SummaryAnswer]:
-        """The best summary of each, all written together."""
+        """Return the best summary of each document, generated in one batch."""
         return finish(self.steps(works))
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[SummaryAnswer]]:
-        """Run like `run`. Yields: the number of sequences after each step."""
+        """Run like `run`, and yield the number of sequences after each step."""
         texts = yield from self.writer.steps(works)
         return [
             SummaryAnswer(text.text.strip(), [], work.truncated)
@@ -129,23 +149,30 @@ def summaries(
     documents: Sequence[str],
     decoding: Decoding | Mapping[str, Any] | None = None,
 ) -> list[SummaryAnswer]:
-    """A summary of each, written or made of its sentences.
+    """Summarize documents with either type of pipeline.
 
-    Raises: ConfigError for settings of writing where sentences are chosen.
+    Args:
+        pipeline: A pipeline that generates summaries or that selects sentences.
+        documents: Texts.
+        decoding: Decoding settings of a pipeline that generates summaries.
+
+    Raises:
+        ConfigError: If decoding settings are passed to a pipeline that selects sentences.
+        DataError: If a document is empty.
     """
     if isinstance(pipeline, WriteSummaries):
         return pipeline(documents, decoding)
     if decoding is not None:
         raise ConfigError(
-            f"{pipeline.loaded.folder}: chooses sentences and writes none; leave out what says "
-            "how to write (--beams, --max-tokens, …)"
+            f"{pipeline.loaded.folder}: selects sentences and does not generate text; remove the "
+            "decoding options (--beams, --max-tokens, …)"
         )
     return pipeline(list(documents))
 
 
-def _published(loaded: Loaded) -> str:
-    """What a published T5 wants to find before a document. Raffel et al. 2020, 2.4."""
-    said = loaded.settings.get("task_specific_params")
-    said = said.get("summarization") if isinstance(said, dict) else None
-    prefix = said.get("prefix") if isinstance(said, dict) else None
+def _published_prompt(loaded: Loaded) -> str:
+    """Return the summarization prompt of a published T5. Raffel et al. 2020, section 2.4."""
+    settings = loaded.settings.get("task_specific_params")
+    settings = settings.get("summarization") if isinstance(settings, dict) else None
+    prefix = settings.get("prefix") if isinstance(settings, dict) else None
     return prefix if isinstance(prefix, str) else ""

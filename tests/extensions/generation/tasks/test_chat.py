@@ -60,12 +60,12 @@ def test_its_loss_is_that_of_the_assistants_tokens(folder: Path) -> None:
 
 def test_a_turn_behind_what_is_read_is_named(folder: Path) -> None:
     loaded = bertkit.load(folder)
-    with pytest.raises(DataError, match=r"a:1: the assistant's first turn begins behind 20"):
+    with pytest.raises(DataError, match=r"a:1: the assistant's first message starts after 20"):
         Chat().features(EXAMPLES, loaded.tokenizer, 20, long="truncate", labelled=True)
 
 
 def test_models_with_an_encoder_are_refused(tmp_path: Path) -> None:
     model = write_model(tmp_path / "t5", "t5")
-    with pytest.raises(CheckpointError, match="an encoder with a decoder; conversations are"):
+    with pytest.raises(CheckpointError, match="not supported by encoder-decoder models"):
         finetune("chat", model, train=EXAMPLES, dev=EXAMPLES, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

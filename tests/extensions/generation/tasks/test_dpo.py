@@ -189,7 +189,7 @@ def test_scores_are_those_of_the_margins() -> None:
 
 def test_a_pair_longer_than_the_model_is_named(folder: Path) -> None:
     tokenizer = bertkit.load(folder).tokenizer
-    with pytest.raises(DataError, match=r"a:1: \d+ tokens, the model reads 40; shorten"):
+    with pytest.raises(DataError, match=r"a:1: \d+ tokens, but the model supports 40; shorten"):
         Dpo().features(PAIRS, tokenizer, 40, long="truncate", labelled=True)
     cut = Dpo().features(PAIRS[1:2], tokenizer, 75, long="truncate", labelled=True)
     assert [feature.truncated for feature in cut] == [False, True]
@@ -197,7 +197,7 @@ def test_a_pair_longer_than_the_model_is_named(folder: Path) -> None:
 
 def test_models_with_an_encoder_are_refused(tmp_path: Path) -> None:
     model = write_model(tmp_path / "t5", "t5")
-    with pytest.raises(CheckpointError, match="an encoder with a decoder"):
+    with pytest.raises(CheckpointError, match="not supported by encoder-decoder models"):
         finetune("dpo", model, train=PAIRS, dev=PAIRS, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -301,7 +301,7 @@ def test_at_the_command_line(
     command[-1] = str(tmp_path / "other")
     assert cli.run(command) == 2
     said = capsys.readouterr().err
-    assert f"{rows}:1: chosen and rejected are the same; remove the row" in said
+    assert f"{rows}:1: chosen and rejected are equal; remove the row" in said
     assert not (tmp_path / "other").exists()
 
 

@@ -1,4 +1,4 @@
-"""BART: an encoder and a decoder that learned to mend texts. Lewis et al. 2020."""
+"""BART: an encoder-decoder model, pretrained to reconstruct corrupted text. Lewis et al. 2020."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULTS |= {"hidden": 1024, "heads": 16, "intermediate": 4096}
 
 
 def _embedding(side: str) -> dict[str, str | tuple[str, ...]]:
-    """The table's rows of what stands before one stack."""
+    """Map the names of the embedding weights of the encoder or decoder."""
     return {
         f"{side}.embedding.positions.weight": f"model.{side}.embed_positions.weight",
         **module(f"{side}.embedding.norm", f"model.{side}.layernorm_embedding"),

@@ -1,4 +1,4 @@
-"""GPT-2: a stack in which a token sees those before it alone. Radford et al. 2019."""
+"""GPT-2: a decoder-only Transformer with causal attention. Radford et al. 2019."""
 
 from __future__ import annotations
 
@@ -20,24 +20,32 @@ from bertkit.models.config import TransformerConfig
 _LAYER = "transformer.h.{}."
 
 
-def read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError where the two dropouts of states differ."""
-    embedding, residual = (theirs.get(f"{name}_pdrop", 0.1) for name in ("embd", "resid"))
+def read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert Hugging Face settings.
+
+    Raises:
+        ValueError: If the dropout rates of embeddings and residuals differ.
+    """
+    embedding, residual = (hf_config.get(f"{name}_pdrop", 0.1) for name in ("embd", "resid"))
     if embedding != residual:
         raise ValueError(
-            f"embd_pdrop = {embedding!r} and resid_pdrop = {residual!r}: they are read with one "
-            "value for both"
+            f"embd_pdrop must be equal to resid_pdrop, got {embedding!r} and {residual!r}"
         )
-    width = theirs.get("n_inner")
+    width = hf_config.get("n_inner")
     if width is None:
-        hidden = theirs.get("n_embd", 768)
+        hidden = hf_config.get("n_embd", 768)
         width = 4 * hidden if isinstance(hidden, int) else hidden
     return {"intermediate": width, "dropout": embedding}
 
 
 def write(config: TransformerConfig) -> dict[str, Any]:
+    """Convert settings to Hugging Face settings.
+
+    Raises:
+        ConfigError: If the head has another dropout rate than the model.
+    """
     if config.dropout != config.rate("head.dropout"):
-        raise ConfigError("model.head.dropout: a GPT folder has one dropout; leave it out")
+        raise ConfigError("model.head.dropout: must be equal to model.dropout for GPT; remove it")
     dropout = dict.fromkeys(("embd_pdrop", "resid_pdrop"), config.dropout)
     return {"n_inner": config.intermediate, **dropout}
 

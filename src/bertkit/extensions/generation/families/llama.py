@@ -1,6 +1,6 @@
-"""Llama: rotary positions, RMSNorm, gated layers, heads that share keys and values.
+"""Llama: rotary embeddings, RMSNorm, gated feed-forward layers, and grouped-query attention.
 
-Source: Touvron et al. 2023, section 2.2; the shared heads: Ainslie et al. 2023.
+Source: Touvron et al. 2023, section 2.2; grouped-query attention: Ainslie et al. 2023.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from bertkit.models.config import RotaryPositions, TransformerConfig
 BASE = 10_000.0
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError for angles that are stretched, as of models for long texts."""
-    angles = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
-    if not isinstance(angles, dict):
-        raise ValueError(f"rope_parameters = {angles!r}: is no table")
-    kind = angles.get("rope_type", angles.get("type", "default"))
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert Hugging Face settings.
+
+    Raises:
+        ValueError: If the rotary embeddings are scaled, as in models for long texts.
+    """
+    rope = hf_config.get("rope_scaling") or hf_config.get("rope_parameters") or {}
+    if not isinstance(rope, dict):
+        raise ValueError(f"rope_parameters must be an object, got {rope!r}")
+    kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise ValueError(f"rope_type = {kind!r}: llama is read with 'default' only")
-    base = angles.get("rope_theta", theirs.get("rope_theta", BASE))
+        raise ValueError(f"rope_type must be 'default' for llama, got {kind!r}")
+    base = rope.get("rope_theta", hf_config.get("rope_theta", BASE))
     return {"positions": {"kind": "rotary", "base": base}}
 
 

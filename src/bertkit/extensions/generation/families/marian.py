@@ -1,4 +1,4 @@
-"""Marian: the Transformer of Vaswani et al. 2017, which translates. Junczys-Dowmunt et al. 2018."""
+"""Marian: the translation Transformer of Vaswani et al. 2017. Junczys-Dowmunt et al. 2018."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertkit.models.config import SinusoidalPositions
 
 
 def settings(side: str) -> dict[str, str]:
-    """Those of one stack, as Marian and BART name them."""
+    """Map the settings of the encoder or decoder to the names in Marian and BART."""
     return {
         "vocab": "vocab_size",
         "hidden": "d_model",
@@ -28,23 +28,23 @@ def settings(side: str) -> dict[str, str]:
 
 
 def layers(side: str) -> dict[str, str | tuple[str, ...]]:
-    """The table's rows of one stack's layers, named as in Marian and BART."""
-    theirs, ours = f"model.{side}.layers.{{}}.", f"{side}.blocks.{{}}."
-    qkv = (f"{theirs}self_attn.{part}_proj" for part in "qkv")
+    """Map the names of the layer weights of the encoder or decoder in Marian and BART."""
+    hf_layer, block = f"model.{side}.layers.{{}}.", f"{side}.blocks.{{}}."
+    qkv = (f"{hf_layer}self_attn.{part}_proj" for part in "qkv")
     cross = {
-        **module(f"{ours}cross.q", f"{theirs}encoder_attn.q_proj"),
-        **module(f"{ours}cross.kv", *(f"{theirs}encoder_attn.{part}_proj" for part in "kv")),
-        **module(f"{ours}cross.out", f"{theirs}encoder_attn.out_proj"),
-        **module(f"{ours}cross_norm", f"{theirs}encoder_attn_layer_norm"),
+        **module(f"{block}cross.q", f"{hf_layer}encoder_attn.q_proj"),
+        **module(f"{block}cross.kv", *(f"{hf_layer}encoder_attn.{part}_proj" for part in "kv")),
+        **module(f"{block}cross.out", f"{hf_layer}encoder_attn.out_proj"),
+        **module(f"{block}cross_norm", f"{hf_layer}encoder_attn_layer_norm"),
     }
     return {
-        **module(f"{ours}attention.qkv", *qkv),
-        **module(f"{ours}attention.out", f"{theirs}self_attn.out_proj"),
-        **module(f"{ours}attention_norm", f"{theirs}self_attn_layer_norm"),
+        **module(f"{block}attention.qkv", *qkv),
+        **module(f"{block}attention.out", f"{hf_layer}self_attn.out_proj"),
+        **module(f"{block}attention_norm", f"{hf_layer}self_attn_layer_norm"),
         **(cross if side == "decoder" else {}),
-        **module(f"{ours}feedforward.up", f"{theirs}fc1"),
-        **module(f"{ours}feedforward.down", f"{theirs}fc2"),
-        **module(f"{ours}feedforward_norm", f"{theirs}final_layer_norm"),
+        **module(f"{block}feedforward.up", f"{hf_layer}fc1"),
+        **module(f"{block}feedforward.down", f"{hf_layer}fc2"),
+        **module(f"{block}feedforward_norm", f"{hf_layer}final_layer_norm"),
     }
 
 
@@ -56,11 +56,15 @@ _STACK: dict[str, Any] = {
 }
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError for a decoder with its own vocabulary."""
-    size = theirs.get("decoder_vocab_size")
-    if size is not None and size != theirs.get("vocab_size"):
-        raise ValueError(f"decoder_vocab_size = {size!r}: marian is read with vocab_size only")
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Check Hugging Face settings.
+
+    Raises:
+        ValueError: If the decoder has its own vocabulary.
+    """
+    size = hf_config.get("decoder_vocab_size")
+    if size is not None and size != hf_config.get("vocab_size"):
+        raise ValueError(f"decoder_vocab_size must be equal to vocab_size for marian, got {size!r}")
     return {}
 
 
@@ -121,5 +125,6 @@ MARIAN = Family(
         architectures={},
     ),
     start="pad",
-    zero_pad=True,  # Marian itself and CTranslate2 begin with zeros
+    # The first decoder input of Marian and CTranslate2 is a zero vector.
+    zero_pad=True,
 )

@@ -1,4 +1,4 @@
-"""GPT: a causal stack whose norms stand behind its sublayers. Radford et al. 2018, section 4.1."""
+"""GPT: a decoder-only Transformer with post-norm layers. Radford et al. 2018, section 4.1."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bertkit.families.keys import DECODER, SPECIAL_TOKENS
 from bertkit.models.config import TransformerConfig
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError as GPT-2's; `n_inner` is none of its settings."""
-    return read_gpt2({**theirs, "n_inner": None})
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert Hugging Face settings like GPT-2, but without `n_inner`, which GPT does not have."""
+    return read_gpt2({**hf_config, "n_inner": None})
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
     if config.intermediate != 4 * config.hidden:
         raise ConfigError(
-            f"model.intermediate = {config.intermediate}: every openai-gpt model has 4 × hidden, "
-            f"{4 * config.hidden}; change it or choose another family"
+            f"model.intermediate must be 4 × hidden, {4 * config.hidden}, for openai-gpt, got "
+            f"{config.intermediate}; change it or use another family"
         )
-    written = write_gpt2(config)
-    del written["n_inner"]
-    return written
+    hf_config = write_gpt2(config)
+    del hf_config["n_inner"]
+    return hf_config
 
 
 OPENAI_GPT = replace(
@@ -38,7 +38,7 @@ OPENAI_GPT = replace(
     fixed={"token_types": 0, "norm.embedding": False, "attention.causal": True},
     defaults={"norm.eps": 1e-5, "feedforward.activation": "gelu_tanh"},
     activation="afn",
-    # its "gelu" is the form with tanh
+    # The "gelu" of OpenAI GPT is the tanh approximation.
     activations={"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu_tanh"},
     neutral={"tie_word_embeddings": (True,)},
     irrelevant={**DECODER, **SUMMARY, "pad_token_id": SPECIAL_TOKENS},
@@ -46,7 +46,7 @@ OPENAI_GPT = replace(
     roles=(),
     token_ids={},
     body={
-        **{ours: theirs for ours, theirs in GPT2.body.items() if ".blocks." in ours},
+        **{name: hf_name for name, hf_name in GPT2.body.items() if ".blocks." in name},
         "encoder.embedding.tokens.weight": "transformer.tokens_embed.weight",
         POSITIONS: "transformer.positions_embed.weight",
     },

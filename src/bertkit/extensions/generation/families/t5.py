@@ -1,6 +1,6 @@
-"""T5: an encoder and a decoder to which every task is a text. Raffel et al. 2020.
+"""T5: an encoder-decoder model that treats each task as text to text. Raffel et al. 2020.
 
-Version 1.1 has gated layers, and a matrix of logits of its own: Shazeer 2020.
+Version 1.1 has gated layers (Shazeer 2020) and a separate output matrix.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = {
     "gated-gelu": ("gelu_tanh", True),
     "gated-silu": ("silu", True),
 }
-"""Their feed-forward networks -> our activation, and whether it is gated."""
+"""Activation of each Hugging Face feed-forward type, and whether it is gated."""
 
 SCALE_KEY = "scale_decoder_outputs"
 """The key of transformers 5; older versions scale if `tie_word_embeddings`."""
@@ -32,37 +32,41 @@ SCALE_KEY = "scale_decoder_outputs"
 RATES = ("dropout", "attention_dropout", "feedforward.dropout")
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError for a feed-forward network of another kind."""
-    kind = theirs.get("feed_forward_proj", "relu")
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert Hugging Face settings.
+
+    Raises:
+        ValueError: If the type of the feed-forward layers is not supported or contradictory.
+    """
+    kind = hf_config.get("feed_forward_proj", "relu")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"feed_forward_proj = {kind!r}: known are {', '.join(KINDS)}")
+        raise ValueError(f"feed_forward_proj must be one of {', '.join(KINDS)}, got {kind!r}")
     activation, gated = KINDS[kind]
     names = {"gelu": "gelu_new" if kind == "gated-gelu" else "gelu"}
     function = kind.removeprefix("gated-")
     for name, value in (("dense_act_fn", names.get(function, function)), ("is_gated_act", gated)):
-        if theirs.get(name, value) != value:
+        if hf_config.get(name, value) != value:
             raise ValueError(
-                f"{name} = {theirs[name]!r}: contradicts feed_forward_proj = {kind!r}; remove one"
+                f"{name} = {hf_config[name]!r} contradicts feed_forward_proj = {kind!r}; remove one"
             )
-    buckets = theirs.get("relative_attention_num_buckets", 32)
+    buckets = hf_config.get("relative_attention_num_buckets", 32)
     return {
         "feedforward.activation": activation,
         "feedforward.gated": gated,
         "positions": {"kind": "relative", "buckets": buckets},
-        **dict.fromkeys(RATES, theirs.get("dropout_rate", 0.1)),
+        **dict.fromkeys(RATES, hf_config.get("dropout_rate", 0.1)),
     }
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
     if not isinstance(config.positions, RelativePositions) or config.positions.learned:
-        raise ConfigError('model.positions: every t5 model has kind = "relative", not learned')
+        raise ConfigError('model.positions: must have kind = "relative" and not learned for t5')
     kind = config.feedforward.activation, config.feedforward.gated
-    names = [name for name, one in KINDS.items() if one == kind]
+    names = [name for name, value in KINDS.items() if value == kind]
     if not names:
-        raise ConfigError(f"model.feedforward.activation = {kind[0]!r}: no t5 model is gated so")
+        raise ConfigError(f"model.feedforward.activation = {kind[0]!r} is not supported by t5")
     if len({config.rate(path) for path in (*RATES, "head.dropout")}) > 1:
-        raise ConfigError("model.dropout: a t5 folder has one dropout; set them all alike")
+        raise ConfigError("model.dropout: all dropout rates must be equal for t5")
     return {
         "feed_forward_proj": names[0],
         "relative_attention_num_buckets": config.positions.buckets,
@@ -70,15 +74,15 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def _is_scaled(theirs: Mapping[str, Any]) -> Any:
-    """Return whether states are scaled before the output matrix: by default if it is tied."""
-    scaled = theirs.get(SCALE_KEY)
-    return theirs.get("tie_word_embeddings", True) if scaled is None else scaled
+def _is_scaled(hf_config: Mapping[str, Any]) -> Any:
+    """Return whether states are scaled before the output matrix. Default: if it is tied."""
+    scaled = hf_config.get(SCALE_KEY)
+    return hf_config.get("tie_word_embeddings", True) if scaled is None else scaled
 
 
-def _read_decoder(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    layers = theirs.get("num_decoder_layers") or theirs.get("num_layers", 6)
-    return {**_read(theirs), "layers": layers, "head.lm_scaled": _is_scaled(theirs)}
+def _read_decoder(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    layers = hf_config.get("num_decoder_layers") or hf_config.get("num_layers", 6)
+    return {**_read(hf_config), "layers": layers, "head.lm_scaled": _is_scaled(hf_config)}
 
 
 def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
@@ -87,37 +91,39 @@ def _write_decoder(config: TransformerConfig) -> dict[str, Any]:
 
 
 def _layers(side: str) -> dict[str, str | tuple[str, ...]]:
-    """The table's rows of one stack."""
-    theirs, ours = f"{side}.block.{{}}.layer.", f"{side}.blocks.{{}}."
+    """Map the names of the weights of the encoder or decoder."""
+    hf_layer, block = f"{side}.block.{{}}.layer.", f"{side}.blocks.{{}}."
     last = 2 if side == "decoder" else 1
-    rows: dict[str, str | tuple[str, ...]] = {
+    names: dict[str, str | tuple[str, ...]] = {
         f"{side}.embedding.tokens.weight": "shared.weight",
         f"{side}.relative.table.weight": (
             f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         ),
-        f"{ours}attention.qkv.weight": tuple(f"{theirs}0.SelfAttention.{p}.weight" for p in "qkv"),
-        f"{ours}attention.out.weight": f"{theirs}0.SelfAttention.o.weight",
-        f"{ours}attention_norm.weight": f"{theirs}0.layer_norm.weight",
-        f"{ours}feedforward.up.weight": f"{theirs}{last}.DenseReluDense.wi.weight",
-        f"{ours}feedforward.down.weight": f"{theirs}{last}.DenseReluDense.wo.weight",
-        f"{ours}feedforward_norm.weight": f"{theirs}{last}.layer_norm.weight",
+        f"{block}attention.qkv.weight": tuple(
+            f"{hf_layer}0.SelfAttention.{part}.weight" for part in "qkv"
+        ),
+        f"{block}attention.out.weight": f"{hf_layer}0.SelfAttention.o.weight",
+        f"{block}attention_norm.weight": f"{hf_layer}0.layer_norm.weight",
+        f"{block}feedforward.up.weight": f"{hf_layer}{last}.DenseReluDense.wi.weight",
+        f"{block}feedforward.down.weight": f"{hf_layer}{last}.DenseReluDense.wo.weight",
+        f"{block}feedforward_norm.weight": f"{hf_layer}{last}.layer_norm.weight",
         f"{side}.norm.weight": f"{side}.final_layer_norm.weight",
     }
     if side == "decoder":
-        cross = f"{theirs}1.EncDecAttention."
-        rows |= {
-            f"{ours}cross.q.weight": f"{cross}q.weight",
-            f"{ours}cross.kv.weight": tuple(f"{cross}{part}.weight" for part in "kv"),
-            f"{ours}cross.out.weight": f"{cross}o.weight",
-            f"{ours}cross_norm.weight": f"{theirs}1.layer_norm.weight",
+        cross = f"{hf_layer}1.EncDecAttention."
+        names |= {
+            f"{block}cross.q.weight": f"{cross}q.weight",
+            f"{block}cross.kv.weight": tuple(f"{cross}{part}.weight" for part in "kv"),
+            f"{block}cross.out.weight": f"{cross}o.weight",
+            f"{block}cross_norm.weight": f"{hf_layer}1.layer_norm.weight",
         }
-    return rows
+    return names
 
 
 def _gated(side: str, last: int) -> dict[str, tuple[str, ...]]:
-    theirs = f"{side}.block.{{}}.layer.{last}.DenseReluDense."
+    layer = f"{side}.block.{{}}.layer.{last}.DenseReluDense."
     return {
-        f"{side}.blocks.{{}}.feedforward.up.weight": tuple(f"{theirs}wi_{n}.weight" for n in "01")
+        f"{side}.blocks.{{}}.feedforward.up.weight": tuple(f"{layer}wi_{n}.weight" for n in "01")
     }
 
 

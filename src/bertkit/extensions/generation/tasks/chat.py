@@ -1,4 +1,4 @@
-"""Conversations of which a model learns the assistant's turns (instruction tuning)."""
+"""Task of fine-tuning on the assistant's messages of conversations (instruction tuning)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from bertkit.data.row_readers import Source
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat as Writer
 from bertkit.extensions.generation.messages import Conversation, read_conversations
-from bertkit.extensions.generation.tasks.language import LanguageTask, TextScore, refuse_encoders
+from bertkit.extensions.generation.tasks.language import (
+    LanguageTask,
+    TextScore,
+    check_decoder_only,
+)
 from bertkit.tasks.capabilities import UsesDecoder
 from bertkit.tasks.choose import refuse_columns
 from bertkit.tasks.task import ErrorRecord, Feature, Reader, Reading
@@ -21,7 +25,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class ConversationReader(Reader[Conversation]):
-    """Conversations, from .jsonl rows."""
+    """Reader of conversations, from .jsonl rows."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -32,11 +36,11 @@ class ConversationReader(Reader[Conversation]):
         return read, f"{source}: {len(read):,} conversations"
 
     def example(self, text: str, others: Sequence[str]) -> Conversation:
-        raise DataError("a model that converses is asked by `bertkit chat MODEL`")
+        raise DataError("a chat model makes no predictions; use `bertkit chat MODEL`")
 
 
 class Chat(LanguageTask[Conversation], UsesDecoder):
-    """Chat: next-token prediction on the turns of the assistant.
+    """Chat: next-token prediction on the messages of the assistant.
 
     Source: Ouyang et al. 2022, section 3.5 (supervised fine-tuning).
     """
@@ -46,7 +50,7 @@ class Chat(LanguageTask[Conversation], UsesDecoder):
     long = ("truncate", "error")
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
-        refuse_encoders(begin, tokenizer)
+        check_decoder_only(begin, tokenizer)
         return self
 
     def features(
@@ -63,21 +67,22 @@ class Chat(LanguageTask[Conversation], UsesDecoder):
             ids, weights = chat.encode(example.messages, answer=False)
             truncated = len(ids) > length
             if truncated and long == "error":
-                raise DataError(f"{example.where}: {len(ids):,} tokens, the model reads {length:,}")
+                raise DataError(f"{example.where}: {len(ids):,} tokens; the maximum is {length:,}")
             ids, weights = ids[:length], weights[:length]
-            places = np.flatnonzero(weights[1:])  # each says what comes next
-            if not len(places):
+            # Each of these positions predicts the next token of the assistant.
+            positions = np.flatnonzero(weights[1:])
+            if not len(positions):
                 raise DataError(
-                    f"{example.where}: the assistant's first turn begins behind {length:,} tokens, "
-                    "which is all that is read; shorten what stands before"
+                    f"{example.where}: the assistant's first message starts after {length:,} "
+                    "tokens, the maximum length; shorten the messages before it"
                 )
             encoding = Encoding.of_ids(ids, truncated=truncated)
-            target = ids[places + 1] if labelled else None
-            features.append(Feature(encoding, number, places, target))
+            target = ids[positions + 1] if labelled else None
+            features.append(Feature(encoding, number, positions, target))
         return features
 
     def error_record(self, answer: TextScore, example: Conversation) -> ErrorRecord:
         last = next(m for m in reversed(example.messages) if m.role == "assistant")
-        asked = " | ".join(m.content for m in example.messages if m.role != "assistant")
+        query = " | ".join(m.content for m in example.messages if m.role != "assistant")
         nats = -answer.log_probability
-        return ErrorRecord(asked, last.content, f"{nats:.2f} nats a token", nats)
+        return ErrorRecord(query, last.content, f"{nats:.2f} nats per token", nats)

@@ -1,7 +1,4 @@
-"""Pairs of answers of which one was preferred: direct preference optimization.
-
-Rafailov et al. 2023.
-"""
+"""Task of direct preference optimization (DPO). Rafailov et al. 2023."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from bertkit.data.row_readers import Source
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import ChatFormat, Message
 from bertkit.extensions.generation.messages import Preference, read_preferences
-from bertkit.extensions.generation.tasks.language import WordsTask, refuse_encoders
+from bertkit.extensions.generation.tasks.language import NextTokenTask, check_decoder_only
 from bertkit.extensions.generation.tasks.reference_model import add_reference
 from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
@@ -35,18 +32,18 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class DpoOptions(Settings, frozen=True):
-    """How far a model may go from where it began."""
+    """Options of DPO."""
 
     beta: Positive = 0.1
-    """What differences of log-probabilities are multiplied by; with more the model stays nearer to
-    where it began."""
+    """DPO β, the scale of the log-probability ratios. Larger values keep the model closer to the
+    reference model."""
 
 
 class PreferenceAnswer(msgspec.Struct, frozen=True):
-    """What a model thinks of two answers: its rewards, equation 5 but for a constant.
+    """Rewards of the chosen and the rejected answer (equation 5 without its constant).
 
-    Rewards are beta times how much likelier (in nats) an answer became than the model found it
-    before; not `relative`, beta times its log-probability alone.
+    A reward is β times the log-probability ratio (in nats) of the model and the reference model. If
+    not `relative`, the reference is unknown, and a reward is β times the log-probability.
     """
 
     chosen: float
@@ -55,33 +52,34 @@ class PreferenceAnswer(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """By how much the chosen one's reward is larger."""
+        """Reward of the chosen answer minus reward of the rejected answer."""
         return self.chosen - self.rejected
 
 
 class PreferenceReader(Reader[Preference]):
-    """Pairs of answers of which one is preferred, from .jsonl rows."""
+    """Reader of conversations with a chosen and a rejected answer, from .jsonl rows."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Preference], str]:
         """Read .jsonl rows {"messages": [...], "chosen": ..., "rejected": ...}.
 
-        Rows may have a "prompt", the message of the user, instead of messages.
+        Rows may have a "prompt", the user's message, instead of messages.
         """
         refuse_columns(reading, "dpo")
         read = read_preferences(source)
         return read, f"{source}: {len(read):,} pairs of answers"
 
     def example(self, text: str, others: Sequence[str]) -> Preference:
-        raise DataError("a model that learned preferences is asked by `bertkit chat MODEL`")
+        raise DataError("a DPO model makes no predictions; use `bertkit chat MODEL`")
 
 
-class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, UsesDecoder):
+class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, UsesDecoder):
     """Preferences (DPO): preferred answers become more probable.
 
-    Both answers of a pair are read in one batch, without dropout, as in the paper's code; the
-    assistant's last turn counts alone.
+    Both answers of a pair are in one batch, without dropout, as in the paper's code. Only the
+    assistant's last message counts.
+
     Source: Rafailov et al. 2023, equation 7.
     """
 
@@ -96,7 +94,7 @@ class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, 
     add_reference = staticmethod(add_reference)
 
     def with_decoder(self, begin: Sequence[int], tokenizer: Tokenizer) -> Self:
-        refuse_encoders(begin, tokenizer)
+        check_decoder_only(begin, tokenizer)
         return self
 
     def features(
@@ -108,7 +106,11 @@ class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, 
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """Two for each example, the chosen answer's first; a target is 1 or -1."""
+        """Return two features per example: the chosen answer (target 1), then the rejected (-1).
+
+        Raises:
+            DataError: If a conversation is too long.
+        """
         chat, features = ChatFormat(tokenizer), []
         for number, example in enumerate(examples):
             begin = len(chat.encode(example.messages)[0])
@@ -118,24 +120,29 @@ class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, 
                 truncated = len(ids) > length
                 if begin >= length or (truncated and long == "error"):
                     raise DataError(
-                        f"{example.where}: {len(ids):,} tokens, the model reads {length:,}; "
-                        "shorten what stands before the answers"
+                        f"{example.where}: {len(ids):,} tokens, but the model supports {length:,}; "
+                        "shorten the messages before the answers"
                     )
                 ids, weights = ids[:length], weights[:length]
-                places = begin - 1 + np.flatnonzero(weights[begin:])  # each says what comes next
+                # Each of these positions predicts the next token of the answer.
+                positions = begin - 1 + np.flatnonzero(weights[begin:])
                 encoding = Encoding.of_ids(ids, truncated=truncated)
-                features.append(Feature(encoding, number, places, sign if labelled else None))
+                features.append(Feature(encoding, number, positions, sign if labelled else None))
         return features
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
         return torch.tensor([feature.target for feature in features])
 
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        model.eval()  # its outputs at the start were without dropout, too
+        # The reference outputs were computed without dropout, too.
+        model.eval()
         return super().loss(model, batch, totals)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """-log sigmoid(beta · (gain of the chosen - gain of the rejected)), the mean over pairs."""
+        """Compute the mean of -log sigmoid(β · (gain of the chosen - gain of the rejected answer)).
+
+        The gain of an answer is its log-probability ratio of the model and the reference model.
+        """
         signs = batch.targets[self.head]
         assert batch.example is not None
         assert batch.token_indices is not None
@@ -163,29 +170,31 @@ class Dpo(WordsTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, 
     def score(
         self, answers: Sequence[PreferenceAnswer], examples: Sequence[Preference]
     ) -> dict[str, float]:
-        """The share of pairs whose chosen answer gained more, the mean margin, and the mean log of
-        the chance sigmoid(margin) of what was preferred (Bradley & Terry 1952); of a model whose
-        start is not known, the share of pairs whose chosen answer is likelier.
+        """Compute the scores of pairs of answers.
+
+        Returns:
+            `accuracy`, the fraction of pairs with a positive margin, the mean `margin`, and
+            `log_probability`, the mean log of the preference probability sigmoid(margin) (Bradley &
+            Terry 1952). Without a reference model only `chosen_likelier`: the fraction of pairs
+            whose chosen answer is more probable.
         """
         margins = np.array([answer.margin for answer in answers])
-        share = float(np.mean(margins > 0))
+        fraction = float(np.mean(margins > 0))
         if not answers[0].relative:
-            return {"chosen_likelier": share}
-        chance = float(-np.logaddexp(0.0, -margins).mean())
-        return {"accuracy": share, "margin": float(margins.mean()), "log_probability": chance}
+            return {"chosen_likelier": fraction}
+        logprob = float(-np.logaddexp(0.0, -margins).mean())
+        return {"accuracy": fraction, "margin": float(margins.mean()), "log_probability": logprob}
 
     def chance(self, examples: Sequence[Preference]) -> dict[str, float]:
         return {"accuracy": 0.5}
 
     def error_record(self, answer: PreferenceAnswer, example: Preference) -> ErrorRecord:
-        asked = " | ".join(message.content for message in example.messages)
-        told = f"{example.rejected} (by {-answer.margin:.3f})"
-        worse = answer.margin <= 0
-        return ErrorRecord(
-            asked, example.chosen, told if worse else example.chosen, max(0.0, -answer.margin)
-        )
+        query = " | ".join(message.content for message in example.messages)
+        rejected = f"{example.rejected} (by {-answer.margin:.3f})"
+        preferred = rejected if answer.margin <= 0 else example.chosen
+        return ErrorRecord(query, example.chosen, preferred, max(0.0, -answer.margin))
 
 
 def _gain(rows: NDArray[np.float32], start: NDArray[np.float32] | None) -> float:
-    """How much likelier a text became, in nats. Shapes: (P, 1) both."""
+    """Return the log-probability ratio of a text, in nats, from token values of shape (P, 1)."""
     return float((rows if start is None else rows - start).sum(dtype=np.float64))

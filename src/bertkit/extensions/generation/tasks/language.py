@@ -1,4 +1,4 @@
-"""What tasks share whose answers are texts: the next word, learned at chosen places."""
+"""Base classes of tasks that are trained with next-token prediction at selected positions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class TextScore(msgspec.Struct, frozen=True):
-    """How likely a model finds the text that it was to write.
-
-    Units: log_probability natural, a token, of `tokens` with those that end texts.
-    """
+    """Log-probability of the target text."""
 
     log_probability: float
+    """Mean natural log-probability per token."""
     tokens: int
+    """Number of target tokens, including EOS tokens."""
 
 
-class WordsTask(Task[E, A]):
-    """The base of tasks about what a model writes: each feature's `token_indices` are the places
-    behind which a word counts.
+class NextTokenTask(Task[E, A]):
+    """Base class of tasks that score next tokens.
+
+    The next token after each of a feature's `token_indices` counts.
     """
 
     @property
@@ -41,16 +41,21 @@ class WordsTask(Task[E, A]):
         return "lm"
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
-        """The log-probability of what follows each chosen place. Shapes: (P, 1)."""
-        head, places = cast(LanguageModelHead, model.heads[self.head]), batch.token_indices
-        assert places is not None
+        """Compute the log-probability of the token after each selected position.
+
+        Shapes:
+            Returns (P, 1).
+        """
+        head, indices = cast(LanguageModelHead, model.heads[self.head]), batch.token_indices
+        assert indices is not None
         features = head.features(model.states(batch), batch)
-        return target_logprobs(features, head.weight, head.bias, batch.ids[places + 1])[:, None]
+        return target_logprobs(features, head.weight, head.bias, batch.ids[indices + 1])[:, None]
 
 
-class LanguageTask(WordsTask[E, TextScore]):
-    """The base of tasks that teach a model to write. An epoch is judged by how likely it finds the
-    right texts.
+class LanguageTask(NextTokenTask[E, TextScore]):
+    """Base class of tasks that train a model to generate text.
+
+    Epochs are evaluated by the log-probability of the target texts.
     """
 
     metric = "log_probability"
@@ -60,7 +65,7 @@ class LanguageTask(WordsTask[E, TextScore]):
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     def loss(self, model: Model, batch: Batch, totals: Totals) -> Loss:
-        """The mean over the words that are learned."""
+        """Compute the mean cross-entropy over the target tokens."""
         head, targets = cast(LanguageModelHead, model.heads[self.head]), batch.targets[self.head]
         features = head.features(model.states(batch), batch)
         loss, correct = linear_cross_entropy(features, head.weight, head.bias, targets)
@@ -72,7 +77,7 @@ class LanguageTask(WordsTask[E, TextScore]):
         return Loss(loss, {self.head: loss.detach()})
 
     def answers(self, outputs: Sequence[ExampleOutput[E]], head: nn.Module) -> list[TextScore]:
-        return [TextScore(float(one.outputs[0].mean()), len(one.outputs[0])) for one in outputs]
+        return [TextScore(float(x.outputs[0].mean()), len(x.outputs[0])) for x in outputs]
 
     def score(self, answers: Sequence[TextScore], examples: Sequence[E]) -> dict[str, float]:
         tokens = sum(answer.tokens for answer in answers)
@@ -80,12 +85,18 @@ class LanguageTask(WordsTask[E, TextScore]):
         return {"log_probability": mean, "perplexity": math.exp(-mean)}
 
 
-def refuse_encoders(begin: Sequence[int], tokenizer: Tokenizer) -> None:
-    """Raises: CheckpointError for a model with an encoder, whose decoder's texts `begin` with
-    something: it does not converse.
+def check_decoder_only(begin: Sequence[int], tokenizer: Tokenizer) -> None:
+    """Check that a model has no encoder.
+
+    Args:
+        begin: First tokens of the decoder; empty for a decoder-only model.
+        tokenizer: The tokenizer of the model.
+
+    Raises:
+        CheckpointError: If the model has an encoder.
     """
     if begin:
         raise CheckpointError(
-            f"{tokenizer.source}: an encoder with a decoder; conversations are learned by a model "
-            "of one stack that goes on with its prompt, such as GPT-2 or SmolLM2"
+            f"{tokenizer.source}: conversations are not supported by encoder-decoder models; use a "
+            "decoder-only model such as GPT-2 or SmolLM2"
         )

@@ -48,14 +48,14 @@ def add_reference(
         masters = run.state.masters
         path.parent.mkdir(exist_ok=True)
         engine = Engine(masters.model.eval(), precision=None, max_batch_tokens=max_batch_tokens)
-        kept = {"train": _outputs(task, engine, train)}
+        outputs = {"train": _outputs(task, engine, train)}
         engine = Engine(masters.whole(), max_batch_tokens=max_batch_tokens)
-        kept["dev"] = _outputs(task, engine, dev)
+        outputs["dev"] = _outputs(task, engine, dev)
         with writing(path) as partial:
-            write_tensors(partial, kept)
+            write_tensors(partial, outputs)
     else:
-        kept = _read(path)
-    return _assign(path, train, kept.get("train")), _assign(path, dev, kept.get("dev"))
+        outputs = _read(path)
+    return _assign(path, train, outputs.get("train")), _assign(path, dev, outputs.get("dev"))
 
 
 def _outputs(task: Task[Any, Any], engine: Engine, features: Sequence[Feature]) -> Tensor:
@@ -80,4 +80,4 @@ def _assign(path: Path, features: Sequence[Feature], outputs: Tensor | None) -> 
     parts = outputs.numpy()
     cuts = np.cumsum(counts)[:-1]
     rows = zip(features, np.split(parts, cuts), strict=True)
-    return [replace(feature, teacher_outputs=own) for feature, own in rows]
+    return [replace(feature, teacher_outputs=part) for feature, part in rows]

@@ -1,4 +1,4 @@
-"""Texts to be written from texts: summaries, headlines, corrections. Sutskever et al. 2014."""
+"""Sequence-to-sequence task: summaries, headlines, corrections. Sutskever et al. 2014."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TARGETS = ("target", "output", "translation", "correction", "answer", *SUMMARIES
 
 
 class Seq2seqOptions(Settings, frozen=True):
-    """How a text is put to the model."""
+    """Options of sequence-to-sequence tasks."""
 
     prompt: str = ""
-    """What stands before every text, such as "summarize: " (T5)."""
+    """Prompt to prepend to each text, such as "summarize: " (T5)."""
 
 
 class TargetReader(Reader[SummaryExample]):
-    """Texts with target texts, from a table."""
+    """Reader of texts with target texts, from a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -66,8 +66,8 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
         """
         if not begin:
             raise CheckpointError(
-                f"{tokenizer.source}: no encoder with a decoder that writes of what it read; take "
-                "T5, BART or Marian, or teach a model of one stack by `bertkit finetune chat`"
+                f"{tokenizer.source}: not an encoder-decoder model; use T5, BART or Marian, or "
+                "fine-tune a decoder-only model with `bertkit finetune chat`"
             )
         task = copy.copy(self)
         task._begin, task._writer = begin, tokenizer
@@ -104,14 +104,14 @@ class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
             ids = np.array([*self._begin, *target, *ends], dtype=np.int64)
             if long == "error" and len(ids) > length:
                 where = examples[number].where
-                raise DataError(f"{where}: {len(ids):,} tokens, the model writes {length:,}")
+                raise DataError(f"{where}: {len(ids):,} target tokens; the maximum is {length:,}")
             encoding = Encoding.of_ids(ids[:length], truncated=len(ids) > length)
-            places = np.arange(len(encoding) - 1)
-            following = encoding.ids[1:] if labelled else None
-            features.append(Feature(encoding, number, places, following, source=source))
+            positions = np.arange(len(encoding) - 1)
+            labels = encoding.ids[1:] if labelled else None
+            features.append(Feature(encoding, number, positions, labels, source=source))
         return features
 
     def error_record(self, answer: TextScore, example: SummaryExample) -> ErrorRecord:
         nats = -answer.log_probability
         expected = example.references[0]
-        return ErrorRecord(example.document, expected, f"{nats:.2f} nats a token", nats)
+        return ErrorRecord(example.document, expected, f"{nats:.2f} nats per token", nats)
