@@ -59,7 +59,7 @@ def pipe(path: Path) -> None:
         ("pairs", "pairs/source.lengths", numbers(0, 9999, "<u4"), "damaged"),
         ("pairs", "pairs/target.tokens", numbers(slice(None), 60000, "<u2"), "60000"),
         ("pairs", "pairs/manifest.json", content(b'{"a": "\xff"}'), "manifest"),
-        ("lstm", "generation_config.json", keys(decoder_start_token_id=99), "token 99"),
+        ("lstm", "generation_config.json", keys(decoder_start_token_id=99), "token id 99"),
         ("lstm", "generation_config.json", keys(suppress_tokens=[99]), "token 99"),
         ("lstm", "generation_config.json", keys(forced_bos_token_id=99), "token 99"),
         ("gpt2", "generation_config.json", keys(num_beams=10**9), "beams"),

@@ -103,7 +103,9 @@ def test_best_beam_of_choices_is_the_most_probable(writer: Generate) -> None:
 
 def test_choices_that_cannot_be_written_are_rejected(writer: Generate) -> None:
     for decoding in ({"max_tokens": 3}, {"max_tokens": 3, "beams": 2}):
-        with pytest.raises(DataError, match="choices: the longest text has 4 tokens, and 3"):
+        with pytest.raises(
+            DataError, match="choices: the longest text has 4 tokens, but at most 3"
+        ):
             writer(["The cat"], decoding, choices=["a", "fell"])
     with pytest.raises(ConfigError, match="choices cannot be combined with stop"):
         writer(["The cat"], choices=["a", "fell"], stop=["e"])

@@ -101,5 +101,5 @@ def test_a_document_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "a.txt"
     path.write_text("word " * 100, encoding="utf-8")
     monkeypatch.setattr(cleaning, "LONGEST_LINE", 400)
-    with pytest.raises(DataError, match=r"a\.txt: a document of more than .* cut it, or say"):
+    with pytest.raises(DataError, match=r"a\.txt: a document has more than .* split it, or use"):
         texts(path)

@@ -39,10 +39,10 @@ def test_what_is_wanted_is_said_in_a_word() -> None:
     assert TargetLanguage("en", score).matches(text)
     assert not TargetLanguage("en", score + 1e-6).matches(text)
     for given, message in (
-        ("english", "'english' is no code of fastText's"),
-        ("en:high", "'high' is no probability; write for instance en:0.65"),
-        ("en:1.5", "'1.5' is no probability"),
-        ("en:nan", "'nan' is no probability"),
+        ("english", "'english' is not a language code of fastText"),
+        ("en:high", "from 0 to 1, as in en:0.65, got 'high'"),
+        ("en:1.5", "got '1.5'"),
+        ("en:nan", "got 'nan'"),
     ):
         with pytest.raises(ConfigError, match=message):
             parse_language(given)

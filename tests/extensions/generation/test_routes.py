@@ -281,7 +281,7 @@ def test_the_window_shows_what_is_written_and_how_likely(server: Server, writer:
     assert said.status_code == 200
     assert "Probability of each token" in said.text
     odd = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi"})
-    assert "ends with your own line" in odd.text
+    assert "must end with a line of the model" in odd.text
 
 
 def test_documents_are_summarized(server: Server, tmp_path: Path) -> None:

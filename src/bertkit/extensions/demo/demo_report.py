@@ -51,8 +51,8 @@ class DemoReport:
         if min(after) > max(before):
             return f"{message}: the worst seed with pretraining is better than the best without"
         loss, steps = self.pretraining["mlm_loss"], self.pretraining["steps"]
-        message += f"; pretraining did not help: its MLM loss is {loss:.2f}, compared with "
-        message += f"{self.frequency_loss:.2f} from token frequencies; "
+        message += f"; the run shows no benefit of pretraining: its MLM loss is {loss:.2f}, "
+        message += f"compared with {self.frequency_loss:.2f} from token frequencies; "
         if loss > UNTRAINED_FRACTION * self.frequency_loss:
             return f"{message}use more than {steps:,} --steps, or more --text"
         return f"{message}the sources may be too easy or too hard to distinguish; use other --text"

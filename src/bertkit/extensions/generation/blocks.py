@@ -63,7 +63,7 @@ class Blocks(Shuffled[TokenBlock]):
             raise DataError(f"{corpus.folder}: no text to make samples from")
 
     def __len__(self) -> int:
-        """Number of blocks per epoch."""
+        """Return the number of blocks per epoch."""
         return int(self._first[-1])
 
     def sample(self, epoch: int, index: int) -> TokenBlock:

@@ -286,7 +286,7 @@ class BeamCache(Cache):
 
 
 class Sources:
-    """Keys and values of encoder outputs, stored once per source for all rows that attend to it.
+    """Keys and values of encoder outputs, stored once for all rows that share a source.
 
     Shapes:
         lengths: (S,), the number of tokens of each source.

@@ -1,6 +1,5 @@
-"""Continuous batching: a model generates the texts of several requests step by step, together.
+"""Continuous batching: texts of several requests join and leave a batch between steps.
 
-A text can join or leave before each step.
 Source: Yu et al. 2022 (Orca).
 """
 

@@ -171,7 +171,7 @@ class Corrupted(Shuffled[Pair]):
             raise DataError(f"{corpus.folder}: no text to make samples from")
 
     def __len__(self) -> int:
-        """Number of chunks per epoch."""
+        """Return the number of chunks per epoch."""
         return int(self._first[-1])
 
     def sample(self, epoch: int, index: int) -> Pair:

@@ -179,7 +179,7 @@ class DecodePipeline:
 
 
 def _target(written: Written, logits: Tensor, rules: Rules) -> list[int]:
-    """Return the generated tokens, with the most probable EOS token if the text ended with one."""
+    """Return the generated tokens, with the most probable EOS token if the text has an end."""
     if written.ended != "end":
         return written.ids
     ends = list(rules.ends)

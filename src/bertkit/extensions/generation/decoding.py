@@ -197,7 +197,9 @@ def _constrain_row(
 
 
 def forbid_others(scores: Tensor, allowed: Sequence[int]) -> None:
-    """Set the scores of all other tokens to -inf, in place. A single allowed token gets score 0.
+    """Set the scores of all other tokens to -inf, in place.
+
+    A single allowed token gets score 0.
 
     Shapes:
         scores: (V,).

@@ -1,6 +1,6 @@
-"""Reader of Llama models in GGUF files, the format of llama.cpp. Weights are converted to fp32.
+"""Reader of Llama models in GGUF files, the format of llama.cpp.
 
-Source of the layout: the GGUF specification, version 3.
+Weights are converted to fp32. Source of the layout: the GGUF specification, version 3.
 """
 
 from __future__ import annotations

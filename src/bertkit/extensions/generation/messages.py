@@ -79,7 +79,9 @@ def conversation(row: dict[str, object], where: str) -> Conversation:
 
 
 def preference(row: dict[str, object], where: str) -> Preference:
-    """Convert a row {"messages" or "prompt", "chosen", "rejected"}; a prompt is a user message.
+    """Convert a row {"messages" or "prompt", "chosen", "rejected"}.
+
+    A prompt is a message of the user.
 
     Raises:
         DataError: If a field is missing or invalid, or both answers are equal.

@@ -24,7 +24,7 @@ from bertkit.view.token_text import likeliest
 
 
 class NextToken(ModelPipeline):
-    """Predict the most probable next tokens of texts."""
+    """Pipeline that predicts the most probable next tokens of texts."""
 
     policies: tuple[Long, ...] = ("error",)
     prediction, options = list[Candidate], TopOptions

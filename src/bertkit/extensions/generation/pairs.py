@@ -167,7 +167,7 @@ class Pair:
     labels: Ids
 
     def __len__(self) -> int:
-        """Number of tokens of both sides."""
+        """Return the number of tokens of both sides."""
         return len(self.source) + len(self.ids)
 
 

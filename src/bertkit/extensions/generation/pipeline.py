@@ -99,10 +99,10 @@ class GeneratedText(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Generate(ModelPipeline):
-    """Generate text from prompts, conversations, or the source texts of an encoder-decoder model.
+    """Pipeline that generates text from prompts, conversations, or source texts.
 
-    A generated text depends only on its prompt and the settings, not on the other prompts of a
-    batch.
+    An encoder-decoder model, such as Marian, generates text from source texts. A generated text
+    depends only on its prompt and the settings, not on the other prompts of a batch.
     """
 
     @staticmethod

@@ -60,7 +60,7 @@ def evaluate_prompts(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> list[PromptScore]:
-    """Evaluate labels predicted from prompts with k examples.
+    r"""Evaluate labels predicted from prompts with k examples.
 
     Examples are sampled from train, one label after the other. The score of a label is the
     log-probability of its word after the text (Brown et al. 2020, section 2).
@@ -69,7 +69,7 @@ def evaluate_prompts(
         model: Model directory, GGUF file or hub id of a decoder-only model.
         train: Labeled texts to sample examples from.
         dev: Labeled texts to evaluate.
-        template: Template of an example, with {text} and {label}; \\n is a line break.
+        template: Template of an example, with {text} and {label}; \n is a line break.
         words: Word for a label, as LABEL=WORD. Default: the label itself. Repeatable.
         shots: Number of examples in the prompt. Repeatable.
         draws: Number of samples of examples for each k above 0.

@@ -25,7 +25,7 @@ from bertkit.text.long_texts import Long, encode
 
 
 class WriteSummaries:
-    """Abstractive summarization with an encoder-decoder model (T5, BART).
+    """Pipeline of abstractive summarization with an encoder-decoder model (T5, BART).
 
     Long documents are truncated by default; `SummaryAnswer.truncated` reports it.
     """

@@ -1,4 +1,4 @@
-"""BART: an encoder-decoder model, pretrained to reconstruct corrupted text. Lewis et al. 2020."""
+"""BART: an encoder-decoder model, pretrained by denoising. Lewis et al. 2020."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama: rotary embeddings, RMSNorm, gated feed-forward layers, and grouped-query attention.
+"""Llama: rotary embeddings, RMSNorm, gated feed-forward and grouped-query attention.
 
 Source: Touvron et al. 2023, section 2.2; grouped-query attention: Ainslie et al. 2023.
 """

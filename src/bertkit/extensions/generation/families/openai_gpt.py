@@ -16,7 +16,7 @@ from bertkit.models.config import TransformerConfig
 
 
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Hugging Face settings like GPT-2, but without `n_inner`, which GPT does not have."""
+    """Convert Hugging Face settings like GPT-2, but ignore `n_inner`."""
     return read_gpt2({**hf_config, "n_inner": None})
 
 

@@ -139,7 +139,7 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
         return super().loss(model, batch, totals)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Compute the mean of -log sigmoid(β · (gain of the chosen - gain of the rejected answer)).
+        """Compute the mean of -log sigmoid(β · (gain of chosen - gain of rejected)).
 
         The gain of an answer is its log-probability ratio of the model and the reference model.
         """
