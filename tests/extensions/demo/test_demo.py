@@ -67,7 +67,7 @@ def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[st
             (0.3, 0.4),
             (0.2, 0.3),
             6.1,
-            r"0.250 with .* no benefit: .* 6.10, .* 6.50 from token",
+            r"0.250 with .* no benefit .* 6.10, .* 6.50 from token",
         ),
         ((0.3, 0.4), (0.4, 0.6), 6.1, "no benefit.* use more than 82 --steps"),
         ((0.9, 0.9), (0.9, 0.9), 4.0, "no benefit.* too easy or too hard .* other --text"),
