@@ -14,11 +14,11 @@ from torch import Tensor
 from bertkit.config import decode
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.families.lstm import LSTM_LM
-from bertkit.extensions.generation.decoding import Decoding, Rules, Written
+from bertkit.extensions.generation.decoding import Decoding, GeneratedTokens, Rules
 from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.extensions.generation.generate import (
     GeneratedRow,
-    Writing,
+    GenerationBatch,
     generate,
     guess,
 )
@@ -173,7 +173,7 @@ def test_requests_join_and_leave_while_others_are_at_work(stepper: Stepper) -> N
     decoding = Decoding(max_tokens=40, temperature=1.0)
     asked = prompts(3, 8, 2, 90)
     expected = [generate(stepper, [one], decoding, Rules([3]))[0][0] for one in asked]
-    writing = Writing(stepper)
+    writing = GenerationBatch(stepper)
     rows = [GeneratedRow.of(stepper, one, decoding, Rules([3])) for one in asked]
     writing.add(rows[:2])
     for _ in range(5):
@@ -209,7 +209,7 @@ def test_a_cut_text_says_so(stepper: Stepper) -> None:
     assert (len(text.ids), text.ended) == (10, "length")  # the model has 200 positions
     assert (short.ids, short.ended) == (text.ids[:4], "length")
     stopped = generate(stepper, [request], Decoding(), Rules([], lambda ids: len(ids) == 3))
-    assert stopped[0][0] == Written(
+    assert stopped[0][0] == GeneratedTokens(
         text.ids[:3], text.logprobs[:3], pytest.approx(sum(text.logprobs[:3])), "stop"
     )
     ended = generate(stepper, [request], Decoding(), Rules([text.ids[0]]))[0][0]

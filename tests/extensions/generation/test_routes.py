@@ -20,7 +20,7 @@ from tests.extensions.generation.test_chat_format import vocabulary
 import bertkit
 from bertkit.checkpoint.directory import save
 from bertkit.extensions.generation.chat_format import Message
-from bertkit.extensions.generation.continuous_batching import LiveText, LiveWriting
+from bertkit.extensions.generation.continuous_batching import LiveBatch, LiveText
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.summarize import WriteSummaries
@@ -177,7 +177,7 @@ def test_requests_share_steps_and_get_the_texts_they_get_alone(
 
 def test_who_leaves_in_mid_stream_frees_the_place_at_once(writer: Generate) -> None:
     async def run() -> None:
-        live, texts = LiveWriting(writer, 4096), []
+        live, texts = LiveBatch(writer, 4096), []
         rules, decoding = writer.rules([""]), Decoding(max_tokens=100)
         for prompt in ("a", "b"):
             (request,) = writer.requests([prompt])

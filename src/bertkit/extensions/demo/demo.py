@@ -51,7 +51,7 @@ MAX_LABELS = 6
 FINETUNE: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3}
 
 PRETRAINING_STEPS = 900
-"""Number of steps, fixed instead of a time limit: with too few steps pretraining has no benefit."""
+"""Default number of steps. A time limit instead would allow too few steps on a busy machine."""
 
 CONFIG = {
     "train.batch_size": "64",

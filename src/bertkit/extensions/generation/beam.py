@@ -10,7 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, constrain
+from bertkit.extensions.generation.decoding import (
+    Decoding,
+    Ended,
+    GeneratedTokens,
+    Rules,
+    constrain,
+)
 from bertkit.extensions.generation.stepper import Request, Stepper
 
 MIN_SCORE = -1e9
@@ -62,7 +68,7 @@ def beam_search(
     decoding: Decoding,
     rules: Rules,
     observe: Observer | None = None,
-) -> list[list[Written]]:
+) -> list[list[GeneratedTokens]]:
     """Run all steps of `beam_steps`, and return its result."""
     return finish(beam_steps(stepper, requests, decoding, rules, observe))
 
@@ -74,7 +80,7 @@ def beam_steps(
     decoding: Decoding,
     rules: Rules,
     observe: Observer | None = None,
-) -> Generator[int, None, list[list[Written]]]:
+) -> Generator[int, None, list[list[GeneratedTokens]]]:
     """Search for the most probable texts, and yield the number of beams after each step.
 
     Each step selects the most probable continuations of a request's beams, at least 2 × `beams`.
@@ -141,7 +147,7 @@ class _Search:
         self.scores = first.repeat(len(requests), 1)
         self.ids = torch.zeros(len(requests), self.beams, 0, dtype=torch.long, device=device)
         self.logprobs = torch.zeros(len(requests), self.beams, 0, device=device)
-        self.results: list[list[tuple[float, Written]]] = [[] for _ in requests]
+        self.results: list[list[tuple[float, GeneratedTokens]]] = [[] for _ in requests]
         """Results with the score that the search maximizes, which includes constraints."""
         self.changed = False
         """Whether a constraint may have changed the score of a token that was not forbidden."""
@@ -250,7 +256,7 @@ class _Search:
             return
         ids, logprobs = self.ids[row, number].tolist(), self.logprobs[row, number].tolist()
         score = (sum(logprobs) if self.changed else total) / penalty
-        text = Written(ids[:-1] if reason == "end" else ids, logprobs, score, reason)
+        text = GeneratedTokens(ids[:-1] if reason == "end" else ids, logprobs, score, reason)
         self.results[self.active[row]].append((total / penalty, text))
 
     def _may_improve(self, request: int, score: float) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass
 
 from bertkit.extensions.generation.decoding import Decoding, Ended, Rules
-from bertkit.extensions.generation.generate import GeneratedRow, Writing
+from bertkit.extensions.generation.generate import GeneratedRow, GenerationBatch
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.stepper import Request
 from bertkit.pipelines.base import CACHE_TOKENS
@@ -51,9 +51,9 @@ class LiveText:
         self._loop = asyncio.get_running_loop()
         self._parts: asyncio.Queue[TextPart | Exception] = asyncio.Queue()
 
-    def batch(self, most: int, cost: float) -> LiveWriting:
-        """Return an empty batch of texts of the same model; see `LiveWriting`."""
-        return LiveWriting(self.pipeline, most, cost)
+    def batch(self, most: int, cost: float) -> LiveBatch:
+        """Return an empty batch of texts of the same model; see `LiveBatch`."""
+        return LiveBatch(self.pipeline, most, cost)
 
     async def parts(self) -> AsyncIterator[TextPart]:
         """Yield the parts of the text as soon as they are generated.
@@ -89,7 +89,7 @@ MAX_SEQUENCES = 64
 """Maximum number of texts in a batch; a client without an active text may add one more."""
 
 
-class LiveWriting:
+class LiveBatch:
     """Texts that one model generates together, as many as fit into its cache."""
 
     def __init__(self, pipeline: Generate, most: int, cost: float = 0.0) -> None:
@@ -99,7 +99,7 @@ class LiveWriting:
         """Cost of the steps so far, for the batcher."""
         self.waiting: deque[LiveText] = deque()
         self._texts: list[LiveText] = []
-        self._writing = Writing(pipeline.stepper)
+        self._batch = GenerationBatch(pipeline.stepper)
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self._texts)
@@ -144,19 +144,19 @@ class LiveWriting:
         """
         connected = [index for index, text in enumerate(self._texts) if not text.gone]
         if len(connected) < len(self._texts):
-            self._writing.drop(set(range(len(self._texts))) - set(connected))
+            self._batch.drop(set(range(len(self._texts))) - set(connected))
             self._texts = [self._texts[index] for index in connected]
         texts = [*self._texts, *new]
         try:
-            self._writing.step()
+            self._batch.step()
             if new:
-                self._writing.add([text.row for text in new])
+                self._batch.add([text.row for text in new])
             for text in texts:
                 text.tell()
         except Exception as error:
             for text in texts:
                 text.tell(error)
-            self._writing, self._texts = Writing(self._writing.stepper), []
+            self._batch, self._texts = GenerationBatch(self._batch.stepper), []
             return len(texts)
         self._texts = [text for text in texts if text.row.ended is None]
         return len(texts)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bertkit.errors import DataError
 from bertkit.extensions.generation.alignment import check_attention
 from bertkit.extensions.generation.beam import MIN_SCORE, BeamStep, beam_search
-from bertkit.extensions.generation.decoding import Decoding, Rules, Written
+from bertkit.extensions.generation.decoding import Decoding, GeneratedTokens, Rules
 from bertkit.extensions.generation.generate import generate
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.stepper import Request, Stepper
@@ -178,7 +178,7 @@ class DecodePipeline:
         return Shape(name, family, layers, config.heads, config.hidden, loaded.length)
 
 
-def _target(written: Written, logits: Tensor, rules: Rules) -> list[int]:
+def _target(written: GeneratedTokens, logits: Tensor, rules: Rules) -> list[int]:
     """Return the generated tokens, with the most probable EOS token if the text has an end."""
     if written.ended != "end":
         return written.ids

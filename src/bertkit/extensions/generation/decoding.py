@@ -127,7 +127,7 @@ class Decoding(Settings, frozen=True):
 
 
 @dataclass(frozen=True)
-class Written:
+class GeneratedTokens:
     """A generated text as tokens.
 
     `ids` does not contain the EOS token. If there is one, its log-probability is the last value of

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from bertkit.extensions.generation.beam import beam_steps, finish
-from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, constrain
+from bertkit.extensions.generation.decoding import (
+    Decoding,
+    Ended,
+    GeneratedTokens,
+    Rules,
+    constrain,
+)
 from bertkit.extensions.generation.sampling import sample, seed_of, uniform
 from bertkit.extensions.generation.stepper import Request, Stepper, StepperState
 
@@ -47,10 +53,10 @@ class GeneratedRow:
     ended: Ended | None = None
 
     @property
-    def written(self) -> Written:
+    def written(self) -> GeneratedTokens:
         assert self.ended is not None
         ids = self.ids[:-1] if self.ended == "end" else self.ids
-        return Written(ids, self.logprobs, float(np.sum(self.logprobs)), self.ended)
+        return GeneratedTokens(ids, self.logprobs, float(np.sum(self.logprobs)), self.ended)
 
 
 def generate(
@@ -58,7 +64,7 @@ def generate(
     requests: Sequence[Request],
     decoding: Decoding,
     rules: Rules,
-) -> list[list[Written]]:
+) -> list[list[GeneratedTokens]]:
     """Generate the `best` texts of each request, best first."""
     return finish(generate_steps(stepper, requests, decoding, rules))
 
@@ -68,17 +74,17 @@ def generate_steps(
     requests: Sequence[Request],
     decoding: Decoding,
     rules: Rules,
-) -> Generator[int, None, list[list[Written]]]:
+) -> Generator[int, None, list[list[GeneratedTokens]]]:
     """Generate like `generate`, and yield the number of sequences after each step."""
     if decoding.beams > 1:
         return (yield from beam_steps(stepper, requests, decoding, rules))
-    writing = Writing(stepper)
+    batch = GenerationBatch(stepper)
     copies = [replace(x, number=number) for x in requests for number in range(decoding.best)]
     rows = [GeneratedRow.of(stepper, request, decoding, rules) for request in copies]
-    writing.add(rows)
-    while writing.rows:
-        yield len(writing.rows)
-        writing.step()
+    batch.add(rows)
+    while batch.rows:
+        yield len(batch.rows)
+        batch.step()
     texts = [row.written for row in rows]
     best = decoding.best
     return [
@@ -87,7 +93,7 @@ def generate_steps(
     ]
 
 
-class Writing:
+class GenerationBatch:
     """Texts that are generated together, by greedy decoding or sampling.
 
     Each text has its own settings. Texts can be added and dropped between steps.

@@ -59,7 +59,7 @@ def read_preferences(source: Source) -> list[Preference]:
 
 def _rows(source: Source, convert: Callable[[dict[str, object], str], R], name: str) -> list[R]:
     if isinstance(source, Path) and not has_records(source) and source.exists():
-        raise DataError(f"{source}: {name} must be a .jsonl file, optionally .gz")
+        raise DataError(f"{source}: {name} must be in a .jsonl file, optionally .gz")
     read = each_record(lambda where, row: convert(row, where), source)
     if not read:
         raise DataError(f"{source}: no {name}")

@@ -61,7 +61,7 @@ class StreamOptions(JsonObject, frozen=True, kw_only=True):
     """Ignored."""
 
 
-class WriteAsk(Ask, frozen=True, kw_only=True):
+class GenerationAsk(Ask, frozen=True, kw_only=True):
     """Options of generation."""
 
     max_tokens: Count | None = None
@@ -86,14 +86,14 @@ class WriteAsk(Ask, frozen=True, kw_only=True):
     """Ignored."""
 
 
-class CompletionAsk(WriteAsk, frozen=True, kw_only=True):
+class CompletionAsk(GenerationAsk, frozen=True, kw_only=True):
     EXAMPLE: ClassVar = {"prompt": "Once upon a time", "max_tokens": 20}
     NEUTRAL: ClassVar[Neutral] = COMPLETION
 
     prompt: Texts
 
 
-class ChatAsk(WriteAsk, frozen=True, kw_only=True):
+class ChatAsk(GenerationAsk, frozen=True, kw_only=True):
     EXAMPLE: ClassVar = {"messages": [{"role": "user", "content": "Who wrote Faust?"}]}
     NEUTRAL: ClassVar[Neutral] = CHAT
 
@@ -160,7 +160,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None
 
 
-class WrittenUsage(msgspec.Struct, frozen=True):
+class CompletionUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -172,4 +172,4 @@ class Completion(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[C]
-    usage: WrittenUsage
+    usage: CompletionUsage

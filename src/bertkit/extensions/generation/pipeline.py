@@ -20,8 +20,19 @@ from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.generation.beam import finish
 from bertkit.extensions.generation.chat_format import ChatFormat, Message, check_messages
-from bertkit.extensions.generation.decoding import Decoding, Ended, Rules, Written, allow_only
-from bertkit.extensions.generation.generate import GeneratedRow, Writing, generate, generate_steps
+from bertkit.extensions.generation.decoding import (
+    Decoding,
+    Ended,
+    GeneratedTokens,
+    Rules,
+    allow_only,
+)
+from bertkit.extensions.generation.generate import (
+    GeneratedRow,
+    GenerationBatch,
+    generate,
+    generate_steps,
+)
 from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
@@ -77,7 +88,7 @@ def _prompt(loaded: Loaded) -> str:
     return prompt if isinstance(prompt, str) else ""
 
 
-class WrittenToken(msgspec.Struct, frozen=True):
+class GeneratedToken(msgspec.Struct, frozen=True):
     """A generated token and its probability."""
 
     text: str
@@ -94,7 +105,7 @@ class GeneratedText(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: int
     ended: Ended
     """Reason for the end: an EOS token, a stop string, or the maximum length."""
-    each: list[WrittenToken] = []
+    each: list[GeneratedToken] = []
     """The tokens with their probabilities, if requested."""
 
 
@@ -194,9 +205,9 @@ class Generate(ModelPipeline):
         if decoding.beams > 1 or decoding.best > 1:
             raise ConfigError("beams, best: not supported when streaming; remove them")
         (request,), rules = self.requests([prompt]), self.rules([prompt], stop)
-        writing = Writing(self.stepper)
+        batch = GenerationBatch(self.stepper)
         row = GeneratedRow.of(self.stepper, request, decoding, rules)
-        writing.add([row])
+        batch.add([row])
         sent = 0
         while True:
             text = self.ready(row, stop)
@@ -205,7 +216,7 @@ class Generate(ModelPipeline):
                 sent = len(text)
             if row.ended is not None:
                 return
-            writing.step()
+            batch.step()
 
     def ready(self, row: GeneratedRow, stop: Sequence[str] = ()) -> str:
         """Return the part of a row's text that is final, or the complete text if it has ended."""
@@ -433,7 +444,7 @@ class Generate(ModelPipeline):
 
     def answer(
         self,
-        written: Written,
+        written: GeneratedTokens,
         request: Request,
         stop: Sequence[str] = (),
         *,
@@ -451,7 +462,7 @@ class Generate(ModelPipeline):
         if written.ended == "stop":
             text = text[: min(start for string in stop if (start := text.find(string)) >= 0)]
         each = [
-            WrittenToken(self._text([token], request.prompt), math.exp(logprob))
+            GeneratedToken(self._text([token], request.prompt), math.exp(logprob))
             for token, logprob in zip(written.ids, written.logprobs, strict=False)
             if tokens
         ]

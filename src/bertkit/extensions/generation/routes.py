@@ -80,7 +80,7 @@ async def translate(ask: types.TranslateAsk, context: Context) -> Any:
 
 
 async def _begin(
-    ask: types.WriteAsk,
+    ask: types.GenerationAsk,
     context: Context,
     ability: str,
     prompts: Sequence[Prompt],
@@ -113,7 +113,7 @@ async def _begin(
     return name, texts
 
 
-def _decoding(ask: types.WriteAsk, pipeline: Generate) -> Decoding:
+def _decoding(ask: types.GenerationAsk, pipeline: Generate) -> Decoding:
     """Return the settings of the model directory, overridden by the settings of the request.
 
     Raises:
@@ -133,9 +133,9 @@ def _reason(ended: str) -> str:
     return "length" if ended == "length" else "stop"
 
 
-def _usage(texts: Sequence[LiveText], written: int) -> types.WrittenUsage:
-    read = sum(text.tokens for text in texts)
-    return types.WrittenUsage(read, written, read + written)
+def _usage(texts: Sequence[LiveText], generated: int) -> types.CompletionUsage:
+    prompt = sum(text.tokens for text in texts)
+    return types.CompletionUsage(prompt, generated, prompt + generated)
 
 
 async def _whole(
@@ -144,7 +144,7 @@ async def _whole(
     head: dict[str, Any],
     choice: Choose,
 ) -> Any:
-    choices, written = [], 0
+    choices, generated = [], 0
     try:
         for index, text in enumerate(texts):
             parts = [part async for part in text.parts()]
@@ -152,16 +152,16 @@ async def _whole(
             assert last.ended is not None
             content = "".join(part.text for part in parts)
             choices.append(choice(index, content, _reason(last.ended)))
-            written += last.tokens
+            generated += last.tokens
     finally:
         context.batcher.leave(texts)
     head = {**head, "created": int(time.time())}
-    answer = types.Completion(**head, choices=choices, usage=_usage(texts, written))
+    answer = types.Completion(**head, choices=choices, usage=_usage(texts, generated))
     return context.reply(answer)
 
 
 async def _stream(
-    ask: types.WriteAsk,
+    ask: types.GenerationAsk,
     context: Context,
     texts: Sequence[LiveText],
     head: dict[str, Any],
@@ -178,7 +178,7 @@ async def _stream(
         return b"data: " + msgspec.json.encode({**head, **content}) + b"\n\n"
 
     async def events() -> AsyncGenerator[bytes]:
-        written = 0
+        generated = 0
         try:
             for index, text in enumerate(texts):
                 async for part in text.parts():
@@ -186,9 +186,9 @@ async def _stream(
                         yield event({"choices": [choice(index, part.text, None)]})
                     if part.ended is not None:
                         yield event({"choices": [choice(index, "", _reason(part.ended))]})
-                        written += part.tokens
+                        generated += part.tokens
             if ask.stream_options is not None and ask.stream_options.include_usage:
-                yield event({"choices": [], "usage": _usage(texts, written)})
+                yield event({"choices": [], "usage": _usage(texts, generated)})
             yield b"data: [DONE]\n\n"
         finally:
             context.batcher.leave(texts)
@@ -210,7 +210,7 @@ async def _stream(
 # ---- Panels
 
 
-def written(answered: Sequence[GeneratedText], text: str, other: str) -> Figure:
+def text_figure(answered: Sequence[GeneratedText], text: str, other: str) -> Figure:
     """Return the figure of a generated text, with the probability of each token."""
     (generated,) = answered
     note = " (truncated)" if generated.ended == "length" else ""
@@ -258,7 +258,7 @@ COMPLETIONS = Route(
     panel=Panel(
         "Text generation",
         "Start of a text",
-        written,
+        text_figure,
         Generate.run,
         options={"max_tokens": PANEL_TOKENS},
         example=("the beginning of a story", "Once upon a time"),
@@ -275,7 +275,7 @@ CHAT_COMPLETIONS = Route(
     panel=Panel(
         "Chat",
         "Your message",
-        written,
+        text_figure,
         Generate.run,
         other="Previous messages, one per line: you, the model, you, …",
         items=lambda text, other: [conversation(text, other)],
@@ -287,7 +287,7 @@ CHAT_COMPLETIONS = Route(
 TRANSLATION = Panel(
     "Translation or summary",
     "Text",
-    written,
+    text_figure,
     Generate.run,
     example=("a short sentence", "A man reads a book."),
 )

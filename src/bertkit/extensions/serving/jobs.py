@@ -43,7 +43,7 @@ Stream = Any
 """Text that is generated for a request, such as `LiveText` of the extension generation."""
 
 StreamBatch = Any
-"""Texts that a model generates together, such as `LiveWriting` of the extension generation."""
+"""Texts that a model generates together, such as `LiveBatch` of the extension generation."""
 
 Taken = Sequence[tuple[Job, int]]
 """Works of a batch: jobs, and the index of a work of each."""

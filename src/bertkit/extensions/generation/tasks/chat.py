@@ -36,7 +36,7 @@ class ConversationReader(Reader[Conversation]):
         return read, f"{source}: {len(read):,} conversations"
 
     def example(self, text: str, others: Sequence[str]) -> Conversation:
-        raise DataError("a chat model makes no predictions; use `bertkit chat MODEL`")
+        raise DataError("not supported by chat models; use `bertkit chat MODEL`")
 
 
 class Chat(LanguageTask[Conversation], UsesDecoder):

@@ -71,7 +71,7 @@ class PreferenceReader(Reader[Preference]):
         return read, f"{source}: {len(read):,} pairs of answers"
 
     def example(self, text: str, others: Sequence[str]) -> Preference:
-        raise DataError("a DPO model makes no predictions; use `bertkit chat MODEL`")
+        raise DataError("not supported by DPO models; use `bertkit chat MODEL`")
 
 
 class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReference, UsesDecoder):

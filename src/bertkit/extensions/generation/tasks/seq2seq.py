@@ -42,7 +42,7 @@ class TargetReader(Reader[SummaryExample]):
         return read_documents(source, reading, "target", TARGETS, labelled=labelled)
 
     def example(self, text: str, others: Sequence[str]) -> SummaryExample:
-        raise DataError("an encoder-decoder model makes no predictions; use `bertkit generate`")
+        raise DataError("not supported by encoder-decoder models; use `bertkit generate`")
 
 
 class Seq2seq(LanguageTask[SummaryExample], UsesDecoder):
