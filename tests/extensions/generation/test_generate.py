@@ -222,7 +222,7 @@ def test_a_cut_text_says_so(stepper: Stepper) -> None:
         ({"top_p": 0}, "top_p"),
         ({"beams": 0}, "beams"),
         ({"beams": 2, "temperature": 1.0}, "beams = 2 cannot be combined with temperature"),
-        ({"best": 2}, "requires as many beams, or temperature > 0"),
+        ({"best": 2}, "requires beams >= best, or temperature > 0"),
         ({"min_p": 1.0}, "min_p"),
         ({"beams": 2, "lookup": 4}, "lookup cannot be combined with beams = 2"),
         ({"temperature": -1.0}, "temperature"),

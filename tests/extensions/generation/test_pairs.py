@@ -163,9 +163,7 @@ def test_a_damaged_folder_is_named(pairs: Pairs, place: Path, tmp_path: Path) ->
     with pytest.raises(DataError, match="not a directory of pairs"):
         Pairs.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(
-        DataError, match=r"not a valid manifest .*; make some with `bertkit prepare"
-    ):
+    with pytest.raises(DataError, match=r"not a valid manifest .*; run `bertkit prepare"):
         Pairs.open(tmp_path)
     manifest = json.loads((pairs.folder / "manifest.json").read_text(encoding="utf-8"))
     (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
