@@ -163,10 +163,10 @@ def _translate(
     """
     for part in batched(inputs, BATCH_LINES):
         answers = iter(writer([line for _, line in part if line.strip()], decoding, **rules))
-        for where, line in part:
+        for location, line in part:
             texts = next(answers) if line.strip() else []
             if texts and texts[0].ended == "length":
-                say(f"{where}: truncated after {texts[0].tokens:,} tokens, without an EOS token")
+                say(f"{location}: truncated after {texts[0].tokens:,} tokens, without an EOS token")
             if scores:
                 print_json(texts)
             else:
@@ -192,9 +192,9 @@ def _summarize(
         writer.prompt = prompt
     for part in batched(inputs, BATCH_DOCUMENTS):
         answers = summaries(writer, [text for _, text in part], decoding)
-        for (where, _), answer in zip(part, answers, strict=True):
+        for (location, _), answer in zip(part, answers, strict=True):
             if answer.truncated:
-                say(f"{where}: longer than the model; the end was truncated")
+                say(f"{location}: longer than the model; the end was truncated")
             print(" ".join(answer.text.split()))
 
 
