@@ -88,12 +88,12 @@ def oracle(features: Sequence[Feature]) -> list[Outputs]:
 
 
 def test_what_files_of_questions_do_not_need_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^label_column: files of questions need none"):
+    with pytest.raises(ConfigError, match=r"^label_column: not supported for SQuAD"):
         Answer.reader.read(tmp_path / "a.json", Reading(label_column="x"), labelled=True)
     with pytest.raises(DataError, match=r"a\.json: no such file"):
         Answer.reader.read(tmp_path / "a.json", Reading(), labelled=True)
     for others in ((), ("a", "b")):
-        with pytest.raises(DataError, match=f"{len(others)} texts to look in"):
+        with pytest.raises(DataError, match=f"got {len(others)} contexts"):
             Answer.reader.example("Who?", others)
     with pytest.raises(DataError, match="is empty"):
         Answer.reader.example("Who?", (" ",))
@@ -139,10 +139,10 @@ def test_windows_hold_every_token_of_the_context(
 def test_a_model_too_short_is_refused(tokenizer: Tokenizer) -> None:
     example = Question("a", "b c", where="x.json: q1")
     assert len(windows(Answer(), tokenizer, [example], 5)) == 2
-    with pytest.raises(DataError, match="reads 4 tokens has no room"):
+    with pytest.raises(DataError, match="of 4 tokens is too short"):
         windows(Answer(), tokenizer, [example], 4)
     nothing = Question("a", "\u200b", where="x.json: q1")
-    with pytest.raises(DataError, match=r"x\.json: q1: the tokenizer finds nothing in the context"):
+    with pytest.raises(DataError, match=r"x\.json: q1: the context has no tokens"):
         windows(Answer(), tokenizer, [nothing], 16)
 
 

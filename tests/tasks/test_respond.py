@@ -87,7 +87,7 @@ def test_each_second_turn_is_a_response_to_all_before(tmp_path: Path) -> None:
     # of another dialogue, and all there are where there are few
     assert set(found[0].choices) == {"Well .", "Sun ."}
     assert set(found[2].choices) == {"Well .", "Still well .", "Sun ."}
-    assert said.endswith("talk.json: 2 dialogues; 3 responses, each among 2 to 3")
+    assert said.endswith("talk.json: 2 dialogues; 3 responses, 2 to 3 candidates each")
 
 
 WORD = st.sampled_from("abcdefghijkl")
@@ -107,7 +107,7 @@ def test_wrong_responses_are_wrong_and_always_the_same(
         for number, response in zip(owner, right, strict=True)
     ]
     if not all(others):
-        with pytest.raises(DataError, match="no other dialogue to draw wrong responses from"):
+        with pytest.raises(DataError, match="no other dialogue to sample wrong responses from"):
             examples_of(path)
         return
     found = examples_of(path)
@@ -145,7 +145,7 @@ def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
     bare = [{"context": "Hello .", "candidates": ["Hi .", "Bye ."]}]
     path = written(tmp_path, "bare.jsonl", json.dumps(bare[0]))
     assert examples_of(path, labelled=False)[0].choices == ("Hi .", "Bye .")
-    with pytest.raises(DataError, match=r"bare\.jsonl:1: no response; give one"):
+    with pytest.raises(DataError, match=r"bare\.jsonl:1: no response; add a response"):
         examples_of(path)
 
 
@@ -162,7 +162,7 @@ def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
         ),
         ("t.json", '[{"dialogue": [[" ", "c"]]}]', r"dialogue 1, pair 1: a turn is empty"),
         ("t.json", '[{"dialogue": [["a", "c"]]}]', r"dialogue 1, pair 1: no other dialogue"),
-        ("t.json", '[{"dialogue": [["a", ""]]}]', r"t\.json: no response in it"),
+        ("t.json", '[{"dialogue": [["a", ""]]}]', r"t\.json: the file contains no response"),
         ("t.json", "", r"t\.json: the file is empty"),
         ("t.jsonl", '{"response": "a"}', r"t\.jsonl:1: .*missing required field `context`"),
         ("t.jsonl", '{"context": " ", "response": "a"}', r"t\.jsonl:1: the context is empty"),
@@ -189,7 +189,7 @@ def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
             '{"context": "a", "response": "b", "candidates": ["b", ""]}',
             r"t\.jsonl:1: choice 2 of 2 is empty",
         ),
-        ("t.txt", "a", r"t\.txt: dialogues are read from"),
+        ("t.txt", "a", r"t\.txt: unknown file type"),
     ],
 )
 def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path:
 
 
 def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^text_column: the files of respond need none"):
+    with pytest.raises(ConfigError, match=r"^text_column: not supported by respond"):
         Respond.reader.read(tmp_path / "t.json", Reading(text_column="x"), labelled=True)
     task = Respond.restore((), Respond((), RespondOptions(turns=7)).settings())
     assert task.options == RespondOptions(turns=7)
@@ -216,7 +216,7 @@ def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> Non
     assert pieces == ["[CLS]", "c", "[SEP]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
     assert features[0].encoding.types.tolist() == [0] * 7 + [1] * 2
     # too long: the oldest tokens go, the response stays
-    with pytest.raises(DataError, match="9 tokens with choice 1, and the model reads 7"):
+    with pytest.raises(DataError, match="9 tokens with choice 1, but the maximum is 7"):
         task.features([example], tokenizer, 7, long="error", labelled=False)
     [cut, _] = task.features([example], tokenizer, 7, long="truncate", labelled=False)
     assert tokenizer.pieces(cut.encoding.ids) == ["[CLS]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
@@ -319,7 +319,7 @@ def test_scores_are_ranks_and_ties_gain_nothing() -> None:
 def test_real_dialogues(name: str, count: int, data_folder: Path, tokenizer: Tokenizer) -> None:
     path = data_folder / name / "valid.json"
     found, said = Respond.reader.read(path, Reading(), labelled=True)
-    assert f"1,000 dialogues; {count:,} responses, each among 10" in said
+    assert f"1,000 dialogues; {count:,} responses, 10 candidates each" in said
     assert len(found) == count
     assert all(len(set(e.choices)) == 10 for e in found)
     features = Respond().features(found[:40], tokenizer, 48, long="truncate", labelled=True)

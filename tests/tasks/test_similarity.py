@@ -187,7 +187,7 @@ def test_shorter_vectors_learn_the_same(base: Path) -> None:
     parts = [formula("ranking", whole[..., :d], torch.zeros(4)) for d in (4, 8, 16)]
     found = task.loss(model, batch, totals([batch])).total
     torch.testing.assert_close(found, torch.stack(parts).mean(), atol=1e-5, rtol=1e-4)
-    with pytest.raises(ConfigError, match="dimensions: 17; the model's vectors have 16"):
+    with pytest.raises(ConfigError, match="dimensions: 17 exceeds the embedding size, 16"):
         ready(TRIPLETS, base, dimensions=(17,))
 
 
@@ -285,7 +285,7 @@ def test_what_is_learned_behind_prompts_is_asked_behind_them(
     data = {"train": pairs(20), "dev": pairs(10)}
     settings = msgspec.structs.replace(SETTINGS, epochs=1)
     given = {"prompt": "white ", "pair_prompt": "topic"}
-    said = "prompts: 'red a ' before the first text, 'blue is ' before the others"
+    said = "prompts: 'red a ' for the first text, 'blue is ' for the others"
     question, answer = "a red thing", "is red number"
     for options, wanted in (({}, ("red a ", "blue is ")), (given, ("white ", "thing "))):
         out = tmp_path / f"out{len(options)}"
@@ -421,8 +421,8 @@ def test_a_named_pair_is_not_the_text_as_well(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("anchor\tpositive\nx\t \n", r"t\.tsv:2: a text is empty"),
-        ("anchor\tpositive\tscore\nx\ty\thigh\n", r"t\.tsv:2: the label 'high' is no number"),
-        ("anchor\tpositive\tscore\nx\ty\tnan\n", "is no number"),
+        ("anchor\tpositive\tscore\nx\ty\thigh\n", r"t\.tsv:2: label 'high' is not a number"),
+        ("anchor\tpositive\tscore\nx\ty\tnan\n", "is not a number"),
         ("anchor\tnegative\nx\ty\n", "negatives without a pair"),
         ("one\ttwo\tthree\nx\ty\tz\n", "no column has a known name for the text and the pair"),
     ],
@@ -440,15 +440,15 @@ def test_all_rows_that_cannot_be_used_are_named(
         read_examples(Similarity, path)
     told = capsys.readouterr().err
     assert "t.tsv:2: a text is empty" in told
-    assert "t.tsv:4: the label 'high' is no number" in told
+    assert "t.tsv:4: label 'high' is not a number" in told
 
 
 @pytest.mark.parametrize(
     ("loss", "options", "said"),
     [
-        ("ranking", {"margin": 0.5}, "margin: is for the loss triplet, and this one is ranking"),
-        ("ranking", {"highest": 5.0}, "highest: is for the loss cosine or cosent"),
-        ("triplet", {"scale": 10.0}, "scale: is for the loss ranking or cosent or margin_mse"),
+        ("ranking", {"margin": 0.5}, "margin: requires the loss triplet, got ranking"),
+        ("ranking", {"highest": 5.0}, "highest: requires the loss cosine or cosent"),
+        ("triplet", {"scale": 10.0}, "scale: requires the loss ranking or cosent or margin_mse"),
     ],
 )
 def test_an_option_of_another_loss_is_refused(
@@ -466,7 +466,7 @@ def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Pat
         ("cosent", pairs(4), "labels"),
         ("margin_mse", TRIPLETS[:1] + pairs(1), "labels"),
     ):
-        with pytest.raises(BertkitError, match=f"{loss} learns from {lacks}"):
+        with pytest.raises(BertkitError, match=f"{loss} requires {lacks}"):
             finetune(
                 "similarity",
                 base,
@@ -476,13 +476,13 @@ def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Pat
                 options={"loss": loss},
             )
     single = [SimilarityExample((word,), None, f"row {word}") for word in WORDS]
-    with pytest.raises(DataError, match="row red: a text alone is like nothing"):
+    with pytest.raises(DataError, match="row red: only one text; pass a pair"):
         finetune("similarity", base, train=single, dev=single, out=tmp_path / "out")
     ragged = [*pairs(2), *TRIPLETS[:1]]
-    with pytest.raises(DataError, match="3 texts, and 2 in row 0"):
+    with pytest.raises(DataError, match="3 texts, but 2 in row 0"):
         finetune("similarity", base, train=ragged, dev=ragged, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(DataError, match="give a pair of texts"):
+    with pytest.raises(DataError, match="expected two texts"):
         Similarity.reader.example("x", ())
 
 

@@ -1,4 +1,7 @@
-"""The part of a text that answers a question, or that none does. Devlin et al. 2019, 4.2, 4.3."""
+"""Extractive question answering, also with unanswerable questions.
+
+Source: Devlin et al. 2019, sections 4.2 and 4.3.
+"""
 
 from __future__ import annotations
 
@@ -30,34 +33,35 @@ from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 QUESTIONS_AT_ONCE = 1024
-"""Questions tokenized at a time, so that many need little memory."""
+"""Number of questions that are tokenized together; limits the memory use."""
 
 NO_ANSWER = "(no answer)"
-"""How the list of errors writes that there is none."""
+"""Text for an empty answer in the list of errors."""
 
 
 class AnswerOptions(Settings, frozen=True):
-    """How contexts are read, and what is an answer."""
+    """Options of extractive question answering."""
 
     window_overlap: Annotated[int, Meta(ge=0)] = 128
-    """Tokens of the context that two neighboring windows share: at most half of what a window
-    holds of it. (The `doc_stride` 128 of the paper's code is how far the next one begins.)"""
+    """Number of context tokens that consecutive windows share, at most half of the context tokens
+    in a window. (`doc_stride` in the paper's code is the distance between window starts.)"""
     question_tokens: Count = 64
-    """Longer questions are cut, and this is said; at most half of what the model reads."""
+    """Maximum number of question tokens. Longer questions are truncated and marked as such. The
+    question gets at most half of the model's maximum length."""
     answer_tokens: Count = 30
-    """The longest answer."""
+    """Maximum number of answer tokens."""
     best: Count = 20
-    """How many answers are weighed against each other."""
+    """Number of candidate answers, over which probabilities are normalized."""
     no_answer: bool | None = None
-    """Whether a question may have none; guessed from the training file."""
+    """Whether questions can be unanswerable. Default: inferred from the training file."""
     null_threshold: float | None = None
-    """No answer is given where "none" scores higher than the best answer by more than this:
-    a difference of logits. The best for dev where it has such questions, whose scores are then
-    named `best_`; 0 otherwise."""
+    """Minimum difference of logits between "no answer" and the best answer above which no answer
+    is returned. Default: optimized on dev, where scores get names like `best_f1`; 0 if dev has no
+    unanswerable questions."""
 
 
 class AnswerSpan(msgspec.Struct, frozen=True):
-    """A part of the context and its probability. Units: characters [start, end)."""
+    """Span of the context and its probability. Units: characters [start, end)."""
 
     text: str
     start: int
@@ -66,12 +70,12 @@ class AnswerSpan(msgspec.Struct, frozen=True):
 
 
 class QuestionAnswer(msgspec.Struct, frozen=True):
-    """The answer, "" where there is none, its probability, and the best ones, likeliest first.
+    """Answer to a question ("" for no answer), its probability, and the best candidates.
 
-    `null_score` is by how much "none" scores higher than the best answer, in logits. The
-    probabilities of `best` and, if there may be none, of "none" add up to 1. `truncated` says
-    that the question was cut; contexts never are.
-    Units: characters [start, end) of the context, which holds exactly `answer` there.
+    `best` is sorted by descending probability. `null_score` is the logit of "no answer" minus the
+    logit of the best candidate. The probabilities of `best`, and of "no answer" if it is allowed,
+    sum to 1. `truncated` is true if the question was truncated; contexts are never truncated.
+    `context[start:end]` equals `answer`.
     """
 
     answer: str
@@ -84,24 +88,24 @@ class QuestionAnswer(msgspec.Struct, frozen=True):
 
 
 class QuestionReader(Reader[Question]):
-    """Questions about a text, from SQuAD files or .jsonl rows."""
+    """Reader of questions and contexts, from SQuAD files or .jsonl rows."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Question], str]:
         """Read SQuAD 1.1 and 2.0 (.json) or rows (.jsonl), also compressed (.gz)."""
         for option in reading.options().values():
-            raise ConfigError(f"{option}: files of questions need none; leave it out")
+            raise ConfigError(f"{option}: not supported for SQuAD and .jsonl files; remove it")
         return read_questions(source, labelled=labelled)
 
     def example(self, text: str, others: Sequence[str]) -> Question:
         if len(others) != 1:
             raise DataError(
-                f"{text[:40]!r}: {len(others)} texts to look in; give a question and one context "
-                "(--pair; a program gives a tuple of both)"
+                f"{text[:40]!r}: expected a question and one context, got {len(others)} contexts; "
+                "pass the context with --pair, or both as a tuple"
             )
         if not (text.strip() and others[0].strip()):
-            raise DataError("a question or its context is empty; leave it out")
+            raise DataError("the question or its context is empty; remove it")
         return Question(text, others[0])
 
     def key(self, example: Question) -> tuple[str, str]:
@@ -132,14 +136,14 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         assert isinstance(options, AnswerOptions)
         if not any(example.answerable for example in train):
             raise DataError(
-                f"{train[0].where}: no question has an answer; there is nothing to learn"
+                f"{train[0].where}: no question has an answer; add answerable questions"
             )
         if options.no_answer is None:
-            none = not all(example.answerable for example in train)
-            options = msgspec.structs.replace(options, no_answer=none)
+            no_answer = not all(example.answerable for example in train)
+            options = msgspec.structs.replace(options, no_answer=no_answer)
         return cls((), options)
 
-    # ---- what the model reads and learns
+    # ---- Features, targets, and loss
 
     def features(
         self,
@@ -150,10 +154,11 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """The question, then a window of the context; every token of it is in some window.
+        """Encode each question with overlapping windows of its context.
 
-        A window learns the first answer's place if it holds all of it, else [CLS], as the
-        windows of a question without an answer do.
+        The windows cover all tokens of the context. The target of a window is the span of the
+        first answer if the window contains all of it, else [CLS]. Windows of an unanswerable
+        question have the target [CLS].
         """
         built = []
         for begin in range(0, len(examples), QUESTIONS_AT_ONCE):
@@ -163,47 +168,51 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
                 [example.context for example in part],
                 max_length=NO_LIMIT,
             )
-            for place, (example, whole) in enumerate(zip(part, encodings, strict=True), begin):
-                covering = _answer_tokens(whole, example) if labelled else ()
-                for window in self._windows(whole, length, example.where):
+            for index, (example, encoding) in enumerate(zip(part, encodings, strict=True), begin):
+                covering = _answer_tokens(encoding, example) if labelled else ()
+                for window in self._windows(encoding, length, example.where):
                     target = None
                     if labelled:
                         tokens = _answer_tokens(window, example)
-                        holds = len(tokens) == len(covering) > 0
-                        target = (int(tokens[0]), int(tokens[-1])) if holds else (0, 0)
-                    built.append(Feature(window, place, target=target))
+                        has_answer = len(tokens) == len(covering) > 0
+                        target = (int(tokens[0]), int(tokens[-1])) if has_answer else (0, 0)
+                    built.append(Feature(window, index, target=target))
         return built
 
-    def _windows(self, whole: Encoding, length: int, where: str) -> list[Encoding]:
-        """Windows of at most `length` tokens. `truncated` where the question was cut."""
-        question, context = (whole.sequence.count(which) for which in (0, 1))
+    def _windows(self, encoding: Encoding, length: int, where: str) -> list[Encoding]:
+        """Split a pair into windows, `truncated` if the question was truncated."""
+        question, context = (encoding.sequence.count(which) for which in (0, 1))
         for name, size in (("question", question), ("context", context)):
             if not size:
-                raise DataError(f"{where}: the tokenizer finds nothing in the {name}; leave it out")
-        room = length - (len(whole) - question - context)
-        kept = max(min(question, self.options.question_tokens, room // 2), 1)
-        room -= kept
-        if room < 1:
+                raise DataError(f"{where}: the {name} has no tokens; remove the question")
+        capacity = length - (len(encoding) - question - context)
+        question_tokens = max(min(question, self.options.question_tokens, capacity // 2), 1)
+        capacity -= question_tokens
+        if capacity < 1:
             raise DataError(
-                f"a model that reads {length} tokens has no room for a question and its context; "
-                "give it more"
+                f"a maximum length of {length} tokens is too short for a question and its "
+                "context; increase it"
             )
-        pair = whole.cut({0: (0, kept)})
-        overlap = min(self.options.window_overlap, room // 2)
+        pair = encoding.cut({0: (0, question_tokens)})
+        overlap = min(self.options.window_overlap, capacity // 2)
         return pair.windows(1, length, overlap)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Where in its window each answer starts and ends. Shapes: (S, 2)."""
+        """Return the first and last token of each answer in its window.
+
+        Shapes:
+            Returns (S, 2).
+        """
         return torch.tensor([feature.target for feature in features], dtype=torch.int64)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """The mean of both cross-entropies over the tokens of each window, as the paper's code.
+        """Compute the mean of the cross-entropies of start and end, like the paper's code.
 
-        A window counts as correct where both ends are the likeliest.
+        A window is correct if both its start and its end have the highest logits.
         """
         targets = batch.targets[self.head]
         layout = batch.layout
-        # two numbers a token: padding them costs nothing, and fits the usual loss
+        # Padding is cheap, because a token has two values only; the standard loss needs it.
         shape = len(layout.lengths), max(layout.lengths), 2
         padded = outputs.new_full(shape, -torch.inf)
         padded = padded.index_put((layout.sequence_ids, layout.positions), outputs)
@@ -211,14 +220,14 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         correct = (padded.argmax(1) == targets).all(-1).sum()
         return Loss(loss, {self.head: loss.detach()}, {self.head: correct})
 
-    # ---- what it answers
+    # ---- Predictions and scores
 
     def answers(
         self, outputs: Sequence[ExampleOutput[Question]], head: nn.Module
     ) -> list[QuestionAnswer]:
-        """The spans whose two logits add up to most, over all windows.
+        """Return the spans with the highest sum of start and end logit, over all windows.
 
-        The same characters in two windows are one answer, with the better of its two scores.
+        If a span is in two windows, its score is the higher one.
         """
         return [self._answer(item) for item in outputs]
 
@@ -228,9 +237,9 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         parts = []
         for logits, window in zip(item.outputs, item.features, strict=True):
             tokens = window.encoding.span(1)
-            starts, ends, seen = _trimmed(window.encoding.offsets[tokens], visible)
+            starts, ends, has_text = _trim(window.encoding.offsets[tokens], visible)
             scores, first, last = best_spans(
-                np.where(seen[:, None], logits[tokens], -np.inf),
+                np.where(has_text[:, None], logits[tokens], -np.inf),
                 options.answer_tokens,
                 options.best,
             )
@@ -240,67 +249,69 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         for i in np.argsort(-scores, kind="stable").tolist():
             if len(best) == options.best:
                 break
-            best.setdefault((int(starts[i]), _whole(context, int(ends[i]))), float(scores[i]))
+            end = _extend_over_marks(context, int(ends[i]))
+            best.setdefault((int(starts[i]), end), float(scores[i]))
         null = min(float(logits[0].sum()) for logits in item.outputs)
         truncated = item.truncated
-        if not best:  # only white space has tokens
+        if not best:  # Only white space has tokens.
             return QuestionAnswer("", 0, 0, 1.0, [], 0.0, truncated)
-        numbers = np.array([*best.values(), *([null] if options.no_answer else [])])
-        probabilities = np.exp(numbers - numbers.max())
+        sums = np.array([*best.values(), *([null] if options.no_answer else [])])
+        probabilities = np.exp(sums - sums.max())
         probabilities /= probabilities.sum()
         spans = [
             AnswerSpan(context[start:end], start, end, probability)
             for (start, end), probability in zip(best, probabilities.tolist(), strict=False)
         ]
-        above = float(null - numbers[0])
-        if options.no_answer and above > (options.null_threshold or 0.0):
-            return QuestionAnswer("", 0, 0, float(probabilities[-1]), spans, above, truncated)
+        null_score = float(null - sums[0])
+        if options.no_answer and null_score > (options.null_threshold or 0.0):
+            return QuestionAnswer("", 0, 0, float(probabilities[-1]), spans, null_score, truncated)
         top = spans[0]
-        return QuestionAnswer(top.text, top.start, top.end, top.score, spans, above, truncated)
+        return QuestionAnswer(top.text, top.start, top.end, top.score, spans, null_score, truncated)
 
     def uncalibrated(self) -> Settings:
         options: Settings = msgspec.structs.replace(self.options, null_threshold=None)
         return options
 
     def calibrated(self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]) -> Self:
-        """With the `null_threshold` of the highest F1, unless one was chosen.
+        """Return the task with the `null_threshold` of the highest F1, unless it is set.
 
-        It is the best for these very questions, so that their scores with it are `best_f1` and
-        so on, and not those to expect of others. Source: the evaluation script of SQuAD 2.0,
-        `find_best_thresh`; here the threshold lies halfway between two questions.
+        The threshold is optimized on these questions, so their scores are too high for others and
+        are named `best_f1` and so on. Source: `find_best_thresh` of the evaluation script of
+        SQuAD 2.0. Unlike there, the threshold is halfway between the scores of two questions.
         """
         options = self.options
         if not options.no_answer or options.null_threshold is not None:
             return self
         if all(example.answerable for example in examples):
             return self
-        above = np.array([answer.null_score for answer in answers])
-        given = np.array(
+        null_scores = np.array([answer.null_score for answer in answers])
+        f1 = np.array(
             [
                 metrics.squad_f1(a.best[0].text if a.best else "", _golds(e))[1]
                 for a, e in zip(answers, examples, strict=True)
             ]
         )
-        none = np.array([float(not example.answerable) for example in examples])
-        order = np.argsort(above, kind="stable")
-        above, gain = above[order], (given - none)[order]
-        # the first k questions are answered; equal scores are never parted
+        null_f1 = np.array([float(not example.answerable) for example in examples])
+        order = np.argsort(null_scores, kind="stable")
+        scores, gain = null_scores[order], (f1 - null_f1)[order]
+        # gains[k] is the gain if the first k questions are answered. A threshold cannot separate
+        # questions with equal scores.
         gains = np.concatenate([[0.0], np.cumsum(gain)])
-        gains[1:-1][np.diff(above) == 0] = -np.inf
-        borders = np.concatenate(
-            [[above[0] - 1.0], (above[:-1] + above[1:]) / 2, [above[-1] + 1.0]]
+        gains[1:-1][np.diff(scores) == 0] = -np.inf
+        thresholds = np.concatenate(
+            [[scores[0] - 1.0], (scores[:-1] + scores[1:]) / 2, [scores[-1] + 1.0]]
         )
-        threshold = float(borders[gains.argmax()])
+        threshold = float(thresholds[gains.argmax()])
         return type(self)((), msgspec.structs.replace(options, null_threshold=threshold))
 
     def score(
         self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]
     ) -> dict[str, float]:
-        """Exact and f1 of SQuAD, and those of both kinds of questions where there are both."""
+        """Compute exact match and F1 of SQuAD, also of each type if some are unanswerable."""
         return metrics.squad([answer.answer for answer in answers], [_golds(e) for e in examples])
 
     def chance(self, examples: Sequence[Question]) -> dict[str, float]:
-        """A model that always predicts "no answer" is right for all questions without one."""
+        """Return the F1 of "no answer" for all questions, unless it is right for all of them."""
         without = [not example.answers for example in examples]
         return {} if all(without) else {"f1": float(np.mean(without))}
 
@@ -320,21 +331,31 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
 def best_spans(
     logits: NDArray[np.float32], longest: int, best: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """The `best` spans of at most `longest` tokens by start plus end logit, in no order.
+    """Return the spans with the highest sum of start and end logit, in no order.
 
-    Tokens at -inf neither start nor end one.
-    Shapes: logits (T, 2) -> scores (K,), first tokens (K,), last tokens (K,), K <= best.
+    Args:
+        logits: Start and end logit of each token. A token at -inf is not the start or end of a
+            span.
+        longest: Maximum number of tokens of a span.
+        best: Maximum number of spans.
+
+    Returns:
+        Scores, first tokens, and last tokens.
+
+    Shapes:
+        logits: (T, 2); returns (K,), (K,), (K,), where K <= best.
     """
     longest = min(longest, len(logits))
-    behind = np.full(longest - 1, -np.inf, dtype=logits.dtype)
-    ends = np.lib.stride_tricks.sliding_window_view(np.concatenate([logits[:, 1], behind]), longest)
-    scores = (logits[:, :1] + ends).ravel()  # (T · longest,), every span once
+    padded = np.pad(logits[:, 1], (0, longest - 1), constant_values=-np.inf)
+    ends = np.lib.stride_tricks.sliding_window_view(padded, longest)
+    # Scores of all spans. Shapes: (T * longest,).
+    scores = (logits[:, :1] + ends).ravel()
     top = np.arange(len(scores))
     if best < len(scores):
         top = np.argpartition(-scores, best - 1)[:best]
     top = top[scores[top] > -np.inf]
-    first, further = np.divmod(top, longest)
-    return scores[top], first, first + further
+    first, distance = np.divmod(top, longest)
+    return scores[top], first, first + distance
 
 
 def _golds(example: Question) -> list[str]:
@@ -342,7 +363,7 @@ def _golds(example: Question) -> list[str]:
 
 
 def _answer_tokens(encoding: Encoding, example: Question) -> NDArray[np.int64]:
-    """The indices of the tokens that hold characters of the first answer, if there is one."""
+    """Return the indices of the tokens that contain characters of the first answer, if any."""
     if not example.answers:
         return np.empty(0, dtype=np.int64)
     text, start = example.answers[0]
@@ -350,28 +371,29 @@ def _answer_tokens(encoding: Encoding, example: Question) -> NDArray[np.int64]:
 
 
 def _visible(text: str) -> NDArray[np.int64]:
-    """The places of the characters that are no white space."""
-    seen = np.ones(len(text), dtype=np.bool_)
-    seen[[space.start() for space in re.finditer(r"\s", text)]] = False
-    return np.flatnonzero(seen)
+    """Return the indices of the characters that are not white space."""
+    is_visible = np.ones(len(text), dtype=np.bool_)
+    is_visible[[space.start() for space in re.finditer(r"\s", text)]] = False
+    return np.flatnonzero(is_visible)
 
 
-def _whole(text: str, end: int) -> int:
-    """Behind the marks that belong to the last character: ë may be e and a combining diaeresis.
+def _extend_over_marks(text: str, end: int) -> int:
+    """Return `end`, moved after the combining marks of the last character.
 
-    Tokenizers that fold accents leave them out of their pieces, so that no token ends behind them.
+    "ë" can be "e" and a combining diaeresis. Tokenizers that strip accents exclude the mark from
+    the offsets of the token.
     """
     while end < len(text) and unicodedata.category(text[end]).startswith("M"):
         end += 1
     return end
 
 
-def _trimmed(
+def _trim(
     offsets: NDArray[np.int64], visible: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """The characters of tokens without white space around them, and which tokens have any.
+    """Return starts and ends of tokens without surrounding white space, and which are not empty.
 
-    Pieces of byte-level BPE and Unigram may hold the space before a word.
+    Tokens of byte-level BPE and Unigram can contain the space before a word.
     """
     first = np.searchsorted(visible, offsets[:, 0])
     last = np.searchsorted(visible, offsets[:, 1]) - 1

@@ -1,4 +1,4 @@
-"""The right one of several choices: one score each. Devlin et al. 2019, section 4.4 (SWAG)."""
+"""Multiple choice with one score per choice. Devlin et al. 2019, section 4.4 (SWAG)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 
 class ChoiceAnswer(msgspec.Struct, frozen=True):
-    """The likeliest choice, its probability, and those of all choices in their order."""
+    """Most probable choice, its probability, and the probabilities of all choices in order."""
 
     index: int
     choice: str
@@ -35,7 +35,7 @@ class ChoiceAnswer(msgspec.Struct, frozen=True):
 
 
 class ChoiceReader(Reader[ChoiceQuestion]):
-    """Questions with choices, from .jsonl rows."""
+    """Reader of questions with choices, from .jsonl rows."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -45,14 +45,14 @@ class ChoiceReader(Reader[ChoiceQuestion]):
         A row may have a context, with or without a question. The label is the index of the right
         choice, from 0, or its text.
         """
-        refuse_columns(reading, "choose")
+        check_no_columns(reading, "choose")
         return read_choices(source, labelled)
 
     def example(self, text: str, others: Sequence[str]) -> ChoiceQuestion:
         if len(others) < 2:
             raise DataError(
-                f"{text[:40]!r}: give two choices or more (--pair for each; a "
-                "program gives a tuple of the text and its choices)"
+                f"{text[:40]!r}: expected at least two choices, got {len(others)}; pass each with "
+                "--pair, or the text and its choices as a tuple"
             )
         return checked(ChoiceQuestion(text, tuple(others)))
 
@@ -67,11 +67,11 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
-    """Base class of tasks that score each choice of a text; a softmax is over the choices."""
+    """Base class of tasks that compute a softmax over the scores of the choices of a text."""
 
     batching = "example"
     cut_text: ClassVar[Literal["start", "end"]] = "end"
-    """Where a text too long for the model loses tokens."""
+    """End of the text from which tokens are removed if it is too long for the model."""
 
     @property
     def head(self) -> str:
@@ -80,7 +80,7 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
     def check(self, examples: Sequence[ChoiceQuestion]) -> None:
         for example in examples:
             if example.answer is None:
-                raise DataError(f"{example.where}: no right choice is marked; mark one")
+                raise DataError(f"{example.where}: the right choice is missing; add it")
 
     def features(
         self,
@@ -91,34 +91,36 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """One for each choice, in order. What is too long loses tokens of the text; of the choice
-        (at its end) only when that alone fills the model.
+        """Encode the text with each choice, in order.
+
+        Truncation removes tokens of the text. It removes the last tokens of a choice only if the
+        choice alone is too long for the model.
         """
         pairs = [(e.text, f"{e.stem} {c}" if e.stem else c) for e in examples for c in e.choices]
         texts, choices = [text for text, _ in pairs], [choice for _, choice in pairs]
         encodings = iter(tokenizer.encode_batch(texts, choices, max_length=NO_LIMIT))
         built = []
         for number, example in enumerate(examples):
-            for place in range(len(example.choices)):
+            for index in range(len(example.choices)):
                 encoding = next(encodings)
                 if len(encoding) > length:
                     if long == "error":
                         raise DataError(
-                            f"{example.where}: {len(encoding)} tokens with choice {place + 1}, and "
-                            f"the model reads {length}; shorten it or cut it (--long truncate)"
+                            f"{example.where}: {len(encoding)} tokens with choice {index + 1}, but "
+                            f"the maximum is {length}; shorten the text or set --long truncate"
                         )
-                    encoding = _cut(encoding, length, self.cut_text)
-                right = place == example.answer if labelled else None
-                built.append(Feature(encoding, number, target=right))
+                    encoding = _truncate(encoding, length, self.cut_text)
+                target = index == example.answer if labelled else None
+                built.append(Feature(encoding, number, target=target))
         return built
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """For each example of the batch, which of the batch's sequences is its right choice."""
-        right = [(f.example, place) for place, f in enumerate(features) if f.target]
-        return torch.tensor([place for _, place in sorted(right)])
+        """Return the index of the right sequence of each example in the batch."""
+        right = [(f.example, index) for index, f in enumerate(features) if f.target]
+        return torch.tensor([index for _, index in sorted(right)])
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Cross-entropy of the right choice among those of its example, averaged over the step."""
+        """Compute the cross-entropy over the choices of each example, averaged over the step."""
         assert batch.example is not None
         scores, targets = outputs.squeeze(1), batch.targets[self.head]
         examples = torch.arange(len(targets), device=scores.device)[:, None]
@@ -128,10 +130,10 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
         return Loss(loss, {self.head: loss.detach()}, {self.head: correct})
 
     def probabilities(self, item: ExampleOutput[ChoiceQuestion]) -> NDArray[np.float64]:
-        """Of an example's choices."""
-        scores = np.concatenate(item.outputs)[:, 0].astype(np.float64)
-        likely = np.exp(scores - scores.max())
-        probabilities: NDArray[np.float64] = likely / likely.sum()
+        """Return the probabilities of the choices of an example."""
+        logits = np.concatenate(item.outputs)[:, 0].astype(np.float64)
+        powers = np.exp(logits - logits.max())
+        probabilities: NDArray[np.float64] = powers / powers.sum()
         return probabilities
 
 
@@ -164,7 +166,7 @@ class Choose(ChoiceTask[ChoiceAnswer], ChanceLevel):
     def score(
         self, answers: Sequence[ChoiceAnswer], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, float]:
-        """Accuracy."""
+        """Compute the accuracy."""
         right = [is_right(e, a.index) for a, e in zip(answers, examples, strict=True)]
         return {"accuracy": float(np.mean(right))}
 
@@ -181,22 +183,30 @@ class Choose(ChoiceTask[ChoiceAnswer], ChanceLevel):
         )
 
 
-def _cut(encoding: Encoding, length: int, where: Literal["start", "end"]) -> Encoding:
-    """The encoding of a pair with the first text cut until it fits, then the end of the second."""
+def _truncate(encoding: Encoding, length: int, end: Literal["start", "end"]) -> Encoding:
+    """Truncate the first text of a pair until it fits, then the end of the second text."""
     first, second = encoding.sequence.count(0), encoding.sequence.count(1)
-    room = length - len(encoding) + first + second
-    if room < 1:
-        raise DataError(f"length: {length} tokens have no room for text beside the special ones")
-    right = min(second, room)
-    left = min(first, room - right)
-    kept = (0, left) if where == "end" else (first - left, first)
-    return encoding.cut({0: kept, 1: (0, right)}, truncated=True)
+    capacity = length - len(encoding) + first + second
+    if capacity < 1:
+        raise DataError(f"length: {length} is too short for special tokens and text; increase it")
+    right = min(second, capacity)
+    left = min(first, capacity - right)
+    span = (0, left) if end == "end" else (first - left, first)
+    return encoding.cut({0: span, 1: (0, right)}, truncated=True)
 
 
-# ---- readers
+# ---- Reader
 
 
-def refuse_columns(reading: Reading, task: str) -> None:
-    """Raises: ConfigError when columns are named, which these formats know themselves."""
+def check_no_columns(reading: Reading, task: str) -> None:
+    """Check that no columns are set, because the format of a task has fixed names.
+
+    Args:
+        reading: Columns and format that the user set.
+        task: Name of the task, for the message.
+
+    Raises:
+        ConfigError: If a column or format is set.
+    """
     for option in reading.options().values():
-        raise ConfigError(f"{option}: the files of {task} need none; leave it out")
+        raise ConfigError(f"{option}: not supported by {task}; remove it")

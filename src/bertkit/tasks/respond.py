@@ -1,4 +1,4 @@
-"""The right response to a dialogue among several, read one by one together with its turns."""
+"""Response selection for dialogues with a cross-encoder."""
 
 from __future__ import annotations
 
@@ -22,26 +22,30 @@ from bertkit.data.row_readers import Source, has_records
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.tasks.capabilities import ChanceLevel
-from bertkit.tasks.choose import ChoiceReader, ChoiceTask, refuse_columns
+from bertkit.tasks.choose import ChoiceReader, ChoiceTask, check_no_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reading, Serving
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 WRONG_RESPONSES = 9
-"""Wrong responses drawn for each right one, where the file names no candidates."""
+"""Number of wrong responses sampled per right response if the file has no candidates."""
 
 
 class RespondOptions(Settings, frozen=True):
-    """How much of a dialogue is read, and what is learned from."""
+    """Options of response selection."""
 
     turns: Count = 4
-    """The last turns before the response, which are read."""
+    """Number of most recent turns in the input."""
     negatives: Annotated[int, Meta(ge=1, le=WRONG_RESPONSES)] = 3
-    """Wrong responses that a right one is learned against."""
+    """Number of wrong responses per right response in training."""
 
 
 class ResponseAnswer(msgspec.Struct, frozen=True):
-    """The best response, its probability, those of all in their order, and all, best first."""
+    """Best response, its index and probability, all probabilities, and the ranking.
+
+    `scores` contains the probabilities of the candidates in their order. `order` contains the
+    indices of the candidates, best first.
+    """
 
     best: str
     index: int
@@ -52,7 +56,7 @@ class ResponseAnswer(msgspec.Struct, frozen=True):
 
 
 class ResponseReader(ChoiceReader):
-    """Dialogues with candidate responses, from .json or .jsonl files."""
+    """Reader of dialogues with candidate responses, from .json or .jsonl files."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -63,33 +67,33 @@ class ResponseReader(ChoiceReader):
         rows {context, response, candidates}. A context is a list of turns, or a text with one turn
         per line. The candidates include the response.
         """
-        refuse_columns(reading, "respond")
+        check_no_columns(reading, "respond")
         is_list = isinstance(source, Path) and suffix(source) == ".json"
         if isinstance(source, Path) and is_list:
-            pairs, said = list(_dialogues(source)), "dialogues"
+            pairs, unit = list(_read_dialogues(source)), "dialogues"
         elif has_records(source):
-            pairs, said = _rows(source, labelled), "rows of context and response"
+            pairs, unit = _read_rows(source, labelled), "rows of context and response"
         else:
-            raise DataError(f"{source}: dialogues are read from .json and .jsonl files, also .gz")
+            raise DataError(f"{source}: unknown file type; pass .json or .jsonl, also .gz")
         if not pairs:
-            raise DataError(f"{source}: no response in it")
-        questions = _examples(pairs, labelled, dialogues=is_list)
+            raise DataError(f"{source}: the file contains no response; add responses")
+        questions = _convert(pairs, labelled, dialogues=is_list)
         sizes = {len(example.choices) for example in questions}
         most = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{max(sizes)}"
         count = len({pair.dialogue for pair in pairs})
         return (
             questions,
-            f"{source}: {count:,} {said}; {len(questions):,} responses, each among {most}",
+            f"{source}: {count:,} {unit}; {len(questions):,} responses, {most} candidates each",
         )
 
 
 class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
     """Response selection: the best candidate, with a cross-encoder.
 
-    An example's text has one turn on each line.
+    The text of an example contains one turn per line.
 
-    Where a file names no candidates, nine wrong ones are drawn from its other dialogues: always
-    the same, since the draw depends on the file and on the place in it alone.
+    If a file has no candidates, nine wrong responses are sampled from its other dialogues. The
+    sample depends only on the file and the position in it.
     """
 
     name = "respond"
@@ -111,22 +115,24 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """One for each candidate; with `labelled`, for the right one and the first wrong ones. The
-        turns have a [SEP] between them; what is too long loses its oldest tokens.
+        """Encode the turns, separated by [SEP], with each candidate.
+
+        With targets, the candidates are the right response and the first `negatives` wrong ones.
+        Truncation removes the oldest tokens.
         """
-        between = f" {tokenizer.pieces([tokenizer.sep])[0]} "
-        read = []
+        separator = f" {tokenizer.pieces([tokenizer.sep])[0]} "
+        questions = []
         for example in examples:
             turns = example.text.splitlines()[-self.options.turns :]
             if labelled:
-                example = self._learned(example)
-            read.append(replace(example, text=between.join(turns)))
-        return super().features(read, tokenizer, length, long=long, labelled=labelled)
+                example = self._limit_negatives(example)
+            questions.append(replace(example, text=separator.join(turns)))
+        return super().features(questions, tokenizer, length, long=long, labelled=labelled)
 
-    def _learned(self, example: ChoiceQuestion) -> ChoiceQuestion:
+    def _limit_negatives(self, example: ChoiceQuestion) -> ChoiceQuestion:
         assert example.answer is not None
         right = example.choices[example.answer]
-        wrong = [c for place, c in enumerate(example.choices) if place != example.answer]
+        wrong = [c for index, c in enumerate(example.choices) if index != example.answer]
         return replace(example, choices=(right, *wrong[: self.options.negatives]), answer=0)
 
     def answers(
@@ -134,8 +140,8 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
     ) -> list[ResponseAnswer]:
         answers = []
         for item in outputs:
-            likely = self.probabilities(item)
-            order, scores = np.argsort(-likely, kind="stable").tolist(), likely.tolist()
+            probs = self.probabilities(item)
+            order, scores = np.argsort(-probs, kind="stable").tolist(), probs.tolist()
             first = order[0]
             text = item.example.choices[first]
             answers.append(
@@ -146,7 +152,7 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
     def score(
         self, answers: Sequence[ResponseAnswer], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, float]:
-        """recall@1, @2, @5 and the mean reciprocal rank, among the fewest candidates there are."""
+        """Compute MRR and recall@1, @2 and @5, those that are below the number of candidates."""
         ranks = [_rank(a, e) for a, e in zip(answers, examples, strict=True)]
         return metrics.ranking(ranks, of=min(len(e.choices) for e in examples))
 
@@ -167,7 +173,7 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
 def _rank(answer: ResponseAnswer, example: ChoiceQuestion) -> int:
     """Return the rank of the right response among the distinct candidates, from 1.
 
-    Ties count against it, so that a model gains nothing from equal scores.
+    Ties count against the right response, so a model gains nothing from equal scores.
     """
     assert example.answer is not None
     least = answer.scores[example.answer]
@@ -175,12 +181,12 @@ def _rank(answer: ResponseAnswer, example: ChoiceQuestion) -> int:
     return 1 + sum(not is_right(example, i) for i in better)
 
 
-# ---- readers
+# ---- Reader
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """Turns, the response to them, and all candidates; None where the file does not say."""
+    """Turns, their response, and all candidates; None if the file does not contain them."""
 
     turns: tuple[str, ...]
     response: str | None
@@ -197,7 +203,7 @@ class _Dialogue(msgspec.Struct, frozen=True):
     dialogue: list[tuple[str, str]]
 
 
-def _dialogues(path: Path) -> Iterator[_Pair]:
+def _read_dialogues(path: Path) -> Iterator[_Pair]:
     try:
         dialogues = msgspec.json.decode(read_text(path), type=list[_Dialogue])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -206,12 +212,12 @@ def _dialogues(path: Path) -> Iterator[_Pair]:
         ) from None
     for number, row in enumerate(dialogues):
         turns: list[str] = []
-        for place, pair in enumerate(row.dialogue, 1):
+        for position, pair in enumerate(row.dialogue, 1):
             turn, response = map(_one_line, pair)
-            where = f"{path}: dialogue {number + 1}, pair {place}"
-            last = place == len(row.dialogue)
-            if not turn or not (response or last):
-                raise DataError(f"{where}: a turn is empty; only the last response may be")
+            where = f"{path}: dialogue {number + 1}, pair {position}"
+            is_last = position == len(row.dialogue)
+            if not turn or not (response or is_last):
+                raise DataError(f"{where}: a turn is empty; only the last response can be empty")
             turns.append(turn)
             if response:
                 yield _Pair(tuple(turns), response, None, number, where)
@@ -224,35 +230,35 @@ class _Row(msgspec.Struct, frozen=True):
     candidates: tuple[str, ...] | None = None
 
 
-def _rows(source: Source, labelled: bool) -> list[_Pair]:
+def _read_rows(source: Source, labelled: bool) -> list[_Pair]:
     numbers = itertools.count()
 
     def read(where: str, row: _Row) -> _Pair:
         lines = row.context.splitlines() if isinstance(row.context, str) else row.context
         turns = tuple(filter(None, map(_one_line, lines)))
         if not turns:
-            raise DataError(f"{where}: the context is empty; give the turns before the response")
+            raise DataError(f"{where}: the context is empty; add the turns before the response")
         if row.response is None and (labelled or row.candidates is None):
             raise DataError(
-                f"{where}: no response; give one" + ("" if labelled else " or candidates")
+                f"{where}: no response; add a response" + ("" if labelled else " or candidates")
             )
         if row.response is not None and not row.response.strip():
-            raise DataError(f"{where}: the response is empty; give one or remove the row")
+            raise DataError(f"{where}: the response is empty; add it or remove the row")
         return _Pair(turns, row.response, row.candidates, next(numbers), where)
 
     return each_row(read, _Row, source)
 
 
-def _examples(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list[ChoiceQuestion]:
+def _convert(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list[ChoiceQuestion]:
     pool = [(pair.response, pair.dialogue) for pair in pairs if pair.response is not None]
     questions = []
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         text, answer = "\n".join(pair.turns), None
         choices = pair.candidates
         if choices is None:
             assert pair.response is not None
-            random = generator(0, 0, place, Purpose.SAMPLE)
-            wrong = _draw(random, pool, pair)
+            random = generator(0, 0, index, Purpose.SAMPLE)
+            wrong = _sample_wrong_responses(random, pool, pair)
             answer = int(random.integers(len(wrong) + 1))
             choices = (*wrong[:answer], pair.response, *wrong[answer:])
         elif labelled:
@@ -269,29 +275,33 @@ def _examples(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> lis
     return questions
 
 
-def _draw(
+def _sample_wrong_responses(
     random: np.random.Generator, pool: Sequence[tuple[str, int]], pair: _Pair
 ) -> tuple[str, ...]:
-    """Different responses of other dialogues, nine where there are as many.
+    """Sample up to nine distinct responses of other dialogues.
 
-    Raises: DataError when there is none.
+    Raises:
+        DataError: If no other dialogue has another response.
     """
     wrong: dict[str, None] = {}
-    for place in _places(random, len(pool)):
-        text, dialogue = pool[place]
+    for index in _sample_indices(random, len(pool)):
+        text, dialogue = pool[index]
         if dialogue != pair.dialogue and text != pair.response:
             wrong[text] = None
             if len(wrong) == WRONG_RESPONSES:
                 break
     if not wrong:
         raise DataError(
-            f"{pair.where}: no other dialogue to draw wrong responses from; name candidates in "
+            f"{pair.where}: no other dialogue to sample wrong responses from; add candidates in "
             ".jsonl rows"
         )
     return tuple(wrong)
 
 
-def _places(random: np.random.Generator, size: int) -> Iterator[int]:
-    """Random places, then every place once: so few draws are usual, and none is missed."""
+def _sample_indices(random: np.random.Generator, size: int) -> Iterator[int]:
+    """Yield random indices, then each index once in random order.
+
+    A few random indices are usually enough; the permutation ensures that none is missed.
+    """
     yield from random.integers(size, size=8 * WRONG_RESPONSES).tolist()
     yield from random.permutation(size).tolist()

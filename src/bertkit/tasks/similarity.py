@@ -1,4 +1,4 @@
-"""Vectors of texts: those that mean the same point the same way. Reimers & Gurevych 2019."""
+"""Sentence embeddings whose cosine is the similarity of texts. Reimers & Gurevych 2019."""
 
 from __future__ import annotations
 
@@ -42,23 +42,25 @@ from bertkit.text.prompts import DOCUMENT, QUERY, Prompts
 from bertkit.text.tokenizer import Tokenizer
 
 ANCHORS, POSITIVES = ("anchor", "query"), ("positive", "answer", "document")
+"""Additional names of the columns of first and second texts."""
+
 NEGATIVE = "negative"
-"""Names of columns, beside those that other tasks know; negatives begin with the last."""
+"""Prefix of the names of columns of negatives."""
 
 SCORED = ("cosine", "cosent")
-"""Losses of pairs with a label that says how alike they are."""
+"""Losses for pairs with a similarity label."""
 
-OF_LOSSES = {
+LOSSES_OF_OPTIONS = {
     "scale": ("ranking", "cosent", "margin_mse"),
     "margin": ("triplet",),
     "highest": SCORED,
 }
-"""Options that some losses have."""
+"""Losses that use an option, if not all losses use it."""
 
 
 @dataclass(frozen=True)
 class SimilarityExample:
-    """A text, one that means the same, others that do not, and how alike the first two are."""
+    """Text, its positive, its negatives, and the label of the pair."""
 
     texts: tuple[str, ...]
     label: float | None = None
@@ -67,44 +69,48 @@ class SimilarityExample:
 
 
 class SimilarityOptions(Settings, frozen=True):
-    """What is learned, and what a vector is."""
+    """Options of sentence embeddings: loss, pooling, and prompts."""
 
     loss: Literal["ranking", "cosine", "cosent", "triplet", "margin_mse"] | None = None
-    """`ranking`: of all texts of a step each is to find its own second (Henderson et al. 2017), and
-    none of its negatives; copies of that second are ignored; single texts find themselves again
-    under another dropout (SimCSE).
-    `cosine`: the cosine is the label. `cosent`: of two pairs of a step the one with the higher
-    label has the higher cosine (Su 2022, CoSENT). `triplet`: nearer to the second than to the
-    negative. `margin_mse`: by how much, the label says (Hofstätter et al. 2020), in cosines times
-    `scale`. By default `cosine` where there are labels and no negatives, else `ranking`."""
+    """`ranking`: cross-entropy over in-batch negatives (Henderson et al. 2017), where duplicates of
+    the positive are ignored. Single texts are their own positives with different dropout (SimCSE).
+    `cosine`: the target of the cosine is the label divided by `highest`. `cosent`: pairs with
+    higher labels get higher cosines than other pairs of the step (Su 2022, CoSENT). `triplet`: the
+    positive is closer than the negative. `margin_mse`: squared error between the label and `scale`
+    times the difference of the cosines of positive and negative (Hofstätter et al. 2020). Default:
+    `cosine` for pairs with labels and without negatives, otherwise `ranking`."""
     scale: Positive = 20.0
-    """What cosines are multiplied by in `ranking`, `cosent` and `margin_mse`."""
+    """Inverse temperature: factor of the cosines in `ranking`, `cosent` and `margin_mse`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.2
     """Margin of `triplet`, in cosine."""
     highest: Positive | None = None
-    """Highest label of scored pairs (equal meaning); by default the highest in train."""
+    """Label of pairs with equal meaning, for scored pairs. Default: the highest label in train."""
     pooling: Mode | None = None
-    """What a vector is: the mean of all states, the first, or the largest of each number. By
-    default as the folder has it that is started from, else the mean."""
+    """Pooling: the mean of all states, the first state (cls), or the maximum. Default: the
+    pooling of the model, or mean."""
     dense: Count | None = None
-    """A linear layer that makes of it so many numbers. By default, with `pooling`, the folder's."""
+    """Output size of a linear layer after pooling. Default: the linear layer of the model, if it
+    has one and `pooling` is not set."""
     activation: Activation = "tanh"
-    """What follows that layer."""
+    """Activation of that layer."""
     dimensions: tuple[Count, ...] = ()
-    """Dimensions of Matryoshka embeddings: vectors can be truncated to each of them
-    (Kusupati et al. 2022)."""
+    """Sizes to which embeddings can be truncated (Matryoshka, Kusupati et al. 2022): the loss is
+    also computed on the first n dimensions."""
     prompt: str | None = None
-    """What stands before the first text of a row: a name of the folder's prompts, or a text such as
-    "query: ". By default the folder's for queries; of scored pairs, its default one."""
+    """Prompt of the first text of an example: the name of one of the model's prompts, or a text
+    such as "query: ". Default: the query prompt of the model; for scored pairs, its default
+    prompt."""
     pair_prompt: str | None = None
-    """Prompt before the other texts. By default the model's for documents; for scored pairs,
+    """Prompt of the other texts. Default: the document prompt of the model; for scored pairs,
     `prompt`."""
 
 
 class SimilarityAnswer(msgspec.Struct, frozen=True):
-    """The cosine of two texts' vectors; among several pairs without labels, the rank of the second
-    text among all distinct second texts, by cosine, from 1 (of more than 4,096 pairs, those of a
-    part). Texts with equal tokens are not distinct.
+    """Cosine of the embeddings of two texts, and the rank of the second text.
+
+    `rank` is the rank of the second text by cosine among all distinct second texts, from 1. Texts
+    with equal tokens are not distinct. More than 4,096 pairs are ranked in groups. `rank` is None
+    for a single pair and for scored pairs.
     """
 
     score: float
@@ -113,7 +119,7 @@ class SimilarityAnswer(msgspec.Struct, frozen=True):
 
 
 class SimilarityReader(Reader[SimilarityExample]):
-    """Texts, pairs, triplets, or scored pairs, from a table."""
+    """Reader of texts, pairs, triplets, or scored pairs, from a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -131,7 +137,7 @@ class SimilarityReader(Reader[SimilarityExample]):
             missing = {"--text-column": "text"}
             raise missing_columns(table, missing if pair else {**missing, "--pair-column": "pair"})
         if negatives and pair is None:
-            raise DataError(f"{table.name}: negatives without a pair; name it with --pair-column")
+            raise DataError(f"{table.name}: negatives without a pair; set --pair-column")
         chosen = [text, *([pair] if pair else []), *negatives]
 
         columns = [table.texts(column) for column in chosen]
@@ -142,7 +148,7 @@ class SimilarityReader(Reader[SimilarityExample]):
             texts = tuple(column[index] for column in columns)
             if not all(text.strip() for text in texts):
                 raise DataError(f"{where}: a text is empty; remove the row")
-            number = None if labels is None else _number(labels[index], where)
+            number = None if labels is None else _parse_label(labels[index], where)
             return SimilarityExample(texts, number, where)
 
         examples = each_of(example, range(len(table)))
@@ -151,7 +157,7 @@ class SimilarityReader(Reader[SimilarityExample]):
 
     def example(self, text: str, others: Sequence[str]) -> SimilarityExample:
         if len(others) != 1 or not text.strip() or not others[0].strip():
-            raise DataError(f"{text[:40]!r}: give a pair of texts, neither empty")
+            raise DataError(f"{text[:40]!r}: expected two texts that are not empty; pass a pair")
         return SimilarityExample((text, others[0]))
 
     def key(self, example: SimilarityExample) -> tuple[str, ...]:
@@ -169,8 +175,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
     Options = SimilarityOptions
     serving = Serving(SimilarityAnswer, {"text": "A cat.", "other": "A kitten."})
     batching = "step"
-    held, lowercase = Prompts(), False
-    """Those of the folder that it starts from."""
+    initial_prompts, lowercase = Prompts(), False
+    """Prompts and lowercasing of the initial model."""
 
     @property
     def metric(self) -> str:  # type: ignore[override]
@@ -180,11 +186,19 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
     def score_names(self) -> tuple[str, ...]:
         return ("pearson", "spearman") if self.options.loss in SCORED else ("recall@1", "mrr")
 
-    # ---- what it is made from
+    # ---- Creation
 
     @classmethod
     def from_examples(cls, train: Sequence[SimilarityExample], options: Settings) -> Self:
-        """What these examples teach. Raises: ConfigError for a loss that they cannot."""
+        """Return the task with the loss and the highest label of the examples.
+
+        Args:
+            train: Training examples.
+            options: Options that the user set.
+
+        Raises:
+            ConfigError: If the loss does not support the examples or an option.
+        """
         assert isinstance(options, SimilarityOptions)
         texts = {len(example.texts) for example in train}
         labelled = all(example.label is not None for example in train)
@@ -194,13 +208,12 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         if min(texts) < least or (label and not labelled):
             lacks = "labels" if label and not labelled else "negatives" if least == 3 else "pairs"
             raise ConfigError(
-                f"loss: {loss} learns from {lacks}, and there are none; choose another"
+                f"loss: {loss} requires {lacks}, but train has no {lacks}; use another loss"
             )
-        for name, losses in OF_LOSSES.items():
+        for name, losses in LOSSES_OF_OPTIONS.items():
             if loss not in losses and getattr(options, name) != getattr(SimilarityOptions(), name):
                 raise ConfigError(
-                    f"{name}: is for the loss {' or '.join(losses)}, and this one is {loss}; leave "
-                    "it out"
+                    f"{name}: requires the loss {' or '.join(losses)}, got {loss}; remove it"
                 )
         highest = options.highest
         if loss in SCORED and highest is None:
@@ -212,51 +225,56 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         for example in examples:
             if len(example.texts) != len(first.texts):
                 raise DataError(
-                    f"{example.where}: {len(example.texts)} texts, and {len(first.texts)} in "
-                    f"{first.where}; give each row as many"
+                    f"{example.where}: {len(example.texts)} texts, but {len(first.texts)} in "
+                    f"{first.where}; use the same number in all rows"
                 )
             if self.options.loss in SCORED and example.label is None:
-                raise DataError(f"{example.where}: no label; give one, or choose loss = ranking")
+                raise DataError(f"{example.where}: no label; add a label, or set loss to ranking")
 
     def with_pooling(self, pooling: Pooling | None) -> Self:
-        """Raises: ConfigError for a prompt that the folder has not."""
-        held, options = pooling or Pooling(), self.options
-        mode = options.pooling or held.mode
-        if options.pooling is None and options.dense is None and held.dense is not None:
+        """Return the task with the pooling and prompts of the initial model, unless set.
+
+        Raises:
+            ConfigError: If the model does not have a prompt of this name.
+        """
+        initial, options = pooling or Pooling(), self.options
+        mode = options.pooling or initial.mode
+        if options.pooling is None and options.dense is None and initial.dense is not None:
             options = msgspec.structs.replace(
-                options, dense=held.width(0), activation=held.dense.activation
+                options, dense=initial.width(0), activation=initial.dense.activation
             )
-        prompts, alike = held.prompts, options.loss in (None, *SCORED)
-        first = prompts.find(options.prompt, None if alike else QUERY)
-        second = first if alike else prompts.find(None, DOCUMENT)
+        prompts, is_symmetric = initial.prompts, options.loss in (None, *SCORED)
+        first = prompts.find(options.prompt, None if is_symmetric else QUERY)
+        second = first if is_symmetric else prompts.find(None, DOCUMENT)
         if options.pair_prompt is not None:
             second = prompts.find(options.pair_prompt)
         if first or second:
-            say(f"prompts: {first!r} before the first text, {second!r} before the others")
+            say(f"prompts: {first!r} for the first text, {second!r} for the others")
         elif prompts.known:
             say(f"prompt: none (the model has {prompts.known})")
         options = msgspec.structs.replace(options, pooling=mode, prompt=first, pair_prompt=second)
         task = type(self)((), options)
-        task.held, task.lowercase = prompts, held.lowercase
+        task.initial_prompts, task.lowercase = prompts, initial.lowercase
         return task
 
     @property
     def prompts(self) -> Prompts:
-        """The folder's, with what is learned with as those of queries and documents; where that is
-        one, as the default too.
+        """Prompts of the initial model, and of training for queries and documents.
+
+        If training uses one prompt for both, it is also the default prompt.
         """
-        options, held = self.options, self.held
+        options, initial = self.options, self.initial_prompts
         first, second = options.prompt or "", options.pair_prompt or ""
-        if options.loss in (None, *SCORED) and first == second == held.find():
-            return held
-        others = {name: text for name, text in held.named.items() if name not in DOCUMENT}
+        if options.loss in (None, *SCORED) and first == second == initial.find():
+            return initial
+        others = {name: text for name, text in initial.named.items() if name not in DOCUMENT}
         named = {**others, QUERY[0]: first, DOCUMENT[0]: second}
         if not any(named.values()):
-            return msgspec.structs.replace(held, named={}, default=None)
-        default = held.default if held.default in named else None
+            return msgspec.structs.replace(initial, named={}, default=None)
+        default = initial.default if initial.default in named else None
         if first == second:
             default = QUERY[0] if first else None
-        return msgspec.structs.replace(held, named=named, default=default)
+        return msgspec.structs.replace(initial, named=named, default=default)
 
     def build_head(self, encoder: Transformer) -> nn.Module:
         options, hidden = self.options, encoder.config.hidden
@@ -270,10 +288,10 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         )
         longest, width = max(options.dimensions, default=0), pooling.width(hidden)
         if longest > width:
-            raise ConfigError(f"dimensions: {longest}; the model's vectors have {width} numbers")
+            raise ConfigError(f"dimensions: {longest} exceeds the embedding size, {width}")
         return Pool(pooling)
 
-    # ---- what the model reads and learns
+    # ---- Features, targets, and loss
 
     def features(
         self,
@@ -284,23 +302,25 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """One for each text; what is learned is asked of all texts, answers of the first two.
+        """Encode each text: all texts of an example for training, else the first two.
 
-        Raises: DataError for a text alone, of which nothing can be answered.
+        Raises:
+            DataError: If an example without targets has only one text.
         """
-        alone = next((example for example in examples if len(example.texts) == 1), None)
-        if alone is not None and not labelled:
-            raise DataError(f"{alone.where}: a text alone is like nothing; give pairs")
+        single = next((example for example in examples if len(example.texts) == 1), None)
+        if single is not None and not labelled:
+            raise DataError(f"{single.where}: only one text; pass a pair")
         first, second = self.options.prompt or "", self.options.pair_prompt or ""
         rows: list[tuple[int, int, str]] = []
         prompts: list[str] = []
         for number, example in enumerate(examples):
             texts = example.texts if labelled else example.texts[:2]
-            others = second
-            if labelled and len(texts) == 1:  # its own second, under other draws of dropout
-                texts, others = (texts[0], texts[0]), first
-            rows += [(number, place, text) for place, text in enumerate(texts)]
-            prompts += [first, *[others] * (len(texts) - 1)]
+            pair_prompt = second
+            if labelled and len(texts) == 1:
+                # SimCSE: a text is its own positive, with different dropout.
+                texts, pair_prompt = (texts[0], texts[0]), first
+            rows += [(number, position, text) for position, text in enumerate(texts)]
+            prompts += [first, *[pair_prompt] * (len(texts) - 1)]
         encodings, _ = encode(
             tokenizer,
             [text for *_, text in rows],
@@ -310,8 +330,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
             prompts=prompts,
         )
         if labelled and self.options.loss == "ranking":
-            seconds = _numbered(
-                e.ids for e, (_, place, _) in zip(encodings, rows, strict=True) if place == 1
+            seconds = _number_texts(
+                e.ids for e, (_, position, _) in zip(encodings, rows, strict=True) if position == 1
             )
             copies = len(seconds) - len(set(seconds.tolist()))
             if copies:
@@ -320,25 +340,33 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
                     "duplicate of the target is not used as a negative"
                 )
         return [
-            Feature(encoding, number, target=(place, examples[number].label) if labelled else None)
-            for encoding, (number, place, _) in zip(encodings, rows, strict=True)
+            Feature(encoding, number, target=(pos, examples[number].label) if labelled else None)
+            for encoding, (number, pos, _) in zip(encodings, rows, strict=True)
         ]
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """The place of each text in its example, and the example's label. Shapes: (S, 2)."""
+        """Return the position of each text in its example, and the label of the example.
+
+        Shapes:
+            Returns (S, 2).
+        """
         return torch.tensor([(f.target[0], f.target[1] or 0.0) for f in features])
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
-        """Each sequence's vector. Shapes: (S, D)."""
+        """Compute the embedding of each sequence.
+
+        Shapes:
+            Returns (S, D).
+        """
         return of_step(super().outputs, model, batch)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """The mean over examples, and over the `dimensions` that vectors may be cut to."""
+        """Compute the mean loss over the examples, and over the sizes in `dimensions`."""
         assert batch.example is not None
-        places, labels = batch.targets[self.head].unbind(1)
+        positions, labels = batch.targets[self.head].unbind(1)
         count = int(batch.example.max()) + 1
         texts = len(outputs) // count
-        order = torch.argsort(batch.example * texts + places.long())
+        order = torch.argsort(batch.example * texts + positions.long())
         vectors, labels = outputs[order].unflatten(0, (count, texts)), labels[order][::texts]
         widths = {outputs.shape[1], *self.options.dimensions}
         copies = _copies_of_targets(batch, order.tolist(), texts)
@@ -349,29 +377,36 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
     def _loss(
         self, vectors: Tensor, labels: Tensor, copies: NDArray[np.bool_] | None = None
     ) -> Tensor:
-        """Shapes: vectors (examples, texts, D); copies as `_copies_of_targets` returns them."""
+        """Compute the loss of one embedding size.
+
+        Shapes:
+            vectors: (examples, texts, D); copies: (examples, candidates).
+        """
         options = self.options
         first, *others = F.normalize(vectors, dim=-1).unbind(1)
-        near = (first * others[0]).sum(-1)
+        positive = (first * others[0]).sum(-1)
         match options.loss:
             case "cosine":
-                return F.mse_loss(near, labels / options.highest)
+                return F.mse_loss(positive, labels / options.highest)
             case "cosent":
-                gaps = options.scale * (near[:, None] - near)
-                wrong = gaps[labels[:, None] < labels]  # of each pair with a more alike one
-                return torch.logsumexp(F.pad(wrong, (1, 0)), 0)
+                gaps = options.scale * (positive[:, None] - positive)
+                # Select the pairs of examples where the second has the higher label.
+                ordered = gaps[labels[:, None] < labels]
+                return torch.logsumexp(F.pad(ordered, (1, 0)), 0)
             case "triplet":
-                far = (first * others[1]).sum(-1)
-                return F.relu(options.margin + far - near).mean()
-            case "margin_mse":  # of cosines, which the folder gives; products would learn lengths
-                far = (first * others[1]).sum(-1)
-                return F.mse_loss(options.scale * (near - far), labels)
+                negative = (first * others[1]).sum(-1)
+                return F.relu(options.margin + negative - positive).mean()
+            case "margin_mse":
+                # The saved model normalizes embeddings, so the loss uses cosines. Dot products
+                # would also train the norms.
+                negative = (first * others[1]).sum(-1)
+                return F.mse_loss(options.scale * (positive - negative), labels)
         scores = options.scale * first @ torch.cat(others).T
         if copies is not None and copies.any():
             scores = scores.masked_fill(torch.from_numpy(copies).to(scores.device), -torch.inf)
         return F.cross_entropy(scores, torch.arange(len(first), device=scores.device))
 
-    # ---- what it answers
+    # ---- Predictions and scores
 
     def answers(
         self, outputs: Sequence[ExampleOutput[SimilarityExample]], head: nn.Module
@@ -384,70 +419,71 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         first, second = (vectors / np.maximum(norms, 1e-12)).transpose(1, 0, 2)
         scores = (first * second).sum(1)
         ranks: list[int | None] = [None] * len(examples)
-        if len(examples) > 1 and not self._has_scores(examples):
-            numbers = _numbered(item.features[1].encoding.ids for item in outputs)
+        if len(examples) > 1 and not self._are_scored(examples):
+            numbers = _number_texts(item.features[1].encoding.ids for item in outputs)
             ranks = list(_ranks(first, second, numbers))
         return [
             SimilarityAnswer(score, rank, item.truncated)
             for score, rank, item in zip(scores.tolist(), ranks, outputs, strict=True)
         ]
 
-    def _has_scores(self, examples: Sequence[SimilarityExample]) -> bool:
-        """Return whether the examples are scored pairs; a model trained to rank ranks them."""
+    def _are_scored(self, examples: Sequence[SimilarityExample]) -> bool:
+        """Return whether the examples are scored as labeled pairs instead of ranked."""
         labelled = all(example.label is not None for example in examples)
         return labelled and self.options.loss in (None, *SCORED)
 
     def score(
         self, answers: Sequence[SimilarityAnswer], examples: Sequence[SimilarityExample]
     ) -> dict[str, float]:
-        """Compute Pearson and Spearman if there are labels; otherwise, or if the pairs were ranked,
-        recall and MRR, in which rows with equal texts count once.
+        """Compute Pearson and Spearman if there are labels, and recall and MRR if pairs are ranked.
+
+        Rows with equal texts count once in recall and MRR.
         """
         labels = [example.label for example in examples if example.label is not None]
         labelled = len(labels) == len(examples)
         scores = metrics.regression([a.score for a in answers], labels) if labelled else {}
-        if not self._has_scores(examples):
+        if not self._are_scored(examples):
             each = zip(answers, examples, strict=True)
             ranks = {example.texts[:2]: answer.rank or 1 for answer, example in each}
             scores |= metrics.ranking([*ranks.values()], of=len({texts[-1] for texts in ranks}))
         return scores
 
     def chance(self, examples: Sequence[SimilarityExample]) -> Mapping[str, float]:
-        if self._has_scores(examples):
+        if self._are_scored(examples):
             return {"spearman": 0.0} if len({example.label for example in examples}) > 1 else {}
         return {"mrr": metrics.random_mrr(len({example.texts[1] for example in examples}))}
 
     def error_record(self, answer: SimilarityAnswer, example: SimilarityExample) -> ErrorRecord:
         shown = " ⟷ ".join(example.texts[:2])
         if example.label is None:
-            place = answer.rank or 1
-            return ErrorRecord(shown, "found first", f"place {place}", 1.0 - 1.0 / place)
-        wanted = example.label / (self.options.highest or 1.0)
+            rank = answer.rank or 1
+            return ErrorRecord(shown, "rank 1", f"rank {rank}", 1.0 - 1.0 / rank)
+        expected = example.label / (self.options.highest or 1.0)
         return ErrorRecord(
-            shown, f"{wanted:.2f}", f"{answer.score:.2f}", abs(wanted - answer.score)
+            shown, f"{expected:.2f}", f"{answer.score:.2f}", abs(expected - answer.score)
         )
 
 
 def _copies_of_targets(batch: Batch, order: Sequence[int], texts: int) -> NDArray[np.bool_]:
-    """Find the candidates, other than the target, that have the tokens of an example's target.
+    """Find the candidates, other than the target, with the same tokens as the target.
 
     Args:
         batch: The sequences.
-        order: Their order by example and place.
+        order: Indices of the sequences by example, then by position in the example.
         texts: Number of texts per example.
 
     Shapes:
-        Returns (examples, candidates): candidates place by place, as `_loss` ranks them.
+        Returns (examples, candidates): all second texts, then all third texts, and so on.
     """
     ids, bounds = batch.ids.cpu().numpy(), batch.layout.cu_seqlens.tolist()
-    table = _numbered(ids[bounds[i] : bounds[i + 1]] for i in order).reshape(-1, texts)
+    table = _number_texts(ids[bounds[i] : bounds[i + 1]] for i in order).reshape(-1, texts)
     copies: NDArray[np.bool_] = table[:, 1:2] == table[:, 1:].T.reshape(1, -1)
     np.fill_diagonal(copies, val=False)
     return copies
 
 
-def _numbered(texts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return a number for each text, given as its ids; equal texts have equal numbers."""
+def _number_texts(texts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return a number for each sequence of token ids; equal sequences get equal numbers."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in texts])
 
@@ -460,16 +496,16 @@ def _ranks(
     ranks: list[int] = []
     for start in range(0, len(first), 1024):
         scores = first[start : start + 1024] @ second.T
-        own = scores[np.arange(len(scores)), numbers[start : start + len(scores)]]
-        ranks += (scores >= own[:, None]).sum(1).tolist()
+        targets = scores[np.arange(len(scores)), numbers[start : start + len(scores)]]
+        ranks += (scores >= targets[:, None]).sum(1).tolist()
     return ranks
 
 
-def _number(text: str, where: str) -> float:
+def _parse_label(text: str, where: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = float("nan")
     if not np.isfinite(number):
-        raise DataError(f"{where}: the label {text!r} is no number; mend it or name another column")
+        raise DataError(f"{where}: label {text!r} is not a number; fix it or set --label-column")
     return number

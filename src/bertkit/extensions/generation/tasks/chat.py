@@ -17,7 +17,7 @@ from bertkit.extensions.generation.tasks.language import (
     check_decoder_only,
 )
 from bertkit.tasks.capabilities import UsesDecoder
-from bertkit.tasks.choose import refuse_columns
+from bertkit.tasks.choose import check_no_columns
 from bertkit.tasks.task import ErrorRecord, Feature, Reader, Reading
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -31,7 +31,7 @@ class ConversationReader(Reader[Conversation]):
         self, source: Source, reading: Reading, *, labelled: bool
     ) -> tuple[list[Conversation], str]:
         """Read .jsonl rows {"messages": [{"role": "user", "content": ...}, ...]}."""
-        refuse_columns(reading, "chat")
+        check_no_columns(reading, "chat")
         read = read_conversations(source)
         return read, f"{source}: {len(read):,} conversations"
 

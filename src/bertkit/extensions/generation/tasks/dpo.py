@@ -24,7 +24,7 @@ from bertkit.models.model import Model
 from bertkit.objectives.distill import TEACHER_OUTPUTS
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel, NeedsReference, UsesDecoder
-from bertkit.tasks.choose import refuse_columns
+from bertkit.tasks.choose import check_no_columns
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -66,7 +66,7 @@ class PreferenceReader(Reader[Preference]):
 
         Rows may have a "prompt", the user's message, instead of messages.
         """
-        refuse_columns(reading, "dpo")
+        check_no_columns(reading, "dpo")
         read = read_preferences(source)
         return read, f"{source}: {len(read):,} pairs of answers"
 
