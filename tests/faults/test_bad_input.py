@@ -462,7 +462,7 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
     assert "only one label, 'yes'" in said("single", "good")
     assert "good.tsv:2: label 'yes' is not a number" in said("number", "good")
     lone = said("pairs", "good")
-    assert "good.tsv:2: has no second text, and the model labels pairs" in lone
+    assert "good.tsv:2: expected a pair, got a single text" in lone
     assert "length: 99 is longer than the model's 32" in said("good", "good", "--length", 99)
     assert not out.exists()
     assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])

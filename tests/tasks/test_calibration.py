@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from bertkit.tasks.calibration import (
+    apply_temperature,
     best_threshold,
     calibration_error,
     fit_temperature,
-    tempered,
 )
 
 
@@ -43,7 +43,7 @@ def drawn(temperature: float, rows: int = 4000) -> tuple[NDArray[np.float64], ND
     logits = rng.normal(size=(rows, 3)) * 2
     honest = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     labels = (rng.random((rows, 1)) > honest.cumsum(-1)).sum(-1)
-    return tempered(honest, 1 / temperature), labels
+    return apply_temperature(honest, 1 / temperature), labels
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -51,7 +51,7 @@ def test_the_temperature_is_found_again(temperature: float) -> None:
     probabilities, labels = drawn(temperature)
     fitted = fit_temperature(probabilities, labels)
     assert fitted == pytest.approx(temperature, rel=0.1)
-    after = tempered(probabilities, fitted)
+    after = apply_temperature(probabilities, fitted)
     right = after.argmax(-1) == labels
     assert calibration_error(after.max(-1), right) < 0.03
     if temperature > 1:
@@ -62,7 +62,7 @@ def test_the_temperature_is_found_again(temperature: float) -> None:
 def test_few_rows_that_are_right_do_not_make_certain() -> None:
     sure = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
     fitted = fit_temperature(sure, np.array([0, 1, 0]))
-    assert 0.5 < tempered(sure, fitted).max() < 0.95
+    assert 0.5 < apply_temperature(sure, fitted).max() < 0.95
 
 
 def test_the_error_is_that_of_a_count() -> None:

@@ -26,7 +26,7 @@ from bertkit.recipes.distill import distill
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.tasks import contrastive
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
-from bertkit.tasks.contrastive import draw_pairs
+from bertkit.tasks.contrastive import sample_pair_indices
 from bertkit.text.vocabulary_training import train
 
 COLORS, FOODS = ["red", "blue", "green", "black"], ["bread", "rice", "soup", "cake"]
@@ -63,26 +63,28 @@ def test_pairs_are_balanced_and_begin_with_every_row_as_often(
 ) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)
     labels = np.array(data.draw(some.permutations(labels.tolist())))
-    pairs = draw_pairs(labels, seed)
+    pairs = sample_pair_indices(labels, seed)
     first, second = pairs.T
     same = labels[first] == labels[second]
     assert same.tolist() == [True, False] * (len(pairs) // 2)
     assert (first != second).all()
     assert set(Counter(first.tolist()).values()) == {len(pairs) // len(labels)}
     assert len(pairs) <= max(contrastive.MOST_PAIRS, 2 * len(labels))
-    assert np.array_equal(pairs, draw_pairs(labels, seed))
+    assert np.array_equal(pairs, sample_pair_indices(labels, seed))
 
 
 def test_every_partner_is_drawn_and_another_seed_draws_others() -> None:
     labels = np.array([0, 1, 0, 1, 2, 2, 0])
-    seen = {tuple(pair) for seed in range(40) for pair in draw_pairs(labels, seed).tolist()}
+    seen = {
+        tuple(pair) for seed in range(40) for pair in sample_pair_indices(labels, seed).tolist()
+    }
     assert seen == {(a, b) for a in range(7) for b in range(7) if a != b}
-    assert not np.array_equal(draw_pairs(labels, 0), draw_pairs(labels, 1))
+    assert not np.array_equal(sample_pair_indices(labels, 0), sample_pair_indices(labels, 1))
 
 
 def test_many_rows_have_few_rounds() -> None:
-    assert len(draw_pairs(np.arange(100_000) % 3, 0)) == 200_000
-    assert len(draw_pairs(np.arange(16) % 2, 0)) == 2 * contrastive.ROUNDS * 16
+    assert len(sample_pair_indices(np.arange(100_000) % 3, 0)) == 200_000
+    assert len(sample_pair_indices(np.arange(16) % 2, 0)) == 2 * contrastive.ROUNDS * 16
 
 
 # ---- what is learned
@@ -174,11 +176,14 @@ def test_a_folder_whose_head_was_cut_is_refused(tuned: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("text,label\na,x\nb,x\n", "only one label, 'x': there is nothing to learn"),
-        ("text,label\na,x\nb,x\nc,y\n", "label 'y' has one row, and contrastive pairs the rows"),
-        ('text,label\na,"[""x""]"\nb,"[""y""]"\n', "contrastive: .* and the rows have several"),
-        ("text,label\na,1.5\nb,2\n", "contrastive: .* and the rows have numbers"),
-        ("text,text_b,label\na,b,x\nc,d,y\n", "contrastive: .* and the rows have pairs of texts"),
+        ("text,label\na,x\nb,x\n", "only one label, 'x'; add examples"),
+        (
+            "text,label\na,x\nb,x\nc,y\n",
+            "label 'y' has one row, but contrastive",
+        ),
+        ('text,label\na,"[""x""]"\nb,"[""y""]"\n', "contrastive: .* but train has several"),
+        ("text,label\na,1.5\nb,2\n", "contrastive: .* but train has numbers"),
+        ("text,text_b,label\na,b,x\nc,d,y\n", "contrastive: .* but train has pairs of texts"),
     ],
 )
 def test_what_makes_no_pairs_is_told_in_a_sentence(
@@ -202,5 +207,5 @@ def test_no_student_learns_from_it(tuned: Path, tmp_path: Path) -> None:
 def test_a_causal_model_is_refused(tmp_path: Path) -> None:
     tokenizer = train(["a red thing some bread now " * 5], kind="bpe", size=300, use="write")
     folder = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=FAMILIES["gpt2"])
-    with pytest.raises(BertkitError, match=r"contrastive: .* a causal model"):
+    with pytest.raises(BertkitError, match="contrastive: not supported by causal models"):
         finetune("classify", folder, train=ROWS, dev=ROWS, out=tmp_path / "o", contrastive=True)

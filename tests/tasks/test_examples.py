@@ -46,7 +46,7 @@ def test_all_bad_rows_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFi
         read_examples(Classify, file)
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition("a.tsv")[2] for line in said] == [
-        ":3: no label; give one or remove the row",
+        ":3: no label; add a label or remove the row",
         ":4: the text is empty; remove the row",
     ]
     with pytest.raises(
@@ -68,7 +68,7 @@ def test_all_rows_that_a_task_cannot_score_are_named(capsys: pytest.CaptureFixtu
         similarity.SimilarityExample(("a", "b"), None, "1"),
         similarity.SimilarityExample(("a",), None, "2"),
     ]
-    with pytest.raises(DataError, match="1 texts, and 2 in"):  # each is sound by itself
+    with pytest.raises(DataError, match="1 texts, but 2 in"):  # each is sound by itself
         check_examples(
             similarity.Similarity((), similarity.SimilarityOptions(loss="ranking")), pairs
         )

@@ -39,9 +39,9 @@ def test_one_many_and_a_stream() -> None:
 
 def test_what_is_refused() -> None:
     answer = ByLength()
-    with pytest.raises(DataError, match="int is nothing to ask about"):
+    with pytest.raises(DataError, match="unsupported input of type int"):
         answer.answers([answer._example(1)])
-    with pytest.raises(ConfigError, match="long: classify knows error, truncate, window"):
+    with pytest.raises(ConfigError, match="long: classify supports error, truncate, window"):
         answer("a", long="middle")  # type: ignore[call-overload]
     with pytest.raises(DataError, match="and the model reads 8"):
         answer("a b c " * 5)

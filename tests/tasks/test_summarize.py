@@ -80,7 +80,7 @@ DOCUMENTS = st.lists(
 @example("\u200b\x1c\n\x85a. “B!” she said. C")
 @example("字字。" * 3_000)
 def test_sentences_lie_in_order_and_leave_out_white_space_alone(document: str) -> None:
-    places = SummaryExample(document).places
+    places = SummaryExample(document).spans
     rest, end = "", 0
     for start, stop in places:
         assert end <= start < stop
@@ -109,7 +109,7 @@ def test_each_sentence_has_one_place_and_stands_in_one_window(
     for number, one in enumerate(examples):
         windows = [f for f in features if f.example == number]
         assert sum(len(f.token_indices) for f in windows) == len(one.sentences)
-        sentences = iter(zip(one.places, one.sentences, strict=True))
+        sentences = iter(zip(one.spans, one.sentences, strict=True))
         for window in windows:
             encoding = window.encoding
             assert len(encoding) <= LENGTH
@@ -382,16 +382,16 @@ def test_a_folder_answers_through_the_pipeline(tmp_path: Path, tokenizer: Tokeni
     assert len(several) == 3
     assert several[1].sentences[0].score == pytest.approx(single.sentences[0].score, abs=1e-5)
     assert [len(answer.sentences) for answer in several] == [1, 1, 1]
-    with pytest.raises(DataError, match="a document is empty"):
+    with pytest.raises(DataError, match="the document is empty"):
         summarize([" \n"])
-    with pytest.raises(DataError, match="summarized alone"):
+    with pytest.raises(DataError, match="expected one document"):
         summarize([("The cat sat.", "A dog ran.")])
-    with pytest.raises(ConfigError, match="summarize knows window"):
+    with pytest.raises(ConfigError, match="summarize supports window"):
         summarize(DOCUMENT, long="truncate")
 
 
 def test_a_folder_of_another_task_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="labels are B-PER, O, which makes it no model for"):
+    with pytest.raises(CheckpointError, match="its labels are B-PER, O; run"):
         Summarize.restore(("B-PER", "O"), {})
 
 
@@ -445,10 +445,10 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
             [{"text": "A.", "summary": "a"}, {"text": " \n", "summary": "a"}],
             ":2: the document is e",
         ),
-        ([{"text": "A.", "summary": "a"}, {"text": "A.", "summary": " "}], ":2: a summary is lack"),
-        ([{"text": "A.", "summary": None}], ":1: a summary is lacking; give one or remove the row"),
-        ([{"text": "A.", "summary": []}], ":1: a summary is lacking"),
-        ([{"text": "A.", "summary": ["a", ""]}], ":1: a summary is lacking"),
+        ([{"text": "A.", "summary": "a"}, {"text": "A.", "summary": " "}], ":2: no summary"),
+        ([{"text": "A.", "summary": None}], ":1: no summary; add a summary or remove the row"),
+        ([{"text": "A.", "summary": []}], ":1: no summary"),
+        ([{"text": "A.", "summary": ["a", ""]}], ":1: no summary"),
         ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
         (
             [{"text": "A.", "words": "a"}],
@@ -469,14 +469,14 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) ->
     path = lines(tmp_path, {"text": "A cat.", "summary": "zebra"})
     with pytest.raises(DataError, match="no column 'sumary'; did you mean 'summary'"):
         read(path, label_column="sumary")
-    with pytest.raises(ConfigError, match=r"^pair_column: a document has no second text"):
+    with pytest.raises(ConfigError, match=r"^pair_column: not supported for documents"):
         read(path, pair_column="summary")
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: neither .* nothing to learn"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: no document contains a word"):
         Summarize.from_examples(read(path), SummarizeOptions())
     unlabelled = read(path, labelled=False)
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: a summary is lacking"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: no summary"):
         task().check(unlabelled)
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: a summary is lacking"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: no summary"):
         task().features(unlabelled, tokenizer, LENGTH, long="window", labelled=True)
 
 

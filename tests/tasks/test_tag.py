@@ -163,9 +163,9 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reading", "message"),
     [
-        (Reading(pair_column="x"), "^pair_column: .* have none; leave it out"),
-        (Reading(header=False), "header: .* leave it out"),
-        (Reading(separator="space"), "separator: .* leave it out"),
+        (Reading(pair_column="x"), "^pair_column: not supported by tag; remove it"),
+        (Reading(header=False), "header: .* remove it"),
+        (Reading(separator="space"), "separator: .* remove it"),
         (Reading(text_column="word"), "^text_column: 'word' is no column; they are counted from 0"),
         (Reading(label_column="1.5"), "^label_column: '1.5' is no column"),
     ],
@@ -181,7 +181,7 @@ def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
         Tag.reader.read(path, Reading(), labelled=True)
     for name in ("text_column", "label_column"):
-        with pytest.raises(ConfigError, match=rf"^{name}: rows of .jsonl hold"):
+        with pytest.raises(ConfigError, match=rf"^{name}: not supported for \.jsonl rows"):
             Tag.reader.read(path, Reading(**{name: "0"}), labelled=True)
     with pytest.raises(DataError, match=r"b\.jsonl: no column 'text'; did you mean 'texts'"):
         Tag.reader.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)
@@ -198,9 +198,9 @@ def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
 
 
 def test_texts_that_cannot_be_tagged() -> None:
-    with pytest.raises(DataError, match="give one text"):
+    with pytest.raises(DataError, match="pass one text"):
         Tag.reader.example("a", ("b",))
-    with pytest.raises(DataError, match="nothing to tag"):
+    with pytest.raises(DataError, match="the text is empty"):
         Tag.reader.example(" \n", ())
     with pytest.raises(DataError, match="character 1: half of a surrogate pair"):
         Tag.reader.example("a\ud800", ())
@@ -246,9 +246,9 @@ def test_what_the_folder_keeps_restores_the_task() -> None:
         (
             tagged("a b", "NN VB"),
             TagOptions(scheme="iob2"),
-            "'iob2', and the tags mark no entities",
+            "'iob2', but the tags are not entities",
         ),
-        (tagged("a b", "B-A O"), TagOptions(scheme="none"), "'none', and the tags follow IOB2"),
+        (tagged("a b", "B-A O"), TagOptions(scheme="none"), "'none', but the tags are in IOB2"),
         (Example("a", [(0, 1)]), TagOptions(), "1 words and no tags"),
         (Example("a", [(0, 1)], ["O", "O"]), TagOptions(), "1 words and 2 tags"),
     ],
@@ -347,7 +347,7 @@ def test_words_without_pieces_are_not_learned(tokenizer: Tokenizer) -> None:
     assert [task.labels[tag] for tag in feature.target] == ["B-PER", "B-LOC", "I-LOC"]
     other = tagged("\x00", "O")
     assert len(task.features([example, other], tokenizer, 64, long="window", labelled=True)) == 1
-    with pytest.raises(DataError, match="knows no piece of any word"):
+    with pytest.raises(DataError, match="the tokenizer returns no token for any example"):
         task.features([other], tokenizer, 64, long="window", labelled=True)
 
 
@@ -499,7 +499,7 @@ def test_a_window_within_an_entity_is_scored_given_that_it_is_open() -> None:
     task = Tag(("O", "B-X", "I-X"), CRF)
     crf = model_of(task).heads["crf"].crf
     emissions, targets = torch.randn(2, 3), torch.tensor([2, 2])
-    nll = crf(*task._with_surroundings(emissions, targets, [2])).sum()  # type: ignore[operator,arg-type]
+    nll = crf(*task._add_surroundings(emissions, targets, [2])).sum()  # type: ignore[operator,arg-type]
     scores = crf.transitions.double().masked_fill(~crf.allowed, -torch.inf)  # type: ignore[operator,union-attr]
     table = scores[1][:, None] + emissions[0][:, None] + scores + emissions[1] + crf.end
     expected = table.logsumexp((0, 1)) - table[2, 2]

@@ -90,7 +90,7 @@ def test_every_way_to_predict_applies_the_threshold(
     name = "best_f1" if "tune_threshold" in options else "f1"
     answer = answering(out)
     assert isinstance(answer.task, Classify)
-    least = answer.task._least()
+    least = answer.task._binary_threshold()
     assert least is not None
     predicted = bertkit.predict(out, TEXTS)
     expected = ["spam" if one.scores["spam"] >= least else "ham" for one in predicted]

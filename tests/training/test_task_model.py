@@ -247,7 +247,7 @@ def test_what_learns_no_next_words_says_so(
     loaded, weight = opened(tiny, task(), None)
     assert weight == 0.0
     assert [*loaded.model.heads] == ["classify"]
-    with pytest.raises(DataError, match="both_orders: the rows have no second text"):
+    with pytest.raises(DataError, match="both_orders: requires pairs"):
         finetune("classify", tiny, options={"both_orders": True}, **rest)
 
 

@@ -1,4 +1,4 @@
-"""Tasks: examples, what is learned from them, answers, scores."""
+"""Tasks, by name and by model directory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from bertkit.tasks.task import Task
 
 
 def find(name: str) -> type[Task[Any, Any]]:
-    """A task by its name, or one from outside the package as module:Class.
+    """Return the class of a task.
 
-    Raises: ConfigError for a name that leads to no task.
+    Args:
+        name: Name of the task; of a third-party task also `module:Class`.
+
+    Raises:
+        ConfigError: If the name is unknown, or the task cannot be imported.
     """
     path = TASKS.paths.get(name, name)
     if ":" not in path:
         raise ConfigError(
-            f"no task is named {name!r}; {did_you_mean(name, TASKS)} (your own: module:Class)"
+            f"unknown task {name!r}; {did_you_mean(name, TASKS)} (third-party task: module:Class)"
         )
     try:
         task = import_object(path)
-    except Exception as error:  # whatever the code of others raises
+    except Exception as error:  # Third-party code can raise any exception.
         if name in TASKS:
             raise
         raise ConfigError(
@@ -45,25 +49,33 @@ BY_HEAD = {
     "tag": "tag",
     "crf": "tag",
 }
-"""The task of a folder that names none, by its head."""
+"""Task by head, for models whose `config.json` does not contain the task."""
 
 
 def recorded(settings: Mapping[str, Any]) -> str | None:
-    """The task a folder's config.json names."""
-    ours = settings.get("bertkit")
-    record = ours.get("task") if isinstance(ours, dict) else None
+    """Return the name of the task in `config.json`, if any."""
+    section = settings.get("bertkit")
+    record = section.get("task") if isinstance(section, dict) else None
     name = record.get("name") if isinstance(record, dict) else None
     return name if isinstance(name, str) else None
 
 
 def name_in(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
-    """The task a folder was made for: as its config.json says, else by its head."""
+    """Return the name of a model's task from `config.json`, else from its heads.
+
+    Args:
+        settings: Content of `config.json`.
+        heads: Names of the heads of the model.
+
+    Returns:
+        The name, or None if the model has no task.
+    """
     by_head = [BY_HEAD[head] for head in heads if head in BY_HEAD]
     return recorded(settings) or (*by_head, None)[0]
 
 
 def outside_error(folder: Path, task: str) -> ConfigError:
-    """Return the error about a model of a task that is not installed, or that no user named."""
+    """Return the error about a model of a task that is not installed or not trusted."""
     remedy = "set --task if you trust its code" if ":" in task else "install its package"
     return ConfigError(f"{folder}: was fine-tuned for {task}, a task outside bertkit; {remedy}")
 

@@ -32,7 +32,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
-QUESTIONS_AT_ONCE = 1024
+QUESTIONS_PER_BATCH = 1024
 """Number of questions that are tokenized together; limits the memory use."""
 
 NO_ANSWER = "(no answer)"
@@ -161,8 +161,8 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
         question have the target [CLS].
         """
         built = []
-        for begin in range(0, len(examples), QUESTIONS_AT_ONCE):
-            part = examples[begin : begin + QUESTIONS_AT_ONCE]
+        for begin in range(0, len(examples), QUESTIONS_PER_BATCH):
+            part = examples[begin : begin + QUESTIONS_PER_BATCH]
             encodings = tokenizer.encode_batch(
                 [example.question for example in part],
                 [example.context for example in part],
@@ -181,7 +181,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
 
     def _windows(self, encoding: Encoding, length: int, where: str) -> list[Encoding]:
         """Split a pair into windows, `truncated` if the question was truncated."""
-        question, context = (encoding.sequence.count(which) for which in (0, 1))
+        question, context = (encoding.sequence.count(text_id) for text_id in (0, 1))
         for name, size in (("question", question), ("context", context)):
             if not size:
                 raise DataError(f"{where}: the {name} has no tokens; remove the question")

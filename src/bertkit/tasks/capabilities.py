@@ -1,4 +1,4 @@
-"""Base classes for what only some tasks do. A task inherits from each one that it supports."""
+"""Base classes for optional features of tasks. A task inherits from the classes it supports."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class UsesPooling(ABC):
 
     @abstractmethod
     def with_pooling(self, pooling: Pooling | None) -> Self:
-        """Return the task for a model with this pooling; None if the model has none."""
+        """Return the task for a model with this pooling, or without pooling if it is None."""
 
 
 class UsesDecoder(ABC):
@@ -133,6 +133,6 @@ def compute_label_report(
     """
     if not isinstance(task, Labeled):
         return None
-    both = zip(answers, examples, strict=True)
-    pairs = (pair for answer, example in both for pair in task.label_pairs(answer, example))
+    rows = zip(answers, examples, strict=True)
+    pairs = (pair for answer, example in rows for pair in task.label_pairs(answer, example))
     return label_report(pairs, task.labels, compete=task.labels_compete)

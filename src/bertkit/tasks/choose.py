@@ -93,8 +93,8 @@ class ChoiceTask(Task[ChoiceQuestion, A], Generic[A]):
     ) -> list[Feature]:
         """Encode the text with each choice, in order.
 
-        Truncation removes tokens of the text. It removes the last tokens of a choice only if the
-        choice alone is too long for the model.
+        Truncation removes tokens of the text. It removes the last tokens of a choice only if no
+        tokens of the text remain.
         """
         pairs = [(e.text, f"{e.stem} {c}" if e.stem else c) for e in examples for c in e.choices]
         texts, choices = [text for text, _ in pairs], [choice for _, choice in pairs]

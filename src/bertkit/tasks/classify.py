@@ -1,4 +1,4 @@
-"""A label, several, or a number, for a text or a pair of texts. Devlin et al. 2019, section 4.1."""
+"""Classification and regression of texts and pairs of texts. Devlin et al. 2019, section 4.1."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from bertkit.data.labels import (
 )
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from bertkit.tasks.calibration import (
+    apply_temperature,
     best_threshold,
     calibration_error,
     fit_temperature,
     softmax,
-    tempered,
 )
 from bertkit.tasks.capabilities import Calibrated, ChanceLevel, Labeled
 from bertkit.tasks.confusion import LabelPair
@@ -46,7 +46,7 @@ from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Serving
 from bertkit.text.long_texts import Long, averaged, encode
 from bertkit.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:  # it answers without torch
+if TYPE_CHECKING:  # An exported model makes predictions without torch.
     from torch import Tensor, nn
 
     from bertkit.batch import Batch
@@ -55,15 +55,15 @@ if TYPE_CHECKING:  # it answers without torch
 Prediction = LabelAnswer | LabelsAnswer
 """Prediction for a text with one label or a number, or with several labels."""
 
-MEANT_FOR = {
-    "calibrate": ("one label a text",),
-    "temperature": ("one label a text",),
+LABELS_OF_OPTIONS = {
+    "calibrate": ("one label per text",),
+    "temperature": ("one label per text",),
     "threshold": ("several labels", "two labels"),
     "tune_threshold": ("two labels",),
     "thresholds": ("several labels",),
-    "class_weights": ("one label a text", "several labels"),
+    "class_weights": ("one label per text", "several labels"),
 }
-"""Options by what rows must have."""
+"""Types of labels that an option supports."""
 
 
 class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, Labeled):
@@ -82,7 +82,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         super().__init__(labels, options)
-        self.index = {label: place for place, label in enumerate(self.labels)}
+        self.index = {label: index for index, label in enumerate(self.labels)}
 
     @property
     def metric(self) -> str:  # type: ignore[override]
@@ -98,10 +98,14 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
 
     @classmethod
     def from_examples(cls, train: Sequence[LabelExample], options: Settings) -> Self:
-        """Return the task that these labels pose.
+        """Return the task with the labels of the training examples.
 
-        Labels that are numbers, not all of them integers, pose a regression; lists pose several
-        labels per text.
+        By default, the task is a regression if all labels are numbers and some have a fraction. It
+        has several labels per text if all labels are JSON lists.
+
+        Args:
+            train: Training examples.
+            options: Options that the user set.
 
         Raises:
             ConfigError: If options cannot be combined.
@@ -128,7 +132,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         kind = settings.get("problem_type")
         if kind == PROBLEMS["regression"] and len(labels) > 1:
             raise CheckpointError(
-                f"config.json: a regression with {len(labels)} numbers a text; bertkit knows one"
+                f"config.json: a regression with {len(labels)} outputs is not supported; use a "
+                "model with one output"
             )
         if task.options.thresholds and len(task.options.thresholds) != len(labels):
             raise CheckpointError(
@@ -147,13 +152,24 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         return {**super().settings(), "problem_type": PROBLEMS[(*kinds, "single")[0]]}
 
     def labels_of(self, example: LabelExample) -> list[str]:
-        """The labels of a row, as its text says them. Raises: DataError for a malformed list."""
-        label = label_of(example)
-        labels = several(label, example.where) if self.options.multi_label else [label]
-        return list(dict.fromkeys(known_as(one, self.index) for one in labels))
+        """Return the labels of an example, in the spelling of the task's labels.
+
+        Raises:
+            DataError: If a list of labels is malformed.
+        """
+        written = label_of(example)
+        labels = several(written, example.where) if self.options.multi_label else [written]
+        return list(dict.fromkeys(known_as(label, self.index) for label in labels))
 
     def target(self, example: LabelExample) -> float | int | list[float]:
-        """Labels as the loss wants them. Raises: DataError for one that training never saw."""
+        """Return the target of an example for the loss.
+
+        Returns:
+            The number of a regression, 0 or 1 for each of several labels, or the index of a label.
+
+        Raises:
+            DataError: If a label is unknown, or is not a number in a regression.
+        """
         if self.options.regression:
             quantity = number(label_of(example))
             if quantity is None:
@@ -172,19 +188,18 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
 
     def check(self, examples: Sequence[LabelExample]) -> None:
         for example in examples:
-            self._refuse_pair(example)
+            self._check_pair(example)
             self.target(example)
 
-    def _refuse_pair(self, example: LabelExample) -> None:
-        """Raises: DataError for a pair where single texts are learned from, or the reverse."""
+    def _check_pair(self, example: LabelExample) -> None:
+        """Check that an example is a pair if and only if the model was trained on pairs."""
         if self.options.pairs is not None and self.options.pairs != (example.pair is not None):
-            have, others = (
-                ("a pair", "single texts") if example.pair else ("no second text", "pairs")
+            actual, expected = (
+                ("a pair", "a single text") if example.pair else ("a single text", "a pair")
             )
             raise DataError(
-                f"{example.where}: has {have}, and the model labels {others}; give what it learned "
-                "from (the second text of a pair is --pair, the second of a tuple, or a column of "
-                "the file)"
+                f"{example.where}: expected {expected}, got {actual}; the second text of a pair is "
+                "--pair, the second item of a tuple, or a column of the file"
             )
 
     def features(
@@ -197,33 +212,32 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         labelled: bool,
     ) -> list[Feature]:
         for example in examples:
-            self._refuse_pair(example)
-        paired = [example.pair for example in examples if example.pair is not None]
-        if paired and len(paired) < len(examples):
-            lone = next(example for example in examples if example.pair is None)
-            raise DataError(f"{lone.where}: has no second text, and others have; give pairs")
+            self._check_pair(example)
+        pairs = [example.pair for example in examples if example.pair is not None]
+        if pairs and len(pairs) < len(examples):
+            single = next(example for example in examples if example.pair is None)
+            raise DataError(f"{single.where}: no second text, unlike other rows; pass only pairs")
         texts = [example.text for example in examples]
         where = [example.where for example in examples]
-        orders = [(texts, paired)] + [(paired, texts)] * self.options.both_orders
-        read = [
+        orders = [(texts, pairs)] + [(pairs, texts)] * self.options.both_orders
+        encoded = [
             encode(tokenizer, first, second or None, length=length, long=long, where=where)
             for first, second in orders
         ]
         features = [
-            Feature(encoding, place, target=self.target(examples[place]) if labelled else None)
-            for encodings, owner in read
-            for encoding, place in zip(encodings, owner, strict=True)
+            Feature(encoding, index, target=self.target(examples[index]) if labelled else None)
+            for encodings, owners in encoded
+            for encoding, index in zip(encodings, owners, strict=True)
         ]
         return sorted(features, key=lambda feature: feature.example)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """One for each example; without `both_orders` a feature, such as a window, is one."""
+        """Return the target of each example with `both_orders`, else of each feature."""
         import torch
 
         if self.options.both_orders:
             features = [f for _, f in sorted({f.example: f for f in features}.items())]
-        whole = not (self.options.regression or self.options.multi_label)
-        dtype = torch.int64 if whole else torch.float32
+        dtype = torch.int64 if self.single_label else torch.float32
         return torch.tensor([feature.target for feature in features], dtype=dtype)
 
     @property
@@ -231,7 +245,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         return not (self.options.regression or self.options.multi_label)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Cross-entropy, binary cross-entropies or squared error, averaged over the step."""
+        """Compute the (binary) cross-entropy or squared error, averaged over the step."""
         from torch.nn import functional as F
 
         from bertkit.objectives.loss import Loss
@@ -245,17 +259,17 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
             return Loss(loss, {self.head: loss.detach()})
         if self.options.both_orders:
             assert batch.example is not None
-            both = outputs.new_zeros(len(targets), outputs.shape[1])
-            outputs = both.index_add(0, batch.example, outputs)
+            sums = outputs.new_zeros(len(targets), outputs.shape[1])
+            outputs = sums.index_add(0, batch.example, outputs)
         weights = None if self.weights is None else self.weights.to(outputs.device)
         correct = {}
         if self.options.regression:
             loss = F.mse_loss(outputs.squeeze(1), targets, reduction="sum")
         elif self.options.multi_label:
-            each = F.binary_cross_entropy_with_logits(
+            loss = F.binary_cross_entropy_with_logits(
                 outputs, targets, pos_weight=weights, reduction="sum"
             )
-            loss = each / len(self.labels)
+            loss = loss / len(self.labels)
         else:
             loss = F.cross_entropy(outputs, targets, weights, reduction="sum")
             correct[self.head] = (outputs.argmax(-1) == targets).sum()
@@ -265,14 +279,19 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     def answers(
         self, outputs: Sequence[ExampleOutput[LabelExample]], head: nn.Module
     ) -> list[Prediction]:
-        """Windows of one text are averaged, each as heavy as it is long; two orders are added."""
+        """Predict from the logits of each text.
+
+        The logits of a text's windows are averaged, weighted by window length. The logits of both
+        orders are added.
+        """
         orders = 1 + self.options.both_orders
         features = [feature for item in outputs for feature in item.features]
-        owner = [place for place, item in enumerate(outputs) for _ in item.features]
+        owners = [index for index, item in enumerate(outputs) for _ in item.features]
         rows = np.concatenate([rows for item in outputs for rows in item.outputs])
-        scores = averaged(rows, [f.encoding for f in features], owner) * np.float32(orders)
+        scores = averaged(rows, [f.encoding for f in features], owners) * np.float32(orders)
         if self.options.multi_label:
-            scores = np.exp(-np.logaddexp(0, -scores))  # the sigmoid
+            # Compute the sigmoid without overflow.
+            scores = np.exp(-np.logaddexp(0, -scores))
         elif not self.options.regression:
             scores = softmax(scores / np.float32(self.options.temperature or 1.0))
         return list(map(self._answer, scores.tolist(), (item.truncated for item in outputs)))
@@ -280,18 +299,18 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
     def _answer(self, row: list[float], truncated: bool) -> Prediction:
         scores = dict(zip(self.labels, row, strict=True))
         if self.options.multi_label:
-            one = 0.5 if self.options.threshold is None else self.options.threshold
-            thresholds = self.options.thresholds or [one] * len(row)
-            reached = zip(scores.items(), thresholds, strict=True)
-            given = [label for (label, score), least in reached if score >= least]
-            given.sort(key=lambda label: -scores[label])
-            return LabelsAnswer(given, scores, truncated)
+            default = 0.5 if self.options.threshold is None else self.options.threshold
+            thresholds = self.options.thresholds or [default] * len(row)
+            items = zip(scores.items(), thresholds, strict=True)
+            labels = [label for (label, score), threshold in items if score >= threshold]
+            labels.sort(key=lambda label: -scores[label])
+            return LabelsAnswer(labels, scores, truncated)
         label = max(scores, key=scores.__getitem__)
-        if (least := self._least()) is not None:
-            label = self.labels[row[1] >= least]
+        if (threshold := self._binary_threshold()) is not None:
+            label = self.labels[row[1] >= threshold]
         return LabelAnswer(label, scores[label], scores, truncated)
 
-    def _least(self) -> float | None:
+    def _binary_threshold(self) -> float | None:
         """Return the threshold of the second of two labels, or None for the more probable label."""
         if not self._is_binary:
             return None
@@ -312,19 +331,19 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         if options.multi_label and options.threshold is None and not options.thresholds:
             expected = np.array([self.target(example) for example in examples]) > 0
             scores = self._probabilities(answers)
-            learned = tuple(map(best_threshold, scores.T, expected.T))
-            options = msgspec.structs.replace(options, thresholds=learned)
+            thresholds = tuple(map(best_threshold, scores.T, expected.T))
+            options = msgspec.structs.replace(options, thresholds=thresholds)
         elif self.single_label and options.calibrate and options.temperature is None:
             targets = np.array([self.target(example) for example in examples])
-            fitted = fit_temperature(self._probabilities(answers), targets)
-            options = msgspec.structs.replace(options, temperature=fitted)
+            temperature = fit_temperature(self._probabilities(answers), targets)
+            options = msgspec.structs.replace(options, temperature=temperature)
         if self._is_binary and options.tune_threshold and not options.thresholds:
             scores = self._probabilities(answers)
             if options.temperature != self.options.temperature:
-                scores = tempered(scores, options.temperature)
+                scores = apply_temperature(scores, options.temperature)
             expected = np.array([self.target(example) for example in examples]) == 1
-            least = best_threshold(scores[:, 1], expected)
-            options = msgspec.structs.replace(options, thresholds=(1.0 - least, least))
+            threshold = best_threshold(scores[:, 1], expected)
+            options = msgspec.structs.replace(options, thresholds=(1.0 - threshold, threshold))
         return self if options is self.options else type(self)(self.labels, options)
 
     def chosen_on(self, before: Self) -> bool:
@@ -338,7 +357,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         targets, temperature = [self.target(e) for e in examples], self.options.temperature or 1.0
         after = self._probabilities(answers)
         right = after.argmax(-1) == targets
-        before = tempered(after, 1 / temperature)
+        before = apply_temperature(after, 1 / temperature)
         return {
             "temperature": temperature,
             "error": calibration_error(after.max(-1), right),
@@ -346,14 +365,17 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         }
 
     def _probabilities(self, answers: Sequence[Prediction]) -> NDArray[np.float64]:
-        """Shapes: (N, L)."""
+        """Return the scores of the predictions. Shapes: returns (N, L)."""
         return np.array([[answer.scores[label] for label in self.labels] for answer in answers])
 
     def score(
         self, answers: Sequence[Prediction], examples: Sequence[LabelExample]
     ) -> dict[str, float]:
-        """Compute accuracy, F1 and Matthews correlation, and ranking scores of two labels; F1 of
-        several labels; or Pearson and Spearman correlations.
+        """Compute the scores of the predictions by name.
+
+        A regression has Pearson and Spearman correlations. Several labels per text have F1 scores
+        and exact match. One label per text has accuracy, F1, and Matthews correlation, and with
+        two labels also the scores of `metrics.binary`.
         """
         if self.options.regression:
             numbers = [cast(LabelAnswer, answer).score for answer in answers]
@@ -378,7 +400,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         if not self.options.multi_label:
             return {"matthews": 0.0}
         counts = Counter(label for example in examples for label in self.labels_of(example))
-        # Predicting the most frequent labels for all rows is right this often.
+        # The baseline predicts the n most frequent labels for all rows, with the best n.
         right = np.cumsum(sorted(counts.values(), reverse=True))
         predicted = np.arange(1, len(right) + 1) * len(examples)
         return {"f1_micro": float((2 * right / (predicted + right[-1])).max())} if counts else {}
@@ -397,8 +419,10 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         return not self.options.multi_label
 
     def label_pairs(self, answer: Prediction, example: LabelExample) -> Sequence[LabelPair]:
-        """The pair of a row; of several labels each that is expected or given, with None for one
-        that is not the other.
+        """Return the expected and the predicted label.
+
+        With several labels per text, return a pair for each label that is expected or predicted. A
+        side without the label is None.
         """
         if self.options.regression:
             return ()
@@ -415,8 +439,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         label = label_of(example)
         if self.options.regression:
             assert isinstance(answer, LabelAnswer)
-            off = abs(answer.score - float(label))
-            return ErrorRecord(shown, label, f"{answer.score:.2f}", off)
+            difference = abs(answer.score - float(label))
+            return ErrorRecord(shown, label, f"{answer.score:.2f}", difference)
         labels = self.labels_of(example)
         if isinstance(answer, LabelsAnswer):
             wrong = set(labels) ^ set(answer.labels)
@@ -438,7 +462,7 @@ __all__ = [
 
 
 def _with_defaults(options: ClassifyOptions, train: Sequence[LabelExample]) -> ClassifyOptions:
-    """Return the options, where unset ones are inferred from the examples.
+    """Return the options, with unset options inferred from the examples.
 
     Raises:
         ConfigError: If options cannot be combined.
@@ -455,23 +479,23 @@ def _with_defaults(options: ClassifyOptions, train: Sequence[LabelExample]) -> C
             n != int(n) for n in numbers if n is not None
         )
     if regression and multi:
-        raise DataError("a row cannot have several labels and a number; choose one of the two")
-    kind = "numbers" if regression else "several labels" if multi else "one label a text"
+        raise DataError("regression cannot be combined with multi_label; set one of them")
+    kind = "numbers" if regression else "several labels" if multi else "one label per text"
     present = {kind}
-    if kind == "one label a text" and len(without_fractions(written)) == 2:
+    if kind == "one label per text" and len(without_fractions(written)) == 2:
         present.add("two labels")
     default = ClassifyOptions()
-    for name, kinds in MEANT_FOR.items():
+    for name, kinds in LABELS_OF_OPTIONS.items():
         if not present.intersection(kinds) and getattr(options, name) != getattr(default, name):
-            raise DataError(f"{name}: is for {' or '.join(kinds)}, and the rows have {kind}")
+            raise DataError(f"{name}: requires {' or '.join(kinds)}, but train has {kind}")
     if options.tune_threshold and options.threshold is not None:
         raise ConfigError("tune_threshold cannot be combined with threshold; set one of them")
     pairs = options.pairs if options.pairs is not None else train[0].pair is not None
     if options.both_orders and not pairs:
-        raise DataError("both_orders: the rows have no second text; leave it out")
+        raise DataError("both_orders: requires pairs, but train has single texts; remove it")
     if options.contrastive and (regression or multi or pairs):
         kind = "numbers" if regression else "several labels" if multi else "pairs of texts"
-        raise DataError(f"contrastive: is for single texts of one label, and the rows have {kind}")
+        raise DataError(f"contrastive: requires single texts with one label, but train has {kind}")
     return msgspec.structs.replace(options, pairs=pairs, regression=regression, multi_label=multi)
 
 
@@ -481,34 +505,30 @@ def _check_labels(
     options: ClassifyOptions,
     train: Sequence[LabelExample],
 ) -> None:
-    """Check the number of labels, and of examples of each.
-
-    Raises:
-        DataError: If there are too few.
-    """
+    """Check the number of labels, and the number of examples of each label."""
     rows = train[0].where.rpartition(":")[0] or "train"
     if len(labels) < (1 if options.multi_label else 2):
         only = f"only one label, {labels[0]!r}" if labels else "no labels"
-        raise DataError(f"{rows}: {only}: there is nothing to learn")
+        raise DataError(f"{rows}: {only}; add examples of at least two labels")
     if options.contrastive:
         check_rows(counts, rows)
     if options.thresholds and len(options.thresholds) != len(labels):
         raise DataError(
-            f"thresholds: {len(options.thresholds)} for {len(labels)} labels; give each one, "
-            "or leave them out: dev teaches them"
+            f"thresholds: {len(options.thresholds)} thresholds for {len(labels)} labels; set one "
+            "per label, or none to optimize them on dev"
         )
 
 
 def _balanced_weights(
     labels: Sequence[str], counts: Mapping[str, int], num_rows: int, options: ClassifyOptions
 ) -> Tensor:
-    """Return a weight per label that is inversely proportional to its frequency. Shapes: (L,)."""
+    """Return weights inversely proportional to the label frequencies. Shapes: returns (L,)."""
     import torch
 
-    held = np.array([counts[label] for label in labels])
+    num_examples = np.array([counts[label] for label in labels])
     weights = (
-        np.maximum(num_rows - held, 1) / held
+        np.maximum(num_rows - num_examples, 1) / num_examples
         if options.multi_label
-        else num_rows / (len(labels) * held)
+        else num_rows / (len(labels) * num_examples)
     )
     return torch.tensor(weights, dtype=torch.float32)

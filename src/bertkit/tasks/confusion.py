@@ -1,4 +1,4 @@
-"""Which labels are given for which: what one score for all of them hides."""
+"""Scores of each label, and confusion matrices."""
 
 from __future__ import annotations
 
@@ -11,33 +11,36 @@ import msgspec
 from bertkit.data.labels import natural
 
 LabelPair = tuple[str | None, str | None]
-"""A label as expected and as answered; None stands for a label that was missed, or one that was
-given where none was expected."""
+"""Expected and predicted label. None is an expected label that was missed, or a predicted label
+that was not expected."""
 
 NO_LABEL = "(none)"
-"""How None is shown."""
+"""Text for None in tables."""
 
 MOST_LABELS = 12
-"""Labels told on the console; of more, those with the lowest F1."""
+"""Maximum number of labels on the console. If there are more, the lowest F1 scores are shown."""
 
 
 class LabelScore(msgspec.Struct, frozen=True):
-    """How well one label is recognized."""
+    """Scores of a label."""
 
     precision: float
     recall: float
     f1: float
     support: int
-    """How often it is expected."""
+    """Number of times the label is expected."""
     answered: int
-    """How often it is answered."""
+    """Number of times the label is predicted."""
 
 
 class ConfusionMatrix(msgspec.Struct, frozen=True):
-    """How often each label is answered where each is expected.
+    """Number of predictions by expected and predicted label.
 
-    Shapes: `counts` (L, L), a row for each expected label, a column for each answered one. A label
-    None, the last, is that of entities that were missed or made up.
+    `counts` has a row for each expected label and a column for each predicted label. The last
+    label is None if entities were missed or predicted without being expected.
+
+    Shapes:
+        counts: (L, L).
     """
 
     labels: list[str | None]
@@ -45,9 +48,9 @@ class ConfusionMatrix(msgspec.Struct, frozen=True):
 
 
 class LabelReport(msgspec.Struct, frozen=True):
-    """Scores of each label that is expected or answered, and which are confused.
+    """Scores of the labels that are expected or predicted, and the confusion matrix.
 
-    `confusion` is None where labels do not compete: where an example may have several.
+    `confusion` is None if an example can have several labels.
     """
 
     labels: dict[str, LabelScore]
@@ -55,29 +58,30 @@ class LabelReport(msgspec.Struct, frozen=True):
 
     @property
     def only_answer(self) -> str | None:
-        """The label that all answers have, "" where no label is ever given, though others are
-        expected; None for a model that tells labels apart.
+        """Label of all predictions although others are expected, "" if no label is predicted.
+
+        None if the model predicts several labels, or all expected labels.
         """
-        given = [label for label, score in self.labels.items() if score.answered]
-        if len(given) > 1 or not any(label not in given for label in self.labels):
+        predicted = [label for label, score in self.labels.items() if score.answered]
+        if len(predicted) > 1 or not any(label not in predicted for label in self.labels):
             return None
-        return given[0] if given else ""
+        return predicted[0] if predicted else ""
 
     def confused(self) -> list[tuple[str, str, int]]:
-        """(expected, answered, times) of labels that are taken for others, most often first."""
+        """Return (expected, predicted, count) of confused labels, most frequent first."""
         if self.confusion is None:
             return []
         names, counts = self.confusion.labels, self.confusion.counts
         pairs = [
-            (expected, answered, times)
+            (expected, predicted, count)
             for expected, row in zip(names, counts, strict=True)
-            for answered, times in zip(names, row, strict=True)
-            if times and expected is not None and answered is not None and expected != answered
+            for predicted, count in zip(names, row, strict=True)
+            if count and expected is not None and predicted is not None and expected != predicted
         ]
         return sorted(pairs, key=lambda pair: -pair[2])
 
     def lines(self) -> list[str]:
-        """A table for the console, and which labels are confused most."""
+        """Return the lines of a table for the console, with the most confused labels."""
         shown = list(self.labels)
         if len(shown) > MOST_LABELS:
             worst = sorted(shown, key=lambda label: self.labels[label].f1)[:MOST_LABELS]
@@ -86,70 +90,76 @@ class LabelReport(msgspec.Struct, frozen=True):
         width = max(len("label"), *map(len, short.values()))
         lines = [f"{'label':{width}}  precision  recall     f1  support"]
         for label in shown:
-            one = self.labels[label]
+            score = self.labels[label]
             lines.append(
-                f"{short[label]:{width}}  {one.precision:9.3f}  {one.recall:6.3f}  {one.f1:5.3f}  "
-                f"{one.support:7,}"
+                f"{short[label]:{width}}  {score.precision:9.3f}  {score.recall:6.3f}  "
+                f"{score.f1:5.3f}  {score.support:7,}"
             )
         if len(shown) < len(self.labels):
             lines.append(f"(the {len(shown)} lowest of {len(self.labels)} labels by f1)")
         if confused := self.confused()[:3]:
-            told = ", ".join(
-                f"{expected} → {answered} {times:,} of {self.labels[expected].support:,}"
-                for expected, answered, times in confused
+            summary = ", ".join(
+                f"{expected} → {predicted} {count:,} of {self.labels[expected].support:,}"
+                for expected, predicted, count in confused
             )
-            lines.append(f"confused most (expected → answered): {told}")
+            lines.append(f"confused most (expected → answered): {summary}")
         return lines
 
 
 def label_report(
     pairs: Iterable[LabelPair], labels: Sequence[str], *, compete: bool = True
 ) -> LabelReport | None:
-    """The report of all pairs; `labels` are in the task's order. None where there are no pairs.
+    """Compute the scores of each label, and the confusion matrix.
 
-    Labels that do not `compete`, of which an example may have several, are not taken for others.
+    Args:
+        pairs: Expected and predicted labels.
+        labels: Labels in the order of the task.
+        compete: Whether an example has one label only, so that there is a confusion matrix.
+
+    Returns:
+        The report, or None if there are no pairs.
     """
     counts = Counter(pairs)
     if not counts:
         return None
     expected: Counter[str] = Counter()
-    answered: Counter[str] = Counter()
-    for (wanted, given), times in counts.items():
-        if wanted is not None:
-            expected[wanted] += times
-        if given is not None:
-            answered[given] += times
-    seen = {*expected, *answered}
+    predicted: Counter[str] = Counter()
+    for (expected_label, predicted_label), count in counts.items():
+        if expected_label is not None:
+            expected[expected_label] += count
+        if predicted_label is not None:
+            predicted[predicted_label] += count
+    seen = {*expected, *predicted}
     order = [label for label in labels if label in seen]
     order += sorted(seen.difference(order), key=natural)
     scores = {
-        label: _label_score(counts[label, label], expected[label], answered[label])
+        label: _score_label(counts[label, label], expected[label], predicted[label])
         for label in order
     }
-    return LabelReport(scores, _matrix(counts, order) if compete else None)
+    return LabelReport(scores, _count_matrix(counts, order) if compete else None)
 
 
 def by_label(report: LabelReport | None) -> dict[str, Any]:
-    """What records of scores say of it; nothing of none."""
+    """Return the entries of a report in records of scores; empty without a report."""
     if report is None:
         return {}
-    said = {"by_label": msgspec.to_builtins(report.labels)}
+    entries = {"by_label": msgspec.to_builtins(report.labels)}
     if report.confusion is not None:
-        said["confusion"] = msgspec.to_builtins(report.confusion)
-    return said
+        entries["confusion"] = msgspec.to_builtins(report.confusion)
+    return entries
 
 
-def _label_score(right: int, expected: int, answered: int) -> LabelScore:
+def _score_label(right: int, expected: int, predicted: int) -> LabelScore:
     return LabelScore(
-        right / answered if answered else 0.0,
+        right / predicted if predicted else 0.0,
         right / expected if expected else 0.0,
-        2 * right / (expected + answered),
+        2 * right / (expected + predicted),
         expected,
-        answered,
+        predicted,
     )
 
 
-def _matrix(counts: Counter[LabelPair], order: Sequence[str]) -> ConfusionMatrix:
-    alone = any(None in pair for pair in counts)
-    names: list[str | None] = [*order, *([None] if alone else [])]
+def _count_matrix(counts: Counter[LabelPair], order: Sequence[str]) -> ConfusionMatrix:
+    has_missing = any(None in pair for pair in counts)
+    names: list[str | None] = [*order, *([None] if has_missing else [])]
     return ConfusionMatrix(names, [[counts[row, column] for column in names] for row in names])

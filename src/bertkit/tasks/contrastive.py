@@ -1,8 +1,9 @@
-"""Labels from few rows: vectors are learned from pairs of texts, then a head on them (SetFit).
+"""Few-shot classification with embeddings trained on pairs of texts (SetFit).
 
-Texts of one label are to point the same way, those of two labels to stand at right angles; once an
-epoch a logistic regression is fitted to the vectors of all rows. Source: Tunstall et al. 2022,
-"Efficient Few-Shot Learning Without Prompts", section 3.
+Training moves the cosine of two texts to 1 if their labels are equal, and to 0 if they differ.
+After each epoch, a logistic regression is fitted to the embeddings of all examples.
+
+Source: Tunstall et al. 2022, "Efficient Few-Shot Learning Without Prompts", section 3.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.capabilities import UsesPooling
 from bertkit.tasks.task import A, E, Feature, Task, group_for_training
 
-if TYPE_CHECKING:  # torch, which an exported model needs not
+if TYPE_CHECKING:  # An exported model makes predictions without torch.
     from torch import Tensor, nn
 
     from bertkit.batch import Batch
@@ -32,8 +33,11 @@ if TYPE_CHECKING:  # torch, which an exported model needs not
 HEAD = "vector"
 
 ROUNDS, MOST_PAIRS = 7, 1000
-"""In how many pairs of either kind a row comes first in an epoch (Tunstall et al. 2022, section
-4.2), and from how many pairs on there are fewer such rounds, but for one."""
+"""Maximum number of rounds per epoch, and number of pairs above which there are fewer rounds.
+
+In a round, each example is the first text of two pairs: one with equal, one with different labels.
+There is at least one round. Source: Tunstall et al. 2022, section 4.2.
+"""
 
 
 class Contrastive(Task[E, A], UsesPooling):
@@ -42,7 +46,7 @@ class Contrastive(Task[E, A], UsesPooling):
     pooling: Pooling | None = None
     """Pooling of the initial model."""
     weights: Tensor | None = None
-    """(L,), of the labels in the loss."""
+    """Weights of the labels in the loss. Shapes: (L,)."""
 
     @property
     def head(self) -> str:
@@ -54,13 +58,17 @@ class Contrastive(Task[E, A], UsesPooling):
         return task
 
     def build_head(self, encoder: Transformer) -> nn.Module:
-        """Raises: ConfigError for a model that makes no vectors."""
+        """Return a newly initialized head.
+
+        Raises:
+            ConfigError: If training is contrastive and the model is causal.
+        """
         if not self.options.contrastive:
             return super().build_head(encoder)
         if encoder.config.is_causal:
             raise ConfigError(
-                "contrastive: learns vectors of whole texts, and a causal model reads no text as a "
-                "whole; take a model of sentence vectors, or leave it out"
+                "contrastive: not supported by causal models; use an encoder, preferably a model "
+                "of sentence embeddings"
             )
         from bertkit.models import model as models
 
@@ -68,12 +76,16 @@ class Contrastive(Task[E, A], UsesPooling):
 
     def sample_pairs(self, features: Sequence[Feature], seed: int) -> list[list[Feature]]:
         """Sample pairs of features for training; the seed determines them."""
-        pairs = draw_pairs(np.array([feature.target for feature in features]), seed)
-        say(f"contrastive: {len(pairs):,} pairs of rows an epoch, half of them of one label")
+        pairs = sample_pair_indices(np.array([feature.target for feature in features]), seed)
+        say(f"contrastive: {len(pairs):,} pairs per epoch, half of them with equal labels")
         return [[features[first], features[second]] for first, second in pairs.tolist()]
 
     def outputs(self, model: Model, batch: Batch) -> Tensor:
-        """While pairs are learned from, each sequence's vector. Shapes: (S, L), or (S, D)."""
+        """Compute the embeddings in contrastive training, else the outputs of the head.
+
+        Shapes:
+            Returns (S, D) in contrastive training, else (S, L).
+        """
         if self.options.contrastive and model.training:
             from bertkit.objectives.contrastive import of_step, vectors_of
 
@@ -113,33 +125,50 @@ def training_units(
 
 
 def check_rows(counts: Mapping[str, int], where: str) -> None:
-    """Raises: DataError for a label with too few rows for a pair."""
+    """Check that each label has at least two examples.
+
+    Args:
+        counts: Number of examples of each label.
+        where: Location of the examples, for the message.
+
+    Raises:
+        DataError: If a label has one example.
+    """
     for label, count in counts.items():
         if count < 2:
             raise DataError(
-                f"{where}: label {label!r} has one row, and contrastive pairs the rows of a label; "
-                "add another, or leave contrastive out"
+                f"{where}: label {label!r} has one row, but contrastive training requires two; add "
+                "another row, or remove contrastive"
             )
 
 
-def draw_pairs(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Pairs of rows: in each round every row with another of its label, and with one of another.
+def sample_pair_indices(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """Sample pairs of examples: in each round, two pairs with each example as the first text.
 
-    Shapes: (N,) -> (pairs, 2), the kinds in turn. There are two labels or more, of two rows or
-    more each. The same seed draws the same.
+    Args:
+        labels: Label of each example. There are at least two labels, with at least two examples
+            each.
+        seed: The seed; it determines the sample.
+
+    Returns:
+        Indices of the examples. Pairs with equal and with different labels alternate.
+
+    Shapes:
+        labels: (N,); returns (pairs, 2).
     """
     rows = len(labels)
     rounds = min(ROUNDS, max(MOST_PAIRS // (2 * rows), 1))
     random = generator(seed, 0, 0, Purpose.SAMPLE)
-    order = np.argsort(labels, kind="stable")  # the rows of a label stand together
+    # Sort the examples by label, so that the examples of a label are contiguous.
+    order = np.argsort(labels, kind="stable")
     ordered = labels[order]
     start = np.searchsorted(ordered, ordered)
     size = np.searchsorted(ordered, ordered, side="right") - start
-    place = np.arange(rows)
-    drawn = []
+    index = np.arange(rows)
+    pairs = []
     for _ in range(rounds):
-        same = start + (place - start + 1 + random.integers(size - 1)) % size
-        other = (start + size + random.integers(rows - size)) % rows
-        drawn += [np.stack([place, same], 1), np.stack([place, other], 1)]
-    paired: NDArray[np.int64] = order[np.stack(drawn, 1).reshape(-1, 2)]
-    return paired
+        same = start + (index - start + 1 + random.integers(size - 1)) % size
+        different = (start + size + random.integers(rows - size)) % rows
+        pairs += [np.stack([index, same], 1), np.stack([index, different], 1)]
+    sampled: NDArray[np.int64] = order[np.stack(pairs, 1).reshape(-1, 2)]
+    return sampled

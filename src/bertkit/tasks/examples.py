@@ -1,4 +1,4 @@
-"""Labelled examples of a task, from a file, from rows of a program, or as they are given."""
+"""Labeled examples of a task, from a file, from rows in memory, or as examples."""
 
 from __future__ import annotations
 
@@ -87,17 +87,27 @@ def read_examples(
 
 
 def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
-    """Raises: DataError for an example that the task cannot score, BadRows for several."""
+    """Check that a task can score examples, and log the first errors.
+
+    Args:
+        task: The task.
+        examples: Labeled examples.
+
+    Raises:
+        DataError: If an example cannot be scored.
+        BadRows: If several examples cannot be scored.
+    """
     try:
         task.check(examples)
     except DataError as error:
-        faults = (fault for example in examples if (fault := _fault(task, example)))
+        errors = (fault for example in examples if (fault := _find_error(task, example)))
         with shown():
-            refuse(list(islice(faults, MAX_ROW_ERRORS)))
-        raise error  # each is sound by itself
+            refuse(list(islice(errors, MAX_ROW_ERRORS)))
+        # Each example is valid, but not all of them together.
+        raise error
 
 
-def _fault(task: Task[E, Any], example: E) -> DataError | None:
+def _find_error(task: Task[E, Any], example: E) -> DataError | None:
     try:
         task.check([example])
     except DataError as error:
@@ -108,7 +118,17 @@ def _fault(task: Task[E, Any], example: E) -> DataError | None:
 def take_examples(
     task: type[Task[Any, Any]], train: RowsLike, dev: RowsLike, reading: Reading | None
 ) -> tuple[Examples, Examples]:
-    """Rows to learn from and to score on, with their hashes. Raises: DataError for none."""
+    """Return the examples of train and dev.
+
+    Args:
+        task: The task.
+        train: Training rows.
+        dev: Rows of dev.
+        reading: The columns that the user named.
+
+    Raises:
+        DataError: If a row cannot be used, or there are none.
+    """
     return take(task, train, reading, "train"), take(task, dev, reading, "dev")
 
 
@@ -121,14 +141,26 @@ def take(
     labelled: bool = True,
     learned: Reading | None = None,
 ) -> Examples:
-    """Any rows with their hash; `name` is what a program calls them. Raises: DataError."""
+    """Return examples with their hash.
+
+    Args:
+        task: The task.
+        rows: A file, rows, or examples.
+        reading: The columns that the user named.
+        name: Name of the rows, for messages.
+        labelled: Whether the examples need labels.
+        learned: The columns that were named for training; see `read_examples`.
+
+    Raises:
+        DataError: If a row cannot be used, or there are none.
+    """
     if isinstance(rows, Examples):
         return rows
     if isinstance(rows, str | Path) and Path(rows) == STDIN:
-        raise DataError(f"{name}: stdin, which a run that goes on cannot read again; name a file")
+        raise DataError(f"{name}: a resumed run cannot read stdin again; pass a file")
     if isinstance(rows, str | Path):
-        read = read_examples(task, rows, reading, labelled=labelled, learned=learned)
-        return Examples(read, str(rows), sha256(Path(rows)))
+        examples = read_examples(task, rows, reading, labelled=labelled, learned=learned)
+        return Examples(examples, str(rows), sha256(Path(rows)))
     if are_examples(rows):
         examples = list(rows)
         text = "\n".join(map(repr, examples)).encode("utf-8", "surrogatepass")
@@ -136,5 +168,5 @@ def take(
     title = name_of(rows)
     source = rows_of(rows, name)
     digest = source.sha256
-    read = read_examples(task, source, reading, labelled=labelled, learned=learned)
-    return Examples(read, None, digest, name=title)
+    examples = read_examples(task, source, reading, labelled=labelled, learned=learned)
+    return Examples(examples, None, digest, name=title)

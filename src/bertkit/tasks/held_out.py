@@ -1,4 +1,4 @@
-"""Rows to score on that are held out of those to learn from."""
+"""Rows of dev and test that are held out from train."""
 
 from __future__ import annotations
 
@@ -30,99 +30,124 @@ def take_rows(
     options: Settings,
     seed: int,
 ) -> dict[str, Examples]:
-    """Rows to learn from, `train`, to choose the best epoch by, `dev`, and, where they are given,
-    to score once, `test`; a number is the share of train held out for these.
+    """Return the rows of train, dev, and test.
 
-    Raises: DataError for no rows, ConfigError for a share that is none.
+    Args:
+        kind: The task.
+        train: Training rows.
+        dev: Rows that select the best epoch, or the fraction of train to hold out.
+        test: Rows that are scored once, or the fraction of train to hold out, or None.
+        reading: The columns that the user named.
+        options: Options of the task.
+        seed: Seed of the sample that is held out.
+
+    Returns:
+        The examples by name: `train`, `dev`, and `test` if it is not None.
+
+    Raises:
+        DataError: If a file or a split has no rows.
+        ConfigError: If a fraction is invalid.
     """
     if dev is None:
-        raise ConfigError("dev: none given; give rows, or the share of train to hold out, as 0.1")
-    given = {"dev": dev, "test": test}
-    shares = {name: n for name, rows in given.items() if (n := _share(name, rows)) is not None}
-    if sum(shares.values()) >= 1.0:
-        both = " and ".join(f"{share:g}" for share in shares.values())
-        raise ConfigError(f"dev and test: shares of {both} leave no rows to learn from")
-    learned = take(kind, train, reading, "train")
-    data, kept, left = {"train": learned}, learned.examples, 1.0
-    said = f"{len(learned.examples):,} rows"
-    for name, share in shares.items():
-        kept, held = hold_out(kind, kept, share / left, name=name, options=options, seed=seed)
-        left -= share
+        raise ConfigError("dev: required; pass rows, or the fraction of train to hold out")
+    sources = {"dev": dev, "test": test}
+    fractions = {
+        name: n for name, rows in sources.items() if (n := _fraction(name, rows)) is not None
+    }
+    if sum(fractions.values()) >= 1.0:
+        text = " and ".join(f"{fraction:g}" for fraction in fractions.values())
+        raise ConfigError(f"dev and test: fractions of {text} leave no rows for train; reduce them")
+    all_rows = take(kind, train, reading, "train")
+    data, rest, left = {"train": all_rows}, all_rows.examples, 1.0
+    total = f"{len(all_rows.examples):,} rows"
+    for name, fraction in fractions.items():
+        rest, held = hold_out(kind, rest, fraction / left, name=name, options=options, seed=seed)
+        left -= fraction
         if not held:
-            raise DataError(f"{name}: a share of {share:g} of {said} holds none; give a larger one")
-        say(f"{name}: {len(held):,} of {said} of train, held out (seed {seed})")
-        drawn = {"share": share, "seed": seed, "from": "train"}
-        data[name] = replace(learned, examples=held, held_out=drawn)
-    for name, rows in given.items():
-        if name not in shares and rows is not None:
+            raise DataError(f"{name}: {fraction:g} of {total} is less than one row; increase it")
+        say(f"{name}: {len(held):,} of {total} of train, held out (seed {seed})")
+        record = {"share": fraction, "seed": seed, "from": "train"}
+        data[name] = replace(all_rows, examples=held, held_out=record)
+    for name, rows in sources.items():
+        if name not in fractions and rows is not None:
             assert not isinstance(rows, float)
             data[name] = take(kind, rows, reading, name)
-    if shares:
-        without = f"this file, without {' and '.join(shares)}"
-        drawn = {"share": round(sum(shares.values()), 9), "seed": seed, "from": without}
-        data["train"] = replace(learned, examples=kept, held_out=drawn)
+    if fractions:
+        origin = f"this file, without {' and '.join(fractions)}"
+        record = {"share": round(sum(fractions.values()), 9), "seed": seed, "from": origin}
+        data["train"] = replace(all_rows, examples=rest, held_out=record)
     return data
 
 
 def hold_out(
     kind: type[Task[E, Any]],
     rows: Sequence[E],
-    share: float,
+    fraction: float,
     *,
     name: str,
     options: Settings,
     seed: int,
 ) -> tuple[list[E], list[E]]:
-    """(rows to learn from, rows held out), each in their order: of every label the same share.
+    """Split rows into training rows and rows that are held out, stratified by label.
 
-    `name` is what they are held out for, which errors say.
+    Groups are shuffled, sorted by label, and sampled at equal distances (systematic sampling), so
+    numeric labels are also distributed evenly. A group contains duplicates, questions about one
+    text, or turns of one dialogue. If most rows are in one group, the group is split. If a label
+    occurs only in the sample, its rows stay in the training rows.
 
-    Rows are put in a random order and sorted by their labels, and taken at equal distances
-    (systematic sampling), so that numbers are spread evenly, too. Rows that ask the same, questions
-    about one text and turns of one dialogue stay together, unless they are most of the rows. A row
-    whose label no other row has is learned from.
-    Raises: DataError for rows that pose no task.
+    Args:
+        kind: The task.
+        rows: The rows.
+        fraction: Fraction of the groups to hold out.
+        name: Name of the rows that are held out, for messages.
+        options: Options of the task.
+        seed: Seed of the sample.
+
+    Returns:
+        Training rows, and rows that are held out, both in the order of `rows`.
+
+    Raises:
+        DataError: If there are no training rows, or the task cannot be trained on them.
     """
-    sources = Counter(map(kind.reader.group, rows))
-    ((common, times),) = sources.most_common(1)
+    counts = Counter(map(kind.reader.group, rows))
+    ((largest, size),) = counts.most_common(1)
     groups: dict[Any, list[int]] = {}
-    for place, row in enumerate(rows):
-        source = kind.reader.group(row)
-        parted = source == common and times > len(rows) / 2  # one instruction for all rows, say
-        groups.setdefault((source, kind.reader.key(row)) if parted else source, []).append(place)
-    if len(groups) > len(sources):
-        say(f"{name}: one text is that of {times:,} of {len(rows):,} rows, and on both sides")
-    apart = list(groups.values())
-    shuffled = Permutation(len(apart), seed, 0)(np.arange(len(apart))).tolist()
-    ordered = sorted(shuffled, key=lambda group: _stratum(rows[apart[group][0]]))
-    count = round(share * len(apart))
-    first = generator(seed, 0, 0, Purpose.SPLIT).random()
-    drawn = [ordered[int((number + first) * len(apart) / count)] for number in range(count)]
-    held = sorted(place for group in drawn for place in apart[group])
-    out = set(held)
-    kept = [row for place, row in enumerate(rows) if place not in out]
-    if not kept:
-        raise DataError(f"{name}: its share leaves no rows to learn from; give a smaller one")
-    task = kind.from_examples(kept, options)
-    unknown = {place for place in held if not _known(task, rows[place])}
+    for index, row in enumerate(rows):
+        group = kind.reader.group(row)
+        # For example, all rows can have the same instruction as their text.
+        is_split = group == largest and size > len(rows) / 2
+        groups.setdefault((group, kind.reader.key(row)) if is_split else group, []).append(index)
+    if len(groups) > len(counts):
+        say(f"{name}: {size:,} of {len(rows):,} rows have the same text; it is in both splits")
+    members = list(groups.values())
+    shuffled = Permutation(len(members), seed, 0)(np.arange(len(members))).tolist()
+    ordered = sorted(shuffled, key=lambda group: _stratum(rows[members[group][0]]))
+    count = round(fraction * len(members))
+    offset = generator(seed, 0, 0, Purpose.SPLIT).random()
+    sample = [ordered[int((number + offset) * len(members) / count)] for number in range(count)]
+    held = sorted(index for group in sample for index in members[group])
+    held_set = set(held)
+    rest = [row for index, row in enumerate(rows) if index not in held_set]
+    if not rest:
+        raise DataError(f"{name}: the fraction leaves no rows for train; reduce it")
+    task = kind.from_examples(rest, options)
+    unknown = {index for index in held if not _can_be_scored(task, rows[index])}
     return (
-        [row for place, row in enumerate(rows) if place not in out or place in unknown],
-        [rows[place] for place in held if place not in unknown],
+        [row for index, row in enumerate(rows) if index not in held_set or index in unknown],
+        [rows[index] for index in held if index not in unknown],
     )
 
 
-def _share(name: str, rows: RowsLike | float | None) -> float | None:
-    """The share that these are, None for rows or a file. Raises: ConfigError for another number."""
-    share = _number(rows)
-    if share is not None and not 0.0 < share < 1.0:
-        raise ConfigError(
-            f"{name}: {share:g}; give a file, or a share of train above 0 and below 1"
-        )
-    return share
+def _fraction(name: str, rows: RowsLike | float | None) -> float | None:
+    """Return a valid fraction, or None for rows or a file."""
+    fraction = _number(rows)
+    if fraction is not None and not 0.0 < fraction < 1.0:
+        raise ConfigError(f"{name}: must be a file or a fraction between 0 and 1, got {fraction:g}")
+    return fraction
 
 
 def _number(rows: RowsLike | float | None) -> float | None:
-    """The number that was given in place of rows; a file that is there is none."""
+    """Return the number that was passed instead of rows; the name of a file is not a number."""
     if isinstance(rows, int | float | np.number):
         return float(rows)
     if isinstance(rows, str | Path) and not Path(rows).exists():
@@ -136,9 +161,10 @@ def _stratum(row: Any) -> tuple[float, str]:
     return natural("" if label is None else str(label))
 
 
-def _known(task: Task[Any, Any], row: Any) -> bool:
-    """Whether training has what the row is scored by; a row that is wrong in itself has not, so
-    that it is refused among those of train.
+def _can_be_scored(task: Task[Any, Any], row: Any) -> bool:
+    """Return whether the task accepts a row, for example its label.
+
+    An invalid row moves to the training rows, where it raises an error.
     """
     try:
         task.check([row])

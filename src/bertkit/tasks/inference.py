@@ -1,4 +1,4 @@
-"""Items become work, and what a head says of it becomes answers: a task, asked by texts."""
+"""Predictions of a task for texts: encode items, run the head, and convert its outputs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
 TEXTS_AT_ONCE = 4096
-"""Texts tokenized at a time, so that many need little memory."""
+"""Number of texts that are tokenized together; limits the memory use."""
 
 STREAM_ITEMS = 256
-"""Items of a stream read before the first of them is answered."""
+"""Number of items of a stream that are read before the first prediction."""
 
 PREDICTED_PREFIX = "predicted_"
-"""Begins the name of a column of answers where the rows have one that is called so."""
+"""Prefix of a column of predictions if the rows already have a column with its name."""
 
 
 def free(name: str, taken: Container[str]) -> str:
-    """What a column of answers is called beside those of the rows."""
+    """Return the name of a column of predictions that is not the name of another column.
+
+    Args:
+        name: Preferred name.
+        taken: Names of the columns of the rows.
+    """
     while name in taken:
         name = PREDICTED_PREFIX + name
     return name
@@ -40,7 +45,12 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items, the last shorter (itertools.batched, which Python 3.11 lacks)."""
+    """Yield lists of `size` items; Python 3.11 lacks `itertools.batched`.
+
+    Args:
+        items: The items.
+        size: Number of items of each list; the last list can be shorter.
+    """
     rest = iter(items)
     while part := list(itertools.islice(rest, size)):
         yield part
@@ -48,45 +58,48 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 @dataclass(frozen=True)
 class Work:
-    """What a model reads for one item, in one sequence or several, and what it is asked."""
+    """Encoded item: its sequences and its cost."""
 
     features: Sequence[Feature]
     item: Any = None
     more: int = 0
-    """What it costs beside reading: as much as so many tokens."""
+    """Cost in addition to the tokens, as a number of tokens."""
     answer_bytes: int = 0
-    """How much memory its answer takes, where that is much for its tokens."""
+    """Memory of the prediction, if it is large for the number of tokens."""
 
     @property
     def tokens(self) -> int:
-        """Those that are read, and `more`."""
+        """Number of tokens, plus `more`."""
         return sum(len(feature.encoding) for feature in self.features) + self.more
 
     @property
     def truncated(self) -> bool:
+        """Whether a sequence was truncated."""
         return any(feature.encoding.truncated for feature in self.features)
 
 
 class Answering(ABC, Generic[A]):
-    """What answers by a task: one item gives one answer, a list a list, in its order, and any other
-    iterable a stream of answers.
+    """Base class of models that predict with a task.
+
+    A call with one item returns one prediction. A list returns a list in the same order, and any
+    other iterable returns an iterator of predictions.
     """
 
     task: Task[Any, A]
     tokenizer: Tokenizer
     length: int
-    """Tokens that the model reads."""
+    """Maximum number of tokens of a sequence."""
     head: Any
-    """The model's, for tasks that decode with its weights."""
+    """Head of the model, for tasks that decode with its weights."""
     columns: Reading = Reading()
-    """Those that were named for training; rows that have them are read so."""
+    """Columns that were named for training. They are used if the rows have them."""
 
     @abstractmethod
     def outputs(self, features: Sequence[Feature]) -> list[Outputs]:
-        """What the head says of each feature."""
+        """Compute the outputs of the head for each feature."""
 
     @overload
-    def __call__(  # type: ignore[overload-overlap]  # a str is an iterable too
+    def __call__(  # type: ignore[overload-overlap]  # A str is also an iterable.
         self, items: Item, *, long: Long | None = ...
     ) -> A: ...
     @overload
@@ -103,13 +116,21 @@ class Answering(ABC, Generic[A]):
     def __call__(
         self, items: Any, *, long: Long | None = None, reading: Reading | None = None
     ) -> A | list[A] | Iterator[A]:
-        """Answers to one text, to many, to a stream, or to the rows of a program.
+        """Predict for a text, a list of texts, an iterable of texts, or rows.
 
-        Rows are a DataFrame, one of its columns, a Dataset, dicts, or a file as a `Path`; `reading`
-        names their columns. `long` says what to do with texts longer than the model; by default
-        what the task does.
-        Raises: DataError for a text that cannot be answered about, ConfigError for a policy that
-        the task has not.
+        Args:
+            items: A text, a list, an iterable, or rows: a DataFrame, a column of a DataFrame, a
+                Dataset, dicts, or a file as a `Path`.
+            long: Policy for texts longer than the maximum length. Default: the first policy of the
+                task.
+            reading: Columns of the rows.
+
+        Returns:
+            One prediction for one item, otherwise a list or an iterator of predictions.
+
+        Raises:
+            DataError: If an item is invalid, or too long and the policy is `error`.
+            ConfigError: If the task does not support the policy.
         """
         if isinstance(items, str | tuple):
             return self.answers([self._example(items)], long=long)[0]
@@ -118,7 +139,15 @@ class Answering(ABC, Generic[A]):
         return self._stream(items, long)
 
     def examples(self, items: Any, reading: Reading | None = None) -> Sequence[Any]:
-        """The task's own examples of texts or rows. Raises: DataError."""
+        """Return the examples of the task for texts or rows.
+
+        Args:
+            items: Texts, items, or rows.
+            reading: Columns of the rows.
+
+        Raises:
+            DataError: If an item or row is invalid.
+        """
         if is_rows(items):
             kind, learned = type(self.task), self.columns
             return take(kind, items, reading, "rows", labelled=False, learned=learned).examples
@@ -131,7 +160,12 @@ class Answering(ABC, Generic[A]):
         return examples
 
     def answers(self, examples: Sequence[Any], *, long: Long | None = None) -> list[A]:
-        """Answers to the task's own examples, in their order."""
+        """Predict for examples of the task, in order.
+
+        Args:
+            examples: The examples.
+            long: Policy for texts longer than the maximum length.
+        """
         long = self._policy(long)
         answers: list[A] = []
         for start in range(0, len(examples), TEXTS_AT_ONCE):
@@ -139,18 +173,35 @@ class Answering(ABC, Generic[A]):
         return answers
 
     def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
-        """Raises: DataError, ConfigError as a call does."""
+        """Encode items.
+
+        Args:
+            items: The items.
+            long: Policy for texts longer than the maximum length.
+
+        Raises:
+            DataError: If an item is invalid, or too long and the policy is `error`.
+            ConfigError: If the task does not support the policy.
+        """
         return self._works([self._example(item) for item in items], self._policy(long))
 
     def run(self, works: Sequence[Work]) -> list[A]:
-        """An answer for each."""
+        """Predict for encoded items, in order."""
         features = [feature for work in works for feature in work.features]
         return self._answers(works, self.outputs(features))
 
     def parts(self, works: Sequence[Work], tokens: int) -> Generator[int, None, list[A]]:
-        """Answer as `run` does, but read about so many tokens at a time.
+        """Predict like `run`, in parts with a limited number of tokens.
 
-        Yields: the tokens of each part before it is read.
+        Args:
+            works: The encoded items.
+            tokens: Maximum number of tokens of a part, unless one sequence is longer.
+
+        Yields:
+            The number of tokens of each part, before the part is computed.
+
+        Returns:
+            The predictions.
         """
         features = [feature for work in works for feature in work.features]
         outputs: list[Outputs] = []
@@ -176,8 +227,8 @@ class Answering(ABC, Generic[A]):
     def _policy(self, long: Long | None) -> Long:
         long = long or self.task.long[0]
         if long not in self.task.long:
-            known = ", ".join(self.task.long)
-            raise ConfigError(f"long: {self.task.name} knows {known}, and not {long!r}")
+            supported = ", ".join(self.task.long)
+            raise ConfigError(f"long: {self.task.name} supports {supported}, got {long!r}")
         return long
 
     def _example(self, item: object) -> Any:
@@ -189,8 +240,8 @@ class Answering(ABC, Generic[A]):
             case (str(text), [*others]) if all(isinstance(other, str) for other in others):
                 return self.task.reader.example(text, [str(other) for other in others])
         raise DataError(
-            f"{str(item)[:60]}: {type(item).__name__} is nothing to ask about; give a text, or a "
-            "tuple of a text and what goes with it"
+            f"{str(item)[:60]}: unsupported input of type {type(item).__name__}; pass a text, or a "
+            "tuple of a text and its second text, context or choices"
         )
 
     def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:

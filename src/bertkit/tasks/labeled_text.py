@@ -1,4 +1,4 @@
-"""Texts with labels: a row, what may be said of its labels, and the answers."""
+"""Examples, options, and predictions of text classification."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertkit.tasks.trained_columns import open_rows
 
 @dataclass(frozen=True)
 class LabelExample:
-    """One row: a text or a pair, and its label as written."""
+    """Text or pair of texts, with the label as written in the file."""
 
     text: str
     pair: str | None = None
@@ -41,7 +41,7 @@ def examples(table: Rows, roles: Roles) -> list[LabelExample]:
         where, label = table.where(index), labels[index]
         label = None if label is None else label.strip()
         if label == "":
-            raise DataError(f"{where}: no label; give one or remove the row")
+            raise DataError(f"{where}: no label; add a label or remove the row")
         text, pair = texts[index], pairs[index]
         if not text.strip() or (pair is not None and not pair.strip()):
             raise DataError(f"{where}: the text is empty; remove the row")
@@ -51,7 +51,7 @@ def examples(table: Rows, roles: Roles) -> list[LabelExample]:
 
 
 class LabeledTextReader(Reader[LabelExample]):
-    """Texts or pairs with labels, from a table."""
+    """Reader of texts or pairs with labels, from a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -68,9 +68,9 @@ class LabeledTextReader(Reader[LabelExample]):
 
     def example(self, text: str, others: Sequence[str]) -> LabelExample:
         if len(others) > 1:
-            raise DataError(f"{text[:40]!r}: {len(others) + 1} texts; give one, or a pair")
+            raise DataError(f"{text[:40]!r}: {len(others) + 1} texts; pass one text or a pair")
         if not text.strip() or not all(other.strip() for other in others):
-            raise DataError("a text is empty: there is nothing to label; leave it out")
+            raise DataError("a text is empty; remove it")
         return LabelExample(text, *others)
 
     def key(self, example: LabelExample) -> tuple[str, str | None]:
@@ -85,11 +85,11 @@ PROBLEMS = {
     "multi_label": "multi_label_classification",
     "single": "single_label_classification",
 }
-"""Our kinds -> the `problem_type` of transformers."""
+"""Type of classification -> `problem_type` in transformers."""
 
 
 def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
-    """Whether a folder's classifier was learned from pairs; None where config.json says nothing."""
+    """Return whether a classifier was trained on pairs; None if `config.json` does not say it."""
     match settings.get("bertkit"):
         case {"task": {"options": {"pairs": bool(pairs)}}}:
             return pairs
@@ -97,22 +97,27 @@ def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
 
 
 def label_of(example: LabelExample) -> str:
-    """Raises: DataError where there is none."""
+    """Return the label of an example.
+
+    Raises:
+        DataError: If the example has no label.
+    """
     if example.label is None:
-        raise DataError(f"{example.where}: no label; give one or remove the row")
+        raise DataError(f"{example.where}: no label; add a label or remove the row")
     return example.label
 
 
 class ClassifyOptions(Settings, frozen=True):
-    """What the rows and their labels are."""
+    """Options of text classification."""
 
     pairs: bool | None = None
-    """Whether each text has a second one; as the training file has it otherwise."""
+    """Whether examples are pairs of texts. Default: inferred from the training file."""
     regression: bool | None = None
-    """Whether labels are quantities; guessed from fractions otherwise."""
+    """Whether labels are quantities. Default: true if all labels are numbers and some have a
+    fraction."""
     multi_label: bool | None = None
-    """Whether a text may have several labels: a JSON list, or a | between them. Guessed from
-    JSON lists otherwise."""
+    """Whether a text can have several labels, as a JSON list or separated by |. Default: true if
+    all labels are JSON lists."""
     threshold: Share | None = None
     """Probability from which a label is predicted. With two labels: of the second label; default:
     0.5. With several labels per text: of each label; default: optimized on dev for each label."""
@@ -122,23 +127,23 @@ class ClassifyOptions(Settings, frozen=True):
     thresholds: tuple[Share, ...] = ()
     """Thresholds that were optimized on dev, in the order of the labels."""
     calibrate: bool = False
-    """With one label a text: divide the head's outputs by a temperature that dev teaches, so that
-    scores are as high as answers are right (Guo et al. 2017)."""
+    """With one label per text: whether to divide the logits by a temperature that is optimized on
+    dev, so that probabilities are calibrated (Guo et al. 2017)."""
     temperature: Positive | None = None
-    """That temperature; what dev taught."""
+    """Temperature that was optimized on dev."""
     both_orders: bool = False
-    """Read a pair in both orders and add what the head says of each: for pairs of which neither
-    text comes first, such as similarity. Radford et al. 2018, section 3.3."""
+    """Whether to run the model on each pair as (A, B) and (B, A) and add the outputs, for symmetric
+    tasks such as similarity (Radford et al. 2018, section 3.3)."""
     contrastive: bool = False
-    """Few-shot training (SetFit): learn vectors from pairs of texts, near each other if the labels
-    are equal, then a linear layer on them (Tunstall et al. 2022)."""
+    """Few-shot training (SetFit): train embeddings on pairs of texts with equal and different
+    labels, then a linear layer on the embeddings (Tunstall et al. 2022)."""
     class_weights: Literal["none", "balanced"] = "none"
     """Class weights for imbalanced data: balanced uses the inverse frequency of each class; with
     several labels, texts with a label get as much weight as texts without it."""
 
 
 class LabelAnswer(msgspec.Struct, frozen=True):
-    """The likeliest label of a text (or the number of a regression), and all of them."""
+    """Most probable label of a text, or the number of a regression, and all scores."""
 
     label: str
     score: float
@@ -147,7 +152,7 @@ class LabelAnswer(msgspec.Struct, frozen=True):
 
 
 class LabelsAnswer(msgspec.Struct, frozen=True):
-    """The labels of a text whose probability reaches the threshold, likeliest first, and all."""
+    """Labels of a text that reach their threshold, most probable first, and all probabilities."""
 
     labels: list[str]
     scores: dict[str, float]

@@ -195,7 +195,7 @@ class _Pair:
     where: str
 
 
-def _one_line(text: str) -> str:
+def _collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
@@ -213,7 +213,7 @@ def _read_dialogues(path: Path) -> Iterator[_Pair]:
     for number, row in enumerate(dialogues):
         turns: list[str] = []
         for position, pair in enumerate(row.dialogue, 1):
-            turn, response = map(_one_line, pair)
+            turn, response = map(_collapse_spaces, pair)
             where = f"{path}: dialogue {number + 1}, pair {position}"
             is_last = position == len(row.dialogue)
             if not turn or not (response or is_last):
@@ -235,7 +235,7 @@ def _read_rows(source: Source, labelled: bool) -> list[_Pair]:
 
     def read(where: str, row: _Row) -> _Pair:
         lines = row.context.splitlines() if isinstance(row.context, str) else row.context
-        turns = tuple(filter(None, map(_one_line, lines)))
+        turns = tuple(filter(None, map(_collapse_spaces, lines)))
         if not turns:
             raise DataError(f"{where}: the context is empty; add the turns before the response")
         if row.response is None and (labelled or row.candidates is None):

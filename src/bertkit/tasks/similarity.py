@@ -443,8 +443,8 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         labelled = len(labels) == len(examples)
         scores = metrics.regression([a.score for a in answers], labels) if labelled else {}
         if not self._are_scored(examples):
-            each = zip(answers, examples, strict=True)
-            ranks = {example.texts[:2]: answer.rank or 1 for answer, example in each}
+            rows = zip(answers, examples, strict=True)
+            ranks = {example.texts[:2]: answer.rank or 1 for answer, example in rows}
             scores |= metrics.ranking([*ranks.values()], of=len({texts[-1] for texts in ranks}))
         return scores
 

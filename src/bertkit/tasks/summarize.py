@@ -1,4 +1,4 @@
-"""A summary made of a document's own sentences. Liu & Lapata 2019 (BertSum), section 3."""
+"""Extractive summarization of documents. Liu & Lapata 2019 (BertSum), section 3."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from bertkit.text.tokenizer import Tokenizer
 TEXTS = ("document", "article", "body", "email_body", "dialogue", "source", "input", "text")
 SUMMARIES = ("summary", "highlights", "abstract", "subject", "subject_line")
 REFERENCES_COLUMN = "annotated_subjects"
-"""Beside a guessed summary: further references, as the mails of AESLC have them."""
+"""Column of additional references (AESLC), read unless --label-column is set."""
 
 
 @dataclass(frozen=True)
 class SummaryExample:
-    """A document, and what its summary may be; no references where that is to be found."""
+    """Document and its reference summaries; without references for predictions."""
 
     document: str
     references: tuple[str, ...] = ()
@@ -51,11 +51,12 @@ class SummaryExample:
     """File and line, for messages."""
 
     @cached_property
-    def places(self) -> list[tuple[int, int]]:
-        """[start, end) of each sentence, in characters of the document."""
-        visible = [place for place, letter in enumerate(self.document) if not letter.isspace()]
+    def spans(self) -> list[tuple[int, int]]:
+        """Spans [start, end) of the sentences, in characters of the document."""
+        visible = [index for index, letter in enumerate(self.document) if not letter.isspace()]
         spans, first = [], 0
-        for sentence in split(self.document):  # which changes white space alone
+        # `split` changes only white space.
+        for sentence in split(self.document):
             last = first + len(sentence) - sentence.count(" ") - 1
             spans.append((visible[first], visible[last] + 1))
             first = last + 1
@@ -63,24 +64,22 @@ class SummaryExample:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """As they stand in the document."""
-        return [self.document[start:end] for start, end in self.places]
+        """Sentences, unchanged from the document."""
+        return [self.document[start:end] for start, end in self.spans]
 
 
 class SummarizeOptions(Settings, frozen=True):
-    """What a summary is."""
+    """Options of extractive summarization."""
 
     sentences: Count = 3
-    """At most so many."""
+    """Maximum number of sentences in a summary."""
     block_trigrams: bool = True
-    """Whether to skip a sentence that shares three words in a row with a better one."""
+    """Whether to skip a sentence that has three consecutive words in common with a selected
+    sentence."""
 
 
 class SummarySentence(msgspec.Struct, frozen=True):
-    """A sentence of the summary, and how likely it belongs there.
-
-    Units: [start, end) characters of the document.
-    """
+    """Sentence of a summary and its probability. Units: characters [start, end)."""
 
     text: str
     start: int
@@ -89,9 +88,9 @@ class SummarySentence(msgspec.Struct, frozen=True):
 
 
 class SummaryAnswer(msgspec.Struct, frozen=True):
-    """Sentences in the order of the document, and the text they make.
+    """Summary and its sentences, in the order of the document.
 
-    `truncated` is True where the model could not read a sentence to its end.
+    `truncated` is true if a sentence was longer than the maximum length and was truncated.
     """
 
     text: str
@@ -100,7 +99,7 @@ class SummaryAnswer(msgspec.Struct, frozen=True):
 
 
 class DocumentReader(Reader[SummaryExample]):
-    """Documents with summaries, from a table."""
+    """Reader of documents with summaries, from a table."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -110,18 +109,18 @@ class DocumentReader(Reader[SummaryExample]):
 
     def example(self, text: str, others: Sequence[str]) -> SummaryExample:
         if others:
-            raise DataError(f"{text[:40]!r}: a document is summarized alone; give one text")
+            raise DataError(f"{text[:40]!r}: expected one document, got a pair; pass one text")
         if not text.strip():
-            raise DataError("a document is empty: there is nothing to summarize; leave it out")
+            raise DataError("the document is empty; remove it")
         return SummaryExample(text)
 
 
 class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     """Extractive summarization: the best sentences of a document.
 
-    Segments alternate from sentence to sentence, so the model must have two. A document longer
-    than the model is read in windows of whole sentences, which do not overlap. Source: Liu &
-    Lapata 2019, sections 3.1 and 3.2, without the layers between sentences.
+    Token types alternate from sentence to sentence, so the model needs two. A longer document
+    is split into windows of complete sentences, without overlap. Source: Liu & Lapata 2019,
+    sections 3.1 and 3.2, without the layers between sentences.
     """
 
     name = "summarize"
@@ -140,11 +139,19 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
 
     @classmethod
     def from_examples(cls, train: Sequence[SummaryExample], options: Settings) -> Self:
-        """Raises: DataError when no document shares a word with its summary."""
+        """Return the task for training examples.
+
+        Args:
+            train: Training examples.
+            options: Options that the user set.
+
+        Raises:
+            DataError: If no document has a word of its summary.
+        """
         if not any(oracle(example.sentences, example.references, 1) for example in train):
             raise DataError(
-                f"{train[0].where}: neither this document nor another has a word (a-z, 0-9) of "
-                "its summary: there is nothing to learn; check the columns"
+                f"{train[0].where}: no document contains a word (a-z, 0-9) of its summary; check "
+                "--text-column and --label-column"
             )
         return cls(("summary",), options)
 
@@ -152,17 +159,15 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
         if tuple(labels) != ("summary",):
             raise CheckpointError(
-                f"config.json: its labels are {', '.join(labels) or 'none'}, which makes it no "
-                "model for summaries; fine-tune one with `bertkit finetune summarize`"
+                f"config.json: not a model for summaries, its labels are "
+                f"{', '.join(labels) or 'none'}; run `bertkit finetune summarize`"
             )
         return super().restore(labels, settings)
 
     def check(self, examples: Sequence[SummaryExample]) -> None:
         for example in examples:
             if not example.references:
-                raise DataError(
-                    f"{example.where}: a summary is lacking; give one or remove the row"
-                )
+                raise DataError(f"{example.where}: no summary; add a summary or remove the row")
 
     def features(
         self,
@@ -173,31 +178,30 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """Windows of whole sentences; one that is longer than the model is cut."""
+        """Encode windows of complete sentences; truncate sentences that are too long."""
         if labelled:
             self.check(examples)
         texts = [sentence for example in examples for sentence in example.sentences]
         encoded = iter(tokenizer.encode_batch(texts, max_length=length, truncate="first"))
         built = []
         for number, example in enumerate(examples):
-            parts = list(islice(encoded, len(example.places)))
-            starts = np.array([start for start, _ in example.places])
-            wanted = np.zeros(len(parts), dtype=np.float32)
+            parts = list(islice(encoded, len(example.spans)))
+            starts = np.array([start for start, _ in example.spans])
+            targets = np.zeros(len(parts), dtype=np.float32)
             if labelled:
-                wanted[oracle(example.sentences, example.references, self.options.sentences)] = 1.0
+                targets[oracle(example.sentences, example.references, self.options.sentences)] = 1.0
             for window in split_by_tokens([len(part) for part in parts], length):
-                encoding, places = _join(parts[window], starts[window])
-                built.append(
-                    Feature(encoding, number, places, wanted[window] if labelled else None)
-                )
+                encoding, indices = _join(parts[window], starts[window])
+                target = targets[window] if labelled else None
+                built.append(Feature(encoding, number, indices, target))
         return built
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Shapes: (P,), 1.0 for the sentences to choose."""
+        """Return 1.0 for sentences of the oracle summary, else 0.0. Shapes: returns (P,)."""
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Binary cross-entropy of each sentence, averaged over the step."""
+        """Compute the binary cross-entropy of the sentences, averaged over the step."""
         targets = batch.targets[self.head]
         loss = F.binary_cross_entropy_with_logits(outputs.squeeze(1), targets, reduction="sum")
         loss = loss / totals[self.head]
@@ -206,7 +210,7 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     def answers(
         self, outputs: Sequence[ExampleOutput[SummaryExample]], head: nn.Module
     ) -> list[SummaryAnswer]:
-        """The likeliest sentences, of equally likely ones the first."""
+        """Return the most probable sentences; ties are broken by position."""
         return [self._answer(item) for item in outputs]
 
     def _answer(self, item: ExampleOutput[SummaryExample]) -> SummaryAnswer:
@@ -214,20 +218,24 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
         logits = np.concatenate(item.outputs)[:, 0]
         scores = torch.sigmoid(torch.from_numpy(logits)).numpy()
         chosen = [
-            SummarySentence(example.sentences[place], *example.places[place], float(scores[place]))
-            for place in self.choose(example.sentences, scores)
+            SummarySentence(example.sentences[index], *example.spans[index], float(scores[index]))
+            for index in self.choose(example.sentences, scores)
         ]
         return SummaryAnswer(" ".join(c.text for c in chosen), chosen, item.truncated)
 
     def choose(self, texts: Sequence[str], scores: NDArray[np.floating[Any]]) -> list[int]:
-        """Which sentences make the summary, in order. Source: Liu & Lapata 2019, section 4.2."""
+        """Return the indices of the sentences of the summary, in order.
+
+        Source:
+            Liu & Lapata 2019, section 4.2.
+        """
         chosen: list[int] = []
-        taken: set[tuple[str, ...]] = set()
-        for place in np.argsort(-scores, kind="stable").tolist():
-            trigrams = _trigrams(texts[place]) if self.options.block_trigrams else set()
-            if taken.isdisjoint(trigrams):
-                insort(chosen, place)
-                taken |= trigrams
+        used_trigrams: set[tuple[str, ...]] = set()
+        for index in np.argsort(-scores, kind="stable").tolist():
+            trigrams = _trigrams(texts[index]) if self.options.block_trigrams else set()
+            if used_trigrams.isdisjoint(trigrams):
+                insort(chosen, index)
+                used_trigrams |= trigrams
             if len(chosen) == self.options.sentences:
                 break
         return chosen
@@ -235,12 +243,12 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
     def score(
         self, answers: Sequence[SummaryAnswer], examples: Sequence[SummaryExample]
     ) -> dict[str, float]:
-        """ROUGE with the best reference, and the same of the first sentences (lead)."""
+        """Compute ROUGE with the best reference, also of the lead baseline."""
         references = [example.references for example in examples]
         lead = [" ".join(example.sentences[: self.options.sentences]) for example in examples]
-        ours = metrics.rouge([answer.text for answer in answers], references)
+        scores = metrics.rouge([answer.text for answer in answers], references)
         baseline = metrics.rouge(lead, references)
-        return {**ours, **{f"lead_{name}": score for name, score in baseline.items()}}
+        return {**scores, **{f"lead_{name}": score for name, score in baseline.items()}}
 
     def chance(self, examples: Sequence[SummaryExample]) -> dict[str, float]:
         return {"rougeL": 0.0}
@@ -252,60 +260,74 @@ class Summarize(Task[SummaryExample, SummaryAnswer], ChanceLevel):
         )
 
 
-# ---- what to learn
+# ---- Training targets
 
 
 def oracle(texts: Sequence[str], references: Sequence[str], most: int) -> list[int]:
-    """The sentences to learn from: those whose summary is nearest to a reference, in order.
+    """Return the sentences of a summary that is close to a reference, as training targets.
 
-    Greedily, each is the one that adds most to the F1 of ROUGE-1 plus that of ROUGE-2, as
-    `metrics.rouge` gives them for the sentences chosen, until none adds or there are `most`.
-    Source: `greedy_selection` of BertSum's code, which counts each n-gram once.
+    The search is greedy. Each step adds the sentence that increases the sum of the F1 scores of
+    ROUGE-1 and ROUGE-2 most, computed like `metrics.rouge` for all selected sentences. The search
+    stops when no sentence increases the sum.
+
+    Args:
+        texts: Sentences of the document.
+        references: Reference summaries.
+        most: Maximum number of sentences.
+
+    Returns:
+        Indices of the sentences, in order.
+
+    Source:
+        `greedy_selection` of BertSum's code, which counts each n-gram once.
     """
     words = [metrics.rouge_words(text) for text in texts]
-    wanted = [metrics.rouge_words(reference) for reference in references]
-    singles = [_Overlap(reference) for reference in wanted]
-    pairs = [_Overlap(pairwise(reference)) for reference in wanted]
-    known = set().union(*wanted)
-    # without a word of a reference a sentence cannot add anything
-    left = {i: Counter(own) for i, own in enumerate(words) if not known.isdisjoint(own)}
+    reference_words = [metrics.rouge_words(reference) for reference in references]
+    unigrams = [_Overlap(reference) for reference in reference_words]
+    bigrams = [_Overlap(pairwise(reference)) for reference in reference_words]
+    vocab = set().union(*reference_words)
+    # Sentences that share no word with a reference cannot increase the scores.
+    candidates = {i: Counter(part) for i, part in enumerate(words) if not vocab.isdisjoint(part)}
     chosen: list[int] = []
     total, best = 0, 0.0
     while len(chosen) < most:
         winner = None
-        for place, counts in left.items():
-            size = total + len(words[place])
-            score = _f1(singles, counts, size)
-            score += _f1(pairs, _new_pairs(words, chosen, place), size - 1)
+        for index, counts in candidates.items():
+            size = total + len(words[index])
+            score = _f1(unigrams, counts, size)
+            score += _f1(bigrams, _new_bigrams(words, chosen, index), size - 1)
             if score > best:
-                winner, best = place, score
+                winner, best = index, score
         if winner is None:
             break
-        for overlap in singles:
-            overlap.add(left[winner])
-        for overlap in pairs:
-            overlap.add(_new_pairs(words, chosen, winner))
-        del left[winner]
+        for overlap in unigrams:
+            overlap.add(candidates[winner])
+        for overlap in bigrams:
+            overlap.add(_new_bigrams(words, chosen, winner))
+        del candidates[winner]
         total += len(words[winner])
         insort(chosen, winner)
     return chosen
 
 
 class _Overlap:
-    """How many n-grams the sentences chosen so far share with a reference."""
+    """Number of n-grams that the selected sentences share with a reference."""
 
     def __init__(self, grams: Iterable[Hashable]) -> None:
         self.missing = Counter(grams)
-        """Below zero for those found too often."""
+        """Counts of the reference minus counts of the sentences; can be negative."""
         self.size = self.missing.total()
         self.shared = 0
 
     def after(self, change: Mapping[Any, int]) -> int:
-        """How many they would share with so many more (or fewer) of these n-grams."""
+        """Return the number of shared n-grams after adding `change`.
+
+        A negative count removes n-grams.
+        """
         shared = self.shared
         for gram in change.keys() & self.missing.keys():
-            left = self.missing[gram]
-            shared += max(left, 0) - max(left - change[gram], 0)
+            count = self.missing[gram]
+            shared += max(count, 0) - max(count - change[gram], 0)
         return shared
 
     def add(self, change: Mapping[Any, int]) -> None:
@@ -315,34 +337,42 @@ class _Overlap:
 
 
 def _f1(overlaps: Sequence[_Overlap], change: Mapping[Any, int], size: int) -> float:
-    """With the best reference, once `change` has brought the n-grams to `size`."""
+    """Return the F1 with the best reference after adding `change`, for `size` n-grams in total."""
     return max(2 * o.after(change) / (size + o.size) if size + o.size else 0.0 for o in overlaps)
 
 
-def _new_pairs(words: Sequence[list[str]], chosen: list[int], place: int) -> Counter[Any]:
-    """The pairs of words that a further sentence brings, with its new neighbors', less theirs."""
-    at = bisect(chosen, place)
-    before = words[chosen[at - 1]][-1:] if at else []
-    after = words[chosen[at]][:1] if at < len(chosen) else []
-    pairs = Counter(pairwise([*before, *words[place], *after]))
+def _new_bigrams(words: Sequence[list[str]], chosen: list[int], index: int) -> Counter[Any]:
+    """Return the change of the bigram counts when a sentence is inserted into the summary."""
+    position = bisect(chosen, index)
+    before = words[chosen[position - 1]][-1:] if position else []
+    after = words[chosen[position]][:1] if position < len(chosen) else []
+    bigrams = Counter(pairwise([*before, *words[index], *after]))
     if before and after:
-        pairs[before[0], after[0]] -= 1
-    return pairs
+        bigrams[before[0], after[0]] -= 1
+    return bigrams
 
 
-# ---- texts
+# ---- Reader
 
 
 def read_documents(
     source: Source, reading: Reading, what: str, usual: Sequence[str], *, labelled: bool
 ) -> tuple[list[SummaryExample], str]:
-    """Documents and what is to be made of each, and a sentence on how they were read.
+    """Return documents with their targets, and a message about how they were read.
 
-    `what` it is, for messages; `usual` are names that its column has.
-    Raises: DataError naming file and line, ConfigError for a second text.
+    Args:
+        source: The file or rows.
+        reading: Columns and format.
+        what: Name of the target, such as "summary", for messages.
+        usual: Known names of the column of the target.
+        labelled: Whether to read the targets.
+
+    Raises:
+        DataError: If a row cannot be used; the message contains its location.
+        ConfigError: If a column for a second text is set.
     """
     if reading.pair_column is not None:
-        raise ConfigError("--pair-column: a document has no second text; leave it out")
+        raise ConfigError("--pair-column: not supported for documents; remove it")
     table = open_rows(source, reading)
     check_columns(table, reading.text_column, reading.label_column)
     text = reading.text_column or first_column(table, TEXTS, reading.label_column)
@@ -365,9 +395,9 @@ def read_documents(
         where = table.where(index)
         if not texts[index].strip():
             raise DataError(f"{where}: the document is empty; remove the row")
-        references = tuple(one for column in columns for one in _several(column[index]))
+        references = tuple(text for column in columns for text in _parse_references(column[index]))
         if labelled and not (references and all(map(str.strip, references))):
-            raise DataError(f"{where}: a {what} is lacking; give one or remove the row")
+            raise DataError(f"{where}: no {what}; add a {what} or remove the row")
         return SummaryExample(texts[index], references, where)
 
     examples = each_of(example, range(len(table)))
@@ -375,11 +405,11 @@ def read_documents(
     return examples, summary + "".join(f", {what} = {name!r}" for name in targets)
 
 
-def _several(cell: str) -> list[str]:
-    """The references of a cell: a text, or a JSON list of texts."""
+def _parse_references(cell: str) -> list[str]:
+    """Return the references of a cell: a text, or a JSON list of texts."""
     try:
         texts = json.loads(cell) if cell.startswith("[") else None
-    except (ValueError, RecursionError):  # a text may begin with a bracket
+    except (ValueError, RecursionError):  # A text can begin with a bracket.
         texts = None
     if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
         return texts
@@ -387,11 +417,12 @@ def _several(cell: str) -> list[str]:
 
 
 def _join(parts: Sequence[Encoding], starts: NDArray[np.int64]) -> tuple[Encoding, NDArray[Any]]:
-    """Sentences as one sequence with segments 0, 1, 0, ..., and where each begins: its [CLS]."""
+    """Concatenate sentences with token types 0, 1, 0, ..., and return the index of each [CLS]."""
     lengths = np.array([len(part) for part in parts])
-    sequence = [which for part in parts for which in part.sequence]
-    text = np.array([which is not None for which in sequence])  # specials stay at (0, 0)
-    shift = np.repeat(starts, lengths) * text
+    sequence = [text_id for part in parts for text_id in part.sequence]
+    # Special tokens keep the offsets (0, 0).
+    is_text = np.array([text_id is not None for text_id in sequence])
+    shift = np.repeat(starts, lengths) * is_text
     encoding = Encoding(
         ids=np.concatenate([part.ids for part in parts]),
         types=np.repeat(np.arange(len(parts)) % 2, lengths),
@@ -404,6 +435,6 @@ def _join(parts: Sequence[Encoding], starts: NDArray[np.int64]) -> tuple[Encodin
 
 
 def _trigrams(text: str) -> set[tuple[str, ...]]:
-    """Three words in a row, in small letters and any script."""
+    """Return the trigrams of the lowercased words, in any script."""
     words = re.findall(r"\w+", text.lower())
     return set(zip(words, words[1:], words[2:], strict=False))

@@ -1,4 +1,4 @@
-"""The table of tasks: the class of each, imported when it is used."""
+"""Registry of tasks; a task is imported when it is used."""
 
 from bertkit.registry import Registry
 
@@ -14,4 +14,4 @@ TASKS = Registry(
         "tag": "bertkit.tasks.tag:Tag",
     },
 )
-"""The tasks by name."""
+"""Tasks by name."""

@@ -1,4 +1,4 @@
-"""A tag for each word: entities, or parts of speech. Devlin et al. 2019, section 5.3."""
+"""Tagging of words with entities or parts of speech. Devlin et al. 2019, section 5.3."""
 
 from __future__ import annotations
 
@@ -54,22 +54,20 @@ from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 
 class TagOptions(Settings, frozen=True):
-    """How tags are written and chosen."""
+    """Options of tagging."""
 
     crf: bool = False
-    """Whether a CRF scores whole sequences of tags, and forbids those that break the scheme. Its
-    scores of neighboring tags begin at 0, learn at 100 times the learning rate, and do not decay.
-    """
+    """Whether to score tag sequences with a CRF, which excludes sequences that are invalid in the
+    scheme. Transition scores start at 0, have no weight decay, and have 100 times the learning
+    rate (10 times with adapters)."""
     scheme: Literal["iob2", "bioes", "none"] | None = None
-    """How the model's tags mark entities, whatever the files do; as the training file by default,
-    IOB1 becoming IOB2. none: tags that mark no entities, such as parts of speech."""
+    """Tagging scheme of the model; files can have another scheme. none is for tags that are not
+    entities, such as parts of speech. Default: inferred from the training file, where IOB1 is
+    converted to IOB2."""
 
 
 class TaggedEntity(msgspec.Struct, frozen=True):
-    """An entity of a text, and how sure the model is of its tags.
-
-    Units: [start, end) characters of the text.
-    """
+    """Entity of a text, and the mean probability of its tags. Units: characters [start, end)."""
 
     text: str
     type: str
@@ -79,9 +77,10 @@ class TaggedEntity(msgspec.Struct, frozen=True):
 
 
 class TagAnswer(msgspec.Struct, frozen=True):
-    """The entities of a text, none where tags mark none, and a tag for each of its words.
+    """Entities of a text, and a tag for each word.
 
-    The tags are those of the entities, so they never break the scheme.
+    There are no entities if the tags do not mark entities. If there are, tags are encoded from the
+    entities, so they are always valid in the scheme.
     """
 
     entities: list[TaggedEntity]
@@ -90,7 +89,7 @@ class TagAnswer(msgspec.Struct, frozen=True):
 
 
 class TaggedTextReader(Reader[Example]):
-    """Texts with tags, from columns of words or .jsonl rows."""
+    """Reader of texts with tags, from columns of words or .jsonl rows."""
 
     def read(
         self, source: Source, reading: Reading, *, labelled: bool
@@ -98,11 +97,9 @@ class TaggedTextReader(Reader[Example]):
         """Read spans of characters from .jsonl, and columns from any other file."""
         for name, option in reading.options().items():
             if name not in ("text_column", "label_column"):
-                raise ConfigError(f"{option}: files of tagged words have none; leave it out")
+                raise ConfigError(f"{option}: not supported by tag; remove it")
             if has_records(source):
-                raise ConfigError(
-                    f"{option}: rows of .jsonl hold 'text' and 'entities', always; leave it out"
-                )
+                raise ConfigError(f"{option}: not supported for .jsonl rows; remove it")
         text, label = reading.text_column, reading.label_column
         word = 0 if text is None else column_number("--text-column", text)
         tag = None if label is None else column_number("--label-column", label)
@@ -111,9 +108,9 @@ class TaggedTextReader(Reader[Example]):
 
     def example(self, text: str, others: Sequence[str]) -> Example:
         if others:
-            raise DataError(f"{text[:40]!r}: a text is tagged alone; give one text")
+            raise DataError(f"{text[:40]!r}: expected one text, got a pair; pass one text")
         if not text.strip():
-            raise DataError("a text is empty: there is nothing to tag; leave it out")
+            raise DataError("the text is empty; remove it")
         return untagged(text)
 
     def key(self, example: Example) -> str:
@@ -123,13 +120,14 @@ class TaggedTextReader(Reader[Example]):
 class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     """Tagging of words or entities, with a softmax or a CRF.
 
-    Words of columns are split like raw text (`data.word_columns`): the first part has the word's
-    tag, and the other parts continue the entity, or repeat a tag that marks no entity. A
-    predicted tag of a word is the tag of its first part.
-    A text longer than the model is read in windows that overlap by a quarter; a word belongs to
-    the window that shows most around it. A word without any piece, such as a control character,
-    is part of an entity that surrounds it, else O; where tags mark no entities it gets the
-    commonest.
+    Words of columns are split into parts like raw text (`data.word_columns`): the first part has
+    the tag of the word, and the other parts continue the entity, or repeat a tag that is not an
+    entity. A predicted tag of a word is the tag of its first part.
+
+    A text longer than the model is split into windows that overlap by a quarter of the length. A
+    word belongs to the window with the most context around it. A word without a token, such as a
+    control character, is part of an entity that surrounds it, else O. If tags are not entities, it
+    gets the most frequent tag.
     """
 
     name = "tag"
@@ -140,13 +138,13 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         super().__init__(labels, options)
-        self.index = {label: place for place, label in enumerate(self.labels)}
+        self.index = {label: index for index, label in enumerate(self.labels)}
         self.types = list(dict.fromkeys(label[2:] for label in self.labels if label != "O"))
-        """Of entities; meaningless where there is no scheme."""
+        """Entity types; undefined without a scheme."""
 
     @property
     def scheme(self) -> Scheme | None:
-        """None where tags mark no entities."""
+        """Tagging scheme, or None if tags are not entities."""
         return SCHEMES.get(self.options.scheme)
 
     @property
@@ -157,23 +155,30 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def head(self) -> str:
         return "crf" if self.options.crf else "tag"
 
-    # ---- what it is made from
+    # ---- Creation
 
     @classmethod
     def from_examples(cls, train: Sequence[Example], options: Settings) -> Self:
-        """The tags of the training examples: of each entity type all that the scheme has.
+        """Return the task with the tags of the training examples.
 
-        O stands first, then type by type; tags without a scheme stand commonest first.
-        Raises: DataError for fewer than two tags, or a scheme that they do not follow.
+        With a scheme, the labels are O and all tags of each entity type. Without a scheme, they
+        are sorted by descending frequency.
+
+        Args:
+            train: Training examples.
+            options: Options that the user set.
+
+        Raises:
+            DataError: If there are fewer than two tags, or they do not have the scheme.
         """
         assert isinstance(options, TagOptions)
-        written = [_tags(example) for example in train]
+        written = [_tags_of(example) for example in train]
         scheme = scheme_of(written)
         if options.scheme is not None and (options.scheme == "none") != (scheme is None):
-            follow = f"follow {scheme.name.upper()}" if scheme else "mark no entities"
+            actual = f"are in {scheme.name.upper()}" if scheme else "are not entities"
             raise DataError(
-                f"{train[0].where}: scheme is {options.scheme!r}, and the tags {follow}; leave "
-                "it out"
+                f"{train[0].where}: scheme = {options.scheme!r}, but the tags {actual}; remove "
+                "scheme"
             )
         if scheme is None:
             counts = Counter(tag for tags in written for tag in tags)
@@ -183,15 +188,19 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
             labels = scheme.labels(sorted({tag[2:] for tags in written for tag in tags} - {""}))
         if len(labels) < 2:
             only = f"only one tag, {labels[0]!r}" if labels else "no words"
-            raise DataError(f"{train[0].where}: {only}: there is nothing to learn")
+            raise DataError(f"{train[0].where}: {only}; add examples of at least two tags")
         name = scheme.name if scheme else "none"
         return cls(labels, msgspec.structs.replace(options, scheme=name))
 
     @classmethod
     def restore(cls, labels: Sequence[str], settings: Mapping[str, Any]) -> Self:
-        """Restore the task; if `config.json` has no scheme, infer it from the labels.
+        """Return the task of a model directory, with the scheme of `config.json` or its labels.
 
-        The labels are written as in IOB2 or BIOES.
+        Labels are converted to the spelling of IOB2 or BIOES.
+
+        Args:
+            labels: Labels of the model.
+            settings: Content of `config.json`.
         """
         options = super().restore(labels, settings).options
         if options.scheme is None:
@@ -206,21 +215,22 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
             options = msgspec.structs.replace(options, scheme=name)
         return cls(labels, options)
 
-    # ---- what the model reads and learns
+    # ---- Features, targets, and loss
 
     def check(self, examples: Sequence[Example]) -> None:
         known = set(self.labels)
         if self.scheme:
-            known = set(BIOES.labels(self.types))  # of all schemes: examples may follow another
+            # Examples can have another scheme, and BIOES contains the tags of all schemes.
+            known = set(BIOES.labels(self.types))
         for example in examples:
-            tags = _tags(example)
+            tags = _tags_of(example)
             if not known.issuperset(tags):
-                place, tag = next((i, tag) for i, tag in enumerate(tags) if tag not in known)
-                typed = self.scheme and tag[1:2] == "-"
-                what, names = ("entity type", self.types) if typed else ("tag", self.labels)
-                name = tag[2:] if typed else tag
+                index, tag = next((i, tag) for i, tag in enumerate(tags) if tag not in known)
+                has_type = self.scheme and tag[1:2] == "-"
+                kind, names = ("entity type", self.types) if has_type else ("tag", self.labels)
+                name = tag[2:] if has_type else tag
                 raise DataError(
-                    f"{example.where_is(place)}: {what} {name!r} is not in the training file; "
+                    f"{example.where_is(index)}: {kind} {name!r} is not in the training file; "
                     f"{did_you_mean(name, names)}"
                 )
 
@@ -233,9 +243,10 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         long: Long,
         labelled: bool,
     ) -> list[Feature]:
-        """Windows in order; to learn from, only those with words.
+        """Encode windows of each text, in order; for training, only windows with words.
 
-        Raises: DataError when `labelled`, and no word of any example has a piece.
+        Raises:
+            DataError: If `labelled` is true and no word of any example has a token.
         """
         if labelled:
             self.check(examples)
@@ -244,30 +255,30 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         built = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
             encoding = parts[number].of_tokens(encoding)
-            wanted = self.word_targets(example, encoding) if labelled else None
+            targets = self.word_targets(example, encoding) if labelled else None
             done = 0
-            for window, places in word_windows(encoding, length):
-                if wanted is None:
-                    built.append(Feature(window, number, places))
-                elif len(places):
-                    target = wanted[done : done + len(places)]
-                    built.append(Feature(window, number, places, target))
-                done += len(places)
+            for window, indices in word_windows(encoding, length):
+                if targets is None:
+                    built.append(Feature(window, number, indices))
+                elif len(indices):
+                    target = targets[done : done + len(indices)]
+                    built.append(Feature(window, number, indices, target))
+                done += len(indices)
         if labelled and not built:
             raise DataError(
-                f"{examples[0].where}: the tokenizer knows no piece of any word, here or in the "
-                "other examples; is it the right one?"
+                f"{examples[0].where}: the tokenizer returns no token for any example; use a "
+                "tokenizer for the language of the text"
             )
         return built
 
     def word_targets(self, example: Example, encoding: Encoding) -> NDArray[np.int64]:
-        """Return the labels of the parts that have a token; entities may lose other parts."""
+        """Return the labels of the parts that have a token; entities can lose other parts."""
         seen = [part for part in dict.fromkeys(encoding.words) if part is not None]
-        tags, parts = _tags(example), example.parts
+        tags, parts = _tags_of(example), example.parts
         if self.scheme is None:
             tags = [tags[parts.words[part]] for part in seen]
         else:
-            shrunk = [
+            entities = [
                 Entity(
                     bisect_left(seen, parts.of_word(start)),
                     bisect_left(seen, parts.of_word(end)),
@@ -275,11 +286,11 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
                 )
                 for start, end, kind in spans(tags)
             ]
-            tags = self.scheme.encode([e for e in shrunk if e.start < e.end], len(seen))
+            tags = self.scheme.encode([e for e in entities if e.start < e.end], len(seen))
         return np.array([self.index[tag] for tag in tags], dtype=np.int64)
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
-        """Shapes: (P,)."""
+        """Return the labels of the words. Shapes: returns (P,)."""
         return torch.from_numpy(np.concatenate([feature.target for feature in features]))
 
     @property
@@ -287,28 +298,28 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return not self.options.crf
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Cross-entropy, or with a CRF the negative log-likelihood, a word's share of the step."""
+        """Compute the cross-entropy, or the negative log-likelihood of the CRF, per word."""
         targets = batch.targets[self.head]
         correct = {}
         if self.options.crf:
             assert batch.token_indices is not None
-            owner = batch.layout.sequence_ids.index_select(0, batch.token_indices)
-            lengths = torch.unique_consecutive(owner, return_counts=True)[1].tolist()
+            owners = batch.layout.sequence_ids.index_select(0, batch.token_indices)
+            lengths = torch.unique_consecutive(owners, return_counts=True)[1].tolist()
             crf = cast(CRFTagger, head).crf
-            loss = crf(*self._with_surroundings(outputs, targets, lengths)).sum()
+            loss = crf(*self._add_surroundings(outputs, targets, lengths)).sum()
         else:
             loss = F.cross_entropy(outputs, targets, reduction="sum")
             correct[self.head] = (outputs.argmax(-1) == targets).sum()
         loss = loss / totals[self.head]
         return Loss(loss, {self.head: loss.detach()}, correct)
 
-    def _with_surroundings(
+    def _add_surroundings(
         self, emissions: Tensor, targets: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor, list[int]]:
-        """The words of windows; where one begins or ends within an entity, a word more.
+        """Add a word to windows that begin or end inside an entity.
 
-        The tag of that word is certain, so that the window is scored given that the entity is
-        open, and never for a tag that cannot stand there.
+        The emissions of the added word are certain of its tag. The window is then scored given
+        that the entity continues, so its tag sequence is valid in the scheme.
         """
         certain = torch.full((len(self.labels), len(self.labels)), -1e4, device=emissions.device)
         certain.fill_diagonal_(0.0)
@@ -324,17 +335,18 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
             sizes.append(len(first) + len(window) + len(last))
         return torch.cat(parts), torch.tensor(tags, device=emissions.device), sizes
 
-    # ---- what it answers
+    # ---- Predictions and scores
 
     def answers(
         self, outputs: Sequence[ExampleOutput[Example]], head: nn.Module
     ) -> list[TagAnswer]:
-        """The likeliest tag of each word, read leniently, or the likeliest sequence (`crf`).
+        """Predict the most probable tag of each word, or with `crf` the most probable sequence.
 
-        An entity's score is the mean probability of its words' tags; those of a CRF are marginal.
+        Invalid tag sequences are decoded leniently. The score of an entity is the mean probability
+        of the tags of its words; with `crf`, these are marginal probabilities.
         """
         seen = [
-            [cast(int, f.encoding.words[p]) for f in item.features for p in _places(f).tolist()]
+            [cast(int, f.encoding.words[i]) for f in item.features for i in _indices(f).tolist()]
             for item in outputs
         ]
         lengths = [len(words) for words in seen]
@@ -342,9 +354,9 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         tags, scores = self._decode(logits, lengths, head)
         answers, done = [], 0
         for item, words in zip(outputs, seen, strict=True):
-            own = slice(done, done + len(words))
+            part = slice(done, done + len(words))
             answers.append(
-                self._answer(item.example, words, tags[own].tolist(), scores[own].tolist())
+                self._answer(item.example, words, tags[part].tolist(), scores[part].tolist())
             )
             done += len(words)
         return answers
@@ -352,17 +364,18 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     def _decode(
         self, logits: Outputs, lengths: Sequence[int], head: nn.Module
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The tag of each word, and its probability. Shapes: (W, L) -> (W,), (W,)."""
+        """Return the tag of each word, and its probability. Shapes: (W, L) -> (W,), (W,)."""
         emissions = torch.from_numpy(logits)
         if not self.options.crf or not len(logits):
             best = torch.softmax(emissions, -1).max(-1)
             return best.indices.numpy(), best.values.numpy()
-        crf = copy.deepcopy(cast(CRFTagger, head).crf).cpu()  # many small steps: no device helps
+        # Viterbi decoding is many small sequential steps; a GPU is not faster.
+        crf = copy.deepcopy(cast(CRFTagger, head).crf).cpu()
         lengths = [length for length in lengths if length]
         sequences = crf.decode(emissions, lengths)
         tags = np.concatenate(sequences)
-        pieces = [size for sequence in sequences for size in crf.pieces(sequence)]
-        marginals = crf.marginals(emissions, pieces).numpy()
+        chunks = [size for sequence in sequences for size in crf.pieces(sequence)]
+        marginals = crf.marginals(emissions, chunks).numpy()
         return tags, marginals[np.arange(len(tags)), tags]
 
     def _answer(
@@ -372,9 +385,9 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
 
         Args:
             example: The text.
-            seen: Indices of the parts with a token; they may lack some.
-            tags: The label of each part in `seen`.
-            scores: The probability of each label.
+            seen: Indices of the parts that have a token.
+            tags: Label of each part in `seen`.
+            scores: Probability of each label.
         """
         words, parts = example.words, example.parts
         last = [parts.words[end - 1] for end in parts.ends(seen)]
@@ -382,11 +395,11 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         heads = [i for i, word in enumerate(owners) if i == 0 or word != owners[i - 1]]
         names = [self.labels[tags[i]] for i in heads]
         if self.scheme is None:
-            given = [self.labels[0]] * len(words)
+            predicted = [self.labels[0]] * len(words)
             for i, name in zip(heads, names, strict=True):
-                given[owners[i] : last[i] + 1] = [name] * (last[i] + 1 - owners[i])
-            return TagAnswer([], words, given)
-        entities, whole = [], []
+                predicted[owners[i] : last[i] + 1] = [name] * (last[i] + 1 - owners[i])
+            return TagAnswer([], words, predicted)
+        tagged, entities = [], []
         bounds = [*heads, len(seen)]
         for start, end, kind in spans(names):
             inside = slice(bounds[start], bounds[end])
@@ -396,29 +409,31 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
                 example.word_spans[entity.end - 1][1],
             )
             score = fmean(scores[inside])
-            entities.append(TaggedEntity(example.text[first:after], kind, first, after, score))
-            whole.append(entity)
-        return TagAnswer(entities, words, self.scheme.encode(whole, len(words)))
+            tagged.append(TaggedEntity(example.text[first:after], kind, first, after, score))
+            entities.append(entity)
+        return TagAnswer(tagged, words, self.scheme.encode(entities, len(words)))
 
     def score(self, answers: Sequence[TagAnswer], examples: Sequence[Example]) -> dict[str, float]:
-        """precision, recall and F1 over entities, as conlleval and seqeval count; and accuracy
-        over words, in the task's scheme. Without a scheme accuracy alone.
+        """Compute the accuracy over words and, with a scheme, entity precision, recall, and F1.
+
+        Entities are counted like in conlleval and seqeval. The accuracy is computed in the scheme
+        of the task.
         """
-        wanted = [_tags(example) for example in examples]
+        expected = [_tags_of(example) for example in examples]
         scores = {}
         if self.scheme:
-            gold = [spans(tags) for tags in wanted]
+            gold = [spans(tags) for tags in expected]
             scores = metrics.entities([spans(answer.tags) for answer in answers], gold)
-            wanted = [self.scheme.encode(g, len(t)) for g, t in zip(gold, wanted, strict=True)]
+            expected = [self.scheme.encode(g, len(t)) for g, t in zip(gold, expected, strict=True)]
         right = [
-            given == tag
-            for answer, tags in zip(answers, wanted, strict=True)
-            for given, tag in zip(answer.tags, tags, strict=True)
+            predicted == tag
+            for answer, tags in zip(answers, expected, strict=True)
+            for predicted, tag in zip(answer.tags, tags, strict=True)
         ]
         return {**scores, "accuracy": sum(right) / max(len(right), 1)}
 
     def chance(self, examples: Sequence[Example]) -> Mapping[str, float]:
-        counts = Counter(tag for example in examples for tag in _tags(example))
+        counts = Counter(tag for example in examples for tag in _tags_of(example))
         if len(counts) < 2:
             return {}
         return {"f1": 0.0} if self.scheme else {"accuracy": max(counts.values()) / counts.total()}
@@ -428,24 +443,29 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         return ("precision", "recall", "f1", "accuracy") if self.scheme else ("accuracy",)
 
     def label_pairs(self, answer: TagAnswer, example: Example) -> list[LabelPair]:
-        """The types of each entity; None where nothing has the same ends. Without a scheme the tags
-        of each word.
+        """Return the expected and the predicted type of each span; without a scheme, of each word.
+
+        A type is None if there is no entity with this span.
         """
-        tags = _tags(example)
+        tags = _tags_of(example)
         if self.scheme is None:
             return list(zip(tags, answer.tags, strict=True))
         gold = {(start, end): kind for start, end, kind in spans(tags)}
-        given = {(start, end): kind for start, end, kind in spans(answer.tags)}
-        return [(gold.get(ends), given.get(ends)) for ends in sorted({*gold, *given})]
+        predicted = {(start, end): kind for start, end, kind in spans(answer.tags)}
+        return [(gold.get(span), predicted.get(span)) for span in sorted({*gold, *predicted})]
 
     def error_record(self, answer: TagAnswer, example: Example) -> ErrorRecord:
-        """Entities that are missing count 1, wrong ones their score; or words with a wrong tag."""
-        tags = _tags(example)
+        """Return the error record of an example.
+
+        `severity` is the number of missed entities plus the scores of wrong entities. Without a
+        scheme, it is the number of wrong tags.
+        """
+        tags = _tags_of(example)
         if self.scheme is None:
-            each = zip(answer.words, tags, answer.tags, strict=True)
-            wrong = [row for row in each if row[1] != row[2]]
+            rows = zip(answer.words, tags, answer.tags, strict=True)
+            wrong = [row for row in rows if row[1] != row[2]]
             expected = " ".join(f"{word}/{tag}" for word, tag, _ in wrong)
-            answered = " ".join(f"{word}/{given}" for word, _, given in wrong)
+            answered = " ".join(f"{word}/{predicted}" for word, _, predicted in wrong)
             return ErrorRecord(example.text, expected, answered, len(wrong))
         gold = {
             (example.word_spans[start][0], example.word_spans[end - 1][1], kind)
@@ -461,16 +481,16 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         )
 
 
-def _tags(example: Example) -> list[str]:
-    """Raises: DataError when there is not one for each word."""
+def _tags_of(example: Example) -> list[str]:
+    """Return the tags of an example; raise DataError unless there is one tag per word."""
     if example.tags is None or len(example.tags) != len(example.word_spans):
-        held = "no tags" if example.tags is None else f"{len(example.tags)} tags"
+        count = "no tags" if example.tags is None else f"{len(example.tags)} tags"
         raise DataError(
-            f"{example.where}: {len(example.word_spans)} words and {held}; give one to each"
+            f"{example.where}: {len(example.word_spans)} words and {count}; add one tag per word"
         )
     return example.tags
 
 
-def _places(feature: Feature) -> NDArray[np.int64]:
+def _indices(feature: Feature) -> NDArray[np.int64]:
     assert feature.token_indices is not None
     return feature.token_indices

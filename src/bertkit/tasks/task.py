@@ -1,9 +1,9 @@
-"""Base class of tasks: examples -> features -> loss; outputs -> answers -> scores.
+"""Base class of tasks: examples -> features -> loss; outputs -> predictions -> scores.
 
 A task is a class in one file. It encodes examples, computes the loss, and converts outputs of its
 head to typed predictions. Training, evaluation, prediction, and the command line are the same for
-all tasks. `bertkit.tasks.capabilities` contains base classes for what only some tasks do. The name
-of a third-party task is `module:Class`.
+all tasks. `bertkit.tasks.capabilities` contains base classes for optional features of tasks. The
+name of a third-party task is `module:Class`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:  # what an exported graph said becomes answers without torch
+if TYPE_CHECKING:  # An exported model makes predictions without torch.
     from torch import Tensor, nn
 
     from bertkit.batch import Batch
@@ -238,7 +238,7 @@ class Task(ABC, Generic[E, A]):
     Options: ClassVar[type[Settings]] = NoOptions
     """Type of the options; each field is an option of `bertkit finetune`."""
     long: ClassVar[tuple[Long, ...]] = ("error", "truncate")
-    """Supported policies for texts longer than the model, the default first."""
+    """Supported policies for texts longer than the maximum length, the default first."""
     serving: ClassVar[Serving] = Serving()
     """Requests and predictions in pipelines and servers."""
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
@@ -326,7 +326,7 @@ class Task(ABC, Generic[E, A]):
             examples: The examples.
             tokenizer: Tokenizer of the model.
             length: Maximum number of tokens of a sequence.
-            long: Policy for texts longer than the model.
+            long: Policy for texts longer than the maximum length.
             labelled: Whether to add targets.
 
         Raises:

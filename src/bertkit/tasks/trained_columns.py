@@ -18,27 +18,36 @@ COLUMNS = ("text_column", "pair_column", "label_column")
 
 
 def with_columns(settings: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
-    """Settings of a task as config.json has them, with the columns that were named for training."""
+    """Return the settings of a task with the columns that were named for training.
+
+    Args:
+        settings: Content of `config.json`.
+        reading: The columns that the user named.
+    """
     named = {option: name for option in COLUMNS if (name := getattr(reading, option)) is not None}
     if not named:
         return dict(settings)
-    ours = settings["bertkit"]
-    return {**settings, "bertkit": {**ours, "task": {**ours["task"], "columns": named}}}
+    section = settings["bertkit"]
+    return {**settings, "bertkit": {**section, "task": {**section["task"], "columns": named}}}
 
 
 def columns_in(settings: Mapping[str, Any]) -> Reading:
-    """The columns that a folder's config.json names; none where it names none that can be."""
+    """Return the columns in `config.json`; no columns if there are none or they are invalid."""
     match settings:
         case {"bertkit": {"task": {"columns": {**named}}}}:
             try:
                 return decode(Reading, named)
-            except ConfigError:  # of a folder that others wrote
+            except ConfigError:  # Other software can write any value into the file.
                 pass
     return Reading()
 
 
 def open_rows(source: Source, reading: Reading) -> Rows:
     """Return the rows of a file, or the rows themselves.
+
+    Args:
+        source: The file or rows.
+        reading: Format of the file.
 
     Raises:
         DataError: If the file cannot be read.

@@ -164,7 +164,7 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ({"inputs": [["a", "b"]]}, 422, "has a pair, and the model labels single texts"),
+        ({"inputs": [["a", "b"]]}, 422, "expected a single text, got a pair"),
         ({"inputs": "a " * 600}, 422, "longer than the 512 tokens that the model reads"),
         ({"inputs": "a " * 300}, 413, "more than 200 tokens, which are the most"),
         ({"inputs": " "}, 422, "a text is empty"),
