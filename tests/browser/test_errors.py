@@ -19,5 +19,5 @@ def test_a_cell_lists_its_errors(tab: Any, tmp_path: Path) -> None:
     tab.get_by_role("button", name="1: a wrongly given").click()
     assert rows.locator("th").all_inner_texts() == ["dev.tsv:3"]
     assert tab.locator('[aria-pressed="true"]').count() == 1
-    tab.get_by_role("button", name="Show the worst again").click()
+    tab.get_by_role("button", name="Show the worst errors").click()
     assert rows.count() == 3

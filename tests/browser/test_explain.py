@@ -32,7 +32,7 @@ NAMES = {
     "mixed": "mixed",
 }
 
-EMBEDDED = ["piece", "+ position", "+ segment", "= sum", "after LayerNorm"]
+EMBEDDED = ["token", "+ position", "+ segment", "= sum", "after LayerNorm"]
 
 CUT = """[...document.querySelectorAll("table, .heads, canvas, svg")].filter(one => {
     const { left, right, width } = one.getBoundingClientRect()
@@ -78,7 +78,7 @@ def test_the_first_view_comes_at_once(shown: Any) -> None:
 
 
 def test_pieces_and_norms_are_those_of_the_model(shown: Any, found: Explanation) -> None:
-    rows = cells(shown, "The pieces of the text and their vectors' norms")
+    rows = cells(shown, "The tokens of the text and the norms of their vectors")
     assert len(rows) == len(found.tokens)
     for place, row in enumerate(rows):
         norms = [number(cell) for cell in row[-5:]]
@@ -91,10 +91,10 @@ def test_pieces_and_norms_are_those_of_the_model(shown: Any, found: Explanation)
 def test_a_chosen_head_and_word_show_their_weights(shown: Any, found: Explanation) -> None:
     assert found.steps is not None
     shown.get_by_role("radio", name="Layer 2, head 3", exact=True).click()
-    words = shown.get_by_role("radiogroup", name="The token that looks").first
+    words = shown.get_by_role("radiogroup", name="The query token").first
     words.get_by_role("radio").nth(5).click()
     shown.get_by_role("heading", name="Layer 2, head 3").wait_for()
-    rows = cells(shown, "How the chosen token's weights come about")
+    rows = cells(shown, "Computation of the weights of the chosen token")
     weights = decoded(found.attention[1])[2, 5]
     q, k, _ = decoded(found.steps[1])[:, 2]
     assert [row[0] for row in rows] == [token.piece for token in found.tokens]
@@ -103,8 +103,8 @@ def test_a_chosen_head_and_word_show_their_weights(shown: Any, found: Explanatio
     scores = products / np.sqrt(q.shape[-1])
     np.testing.assert_allclose([number(row[3]) for row in rows], scores, atol=0.0051)
     np.testing.assert_allclose([number(row[4]) for row in rows], weights, atol=0.0015)
-    said = shown.get_by_text("it differs by").inner_text()
-    off = re.search(r"differs by (\S+) at most", said)
+    said = shown.get_by_text("maximum difference").inner_text()
+    off = re.search(r"the model’s weights is (\S+)\.$", said)
     assert off is not None
     assert float(off[1]) < 1e-3
 
@@ -121,7 +121,7 @@ def test_the_matrix_is_read_with_arrow_keys(shown: Any, found: Explanation) -> N
     weight = weights[row, column]
     said = matrix.locator("xpath=following-sibling::output").inner_text()
     pieces = [token.piece for token in found.tokens]
-    read = re.fullmatch(rf"“{pieces[row]}” takes (\d\.\d+) from “{pieces[column]}”", said)
+    read = re.fullmatch(rf"“{pieces[row]}” attends to “{pieces[column]}” with weight (\d.+)", said)
     assert read is not None, said
     assert float(read[1]) == pytest.approx(weight, abs=0.0006)
 
@@ -148,7 +148,7 @@ def test_heads_are_chosen_with_arrow_keys(shown: Any, found: Explanation) -> Non
     focused.wait_for()  # the page draws before it moves the focus
     focused.press("End")
     focused = shown.locator(":focus")
-    assert focused.get_attribute("aria-label") == "Rollout from layer 3 to the pieces"
+    assert focused.get_attribute("aria-label") == "Rollout from layer 3 to the tokens"
     shown.get_by_role("heading", name="Rollout from layer 3").wait_for()
     rows = cells(shown, "Attention weights of the chosen token")
     expected = decoded(found.rollout[2])[found.begin.token]
@@ -160,14 +160,14 @@ def test_the_page_begins_where_something_is_to_be_seen(shown: Any, found: Explan
     heading = shown.get_by_role("heading", name=f"Layer {layer + 1}, head {head + 1}")
     kind = found.patterns[layer][head].kind
     assert heading.inner_text().startswith(f"Layer {layer + 1}, head {head + 1}: {NAMES[kind]}")
-    chosen = shown.get_by_role("radiogroup", name="The token that looks").first
+    chosen = shown.get_by_role("radiogroup", name="The query token").first
     assert chosen.locator("[aria-checked=true]").inner_text() == found.tokens[token].piece
 
 
 def test_heads_are_filtered_by_their_pattern(shown: Any, found: Explanation) -> None:
     every = [(layer, head) for layer in range(3) for head in range(4)]
     kinds = {(layer, head): found.patterns[layer][head].kind for layer, head in every}
-    group = shown.get_by_role("radiogroup", name="What heads look at")
+    group = shown.get_by_role("radiogroup", name="Attention patterns")
     pale = "[...document.querySelectorAll('.heads .pale')].map(one => one.ariaLabel)"
     assert shown.evaluate(pale) == []
     for kind in {*kinds.values()}:
@@ -191,7 +191,7 @@ def test_maps_are_compared_from_layer_to_layer(shown: Any, found: Explanation) -
     for layer, key in enumerate(("Home", "ArrowRight", "ArrowRight")):
         slider.press(key)
         shown.get_by_role("heading", name=f"Layer {layer + 1}, head {head + 1}").wait_for()
-        rows = cells(shown, "How the chosen token's weights come about")
+        rows = cells(shown, "Computation of the weights of the chosen token")
         weights = decoded(found.attention[layer])[head, place]
         np.testing.assert_allclose([number(row[4]) for row in rows], weights, atol=0.0015)
         sizes.add(tuple(matrix.bounding_box().items()))
@@ -205,7 +205,7 @@ def test_a_state_is_followed_through_its_layer(shown: Any, found: Explanation) -
     assert found.walk is not None
     assert found.steps is not None
     layer, head, token = found.begin.layer, found.begin.head, found.begin.token
-    rows = cells(shown, "The way of the chosen token through the layer")
+    rows = cells(shown, "The chosen token in the layer, step by step")
     steps = {part.name: part.norms[token] for part in found.walk[layer].steps}
     vectors = [*decoded(found.steps[layer])[:, head, token]]
     vectors.append(decoded(found.walk[layer].heads)[head, token])
@@ -227,7 +227,7 @@ def test_fillers_are_those_of_the_model(shown: Any, found: Explanation) -> None:
         for token, candidates in zip(
             found.tokens[word.first : word.end], found.masked[place], strict=True
         ):
-            rows = cells(shown, f"The likeliest pieces for {token.piece}")
+            rows = cells(shown, f"The most probable tokens for {token.piece}")
             assert [row[0] for row in rows] == [candidate.token for candidate in candidates]
             chances = [candidate.score for candidate in candidates]
             np.testing.assert_allclose([number(r[1]) for r in rows], chances, atol=0.0006)
@@ -246,7 +246,7 @@ def test_layers_are_compared_by_the_slider(shown: Any, found: Explanation) -> No
         for piece, place, cosine in cells(shown, "Cosines of the chosen token"):
             assert found.tokens[int(place) - 1].piece == piece
             assert number(cosine) == pytest.approx(cosines[int(place) - 1], abs=0.0011)
-    rows = cells(shown, "Cosines of the word in two places, by layer")
+    rows = cells(shown, "Cosines of two occurrences of the word, by layer")
     bank = found.repeats[0]
     expected = [layer[0][1] for layer in bank.cosines]
     np.testing.assert_allclose([number(cell) for cell in rows[0][1:]], expected, atol=0.0051)
@@ -279,7 +279,7 @@ def test_512_tokens_and_144_heads_are_shown_at_once(tab: Any, tmp_path: Path, be
     long = explain(tmp_path / "model", "we sat on the bank " * 120, long="truncate")
     page = opened(tab, tmp_path / "page.html", long)
     assert page.evaluate(FIRST) / 1000 < SECONDS
-    assert page.get_by_text("cut after 512 tokens").count() == 1
+    assert page.get_by_text("truncated to 512 tokens").count() == 1
     page.get_by_role("radio", name="Layer 12, head 12", exact=True).click()
     page.get_by_role("heading", name="Layer 12, head 12").wait_for()
     rows = cells(page, "Attention weights of the chosen token")
@@ -308,11 +308,11 @@ def test_a_phone_shows_tables_whole(tab: Any, tmp_path: Path, found: Explanation
     assert page.evaluate(CUT) == []
     names = page.locator("#embeddings tbody tr").nth(1).locator("td")
     labels = names.evaluate_all("cells => cells.map(cell => cell.dataset.name)")
-    assert labels == ["piece", "id", "characters", "segment", *EMBEDDED]
+    assert labels == ["text", "id", "characters", "segment", *EMBEDDED]
     row = page.locator("#embeddings tbody tr").nth(8)  # whose word stands above, with its piece
-    assert row.locator("td").first.get_attribute("data-name") == "piece"
+    assert row.locator("td").first.get_attribute("data-name") == "text"
     with page.expect_download() as download:  # a picture has the table as it is elsewhere
-        page.get_by_role("button", name="Save as picture: Pieces and embeddings").click()
+        page.get_by_role("button", name="Save as picture: Tokens and embeddings").click()
     from PIL import Image
 
     with Image.open(download.value.path()) as picture:
@@ -363,26 +363,22 @@ def test_what_a_causal_model_cannot_see_is_gray(causal: tuple[Any, Explanation])
         matrix.press(key)
     said = matrix.locator("xpath=following-sibling::output").inner_text()
     first, third = shown.tokens[0].piece, shown.tokens[2].piece
-    assert said == f"“{first}” does not see “{third}”"
-    rows = cells(page, "How the chosen token's weights come about")
+    assert said == f"“{first}” cannot attend to “{third}”"
+    rows = cells(page, "Computation of the weights of the chosen token")
     assert [row[0] for row in rows] == [first]  # the first token sees itself alone
 
 
 def test_next_words_are_chosen(causal: tuple[Any, Explanation]) -> None:
     page, shown = causal
     assert shown.masked is not None
-    page.get_by_role("radiogroup", name="The word that comes next").get_by_role("radio").nth(
-        2
-    ).click()
+    page.get_by_role("radiogroup", name="The next word").get_by_role("radio").nth(2).click()
     word, (first, *_) = shown.words[2], shown.masked[2]
     own = shown.tokens[word.first].piece
-    rows = cells(page, f"The likeliest pieces for {own}")
+    rows = cells(page, f"The most probable tokens for {own}")
     assert [row[0].strip() for row in rows] == [one.token.strip() for one in first]
-    page.get_by_role("radiogroup", name="The word that comes next").get_by_role("radio").nth(
-        0
-    ).click()
-    assert page.get_by_text("Nothing stands before it.").is_visible()
-    assert page.get_by_role("link", name="Next words").is_visible()
+    page.get_by_role("radiogroup", name="The next word").get_by_role("radio").nth(0).click()
+    assert page.get_by_text("There are no tokens before it.").is_visible()
+    assert page.get_by_role("link", name="Next tokens").is_visible()
 
 
 def test_a_notebook_shows_it_in_a_frame(tab: Any, tmp_path: Path, found: Explained) -> None:

@@ -199,7 +199,7 @@ def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:
     rows = [list(map(float, row.locator("td").all_inner_texts())) for row in shown]
     np.testing.assert_allclose(rows, np.transpose(change), atol=5e-3)
 
-    tab.get_by_role("button", name="Switch it on again").click()
+    tab.get_by_role("button", name="Switch this head on").click()
     tab.wait_for_url(lambda url: "off=1.2" not in url)
     tab.wait_for_selector("html[data-ready=true]")
     assert "Switched off" not in tab.locator("#shape").inner_text()
@@ -237,7 +237,7 @@ def test_several_words_are_masked_by_clicks(tab: Any, folders: Path) -> None:
     for word in ("d", "b", "a", "a"):  # the last click takes one back
         group.get_by_role("button", name=word, exact=True).click()
     assert not tab.get_by_role("radiogroup", name="The masked word").is_visible()
-    tab.get_by_role("button", name="Ask the model with these 2 words masked").click()
+    tab.get_by_role("button", name="Run the model with these 2 words masked").click()
     tab.wait_for_url("**hide=1+3**")
     tab.wait_for_selector("html[data-ready=true]")
     assert tab.locator("#text").inner_text() == "a b c d"

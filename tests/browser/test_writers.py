@@ -50,7 +50,7 @@ def steps(tab: Any) -> Any:
 
 
 def likeliest(page: Any) -> list[list[str]]:
-    table = page.locator("table", has=page.get_by_text("The likeliest tokens of this step"))
+    table = page.locator("table", has=page.get_by_text("The most probable tokens of this step"))
     read = "table => [...table.tBodies[0].rows].map(r => [...r.cells].map(c => c.innerText))"
     return list(table.evaluate(read))
 
@@ -70,11 +70,11 @@ def test_the_text_grows_with_its_candidates_and_lines(steps: Any, wanted: Decode
         assert [row[0] for row in rows] == [one.token for one in wanted.candidates[step]]
         scores = [one.score for one in wanted.candidates[step]]
         np.testing.assert_allclose([float(row[1]) for row in rows], scores, atol=0.0006)
-    looking = steps.get_by_role("radiogroup", name="The token that is written").get_by_role("radio")
+    looking = steps.get_by_role("radiogroup", name="The generated token").get_by_role("radio")
     assert looking.all_inner_texts() == wanted.target[:5]
     looking.nth(2).click()
     assert grown(steps) == wanted.target[:3]
-    steps.get_by_role("button", name="Step on").click()
+    steps.get_by_role("button", name="Step forward").click()
     assert grown(steps) == wanted.target[:4]
     steps.get_by_role("button", name="Step back").press("Enter")
     assert grown(steps) == wanted.target[:3]
@@ -89,7 +89,7 @@ def test_it_plays_to_the_end(steps: Any, wanted: DecoderSteps) -> None:
     steps.get_by_role("button", name="Play").click()
     steps.get_by_role("button", name="Play").wait_for()  # it has stopped by itself
     assert grown(steps) == wanted.target
-    assert steps.get_by_role("button", name="Step on").is_disabled()
+    assert steps.get_by_role("button", name="Step forward").is_disabled()
 
 
 def test_a_chosen_head_shows_its_weights(steps: Any, wanted: DecoderSteps) -> None:
@@ -100,7 +100,7 @@ def test_a_chosen_head_shows_its_weights(steps: Any, wanted: DecoderSteps) -> No
         matrix.press(key)
     weight = decoded(wanted.attention[0])[2, 1, 1]
     said = matrix.locator("xpath=following-sibling::output").inner_text()
-    assert said == f"“{wanted.target[1]}” takes {weight:.3f} from “{wanted.source[1]}”"
+    assert said == f"“{wanted.target[1]}” attends to “{wanted.source[1]}” with weight {weight:.3f}"
     assert grown(steps) == wanted.target[:2]
 
 
@@ -118,7 +118,7 @@ def test_the_tree_marks_the_text_that_won(steps: Any, wanted: DecoderSteps) -> N
         count += data[i + 3] > 200 && Math.abs(data[i] - 42) + Math.abs(data[i + 2] - 196) < 30;
       return count;
     }"""
-    # the line of the text that won, which is drawn after the page
+    # the line of the result, which is drawn after the page
     steps.wait_for_function(f"({blue})(document.querySelector('.tree canvas')) > 20", timeout=10000)
 
 
@@ -128,7 +128,7 @@ def test_one_beam_says_why_there_is_no_tree(steps: Any) -> None:
     steps.get_by_role("button", name="Generate", exact=True).click()
     steps.wait_for_url("**beams=1**")
     steps.wait_for_selector("html[data-ready=true]")
-    assert steps.get_by_text("One beam was kept").is_visible()
+    assert steps.get_by_text("There was only one beam").is_visible()
     assert steps.locator(".tree").count() == 0
 
 

@@ -24,7 +24,7 @@ def test_a_page_is_written_once(tiny: Path, tmp_path: Path, capsys: Captured) ->
 def test_a_long_text_is_cut_if_so_asked(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
     words = ["view", "explain", str(tiny), "a " * 50, "--out", str(tmp_path / "page.html")]
     assert cli.run(words) == 2
-    assert "52 tokens, and the model reads 32" in capsys.readouterr().err
+    assert "52 tokens, but the maximum of the model is 32" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert cli.run([*words, "--long", "truncate"]) == 0
     assert "32 tokens, 1 layers of 2 heads; the text is longer and was truncated" in (

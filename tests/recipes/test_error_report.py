@@ -98,5 +98,5 @@ def test_many_labels_show_the_pairs_that_are_confused_most(
     names = tuple("abcd")
     page = labelled(tmp_path, [(n, n) for n in names] + [("a", "d")] * 2, names)
     assert "Confusion matrix" not in page
-    assert "Confused most" in page
+    assert "Most confused labels" in page
     assert '<th scope="row">a</th><td>d</td><td class="number" data-name="rows"><button' in page

@@ -130,5 +130,5 @@ def test_a_run_that_has_not_begun_and_names_that_break_a_table(tmp_path: Path) -
     other = written(tmp_path / "c", {})
     assert (runs([folder, other]) or "").splitlines()[2].startswith("| a\\|b_%")
     assert r"a|b\_\%" in (runs([folder, other], format="latex") or "")
-    with pytest.raises(CheckpointError, match="no run learns here"):
+    with pytest.raises(CheckpointError, match="not a run directory"):
         runs([str(tmp_path / "none")])

@@ -22,7 +22,7 @@ from bertkit.view.chart import (
     curves,
     heat_map,
     line_key,
-    look,
+    line_style,
     scatter,
     score_bars,
     share_bar,
@@ -74,9 +74,9 @@ def test_names_of_lines_stand_in_rows_above_the_frame(names: list[str]) -> None:
 
 
 def test_more_lines_than_colors_are_dashed() -> None:
-    assert len({look(number) for number in range(18)}) == 18
-    assert (look(5), look(6)) == ("c5", "c0 d1")
-    assert f'class="line {look(6)}"' in line_key(6, "a <b>")
+    assert len({line_style(number) for number in range(18)}) == 18
+    assert (line_style(5), line_style(6)) == ("c5", "c0 d1")
+    assert f'class="line {line_style(6)}"' in line_key(6, "a <b>")
     assert "a &lt;b&gt;" in line_key(6, "a <b>")
 
 

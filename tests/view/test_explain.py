@@ -215,7 +215,7 @@ def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
 
 
 def test_a_long_text_is_refused_or_cut(loaded: Loaded) -> None:
-    with pytest.raises(DataError, match=r"102 tokens, and the model reads 40; shorten it"):
+    with pytest.raises(DataError, match=r"102 tokens, but the maximum of the model is 40; shorten"):
         explain(loaded, "bank " * 100)
     found = explain(loaded, "bank " * 100, long="truncate")
     assert (len(found.tokens), found.truncated) == (40, True)
@@ -238,16 +238,16 @@ def test_large_parts_are_left_out_or_rounded(
     assert found.masked is not None
     assert len(found.masked) == 2
     monkeypatch.setattr(explaining, "MAX_TOKENS", 10)
-    with pytest.raises(DataError, match="a page shows 10"):
+    with pytest.raises(DataError, match="maximum of a page is 10"):
         explain(loaded, TEXT)
 
 
 @pytest.mark.parametrize(
     ("texts", "sentence"),
     [
-        ((" \n",), "text: is empty; give it a word"),
-        (("bank", ""), "pair: is empty"),
-        (("\u200b",), "no piece for it"),
+        ((" \n",), "text: the text is empty"),
+        (("bank", ""), "pair: the text is empty"),
+        (("\u200b",), "the text has no tokens"),
         (("bank \ud800",), "half of a surrogate pair"),
     ],
 )
@@ -260,7 +260,7 @@ def test_damaged_weights_are_refused(bert: Path) -> None:
     broken = load(bert)
     with torch.no_grad():
         broken.model.encoder.blocks[0].attention.out.bias[0] = torch.nan  # type: ignore[union-attr, index]
-    with pytest.raises(CheckpointError, match="not numbers"):
+    with pytest.raises(CheckpointError, match="are nan or inf"):
         explain(broken, TEXT)
 
 

@@ -72,12 +72,12 @@ def test_words_are_masked_together(loaded: Loaded) -> None:
 
 
 def test_words_that_cannot_be_masked_are_refused(loaded: Loaded, tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no word 10; this text has 0 to 9"):
+    with pytest.raises(ConfigError, match="hide: must be between 0 and 9, got 10"):
         explain(loaded, TEXT, hide=[0, 10])
     with pytest.raises(ConfigError, match="no trained head for masked words"):
         explain(tiny, "a b", hide=[0])
     for name in ("x", "-1", "", "1" * 20):
-        with pytest.raises(ConfigError, match="is no place of a word"):
+        with pytest.raises(ConfigError, match="must be the index of a word"):
             read_place(name)
 
 

@@ -42,11 +42,11 @@ from bertkit.view.page import (
     FIGURES,
     FILES,
     MODULES,
+    check_page_path,
     document_values,
     environment,
     framed,
     page,
-    refuse_place,
     render,
     write_page,
     write_report,
@@ -268,10 +268,10 @@ def test_a_place_that_will_not_do_is_refused(tmp_path: Path, found: Explanation)
     write_page(tmp_path / "a.html", found)
     with pytest.raises(ConfigError, match="exists already"):
         write_page(tmp_path / "a.html", found)
-    with pytest.raises(ConfigError, match=r"is a folder; name a file, such as .*page\.html"):
-        refuse_place(empty)
-    with pytest.raises(ConfigError, match="there is no folder"):
-        refuse_place(tmp_path / "none" / "a.html")
+    with pytest.raises(ConfigError, match=r"is a directory; pass a file such as .*page\.html"):
+        check_page_path(empty)
+    with pytest.raises(ConfigError, match="not found; create it"):
+        check_page_path(tmp_path / "none" / "a.html")
 
 
 def tags(html: str) -> list[str]:
@@ -325,10 +325,10 @@ def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_pat
     write_report(tmp_path / "page.html", "errors.html", **values)
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")
-    assert "3 of 1,000 answers are wrong, wholly or in part; the 1 worst." in html
+    assert "3 of 1,000 predictions are fully or partly wrong; this page lists the 1 worst." in html
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", html[html.index('id="errors"') :])
     assert cells == ["a &lt;b&gt;", "x", "y", "0.123"]
-    assert '<th scope="col" class="number">how wrong</th>' in html
+    assert '<th scope="col" class="number">severity</th>' in html
 
 
 def test_a_page_of_ones_own(tmp_path: Path) -> None:

@@ -186,9 +186,9 @@ def test_where_rows_are_from_is_told() -> None:
         "data.train": ["train.csv", "train.csv", "1,200 rows in memory", "train.csv", "damaged"],
         "data.dev": [
             "dev.csv",
-            "10 % of train.csv",
+            "10% of train.csv",
             "1,200 rows in memory",
-            "10 % of rows in memory",
+            "10% of rows in memory",
             "",
         ],
     }
@@ -220,7 +220,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
 def test_a_folder_without_a_run(missing: str, tmp_path: Path) -> None:
     folder(tmp_path, {})
     (tmp_path / missing).unlink()
-    with pytest.raises(CheckpointError, match="no run learns here; name the out="):
+    with pytest.raises(CheckpointError, match="not a run directory; pass out="):
         read_run(tmp_path)
 
 
@@ -246,7 +246,7 @@ def test_numbers_that_are_none_are_not_drawn(value: str, tmp_path: Path) -> None
         file.write(f'{{"step": 3, "loss": {value}, "learning_rate": {value}}}\n')
         file.write(f'{{"step": 3, "scores": {{"f1": {value}}}}}\n')
     html = shown([read_run(place)])
-    assert "numbers that are none (nan, or too large) are not drawn" in html
+    assert "values that are nan or too large are not drawn" in html
     chart = r'<svg class="chart".*?</svg>'
     assert re.findall(chart, html, re.S) == re.findall(chart, sound, re.S)
 
@@ -258,7 +258,7 @@ def test_a_damaged_record_is_said(record: bytes, tmp_path: Path) -> None:
     run = read_run(place)
     assert run.record == {}
     html = shown([run])
-    assert "run.json: damaged; what the run was asked to do is not shown" in html
+    assert "run.json: invalid; the settings of the run are not shown" in html
     assert html.count('class="chart"') == 1
 
 

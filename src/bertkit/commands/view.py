@@ -10,7 +10,7 @@ from bertkit.console import say
 from bertkit.models.surgery import read_head
 from bertkit.pipelines import load_on
 from bertkit.view.explain import explain as explain_text
-from bertkit.view.page import refuse_place, write_page
+from bertkit.view.page import check_page_path, write_page
 
 
 def explain(
@@ -35,7 +35,7 @@ def explain(
         long: What to do if the text is longer than the model: raise an error, or truncate it.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
-    refuse_place(out)
+    check_page_path(out)
     shown = explain_text(
         load_on(model, device), text, pair, off=[read_head(name) for name in off], long=long
     )

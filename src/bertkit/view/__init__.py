@@ -1,1 +1,1 @@
-"""What a model does with a text, to be looked at in a browser."""
+"""HTML pages, charts, and the data of the model inspector."""

@@ -1,4 +1,4 @@
-"""Arrays on their way into a page: few bytes a number, deflated, in base64."""
+"""Compressed arrays in a page: few bytes per value, deflated, in base64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["float32", "float16", "uint8"]
 
 
 class Array(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of a document. A byte b stands for low + (high − low) (b / 255)^power."""
+    """Array of a document. In uint8, byte b is low + (high - low) (b / 255)^power."""
 
     type: Kind
     shape: tuple[int, ...]
@@ -23,24 +23,32 @@ class Array(msgspec.Struct, frozen=True, kw_only=True):
     high: float = 1.0
     power: int = 1
     data: str
-    """Row by row, little-endian, deflated (zlib), in base64."""
+    """Values in row-major order, little-endian, deflated (zlib), in base64."""
 
 
 def coded(
     values: Tensor, kind: Kind, *, low: float = 0.0, high: float = 1.0, power: int = 1
 ) -> Array:
-    """The same numbers for a page; as bytes they must lie between `low` and `high`."""
+    """Compress a tensor for a page.
+
+    Args:
+        values: The tensor.
+        kind: Type of the stored values.
+        low: Smallest value in uint8.
+        high: Largest value in uint8.
+        power: Exponent in uint8; larger exponents are more precise near `low`.
+    """
     host = values.detach().float().cpu().numpy()
     if kind == "uint8":
         host = np.rint(255 * ((host - low) / (high - low)).clip(0, 1) ** (1 / power))
     raw = host.astype(np.dtype(kind).newbyteorder("<")).tobytes()
-    # level 1: a page of 512 tokens has 40 MB of attention, and more effort saves little of it
+    # A page of 512 tokens contains 40 MB of attention. Levels above 1 save little of it.
     data = base64.b64encode(zlib.compress(raw, 1)).decode()
     return Array(type=kind, shape=tuple(values.shape), low=low, high=high, power=power, data=data)
 
 
 def decoded(array: Array) -> NDArray[np.float32]:
-    """The numbers again, as the page reads them."""
+    """Decompress an array like the page does."""
     raw = zlib.decompress(base64.b64decode(array.data))
     values = np.frombuffer(raw, np.dtype(array.type).newbyteorder("<")).astype(np.float64)
     if array.type == "uint8":

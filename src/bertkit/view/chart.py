@@ -1,4 +1,7 @@
-"""Charts as SVG, of paths and text alone: a page's policy allows no style beside its own."""
+"""Charts as SVG, with paths and text only.
+
+The content security policy of a page does not allow inline styles.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,30 @@ STYLE = Path(__file__).parent / "pages" / "chart.css"
 
 WIDTH, HEIGHT = 480, 300
 LEFT, BOTTOM, TOP, RIGHT = 56, 40, 26, 32
-"""Room for axes, in pixels, as all here."""
+"""Margins for axes in pixels. All sizes are in pixels."""
 
 LETTER_WIDTH = 6.7
-"""The mean width of a letter."""
+"""Mean width of a letter."""
 
 CELL_SIZE = 24
-"""A side of a square of a heat map."""
+"""Width and height of a cell of a heat map."""
 
 COLORS, DASHES = 6, 3
-"""Classes c0, c1, … of the style; more lines begin again with dashes d1, d2."""
+"""Number of colors (classes c0, c1, ...) and of dash styles (classes d1, d2) of lines."""
 
 CELLS, LEVELS = 128, 8
-"""Of a strip, and shades of each of its colors."""
+"""Number of cells of a strip, and of shades of each color."""
 
 Point = tuple[float, float]
 
 
 def share_bar(share: float, kind: str = "") -> Markup:
-    """A bar for a number of 0 to 1."""
+    """Draw a bar for a number between 0 and 1.
+
+    Args:
+        share: The number.
+        kind: CSS class.
+    """
     width = 128
     full = round(width * min(1.0, max(0.0, share)), 1)
     return Markup(
@@ -45,8 +53,13 @@ def share_bar(share: float, kind: str = "") -> Markup:
 
 
 def strip(values: Sequence[float], reach: float) -> Markup:
-    """The first `CELLS` numbers of a vector as a row of cells: blue above zero and orange below,
-    the darker the farther, darkest at ±`reach`.
+    """Draw the first `CELLS` values of a vector as a row of cells.
+
+    Positive values are blue and negative values orange. Larger absolute values are darker.
+
+    Args:
+        values: The vector.
+        reach: Absolute value of the darkest color.
     """
     lines: dict[tuple[str, int], str] = {}
     for number, value in enumerate(values[:CELLS]):
@@ -58,7 +71,7 @@ def strip(values: Sequence[float], reach: float) -> Markup:
         Markup('<path class="dot {}" fill-opacity="{}" d="{}"/>').format(kind, level / LEVELS, line)
         for (kind, level), line in lines.items()
     ]
-    return _svg(2 * CELLS, 14, f"{len(values)} numbers", parts)
+    return _svg(2 * CELLS, 14, f"{len(values)} values", parts)
 
 
 def curves(
@@ -70,64 +83,84 @@ def curves(
     size: tuple[int, int] = (WIDTH, HEIGHT),
     legend: bool = True,
 ) -> Markup:
-    """Lines over a common x, each with its name; those in `dotted` have a dot for each point.
+    """Draw lines over a common x-axis.
 
-    A line of one point is drawn only where it is dotted; one that is not drawn keeps its color, so
-    that charts of the same lines agree.
+    A line with one point is visible only if it is dotted. Lines that are not visible keep their
+    color, so that charts of the same lines have the same colors.
+
+    Args:
+        lines: Points of each line, by name.
+        x: Title of the x-axis.
+        y: Title of the y-axis.
+        dotted: Names of the lines with a dot at each point.
+        size: Width and height.
+        legend: Whether to draw the names of the lines.
     """
-    drawn = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
-    every = [point for points in drawn.values() for point in points]
-    if not every:
-        return Markup("<p>There is nothing to draw yet.</p>")
+    visible = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
+    all_points = [point for points in visible.values() for point in points]
+    if not all_points:
+        return Markup("<p>There are no points to draw yet.</p>")
     width, height = size
-    looks = {name: look(number) for number, name in enumerate(lines)}
-    keys = _places(drawn, max(float(LEFT), 16.0 + 7 * len(y)), width) if legend else {}
+    styles = {name: line_style(number) for number, name in enumerate(lines)}
+    keys = _place_legend(visible, max(float(LEFT), 16.0 + 7 * len(y)), width) if legend else {}
     top = TOP + max((down for _, down in keys.values()), default=10) - 10
-    across = _Axis([a for a, _ in every], LEFT, width - RIGHT)
-    up = _Axis([b for _, b in every], height - BOTTOM, top)
+    across = _Axis([a for a, _ in all_points], LEFT, width - RIGHT)
+    up = _Axis([b for _, b in all_points], height - BOTTOM, top)
     parts = _frame(across, up, x, y, size)
-    for name, points in drawn.items():
-        places = [(across.at(a), up.at(b)) for a, b in points]
-        line = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
-        parts.append(_path(f"line {looks[name]}", line))
+    for name, points in visible.items():
+        pixels = [(across.at(a), up.at(b)) for a, b in points]
+        line = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in pixels)
+        parts.append(_path(f"line {styles[name]}", line))
         if name in keys:
-            place, down = keys[name]
-            parts.append(_path(f"line {looks[name]}", f"M{place:.0f} {down:.0f}h16"))
-            parts.append(_text(place + 20, down, name))
-            places.append((place + 8, down))
+            start, down = keys[name]
+            parts.append(_path(f"line {styles[name]}", f"M{start:.0f} {down:.0f}h16"))
+            parts.append(_text(start + 20, down, name))
+            pixels.append((start + 8, down))
         if name in dotted:
-            parts += [_disc(f"dot {looks[name]}", a, b, 3) for a, b in places]
-    room = max((place + 36 + 7 * len(name) for name, (place, _) in keys.items()), default=0.0)
-    return _svg(max(width, math.ceil(room)), height, f"{y} by {x}", parts)
+            parts += [_disc(f"dot {styles[name]}", a, b, 3) for a, b in pixels]
+    end = max((start + 36 + 7 * len(name) for name, (start, _) in keys.items()), default=0.0)
+    return _svg(max(width, math.ceil(end)), height, f"{y} by {x}", parts)
 
 
-def look(number: int) -> str:
-    """The classes of a line: a color, and dashes where colors begin again."""
+def line_style(number: int) -> str:
+    """Return the CSS classes of a line: a color, and dashes when all colors are used."""
     dashes = number // COLORS % DASHES
     return f"c{number % COLORS}" + (f" d{dashes}" if dashes else "")
 
 
 def line_key(number: int, name: str) -> Markup:
-    """A name behind a piece of its line."""
+    """Draw a sample of a line, followed by its name.
+
+    Args:
+        number: Index of the line.
+        name: Name of the line.
+    """
     return Markup('<svg class="key" width="22" height="10" aria-hidden="true">{}</svg>{}').format(
-        _path(f"line {look(number)}", "M0 5h16"), name
+        _path(f"line {line_style(number)}", "M0 5h16"), name
     )
 
 
-def _places(names: Iterable[str], start: float, width: int) -> dict[str, Point]:
-    """Where the names of lines stand: side by side, in as many rows as that takes."""
-    places, place, down = {}, start, 10.0
+def _place_legend(names: Iterable[str], start: float, width: int) -> dict[str, Point]:
+    """Return the positions of the names of lines, in rows that fit into the width."""
+    positions, x, y = {}, start, 10.0
     for name in names:
-        needs = 36 + 7 * len(name)
-        if place > start and place + needs > width:
-            place, down = start, down + 16
-        places[name] = (place, down)
-        place += needs
-    return places
+        needed = 36 + 7 * len(name)
+        if x > start and x + needed > width:
+            x, y = start, y + 16
+        positions[name] = (x, y)
+        x += needed
+    return positions
 
 
 def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int = 200) -> Markup:
-    """Named points in a square, in the same scale both ways."""
+    """Draw named points in a square, with the same scale on both axes.
+
+    Args:
+        points: The points.
+        names: Name of each point.
+        title: Title of the chart.
+        size: Width and height.
+    """
     margin = 22
     columns: list[list[float]] = [list(column) for column in zip(*points, strict=True)]
     middle = [(max(column) + min(column)) / 2 for column in columns]
@@ -142,7 +175,7 @@ def scatter(points: Sequence[Point], names: Sequence[str], title: str, size: int
 
 
 class Square(NamedTuple):
-    """Cosines of everything with everything, with a name and a second line."""
+    """Square matrix of cosines, with a name and a second line below it."""
 
     name: str
     below: str
@@ -150,22 +183,27 @@ class Square(NamedTuple):
 
 
 def squares(panels: Sequence[Square], title: str) -> Markup:
-    """Square tables of numbers, as many in a line as there is room for; rows and columns are
-    numbered from 1, and a cell is darker the higher its number, up to 1.
+    """Draw matrices of cosines next to each other, in lines that fit into the width.
+
+    Rows and columns are numbered from 1. Cells with higher cosines are darker.
+
+    Args:
+        panels: The matrices, all of the same size.
+        title: Title of the chart.
     """
     cell, left, top, gap = 38, 26, 64, 24
     side = cell * len(panels[0].cosines)
     names = max(len(text) for panel in panels for text in (panel.name, panel.below))
-    wide, high = max(left + side, math.ceil(LETTER_WIDTH * names)) + gap, top + side + gap
-    across = max(1, min(len(panels), WIDTH // wide))
+    width, height = max(left + side, math.ceil(LETTER_WIDTH * names)) + gap, top + side + gap
+    across = max(1, min(len(panels), WIDTH // width))
     parts = []
     for number, panel in enumerate(panels):
-        x, y = wide * (number % across), high * (number // across)
+        x, y = width * (number % across), height * (number // across)
         parts += [_text(x + 4, y + 12, panel.name, kind="value"), _text(x + 4, y + 30, panel.below)]
-        for place in range(len(panel.cosines)):
-            middle = cell * (place + 0.5)
-            parts.append(_text(x + left - 8, y + top + middle, str(place + 1), "end"))
-            parts.append(_text(x + left + middle, y + top - 10, str(place + 1), "middle"))
+        for index in range(len(panel.cosines)):
+            middle = cell * (index + 0.5)
+            parts.append(_text(x + left - 8, y + top + middle, str(index + 1), "end"))
+            parts.append(_text(x + left + middle, y + top - 10, str(index + 1), "middle"))
         for row, cosines in enumerate(panel.cosines):
             for column, cosine in enumerate(cosines):
                 a, b, size = x + left + cell * column, y + top + cell * row, cell - 2
@@ -173,23 +211,28 @@ def squares(panels: Sequence[Square], title: str) -> Markup:
                 parts.append(_path(level, f"M{a} {b}h{size}v{size}h{-size}Z"))
                 middle = cell / 2 - 1
                 parts.append(_text(a + middle, b + middle, f"{cosine:.2f}", "middle", "value"))
-    return _svg(wide * across, high * -(-len(panels) // across), title, parts)
+    return _svg(width * across, height * -(-len(panels) // across), title, parts)
 
 
 def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
-    """Draw a bar for each mean of `metrics.spread`, with its standard deviation and seeds."""
+    """Draw a bar for each mean of `metrics.spread`, with its standard deviation and seeds.
+
+    Args:
+        scores: Results of `metrics.spread`, by name.
+        metric: Name of the score.
+    """
     rows = list(scores.values())
     notes = [plus_minus(row) for row in rows]
     high = 32
     left = 16 + LETTER_WIDTH * max(map(len, scores))
-    width = max(160.0, WIDTH - left - (room := 16 + LETTER_WIDTH * max(map(len, notes))))
+    width = max(160.0, WIDTH - left - (right := 16 + LETTER_WIDTH * max(map(len, notes))))
     ends = [max(0.0, row["mean"] + row["sd"], *row.get("each", ())) for row in rows]
     starts = [min(0.0, row["mean"] - row["sd"], *row.get("each", ())) for row in rows]
     across = _Axis([0.0, *starts, *ends], left, left + width)
     base = high * len(rows) + 8
     parts = [_path("grid", f"M{across.at(tick):.1f} 4V{base}") for tick in across.ticks]
     for tick in across.ticks:
-        parts.append(_text(across.at(tick), base + 14, across.words(tick), "middle"))
+        parts.append(_text(across.at(tick), base + 14, across.label(tick), "middle"))
     for number, (name, row, end, note) in enumerate(zip(scores, rows, ends, notes, strict=True)):
         mean, sd, middle = row["mean"], row["sd"], 4 + high * (number + 0.5)
         parts.append(_text(left - 8, middle, name, "end"))
@@ -200,16 +243,24 @@ def score_bars(scores: Mapping[str, Mapping[str, Any]], metric: str) -> Markup:
             a, b = across.at(mean - sd), across.at(mean + sd)
             parts.append(_path("error", f"M{a:.1f} {middle}H{b:.1f}M{a:.1f} {middle - 4}v8"
                                f"M{b:.1f} {middle - 4}v8"))  # fmt: skip
-            parts += [_disc("seed", across.at(one), middle, 3) for one in row.get("each", ())]
+            parts += [_disc("seed", across.at(seed), middle, 3) for seed in row.get("each", ())]
         parts.append(_text(across.at(end) + 8, middle, note, kind="value"))
     parts.append(_text(left + width / 2, base + 34, metric, "middle"))
-    return _svg(math.ceil(left + width + room), base + 44, metric, parts)
+    return _svg(math.ceil(left + width + right), base + 44, metric, parts)
 
 
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[float]], *, x: str, y: str
 ) -> Markup:
-    """A square for each number of 0 to 1, darker the higher it is; columns are named from below."""
+    """Draw a square for each number between 0 and 1; larger numbers are darker.
+
+    Args:
+        rows: Names of the rows.
+        columns: Names of the columns, written upwards.
+        cells: The numbers, by row.
+        x: Title of the columns.
+        y: Title of the rows.
+    """
     left = 16 + LETTER_WIDTH * max(map(len, [*rows, y]))
     top = 24 + LETTER_WIDTH * max(map(len, columns))
     parts = [_text(left - 8, top - 12, y, "end"), _text(left, 10, x)]
@@ -232,22 +283,29 @@ def heat_map(
 
 
 def write_svg(path: Path, chart: Markup) -> None:
-    """Write a chart as a file of its own, in the light colors on white."""
+    """Write a chart as an SVG file with the colors of the light theme on white.
+
+    Args:
+        path: The file.
+        chart: The chart.
+    """
     style = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", STYLE.read_text(encoding="utf-8"))
-    if not chart.startswith("<svg"):  # nothing to draw
+    # `curves` returns a paragraph if there are no points.
+    if not chart.startswith("<svg"):
         chart = _svg(WIDTH, HEIGHT, "", [_text(WIDTH / 2, HEIGHT / 2, chart.striptags(), "middle")])
     opening, inside = chart.split(">", 1)
-    ground = '<rect width="100%" height="100%" fill="#fff"/>'
+    background = '<rect width="100%" height="100%" fill="#fff"/>'
     name = 'xmlns="http://www.w3.org/2000/svg"'
-    write_text(path, f"{opening} {name}><style>{style}</style>{ground}{inside}\n")
+    write_text(path, f"{opening} {name}><style>{style}</style>{background}{inside}\n")
 
 
 class _Axis:
-    """A scale from numbers to pixels, and round numbers on it."""
+    """Linear scale from values to pixels, with ticks at round numbers."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = min(values), max(values)
-        if high - low <= 1e-12 * max(1.0, abs(low), abs(high)):  # as good as one number
+        # A range that is almost empty would make the scale infinite.
+        if high - low <= 1e-12 * max(1.0, abs(low), abs(high)):
             low, high = low - 0.5, high + 0.5
         self.low, self.start, self.scale = low, start, (end - start) / (high - low)
         step = 10 ** math.floor(math.log10((high - low) / 4))
@@ -259,7 +317,7 @@ class _Axis:
     def at(self, value: float) -> float:
         return self.start + (value - self.low) * self.scale
 
-    def words(self, tick: float) -> str:
+    def label(self, tick: float) -> str:
         return f"{tick:,.{self.digits}f}"
 
 
@@ -268,11 +326,11 @@ def _frame(across: _Axis, up: _Axis, x: str, y: str, size: tuple[int, int]) -> l
     base = height - BOTTOM
     parts = [_path("grid", f"M{LEFT} {base}H{right}")]
     for tick in across.ticks:
-        parts.append(_text(across.at(tick), base + 14, across.words(tick), "middle"))
+        parts.append(_text(across.at(tick), base + 14, across.label(tick), "middle"))
     for tick in up.ticks:
         level = up.at(tick)
         parts.append(_path("grid", f"M{LEFT} {level:.1f}H{right}"))
-        parts.append(_text(LEFT - 6, level, up.words(tick), "end"))
+        parts.append(_text(LEFT - 6, level, up.label(tick), "end"))
     parts.append(_text((LEFT + right) / 2, height - 8, x, "middle"))
     parts.append(_text(4, 10, y))
     return parts
@@ -287,18 +345,18 @@ def _disc(kind: str, x: float, y: float, size: int) -> Markup:
     return _path(kind, f"M{x - size:.1f} {y:.1f}{arc} {2 * size} 0{arc} {-2 * size} 0Z")
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> Markup:
+def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> Markup:
     return Markup(
         '<text{} x="{:.1f}" y="{:.1f}" text-anchor="{}" dominant-baseline="middle">{}</text>'
-    ).format(Markup(' class="{}"').format(kind) if kind else "", x, y, anchor, words)
+    ).format(Markup(' class="{}"').format(kind) if kind else "", x, y, anchor, text)
 
 
-def _upright(x: float, y: float, words: str) -> Markup:
-    """Text that reads upwards from a place."""
+def _upright(x: float, y: float, text: str) -> Markup:
+    """Draw text that is rotated to read upwards."""
     return Markup(
         '<text transform="translate({:.1f} {:.1f}) rotate(-90)" dominant-baseline="middle">'
         "{}</text>"
-    ).format(x, y, words)
+    ).format(x, y, text)
 
 
 def _svg(width: int, height: int, title: str, parts: Sequence[Markup]) -> Markup:

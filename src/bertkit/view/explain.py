@@ -1,6 +1,6 @@
-"""What a model computes on one text, as one document: tokens, attention, candidates, layers.
+"""Tokens, attention, predictions, and states of a model on a text, as one document.
 
-Axis letters are those of `batch.py`; here T is the text's tokens, specials included.
+Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
 """
 
 from __future__ import annotations
@@ -46,26 +46,29 @@ from bertkit.view.page_data import (
 from bertkit.view.token_text import spelled
 
 MAX_TOKENS = 512
-"""Tokens of a text at most, whatever the model reads: attention grows with their square."""
+"""Maximum number of tokens of a text, also if the model accepts more.
+
+The size of the attention weights is quadratic in the number of tokens.
+"""
 
 MAX_FINE_TOKENS = 128
-"""Up to this many tokens weights and cosines travel in 16 bits each, above in 8."""
+"""Maximum number of tokens for weights and cosines in 16 bits; longer texts use 8 bits."""
 
 STRIP_VALUES = 64
-"""Numbers of each vector that are shown."""
+"""Number of values of each vector in the page."""
 
 WALK_STEPS = 9
-"""Vectors of a layer's steps at most."""
+"""Maximum number of vectors of the steps of a layer."""
 
 STEPS_BYTES = 8 << 20
-"""Queries, keys and values of all layers are left out where they would be more."""
+"""Maximum size of the queries, keys, and values of all layers; larger ones are omitted."""
 
 MAX_OCCURRENCES = 6
-"""The first so many places of a word that recurs are compared."""
+"""Maximum number of occurrences of a word that are compared."""
 
 
 class Explained(Explanation, frozen=True, kw_only=True):
-    """What a model computes on a text; a notebook shows its page."""
+    """Result of `explain`; a notebook shows its page."""
 
     def __repr__(self) -> str:
         return (
@@ -108,7 +111,7 @@ def explain(
     """
     loaded = model if isinstance(model, Loaded) else load(model)
     encoding = read(loaded, text, pair, long)
-    whole = loaded.model.transformer
+    full_encoder = loaded.model.transformer
     if off:
         loaded, fill = replace(loaded, model=without_heads(loaded.model, off)), None
     encoder = loaded.model.transformer
@@ -129,14 +132,14 @@ def explain(
         pair=pair,
         truncated=encoding.truncated,
         off=[f"{layer}.{head}" for layer, head in off],
-        off_change=_change(states, whole, batch) if off else None,
+        off_change=_change(states, full_encoder, batch) if off else None,
         model=_shape(loaded, model),
         tokens=tokens,
         words=words,
         embeddings=_embeddings(encoder.embedding, batch),
-        attention=_light(attention, power=2),
-        mean=_light(mean, power=2),
-        rollout=_light(rollout(mean), power=2),
+        attention=_compress(attention, power=2),
+        mean=_compress(mean, power=2),
+        rollout=_compress(rollout(mean), power=2),
         steps=steps,
         walk=None if steps is None else _walk(encoder, trace),
         patterns=patterns(attention, tokens, words, causal=causal, windows=encoder.config.windows),
@@ -148,7 +151,7 @@ def explain(
         if causal
         else masked(fill, encoding, words),
         hidden=together,
-        similarity=_light(similarity(states), low=-1.0),
+        similarity=_compress(similarity(states), low=-1.0),
         repeats=_repeats(states, words),
         sources={part: source(function) for part, function in SOURCES.items()}
         | ({"masked": source(CausalLM.features)} if causal else {}),
@@ -164,44 +167,61 @@ def _states(trace: Trace, loaded: Loaded) -> Tensor:
     states = torch.stack(trace.states).float()
     if not states.isfinite().all():
         raise CheckpointError(
-            f"{loaded.folder}: its states of this text are not numbers (nan or inf); the weights "
-            "are damaged, take another checkpoint"
+            f"{loaded.folder}: the states of this text are nan or inf; use a checkpoint with valid "
+            "weights"
         )
     return states
 
 
 def _adds_to_scores(encoder: Transformer) -> bool:
-    """Whether scores are more than products of queries and keys."""
+    """Return whether the attention scores have terms other than products of queries and keys."""
     return encoder.relative is not None or encoder.distances is not None
 
 
 def rollout(mean: Tensor) -> Tensor:
-    """How much each token of a layer has of each piece, along all ways down through the layers.
+    """Compute the attention rollout: how much each token of the input contributes to each state.
 
-    A layer hands on half by attention and half past it, by the residual connection. Shapes: mean
-    attention (layers, T, T) -> the same, rows sum to one.
-    Source: Abnar and Zuidema 2020, section 3, equation 1.
+    The output of a layer is half attention and half residual connection.
+
+    Args:
+        mean: Mean attention of the heads of each layer.
+
+    Returns:
+        The rollout from each layer to the input; rows sum to 1.
+
+    Shapes:
+        mean: (layers, T, T); returns (layers, T, T).
+
+    Source:
+        Abnar and Zuidema 2020, section 3, equation 1.
     """
-    past = torch.eye(mean.shape[-1], device=mean.device)
-    layers, below = [], past
+    residual = torch.eye(mean.shape[-1], device=mean.device)
+    layers, below = [], residual
     for layer in mean:
-        below = (layer + past) / 2 @ below
+        below = (layer + residual) / 2 @ below
         layers.append(below)
     return torch.stack(layers)
 
 
 def similarity(states: Tensor) -> Tensor:
-    """The cosine of any two states of a layer. Shapes: (layers + 1, T, D) -> (layers + 1, T, T)."""
+    """Compute the cosine of each pair of states of a layer.
+
+    Args:
+        states: States of the embeddings and of each layer.
+
+    Shapes:
+        states: (layers + 1, T, D); returns (layers + 1, T, T).
+    """
     x = F.normalize(states, dim=-1)
     return (x @ x.transpose(1, 2)).clamp(-1, 1)
 
 
-def _change(states: Tensor, whole: Transformer, batch: Batch) -> list[list[float]]:
-    """Return the cosine of each state with that of the whole model. Shapes: (layers + 1, T)."""
+def _change(states: Tensor, encoder: Transformer, batch: Batch) -> list[list[float]]:
+    """Return the cosine of each state with the state of an encoder. Shapes: (layers + 1, T)."""
     before = Trace(weights=False)
-    whole(batch, before)
-    others = torch.stack(before.states).float()
-    return F.cosine_similarity(states, others, dim=-1).tolist()
+    encoder(batch, before)
+    states_before = torch.stack(before.states).float()
+    return F.cosine_similarity(states, states_before, dim=-1).tolist()
 
 
 SOURCES: dict[str, Callable[..., Any]] = {
@@ -216,61 +236,78 @@ SOURCES: dict[str, Callable[..., Any]] = {
     "states": Transformer.forward,
     "similarity": similarity,
 }
-"""What computes each part of the page."""
+"""Functions that compute the parts of the page; the page shows their code."""
 
 
 def read(
     loaded: Loaded, text: str, pair: str | None, long: Literal["error", "truncate"]
 ) -> Encoding:
-    """The tokens that are shown. Raises: DataError as `explain` does."""
+    """Encode a text or pair for the page.
+
+    Args:
+        loaded: The model.
+        text: A text.
+        pair: A second text.
+        long: Whether a text that is too long is an error or is truncated.
+
+    Raises:
+        DataError: If a text has no words or is too long.
+    """
     refuse_unknown("long", long, ("error", "truncate"))
-    for name, given in (("text", text), ("pair", pair)):
-        if given is not None and not given.strip():
-            raise DataError(f"{name}: is empty; give it a word at least")
+    for name, value in (("text", text), ("pair", pair)):
+        if value is not None and not value.strip():
+            raise DataError(f"{name}: the text is empty; add at least one word")
     limit = min(loaded.length, MAX_TOKENS)
     encoding = loaded.tokenizer.encode(text, pair, max_length=NO_LIMIT)
     if len(encoding) > limit:
         if long == "error":
-            who = "the model reads" if loaded.length <= MAX_TOKENS else "a page shows"
+            owner = "the model" if loaded.length <= MAX_TOKENS else "a page"
             raise DataError(
-                f"{text[:40]!r}…: {len(encoding):,} tokens, and {who} {limit}; shorten it, or cut "
-                "it (--long truncate)"
+                f"{text[:40]!r}…: {len(encoding):,} tokens, but the maximum of {owner} is {limit}; "
+                "shorten the text or set --long truncate"
             )
         encoding = loaded.tokenizer.encode(text, pair, max_length=limit, truncate="longest")
     if not any(word is not None for word in encoding.words):
-        raise DataError(f"{text[:40]!r}: the vocabulary has no piece for it; give it other words")
+        raise DataError(f"{text[:40]!r}: the text has no tokens; use words of the vocabulary")
     return encoding
 
 
 def _shape(loaded: Loaded, model: str | Path | Loaded) -> Shape:
     config = loaded.model.config
-    named = str(model)  # a hub id says more than the folder it was fetched to
-    local = isinstance(model, Loaded) or Path(named).exists()
-    name = loaded.folder.resolve().name if local else named
+    # A hub id is a better name than its directory in the cache.
+    name = str(model)
+    if isinstance(model, Loaded) or Path(name).exists():
+        name = loaded.folder.resolve().name
     family = loaded.family.name
     return Shape(name, family, config.layers, config.heads, config.hidden, loaded.length)
 
 
 def words_of(encoding: Encoding, texts: Sequence[str]) -> list[Word]:
-    """The words of the texts, with their tokens."""
+    """Return the words of the texts, with their tokens.
+
+    Args:
+        encoding: Tokens of the texts.
+        texts: The text, or the text and its pair.
+    """
     words = []
-    owner = list(zip(encoding.sequence, encoding.words, strict=True))
-    for (sequence, word), group in itertools.groupby(range(len(owner)), key=owner.__getitem__):
+    owners = list(zip(encoding.sequence, encoding.words, strict=True))
+    for (sequence, word), group in itertools.groupby(range(len(owners)), key=owners.__getitem__):
         if sequence is None or word is None:
             continue
-        places = list(group)
-        start, end = encoding.offsets[places[0], 0], encoding.offsets[places[-1], 1]
-        spelled = texts[sequence][start:end].strip()
-        words.append(Word(spelled, sequence, places[0], places[-1] + 1))
+        indices = list(group)
+        start, end = encoding.offsets[indices[0], 0], encoding.offsets[indices[-1], 1]
+        text = texts[sequence][start:end].strip()
+        words.append(Word(text, sequence, indices[0], indices[-1] + 1))
     return words
 
 
 def _tokens(
     tokenizer: Tokenizer, encoding: Encoding, words: Sequence[Word], causal: bool
 ) -> list[Token]:
-    owner = {i: place for place, word in enumerate(words) for i in range(word.first, word.end)}
+    owners = {i: index for index, word in enumerate(words) for i in range(word.first, word.end)}
     columns = zip(
-        # a mask's candidates are pieces, and a token must be told among them
+        # The candidates of a mask have the spelling of the vocabulary, so the page needs the same
+        # spelling to find a token among them.
         (spelled if causal else Tokenizer.pieces)(tokenizer, encoding.ids),
         encoding.ids.tolist(),
         encoding.types.tolist(),
@@ -278,21 +315,21 @@ def _tokens(
         strict=True,
     )
     return [
-        Token(piece, number, segment, start, end, owner.get(place))
-        for place, (piece, number, segment, (start, end)) in enumerate(columns)
+        Token(text, token_id, segment, start, end, owners.get(index))
+        for index, (text, token_id, segment, (start, end)) in enumerate(columns)
     ]
 
 
 def _embeddings(embedding: Embedding, batch: Batch) -> Embeddings:
     summed = embedding.added(batch)
     vectors = {**embedding.parts(batch), "sum": summed, "norm": embedding.norm(summed)}
-    # a segment's vector may be one for all
+    # All tokens can share one vector, such as the segment embedding.
     parts = _parts({name: rows.expand_as(summed) for name, rows in vectors.items()})
     return Embeddings(summed.shape[-1], parts)
 
 
-def _light(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
-    """The layers (T, T) or (H, T, T), in fewer bytes the longer the text."""
+def _compress(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
+    """Compress layers (T, T) or (H, T, T); longer texts use fewer bytes per value."""
     kind: Literal["float16", "uint8"] = (
         "float16" if layers.shape[-1] <= MAX_FINE_TOKENS else "uint8"
     )
@@ -300,12 +337,13 @@ def _light(layers: Tensor, *, low: float = 0.0, power: int = 1) -> list[Array]:
 
 
 def _steps(trace: Trace, tokens: int) -> list[Array] | None:
-    def heads(x: Tensor, count: int) -> Tensor:  # of keys and values there may be fewer
-        return x[:tokens].transpose(0, 1).repeat_interleave(count // x.shape[1], 0)
+    def expand(x: Tensor, heads: int) -> Tensor:
+        # With grouped-query attention, there are fewer heads of keys and values.
+        return x[:tokens].transpose(0, 1).repeat_interleave(heads // x.shape[1], 0)
 
     layers = [
-        torch.stack([heads(x, of_layer[0].shape[1]) for x in of_layer])
-        for of_layer in zip(trace.queries, trace.keys, trace.values, strict=True)
+        torch.stack([expand(x, projections[0].shape[1]) for x in projections])
+        for projections in zip(trace.queries, trace.keys, trace.values, strict=True)
     ]
     if sum(layer.numel() for layer in layers) * 4 > STEPS_BYTES:
         return None
@@ -313,16 +351,14 @@ def _steps(trace: Trace, tokens: int) -> list[Array] | None:
 
 
 def _walk(encoder: Transformer, trace: Trace) -> list[Walk] | None:
-    """Each layer step by step; None where the strips of all would be too many, or something else
-    than layers stands between states.
-    """
+    """Return the steps of each layer; None if they are too large or the model has a convolution."""
     layers, tokens = len(trace.heads), len(trace.states[0])
     values = layers * tokens * (WALK_STEPS * STRIP_VALUES + trace.heads[0][0].numel())
     if 4 * values > STEPS_BYTES or encoder.convolution is not None:
         return None
     walk = []
-    for layer, place in enumerate(encoder.config.depths):
-        block, heads = encoder.blocks[place], trace.heads[layer]
+    for layer, index in enumerate(encoder.config.depths):
+        block, heads = encoder.blocks[index], trace.heads[layer]
         assert isinstance(block, Block)
         steps = block.steps(trace.states[layer], heads)
         if encoder.norm is not None and layer == layers - 1:
@@ -341,17 +377,17 @@ def _parts(vectors: Mapping[str, Tensor]) -> list[EmbeddingPart]:
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
-    """The words that recur, the longest first: they mean most."""
-    places: dict[str, list[int]] = {}
-    for place, word in enumerate(words):
+    """Return the words that occur more than once, longest first, because they mean most."""
+    occurrences: dict[str, list[int]] = {}
+    for index, word in enumerate(words):
         if any(map(str.isalnum, word.text)):
-            places.setdefault(word.text.casefold(), []).append(place)
+            occurrences.setdefault(word.text.casefold(), []).append(index)
     repeats = []
-    for text, every in sorted(places.items(), key=lambda item: (-len(item[0]), item[1])):
-        if len(every) > 1:
-            first = every[:MAX_OCCURRENCES]
-            spans = [(words[place].first, words[place].end) for place in first]
+    for text, indices in sorted(occurrences.items(), key=lambda item: (-len(item[0]), item[1])):
+        if len(indices) > 1:
+            first = indices[:MAX_OCCURRENCES]
+            spans = [(words[index].first, words[index].end) for index in first]
             vectors = torch.stack([states[:, a:b].mean(1) for a, b in spans], 1)
             cosines = similarity(vectors).tolist()
-            repeats.append(Repeat(text, first, len(every) - len(first), cosines))
+            repeats.append(Repeat(text, first, len(indices) - len(first), cosines))
     return repeats

@@ -1,4 +1,4 @@
-"""Parts of a page, as data: figures, tables, marked texts. Templates make them HTML."""
+"""Parts of a page as data: figures, tables, and marked texts. Templates convert them to HTML."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bertkit.view.chart import share_bar
 from bertkit.view.token_text import SPACE
 
 WIDE_COLUMNS = 5
-"""Columns from which on a table is wide, as in `dom.js`."""
+"""Minimum number of columns of a wide table, as in `dom.js`."""
 
 
 class Share(NamedTuple):
-    """A number of 0 to 1, shown as a bar and in digits; `kind` is a class of the style."""
+    """Number between 0 and 1, shown as a bar and in digits; `kind` is a CSS class."""
 
     share: float
     kind: str = ""
@@ -27,7 +27,7 @@ class Share(NamedTuple):
 
 
 class Shade(NamedTuple):
-    """A cosine, on a ground that is darker the higher it is."""
+    """Cosine with a background color; higher cosines are darker."""
 
     cosine: float
 
@@ -37,29 +37,29 @@ class Shade(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """A text with ranges (start, end, name) marked; they do not overlap."""
+    """Text with marked ranges (start, end, name), which do not overlap."""
 
     text: str
     ranges: Sequence[tuple[int, int, str]] = ()
 
 
 Cell = str | float | Share | Shade | Marked
-"""A Markup, which is a str, is a chart."""
+"""Cell of a table. A Markup, which is a str, is a chart."""
 
 
 class Table(NamedTuple):
-    """The first cell of a row is its head. Floats stand to the right with three decimals."""
+    """Table. The first cell of a row is its header; floats have three decimals."""
 
     caption: str
-    """For screen readers."""
+    """Caption for screen readers."""
     rows: Sequence[Sequence[Cell]]
     names: Sequence[str] = ()
     wraps: bool = False
-    """Whether cells hold texts that need several lines."""
+    """Whether cells contain texts that need several lines."""
 
     @property
     def wide(self) -> bool:
-        """Whether a phone shows a row as a block of named cells."""
+        """Whether small screens show a row as a block of named cells."""
         return len(self.names) >= WIDE_COLUMNS
 
     def is_number(self, column: int) -> bool:
@@ -67,40 +67,41 @@ class Table(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """A text in the form it was written in."""
+    """Preformatted text."""
 
     text: str
 
 
 class Spans(NamedTuple):
-    """Tokens as `view/token_text.py` has them, those of a numbered span in one color."""
+    """Tokens in the spelling of `view/token_text.py`; numbered spans are colored."""
 
     tokens: Sequence[tuple[str, int | None]]
 
     @property
     def groups(self) -> Iterator[tuple[str, int | None]]:
-        """Tokens side by side that have one number, as one text."""
-        marked = any(SPACE in token for token, _ in self.tokens)  # else of word pieces
-        for number, group in itertools.groupby(self.tokens, key=lambda one: one[1]):
+        """Texts of consecutive tokens with the same number."""
+        # Without marks of spaces, the tokens are WordPiece.
+        has_spaces = any(SPACE in token for token, _ in self.tokens)
+        for number, group in itertools.groupby(self.tokens, key=lambda token: token[1]):
             tokens = [token for token, _ in group]
             spaced = "".join(tokens).replace(SPACE, " ")
-            text = spaced if marked else " ".join(tokens).replace(" ##", "")
+            text = spaced if has_spaces else " ".join(tokens).replace(" ##", "")
             yield text.strip(), number
 
 
 class Beside(NamedTuple):
-    """Parts side by side; `kind` is a class of the style."""
+    """Parts next to each other; `kind` is a CSS class."""
 
     kind: str
     parts: Sequence[Part]
 
 
 Part = Table | Marked | Spans | Lines | Beside | Markup
-"""Markup is a chart."""
+"""Part of a page. A Markup is a chart."""
 
 
 class Figure(NamedTuple):
-    """A part of the page that can be saved as a picture."""
+    """Part of a page that users can save as a picture."""
 
     name: str
     caption: str
@@ -108,7 +109,7 @@ class Figure(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A field of a form: a line, some `rows` of text, a choice among `options`, or `hidden`."""
+    """Field of a form: a line, a text area of `rows`, a choice of `options`, or `hidden`."""
 
     name: str
     label: str = ""
@@ -120,7 +121,10 @@ class Field(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A form filled in, to be clicked; `part` is that of the answer where `shows` is to be seen."""
+    """Link that submits a form with values.
+
+    `shows` describes the result, which is in section `part` of the page.
+    """
 
     values: Mapping[str, str]
     text: str
@@ -129,7 +133,7 @@ class Example(NamedTuple):
 
 
 class Form(NamedTuple):
-    """A form, filled in; `alert` says what was wrong with it."""
+    """Form with the submitted values; `alert` is the error message."""
 
     action: str
     fields: Sequence[Field]
@@ -139,7 +143,15 @@ class Form(NamedTuple):
 
 
 def pieces(text: str, ranges: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, str | None]]:
-    """The text cut at the ranges: each piece, and the name of its range or None outside of all."""
+    """Split a text at ranges.
+
+    Args:
+        text: The text.
+        ranges: Start, end, and name of each range.
+
+    Yields:
+        Each part of the text, and the name of its range, or None outside of ranges.
+    """
     end = 0
     for start, stop, name in sorted(ranges):
         yield text[end:start], None

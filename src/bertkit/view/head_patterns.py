@@ -1,6 +1,6 @@
-"""What heads look at in a text, measured from their weights: a name for each, and where to begin.
+"""Attention patterns of heads on a text, measured from their weights.
 
-Axis letters are those of `batch.py`; here T is the text's tokens, specials included.
+Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 from bertkit.view.page_data import Pattern, Place, Token, Word
 
 MIN_PATTERN_WEIGHT = 0.5
-"""A head is named by what takes more than this share of its weight (Clark et al. 2019, section 3.1,
-count heads that put more than half on the token before or behind)."""
+"""Minimum fraction of the weights for a pattern. Clark et al. 2019, section 3.1, count heads with
+more than half of the weights on the previous or next token."""
 
 BROAD_ENTROPY = 0.85
-"""Of the entropy that equal weights would have: above it a head looks at everything a little."""
+"""Minimum entropy of a broad head, as a fraction of the entropy of equal weights."""
 
 MIN_DISTANCE = 2
-"""Words from one to another that does not stand beside it, at least."""
+"""Minimum distance in words of two words that are not adjacent."""
 
 
 def patterns(
@@ -31,76 +31,100 @@ def patterns(
     causal: bool = False,
     windows: Sequence[int | None] = (),
 ) -> list[list[Pattern]]:
-    """The pattern of each head of each layer on this text. Shapes: attention (layers, H, T, T).
+    """Return the pattern of each head of each layer on this text.
 
-    Counted are the rows of words: special tokens and punctuation do not speak for a head.
-    Source: Clark et al. 2019, section 3; the same word, which is a token itself and its other
-    places, is ours.
+    Only rows of words count; rows of special tokens and punctuation are ignored.
+
+    Args:
+        attention: The attention weights.
+        tokens: The tokens.
+        words: The words.
+        causal: Whether attention is causal.
+        windows: Local attention window of each layer; None for global attention.
+
+    Shapes:
+        attention: (layers, H, T, T).
+
+    Source:
+        Clark et al. 2019, section 3. The pattern "same", the word itself and its other
+        occurrences, is an addition of bertkit.
     """
-    rest = _delimiters(tokens, words, causal)
-    rows = ~rest if not rest.all() else rest
-    gap = _gap(len(tokens))
-    spelled = _spelled(tokens, words)
-    beside = {"previous": gap == -1, "next": gap == 1}
-    kinds = {name: (there, rows & (there & rows).any(1)) for name, there in beside.items()}
-    kinds["same"] = (spelled[:, None] == spelled) & (spelled >= 0), rows
-    kinds["delimiter"] = rest.expand(len(rest), -1), rows
-    named = []
+    is_delimiter = _delimiters(tokens, words, causal)
+    rows = ~is_delimiter if not is_delimiter.all() else is_delimiter
+    offset = _offsets(len(tokens))
+    spelling = _number_spellings(tokens, words)
+    adjacent = {"previous": offset == -1, "next": offset == 1}
+    masks = {name: (mask, rows & (mask & rows).any(1)) for name, mask in adjacent.items()}
+    masks["same"] = (spelling[:, None] == spelling) & (spelling >= 0), rows
+    masks["delimiter"] = is_delimiter.expand(len(is_delimiter), -1), rows
+    layers = []
     for layer, heads in enumerate(attention):
         weights, window = heads.float().cpu(), windows[layer] if windows else None
-        seen = gap <= 0 if causal else torch.ones_like(gap, dtype=torch.bool)
+        visible = offset <= 0 if causal else torch.ones_like(offset, dtype=torch.bool)
         if window is not None:
-            seen = seen & (gap.abs() <= window)
-        shares = {name: _share(weights, *both) for name, both in kinds.items()}
-        shares["broad"] = _breadth(weights, seen, rows)
-        each = zip(*(share.tolist() for share in shares.values()), strict=True)
-        named.append([_named(dict(zip(shares, head, strict=True))) for head in each])
-    return named
+            visible = visible & (offset.abs() <= window)
+        fractions = {name: _mean_weight(weights, *mask) for name, mask in masks.items()}
+        fractions["broad"] = _relative_entropy(weights, visible, rows)
+        columns = zip(*(fraction.tolist() for fraction in fractions.values()), strict=True)
+        layers.append([_classify(dict(zip(fractions, head, strict=True))) for head in columns])
+    return layers
 
 
 def begin(attention: Tensor, tokens: Sequence[Token], words: Sequence[Word]) -> Place:
-    """The layer, head and token at which something is to be seen: where a word takes most from
-    another that does not stand beside it, or else from any other token. Shapes: (layers, H, T, T).
+    """Return the initial selection: the strongest attention between words that are not adjacent.
+
+    If there are no such words, it is the strongest attention to any other token.
+
+    Args:
+        attention: The attention weights.
+        tokens: The tokens.
+        words: The words.
+
+    Shapes:
+        attention: (layers, H, T, T).
     """
-    rest, spelled = _delimiters(tokens, words, causal=False), _spelled(tokens, words)
+    is_delimiter = _delimiters(tokens, words, causal=False)
+    spelling = _number_spellings(tokens, words)
     word = torch.tensor([-1 if token.word is None else token.word for token in tokens])
-    far = (word[:, None] - word).abs() >= MIN_DISTANCE
-    pairs = far & (spelled[:, None] != spelled) & ~rest[:, None] & ~rest
+    is_far = (word[:, None] - word).abs() >= MIN_DISTANCE
+    pairs = is_far & (spelling[:, None] != spelling) & ~is_delimiter[:, None] & ~is_delimiter
     if not pairs.any():
-        pairs = _gap(len(tokens)) != 0
-        if not rest.all():
-            pairs &= ~rest[:, None]
+        pairs = _offsets(len(tokens)) != 0
+        if not is_delimiter.all():
+            pairs &= ~is_delimiter[:, None]
     most, best = -1.0, Place(0, 0, 0)
     for layer, heads in enumerate(attention):
         rows = heads.float().cpu().masked_fill(~pairs, -1.0).amax(-1)  # (H, T)
-        weight, place = rows.flatten().max(0)
+        weight, index = rows.flatten().max(0)
         if weight > most:
-            most, best = float(weight), Place(layer, *divmod(int(place), len(tokens)))
+            most, best = float(weight), Place(layer, *divmod(int(index), len(tokens)))
     return best
 
 
-def _gap(count: int) -> Tensor:
-    """How far a key stands behind its query. Shapes: (T, T)."""
-    place = torch.arange(count)
-    return place - place[:, None]
+def _offsets(count: int) -> Tensor:
+    """Return the position of each key minus the position of its query. Shapes: (T, T)."""
+    position = torch.arange(count)
+    return position - position[:, None]
 
 
 def _delimiters(tokens: Sequence[Token], words: Sequence[Word], causal: bool) -> Tensor:
-    """Which tokens are special or punctuation; in a causal model also the first, on which heads
-    rest that have nothing to do (Xiao et al. 2024). Shapes: (T,).
+    """Return which tokens are special or punctuation. Shapes: returns (T,).
+
+    The first token of a causal model is also a delimiter, because it is an attention sink (Xiao et
+    al. 2024).
     """
     return torch.tensor(
         [
             token.word is None
             or not any(map(str.isalnum, words[token.word].text))
-            or (causal and place == 0)
-            for place, token in enumerate(tokens)
+            or (causal and index == 0)
+            for index, token in enumerate(tokens)
         ]
     )
 
 
-def _spelled(tokens: Sequence[Token], words: Sequence[Word]) -> Tensor:
-    """A number for each spelling of a word, -1 for special tokens. Shapes: (T,)."""
+def _number_spellings(tokens: Sequence[Token], words: Sequence[Word]) -> Tensor:
+    """Return a number for each spelling of a word, -1 for special tokens. Shapes: returns (T,)."""
     numbers: dict[str, int] = {}
     texts = [None if token.word is None else words[token.word].text.casefold() for token in tokens]
     return torch.tensor(
@@ -108,24 +132,25 @@ def _spelled(tokens: Sequence[Token], words: Sequence[Word]) -> Tensor:
     )
 
 
-def _share(weights: Tensor, there: Tensor, rows: Tensor) -> Tensor:
-    """The mean weight on what is there. Shapes: (H, T, T), (T, T), (T,) -> (H,)."""
+def _mean_weight(weights: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
+    """Return the mean weight in a mask. Shapes: (H, T, T), (T, T), (T,) -> (H,)."""
     if not rows.any():
         return weights.new_zeros(len(weights))
-    return (weights * there).sum(-1)[:, rows].mean(-1)
+    return (weights * mask).sum(-1)[:, rows].mean(-1)
 
 
-def _breadth(weights: Tensor, seen: Tensor, rows: Tensor) -> Tensor:
-    """The mean entropy, as a share of that of equal weights. Shapes: (H, T, T), … -> (H,)."""
-    most = seen.sum(-1).float().log()
-    rows = rows & (most > 0)  # who sees one token alone has no choice
+def _relative_entropy(weights: Tensor, visible: Tensor, rows: Tensor) -> Tensor:
+    """Return the mean entropy as a fraction of the entropy of equal weights. Shapes: -> (H,)."""
+    highest = visible.sum(-1).float().log()
+    # The entropy of a row with one visible token is always 0.
+    rows = rows & (highest > 0)
     if not rows.any():
         return weights.new_zeros(len(weights))
     entropy: Tensor = torch.special.entr(weights).sum(-1)
-    return (entropy[:, rows] / most[rows]).mean(-1)
+    return (entropy[:, rows] / highest[rows]).mean(-1)
 
 
-def _named(shares: dict[str, float]) -> Pattern:
+def _classify(shares: dict[str, float]) -> Pattern:
     most = max((name for name in shares if name != "broad"), key=shares.__getitem__)
     if shares[most] > MIN_PATTERN_WEIGHT:
         return Pattern(most, shares)

@@ -1,6 +1,6 @@
-"""What a model would put in the place of words: of each, of several together, or of the next.
+"""Predictions for masked words, one by one or together, and for next tokens.
 
-Axis letters are those of `batch.py`; here T is the text's tokens, specials included.
+Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bertkit.view.page_data import Hidden, Word
 from bertkit.view.token_text import CANDIDATES, likeliest
 
 MASKED_TOKENS = 8_192
-"""Tokens of the batch in which each word is masked once; a long text has its first words so."""
+"""Maximum number of tokens of the batch in which each word is masked once; limits the words."""
 
 
 def filler(loaded: Loaded) -> FillMask | None:
-    """What fills masks, or None without a trained head, or anything to mask with."""
+    """Return a pipeline that fills masks, or None without an MLM head or a mask token."""
     try:
         return FillMask(loaded) if "mlm" in loaded.model.heads and loaded.tokenizer.mask else None
     except (CheckpointError, TokenizerError):
@@ -35,17 +35,26 @@ def filler(loaded: Loaded) -> FillMask | None:
 def masked(
     fill: FillMask | None, encoding: Encoding, words: Sequence[Word]
 ) -> list[list[list[Candidate]]] | None:
-    """The likeliest tokens for each word, masked in a copy of the text of its own."""
+    """Predict each word, masked in its own copy of the text.
+
+    Args:
+        fill: Pipeline that fills masks.
+        encoding: The text.
+        words: The words.
+
+    Returns:
+        For each token of each word, the most probable tokens; None without a pipeline.
+    """
     if fill is None:
         return None
     shown = words[: max(1, MASKED_TOKENS // len(encoding))]
-    return _filled(fill, encoding, [[word] for word in shown])
+    return _predict(fill, encoding, [[word] for word in shown])
 
 
-def _filled(
+def _predict(
     fill: FillMask, encoding: Encoding, groups: Sequence[Sequence[Word]]
 ) -> list[list[list[Candidate]]]:
-    """The likeliest tokens at each token of each group's words, which are masked together."""
+    """Predict the tokens of each group of words; the words of a group are masked together."""
     tokens = [
         np.concatenate([np.arange(word.first, word.end) for word in group]) for group in groups
     ]
@@ -56,49 +65,84 @@ def _filled(
 
 
 def read_place(name: str) -> int:
-    """The place of a word as it is written. Raises: ConfigError for what is no number."""
+    """Parse the index of a word.
+
+    Raises:
+        ConfigError: If it is not a number.
+    """
     if not (name.isascii() and name.isdecimal() and len(name) < 10):
-        raise ConfigError(f"hide: {name!r} is no place of a word; give its number, from 0")
+        raise ConfigError(f"hide: must be the index of a word, from 0, got {name!r}")
     return int(name)
 
 
 def check_hidden(fill: FillMask | None, words: Sequence[Word], hide: Sequence[int]) -> None:
-    """Raises: ConfigError for words that are not there, or that nothing can fill."""
+    """Check the indices of words that are masked together.
+
+    Args:
+        fill: Pipeline that fills masks.
+        words: The words.
+        hide: Indices of the words to mask.
+
+    Raises:
+        ConfigError: If there is no pipeline, or a word does not exist.
+    """
     if hide and fill is None:
-        raise ConfigError("hide: this model has no trained head for masked words; hide none")
-    for place in hide:
-        if not 0 <= place < len(words):
-            raise ConfigError(
-                f"hide: there is no word {place}; this text has 0 to {len(words) - 1}"
-            )
+        raise ConfigError("hide: this model has no trained head for masked words; remove it")
+    for index in hide:
+        if not 0 <= index < len(words):
+            raise ConfigError(f"hide: must be between 0 and {len(words) - 1}, got {index}")
 
 
 def hidden(
     fill: FillMask | None, encoding: Encoding, words: Sequence[Word], hide: Sequence[int]
 ) -> Hidden | None:
-    """The likeliest tokens for words that are masked together."""
+    """Predict words that are masked together.
+
+    Args:
+        fill: Pipeline that fills masks.
+        encoding: The text.
+        words: The words.
+        hide: Indices of the words to mask.
+
+    Raises:
+        ConfigError: If there is no pipeline, or a word does not exist.
+    """
     if not hide:
         return None
     check_hidden(fill, words, hide)
     assert fill is not None
-    places = sorted(set(hide))
-    chosen = [words[place] for place in places]
-    (found,) = _filled(fill, encoding, [chosen])
-    pieces = iter(found)
-    return Hidden(places, [[next(pieces) for _ in range(w.first, w.end)] for w in chosen])
+    indices = sorted(set(hide))
+    chosen = [words[index] for index in indices]
+    (predictions,) = _predict(fill, encoding, [chosen])
+    tokens = iter(predictions)
+    return Hidden(indices, [[next(tokens) for _ in range(w.first, w.end)] for w in chosen])
 
 
 def next_words(
     loaded: Loaded, states: Tensor, encoding: Encoding, words: Sequence[Word]
 ) -> list[list[list[Candidate]]] | None:
-    """The likeliest tokens at each token of each word, behind those before it. Shapes: (T, D)."""
+    """Predict each token of each word from the tokens before it.
+
+    Args:
+        loaded: The model.
+        states: Last hidden states.
+        encoding: The text.
+        words: The words.
+
+    Returns:
+        For each token of each word, the most probable tokens; None without an LM head. The first
+        token of the text has no predictions.
+
+    Shapes:
+        states: (T, D).
+    """
     if "lm" not in loaded.model.heads:
         return None
     tokenizer = loaded.tokenizer
     logits = loaded.model.heads["lm"](states, Batch.of([encoding]).to(states.device)).float()
-    chances = torch.softmax(logits[:, : tokenizer.vocab_size], -1)
-    before: list[list[Candidate]] = [
+    probabilities = torch.softmax(logits[:, : tokenizer.vocab_size], -1)
+    predictions: list[list[Candidate]] = [
         [],
-        *(likeliest(tokenizer, row) for row in chances[:-1]),
+        *(likeliest(tokenizer, row) for row in probabilities[:-1]),
     ]
-    return [before[word.first : word.end] for word in words]
+    return [predictions[word.first : word.end] for word in words]

@@ -1,4 +1,4 @@
-"""Pages: one base template with one style sheet; each is one HTML file that needs nothing else."""
+"""HTML pages from one base template and style sheet. A page is one self-contained file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PICTURES = (
     "lines.js",
     "steps.js",
 )
-"""What draws heads and tokens."""
+"""JavaScript modules that draw heads and tokens."""
 
 MODULES = (
     *PICTURES,
@@ -48,13 +48,16 @@ MODULES = (
     "layers.js",
     "main.js",
 )
-"""Each after those that it imports. In the page they are one script, and share their names."""
+"""JavaScript modules of the model inspector. A module follows the modules that it imports.
+
+In the page they are one script, so all modules share one namespace.
+"""
 
 ERRORS = ("errors.js",)
-"""That of a list of errors."""
+"""JavaScript modules of the list of errors."""
 
 FIGURES = ("dom.js", "paint.js", "picture.js", "ask.js", "window.js")
-"""Those of a page whose figures are made by the server."""
+"""JavaScript modules of a page with figures from the server."""
 
 IMPORT = re.compile(r"^import (\{[^}]*\} from )?\"[^\"]*\";\n", re.M)
 
@@ -62,11 +65,16 @@ IMPORT = re.compile(r"^import (\{[^}]*\} from )?\"[^\"]*\";\n", re.M)
 def render(
     template: str | Path, *, modules: Sequence[str] = (), forms: bool = False, **values: Any
 ) -> str:
-    """A page from a template of bertkit, or a file of one's own that extends `base.html`.
+    """Render a page.
 
-    `values` are data: the template escapes them, but for the charts of `view/chart.py`. The policy
-    in the page's head lets the browser run the script of `modules` and no other, send `forms` to
-    the page's own server and load nothing, so that no text can do more than be read.
+    The content security policy of the page allows only the script of `modules`. The page cannot
+    load anything, and it can send forms only to its own server, so texts in the page are safe.
+
+    Args:
+        template: Name of a template of bertkit, or path of a template that extends `base.html`.
+        modules: Names of the JavaScript modules.
+        forms: Whether the page can send forms.
+        values: Values of the template. It escapes them, except for the charts of `view/chart.py`.
     """
     folder, name = (
         (FILES, template) if isinstance(template, str) else (template.parent, template.name)
@@ -96,9 +104,13 @@ def render(
 def environment(folder: Path, *, autoescape: bool = True) -> Environment:
     """Return the templates of a directory and of bertkit, with tests for the parts of a page.
 
-    Cached, because an environment keeps its compiled templates.
+    The result is cached, because an environment keeps its compiled templates.
+
+    Args:
+        folder: Directory of the templates.
+        autoescape: Whether to escape values.
     """
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader([folder, FILES]),
         autoescape=autoescape,
         undefined=StrictUndefined,
@@ -114,13 +126,19 @@ def environment(folder: Path, *, autoescape: bool = True) -> Environment:
         figures.Beside,
         figures.Lines,
     ):
-        made.tests[kind.__name__.lower()] = lambda part, kind=kind: isinstance(part, kind)
-    made.filters["pieces"] = figures.pieces
-    return made
+        templates.tests[kind.__name__.lower()] = lambda part, kind=kind: isinstance(part, kind)
+    templates.filters["pieces"] = figures.pieces
+    return templates
 
 
 def write_report(path: Path, template: str | Path, **values: Any) -> None:
-    """Write a page without scripts."""
+    """Write a page without scripts.
+
+    Args:
+        path: The file.
+        template: Name or path of the template.
+        values: Values of the template.
+    """
     write_text(path, render(template, **values))
 
 
@@ -130,9 +148,13 @@ def page(
     links: Mapping[str, str] | None = None,
     here: str = "",
 ) -> str:
-    """The page of `bertkit view explain`, with style, script and numbers in it.
+    """Return the page of `bertkit view explain`, including style, script, and data.
 
-    A server adds a form and links to its other pages.
+    Args:
+        explanation: The data.
+        form: Form of a server.
+        links: Paths and names of the other pages of a server.
+        here: Path of this page.
     """
     return render(
         "explain.html",
@@ -147,13 +169,25 @@ def page(
 
 
 def framed(page: str, height: int = 700) -> str:
-    """A page within another, such as a notebook: it sees and changes nothing of it."""
+    """Return a frame with a page, for example for a notebook.
+
+    The frame is sandboxed, so the page cannot access the document around it.
+
+    Args:
+        page: HTML of the page.
+        height: Height of the frame in pixels.
+    """
     frame = '<iframe srcdoc="{}" sandbox="allow-scripts allow-downloads" style="{}"></iframe>'
     return str(Markup(frame).format(page, f"width:100%;height:{height}px;border:0"))
 
 
 def document_values(text: str, document: msgspec.Struct) -> dict[str, Any]:
-    """Return the values of a template whose scripts draw a document: its title and JSON data."""
+    """Return the values of a template whose scripts draw a document: its title and JSON data.
+
+    Args:
+        text: Text of the title.
+        document: The data.
+    """
     # Without "<", the data cannot contain a tag.
     data = msgspec.json.encode(document).decode().replace("<", "\\u003c")
     return {"title": " ".join(text.split())[:60], "data": Markup(data)}
@@ -161,27 +195,43 @@ def document_values(text: str, document: msgspec.Struct) -> dict[str, Any]:
 
 @cache
 def source(function: Callable[..., Any]) -> Source:
-    """Return the code of a function, and its place in the repository or, of a package, its file."""
+    """Return the code of a function and its location in the repository, or its file name."""
     function = inspect.unwrap(function)
     path, package = Path(inspect.getfile(function)), Path(__file__).parents[1]
     is_own = path.is_relative_to(package)
-    place = f"src/bertkit/{path.relative_to(package).as_posix()}" if is_own else path.name
+    name = f"src/bertkit/{path.relative_to(package).as_posix()}" if is_own else path.name
     lines, line = inspect.getsourcelines(function)
-    return Source(place, line, function.__qualname__, textwrap.dedent("".join(lines)))
+    return Source(name, line, function.__qualname__, textwrap.dedent("".join(lines)))
 
 
-def refuse_place(path: Path) -> None:
-    """Raises: ConfigError when the page cannot be written to `path`, before work is done for it."""
+def check_page_path(path: Path) -> None:
+    """Check that a page can be written, before it is computed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: If the file exists, or its directory does not exist.
+    """
     refuse_used(path)
     if path.is_dir():
-        raise ConfigError(f"{path}: is a folder; name a file, such as {path / 'page.html'}")
+        raise ConfigError(f"{path}: is a directory; pass a file such as {path / 'page.html'}")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}; make it, or choose another")
+        raise ConfigError(f"{path}: directory {path.parent} not found; create it or use another")
 
 
 def write_page(path: Path, explanation: Explanation) -> None:
-    """Write the page. Raises: ConfigError as `refuse_place` does, StorageError when it cannot."""
-    refuse_place(path)
+    """Write the page of `bertkit view explain`.
+
+    Args:
+        path: The file.
+        explanation: The data.
+
+    Raises:
+        ConfigError: If the file exists, or its directory does not exist.
+        StorageError: If the file cannot be written.
+    """
+    check_page_path(path)
     write_text(path, page(explanation))
 
 
@@ -190,7 +240,7 @@ def _read(name: str) -> str:
 
 
 def _module(name: str) -> str:
-    """A module as a part of one script: without imports and exports."""
+    """Return a module without imports and exports, for a combined script."""
     return re.sub(r"^export ", "", IMPORT.sub("", _read(name)), flags=re.M)
 
 

@@ -1,6 +1,6 @@
-"""What a page shows, as one document: its keys, and what they mean.
+"""Data of the page of `bertkit view explain`: the keys of its JSON document.
 
-Axis letters are those of `batch.py`; here T is the text's tokens, specials included.
+Axis letters are as in `batch.py`; T is the number of tokens of the text with special tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bertkit.view.arrays import Array
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The model in numbers; `length` is the most tokens it reads."""
+    """Name and sizes of the model; `length` is the maximum number of tokens."""
 
     name: str
     family: str
@@ -23,7 +23,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """One piece of the text, or a special token, whose `word` is None.
+    """Token of the text. `word` is the index of its word, or None for special tokens.
 
     Units: start and end in characters of the text or of the pair.
     """
@@ -37,7 +37,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word as the text has it, and its tokens [first, end); `sequence` 1 is the pair."""
+    """Word of the text and its tokens [first, end). `sequence` is 0 in the text, 1 in the pair."""
 
     text: str
     sequence: int
@@ -46,10 +46,10 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class EmbeddingPart(msgspec.Struct, frozen=True):
-    """One vector of every token; of an embedding token, position, segment, sum, or norm, which is
-    after LayerNorm.
+    """A vector of each token. Names are token, position, segment, sum, and norm (LayerNorm).
 
-    Shapes: values (T, STRIP), the first numbers of each.
+    Shapes:
+        values: (T, STRIP_VALUES), the first values of each vector.
     """
 
     name: str
@@ -58,16 +58,17 @@ class EmbeddingPart(msgspec.Struct, frozen=True):
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """What is added up for each token, and what comes of it; `width` numbers each."""
+    """Embeddings of each token, their sum, and the normalized sum; `width` is their size."""
 
     width: int
     parts: list[EmbeddingPart]
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """What a layer does with each token's state, step by step, as `Block.steps` names it.
+    """Steps of a layer for each token, with the names of `Block.steps`.
 
-    Shapes: heads (H, T, K), what each head takes from the values.
+    Shapes:
+        heads: (H, T, K), the output of each head.
     """
 
     heads: Array
@@ -75,21 +76,23 @@ class Walk(msgspec.Struct, frozen=True):
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """A word that recurs: its first places in `words`, and how alike they are at each layer."""
+    """Word that occurs more than once: its first indices in `words`, and cosines per layer."""
 
     text: str
     words: list[int]
     more: int
-    """Places that are not compared."""
+    """Number of occurrences that are not compared."""
     cosines: list[list[list[float]]]
-    """Of the layer (0 is the embedding), of one place, of another; mean states of the pieces."""
+    """Cosines of the mean states of the word's tokens, by layer (0 is the embedding), occurrence,
+    and other occurrence."""
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """What a head looks at in this text: previous, next, same, delimiter, broad or mixed.
+    """Attention pattern of a head on this text: previous, next, same, delimiter, broad or mixed.
 
-    `shares` are of its weight: on the token before, the one behind, the same word here and
-    elsewhere, and special tokens and punctuation; `broad` is its entropy, of 1 with equal weights.
+    `shares` contains the mean weights of the previous token, the next token, the same word (itself
+    and other occurrences), and special tokens with punctuation. `broad` is the entropy as a
+    fraction of the entropy of equal weights.
     """
 
     kind: str
@@ -97,7 +100,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A token that looks, in a head of a layer, all from 0."""
+    """Query token in a head of a layer; all indices start at 0."""
 
     layer: int
     head: int
@@ -105,14 +108,14 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Hidden(msgspec.Struct, frozen=True):
-    """Words that are masked together, by their places, and candidates for each piece of each."""
+    """Indices of words that are masked together, and candidates for each of their tokens."""
 
     words: list[int]
     candidates: list[list[list[Candidate]]]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where something is computed, a file of the repository, a line, a name; and the code there."""
+    """Location and code of a function: file in the repository, line, and name."""
 
     path: str
     line: int
@@ -121,7 +124,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the page shows. Lists of arrays have one for each layer."""
+    """Data of the page. Lists of arrays have one array per layer, unless described otherwise."""
 
     text: str
     pair: str | None
@@ -129,38 +132,41 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     off: list[str]
     """Heads that are switched off, as LAYER.HEAD."""
     off_change: list[list[float]] | None
-    """(T) of the embedding, then of each layer: cosines of the states with those of the whole
-    model; None where no head is off."""
+    """Cosines of the states with the states of the unchanged model, (T,) for the embedding and for
+    each layer. None if no head is off."""
     model: Shape
     tokens: list[Token]
     words: list[Word]
     embeddings: Embeddings
     attention: list[Array]
-    """(H, T, T) a layer, the rows sum to one."""
+    """Attention weights, (H, T, T) per layer; rows sum to 1."""
     mean: list[Array]
-    """(T, T) a layer: over its heads."""
+    """Mean over the heads, (T, T) per layer."""
     rollout: list[Array]
-    """(T, T) a layer: from its output down to the pieces."""
+    """Rollout from the output of the layer to the tokens, (T, T) per layer."""
     steps: list[Array] | None
-    """(3, H, T, K) a layer: queries, keys and values; None where they would be too many."""
+    """Queries, keys, and values, (3, H, T, K) per layer; None if they are too large."""
     walk: list[Walk] | None
-    """None where it would be too much."""
+    """Steps of each layer; None if they are too large."""
     patterns: list[list[Pattern]]
-    """Of each layer, of each head."""
+    """Pattern of each head, by layer."""
     begin: Place
-    """Where something is to be seen."""
+    """Initial selection."""
     rotary: bool
-    """Whether queries and keys are turned by their positions (RoPE)."""
+    """Whether queries and keys are rotated by their positions (RoPE)."""
     windows: list[int | None]
-    """How many tokens to each side a layer sees; None is all."""
+    """Number of tokens on each side that a layer attends to; None for all tokens."""
     causal: bool
-    """Whether no token sees those behind it."""
+    """Whether attention is causal."""
     masked: list[list[list[Candidate]]] | None
-    """Of the word, of its piece, the likeliest first: with the word masked, or in a causal model
-    behind the tokens before the piece, of which the first has none. None without a trained head."""
+    """Predictions by word and token, most probable first. The word is masked; a causal model
+    predicts from the previous tokens, so the first token has no predictions. None without a
+    trained head."""
     hidden: Hidden | None
-    """Words that were masked together, if some were."""
+    """Predictions for words that are masked together, if any."""
     similarity: list[Array]
-    """(T, T) of the embedding, then of each layer: cosines of the states."""
+    """Cosines of the states, (T, T) for the embedding and for each layer."""
     repeats: list[Repeat]
+    """Words that occur more than once."""
     sources: dict[str, Source]
+    """Functions that compute the parts of the page."""

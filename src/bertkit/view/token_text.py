@@ -1,4 +1,4 @@
-"""Tokens as people read them."""
+"""Human-readable texts of tokens."""
 
 from __future__ import annotations
 
@@ -14,26 +14,44 @@ from bertkit.pipelines import Candidate
 from bertkit.text.tokenizer import Tokenizer
 
 CANDIDATES = 10
+"""Number of candidates of a prediction."""
 
 SPACE, LINE = "▁", "↵"
-"""What stands for a space, as in SentencePiece, and for the end of a line."""
+"""Symbols for a space, as in SentencePiece, and for a line break."""
 
 
 def spelled(tokenizer: Tokenizer, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
-    """The vocabulary's spelling of each id; bytes, which have letters of their own there, are read
-    as the text that they are, where one token is a whole one.
+    """Return the text of each token.
+
+    The vocabulary of byte-level BPE spells bytes as letters. They are decoded, unless a token is
+    only a part of a character.
+
+    Args:
+        tokenizer: The tokenizer.
+        ids: Token ids.
     """
-    pieces = tokenizer.pieces(ids)
+    tokens = tokenizer.pieces(ids)
     if not isinstance(tokenizer.core.decoder, decoders.ByteLevel):
-        return pieces
-    texts = [tokenizer.core.decoder.decode([piece]) for piece in pieces]
+        return tokens
+    texts = [tokenizer.core.decoder.decode([token]) for token in tokens]
     return [
-        piece if not text or "\ufffd" in text else text.replace(" ", SPACE).replace("\n", LINE)
-        for piece, text in zip(pieces, texts, strict=True)
+        token if not text or "\ufffd" in text else text.replace(" ", SPACE).replace("\n", LINE)
+        for token, text in zip(tokens, texts, strict=True)
     ]
 
 
-def likeliest(tokenizer: Tokenizer, chances: Tensor, top: int = CANDIDATES) -> list[Candidate]:
-    """The likeliest tokens, likeliest first. Shapes: (V,)."""
-    best = chances.topk(min(top, len(chances)))
+def likeliest(
+    tokenizer: Tokenizer, probabilities: Tensor, top: int = CANDIDATES
+) -> list[Candidate]:
+    """Return the most probable tokens, most probable first.
+
+    Args:
+        tokenizer: The tokenizer.
+        probabilities: Probability of each token of the vocabulary.
+        top: Number of tokens.
+
+    Shapes:
+        probabilities: (V,).
+    """
+    best = probabilities.topk(min(top, len(probabilities)))
     return list(map(Candidate, spelled(tokenizer, best.indices.tolist()), best.values.tolist()))

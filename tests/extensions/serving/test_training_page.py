@@ -55,7 +55,7 @@ def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None
     (one / "run.json").unlink()
     gone = client.get("/training")
     assert gone.status_code == 422
-    assert "no run learns here" in gone.text
+    assert "not a run directory" in gone.text
 
 
 def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from bertkit.tasks.examples import read_examples
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Reading
 from bertkit.view.chart import heat_map, write_svg
-from bertkit.view.page import refuse_place
+from bertkit.view.page import check_page_path
 
 
 def generate(
@@ -270,7 +270,7 @@ def align(
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     if out is not None:
-        refuse_place(out)
+        check_page_path(out)
         if out.suffix != ".svg":
             raise ConfigError(f"{out}: the suffix must be .svg")
     aligned = alignment(load_on(model, device), text, translation)

@@ -1,6 +1,6 @@
-// Forms: what is too long for an address goes as a body; examples and buttons fill them in.
+// Forms. Long values are sent with POST; examples and buttons fill in and submit the form.
 
-const LONGEST = 4000; // characters, as they are written in an address
+const LONGEST = 4000; // Maximum length of a query string in characters.
 
 for (const form of document.forms) {
   form.addEventListener("submit", () => {
@@ -16,25 +16,26 @@ for (const link of document.querySelectorAll(".examples a")) {
     event.preventDefault();
     const { pathname, searchParams, hash } = new URL(link.href);
     for (const field of form.querySelectorAll("textarea, input, select")) {
-      const kept = field instanceof HTMLSelectElement ? field.value : ""; // the chosen model
-      field.value = searchParams.get(field.name) ?? kept;
+      // Keep the selected model.
+      const fallback = field instanceof HTMLSelectElement ? field.value : "";
+      field.value = searchParams.get(field.name) ?? fallback;
     }
     form.action = pathname + hash;
     form.requestSubmit();
   });
 }
 
-/** The field of the form that answered this page; null in a page that is a file. */
+/** Return a field of the form that created this page, or null if the page is a file. */
 export function asked(name) {
   return document.getElementById(`ask-${name}`);
 }
 
-/** Ask again what this page answers, with another value of a field, and go to a part of it. */
+/** Submit the form of this page again with another value of a field, and scroll to a section. */
 export function again(field, value, part) {
-  field.form.reset(); // what is being written is another question
-  const was = field.value;
+  field.form.reset(); // Discard what the user is typing.
+  const before = field.value;
   field.value = value;
   field.form.action = `#${part}`;
   field.form.requestSubmit();
-  field.value = was; // reset() leaves hidden fields as they are
+  field.value = before; // reset() does not change hidden fields.
 }

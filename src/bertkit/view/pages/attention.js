@@ -1,4 +1,4 @@
-// Attention: all heads at a glance, one as a matrix and as lines, and one row step by step.
+// Attention: an overview of all heads, one head as a matrix and as lines, and one row in steps.
 
 import { again, asked } from "./ask.js";
 import { largest, numbers, part, sees } from "./data.js";
@@ -13,14 +13,14 @@ import { square } from "./square.js";
 import { steps } from "./steps.js";
 import { walk } from "./walk.js";
 
-const LOOKER = "The token that looks";
-const LOOKS = "Choose the token that looks; the stronger the color, the more it takes from there.";
-const MATRIX = "A row is a token that looks, a column one that is looked at.";
+const LOOKER = "The query token";
+const LOOKS = "Choose the query token. A stronger color is a larger attention weight.";
+const MATRIX = "Rows are query tokens, and columns are key tokens.";
 const NAMED =
-  "A head is named by what takes more than half of its weight in this text, on the mean of its words; " +
-  "broad is one whose weights are nearly equal (Clark et al. 2019, section 3). Choose a name to see " +
-  "its heads. The page begins where a word takes much from another that does not stand beside it.";
-const UNSEEN = " Gray: what it cannot see.";
+  "A head has the name of the pattern with more than half of its weight in this text, averaged over the " +
+  "words. A broad head has almost equal weights (Clark et al. 2019, section 3). Choose a name to show " +
+  "its heads. The initial selection is a word with a large weight on a word that is not adjacent.";
+const UNSEEN = " Gray cells are masked.";
 
 export async function attention(found, section) {
   const { layers, heads } = found.model;
@@ -60,8 +60,8 @@ export async function attention(found, section) {
     tokens,
     (row, column) => {
       const [query, key] = [row, column].map((place) => `“${tokens[place].piece}”`);
-      if (!seen(at.layer, at.column)(row, column)) return `${query} does not see ${key}`;
-      return `${query} takes ${fixed(weights.at(row * tokens.length + column), 3)} from ${key}`;
+      if (!seen(at.layer, at.column)(row, column)) return `${query} cannot attend to ${key}`;
+      return `${query} attends to ${key} with weight ${fixed(weights.at(row * tokens.length + column), 3)}`;
     },
     (query, key) => show({ query, key }),
   );
@@ -77,7 +77,7 @@ export async function attention(found, section) {
     el("h3", { "aria-live": "polite" }, heading, named),
     power.element,
     player.element,
-    figure("What one token looks at", LOOKS, text.element),
+    figure("Attention of one token", LOOKS, text.element),
     el(
       "div",
       { class: "beside" },
@@ -99,7 +99,7 @@ export async function attention(found, section) {
     const maps = await mapsOf(found, at.layer);
     const made = await steps(found, at, maps[at.column]);
     const gone = await walk(found, at);
-    if (mine !== turn) return; // something else was chosen meanwhile
+    if (mine !== turn) return; // The selection has changed.
     weights = maps[at.column];
     const row = part(weights, at.query);
     const [most, mostOfAll] = [largest(row), largest(weights)];
@@ -133,11 +133,11 @@ export async function attention(found, section) {
   await show({});
   for (let layer = 0; layer < layers; layer++) {
     all.draw(layer, await mapsOf(found, layer), (column) => seen(layer, column));
-    await new Promise(requestAnimationFrame); // the page stays alive meanwhile
+    await new Promise(requestAnimationFrame); // Keep the page responsive.
   }
 }
 
-/** A button that has the server compute the page again without a head, or with it once more. */
+/** Create a button that requests the page without a head, or with the head again. */
 function toggle(found) {
   const field = asked("off");
   let name = null;
@@ -152,13 +152,13 @@ function toggle(found) {
   function show(head) {
     name = head;
     element.hidden = !field || name === null;
-    element.textContent = found.off.includes(name) ? "Switch it on again" : "Switch this head off";
+    element.textContent = found.off.includes(name) ? "Switch this head on" : "Switch this head off";
   }
 
   return { element, show };
 }
 
-/** The matrices of a layer: of each head, their mean, and rollout. */
+/** Return the matrices of a layer: each head, the mean of the heads, and the rollout. */
 async function mapsOf(found, layer) {
   const [each, mean, rollout] = await Promise.all(
     [found.attention, found.mean, found.rollout].map((layers) => numbers(layers[layer])),
@@ -171,11 +171,11 @@ function title(layer, column, heads) {
   if (column < heads) return `Layer ${layer + 1}, head ${column + 1}`;
   return column === heads
     ? `Layer ${layer + 1}, mean of its heads`
-    : `Rollout from layer ${layer + 1} to the pieces`;
+    : `Rollout from layer ${layer + 1} to the tokens`;
 }
 
 function overviewCaption(found) {
   const bytes = found.attention[0].type === "uint8";
-  const rounded = bytes ? " Of a text this long they have 256 steps, finer near zero." : "";
-  return `The weights of each layer and head; the stronger the color, the larger.${rounded}`;
+  const rounded = bytes ? " For long texts, weights are rounded to 256 values, finer near zero." : "";
+  return `Weights of each layer and head. A stronger color is a larger weight.${rounded}`;
 }

@@ -1,19 +1,19 @@
-// Where the page's numbers come from: one JSON document. Its arrays are deflated and in base64.
+// The data of the page: one JSON document. Its arrays are deflated and in base64.
 
-/** The document. */
+/** Return the document. */
 export function read() {
   return JSON.parse(document.getElementById("data").textContent);
 }
 
 const decoded = new WeakMap();
 
-/** A promise of an array of the document: its shape, and at(i), its numbers row by row. */
+/** Return a promise of an array of the document: its shape, and at(i), its values in row-major order. */
 export function numbers(array) {
   if (!decoded.has(array)) decoded.set(array, decode(array));
   return decoded.get(array);
 }
 
-/** What lies in an array at the first indices given: a smaller array. */
+/** Return the subarray at the given first indices. */
 export function part(array, ...indices) {
   let offset = 0;
   let inner = size(array);
@@ -25,19 +25,19 @@ export function part(array, ...indices) {
 }
 
 /**
- * Whether a layer lets a token see another: near enough, and none behind itself if it is causal.
- * Rollout, whose layer is null, goes through all layers below, and reaches further.
+ * Return whether a token can attend to another in a layer: the distance is within the local window,
+ * and the key is not after the query if the model is causal. Rollout (layer null) has no window.
  */
 export function sees({ causal, windows }, layer, query, key) {
   return !(causal && key > query) && Math.abs(key - query) <= (windows[layer] ?? Infinity);
 }
 
-/** The numbers of an array as a list. */
+/** Return the values of an array as a list. */
 export function list(array) {
   return Array.from({ length: size(array) }, (_, i) => array.at(i));
 }
 
-/** The largest number of an array. */
+/** Return the largest value of an array. */
 export function largest(array) {
   let found = -Infinity;
   for (let i = size(array) - 1; i >= 0; i--) found = Math.max(found, array.at(i));
@@ -66,7 +66,7 @@ async function decode({ type, shape, low, high, power, data }) {
   return { shape, at: (i) => table[codes[i]] };
 }
 
-/** The number that each 16 bits stand for: IEEE 754 binary16, which not every browser knows. */
+/** Values of all IEEE 754 binary16 numbers, because some browsers lack Float16Array. */
 const HALVES = Float32Array.from({ length: 1 << 16 }, (_, bits) => {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 31;

@@ -1,4 +1,4 @@
-// How a decoder writes: its text grows token by token, and with each what it looks at.
+// Decoder inspector: generation step by step, cross-attention, and beams.
 
 import "./ask.js";
 import { largest, numbers, part, read } from "./data.js";
@@ -11,14 +11,14 @@ import { square } from "./square.js";
 import { bar } from "./steps.js";
 import { tree } from "./tree.js";
 
-const MATRIX = "A row is a token that is written, a column one that was read.";
-const ALL = "The weights of each head and of the mean of a layer; the stronger the color, the larger.";
-const LINES = "From each token that is written to those that were read; the last one’s are strong.";
+const MATRIX = "Rows are generated tokens, and columns are source tokens.";
+const ALL = "Weights of each head and of the mean of a layer. A stronger color is a larger weight.";
+const LINES = "Weights from generated tokens to source tokens; the last token has the strongest lines.";
 const TREE =
-  "A column is a step, its likeliest text above. Each box is a text by its last token, and the sum " +
-  "of its tokens’ log-probabilities: the nearer to 0, the likelier. The frames and the blue line are " +
-  "the text that won; what is struck out was dropped, and green texts are complete.";
-const ONE = "One beam was kept, so that there is no tree. Ask with more beams to see one.";
+  "Columns are steps, with the most probable text at the top. Each box shows the last token of a text " +
+  "and the sum of its log-probabilities; values closer to 0 are more probable. Frames and the blue line " +
+  "mark the result. Texts that are struck through were dropped, and green texts are complete.";
+const ONE = "There was only one beam, so there is no tree. Use more beams to see a tree.";
 
 await decoder(read());
 
@@ -46,7 +46,7 @@ async function decoder(found) {
   );
   const text = el("div", { class: "flow", dir: "auto" });
   const lines = between(target, source, (step) => show({ step, key: null }), {
-    label: "The token that is written",
+    label: "The generated token",
     grows: true,
   });
   const next = el("div");
@@ -58,18 +58,18 @@ async function decoder(found) {
     target,
     source,
     (row, column) =>
-      `“${target[row].piece}” takes ${fixed(weights().at(row * source.length + column), 3)} ` +
-      `from “${source[column].piece}”`,
+      `“${target[row].piece}” attends to “${source[column].piece}” with weight ` +
+      `${fixed(weights().at(row * source.length + column), 3)}`,
     (step, key) => show({ step, key }),
   );
   const beams = found.beams.length ? tree(found.beams) : null;
 
   head(found);
-  append("steps", [player.element, figure("The text so far", "What is written up to this step.", text), el(
+  append("steps", [player.element, figure("Generated text", "The text up to this step.", text), el(
     "div",
     { class: "beside" },
-    figure("What it looks at", el("span", {}, heading, ` ${LINES}`), lines.element),
-    figure("What may come next", chosen, next),
+    figure("Cross-attention", el("span", {}, heading, ` ${LINES}`), lines.element),
+    figure("Next token", chosen, next),
   )]);
   append("heads", [
     figure("All heads", ALL, all.element),
@@ -88,7 +88,7 @@ async function decoder(found) {
     heading.textContent = `${title(at.layer, at.column)}.`;
     lines.show(weights(), at.step);
     const { piece } = target[at.step];
-    chosen.textContent = `The likeliest tokens at step ${at.step + 1}; “${piece}” was written.`;
+    chosen.textContent = `The most probable tokens at step ${at.step + 1}; “${piece}” was generated.`;
     next.replaceChildren(likeliest(found, at.step));
     all.mark(at.layer, at.column);
     const key = at.key ?? source.findIndex((_, place) => row.at(place) === most);
@@ -106,25 +106,24 @@ async function decoder(found) {
 }
 
 function head({ text, written, cut, model, source, target }) {
-  const named = { "It read": text, "It wrote": written };
-  for (const [name, one] of Object.entries(named)) {
-    const said = el("p", { dir: "auto" }, el("span", { class: "small" }, `${name} `), one);
-    document.getElementById("text").append(said);
+  for (const [name, value] of Object.entries({ Source: text, Generated: written })) {
+    const line = el("p", { dir: "auto" }, el("span", { class: "small" }, `${name} `), value);
+    document.getElementById("text").append(line);
   }
   document.getElementById("shape").append(
     el("strong", {}, model.name),
-    ` (${model.family}) read ${source.length} tokens and wrote ${target.length}: a decoder of ` +
-      `${model.layers} layers of ${model.heads} heads.${cut ? " The text was cut here." : ""}`,
+    ` (${model.family}): ${source.length} source tokens, ${target.length} generated tokens, decoder with ` +
+      `${model.layers} layers of ${model.heads} heads.${cut ? " The generated text was truncated." : ""}`,
   );
 }
 
-/** The candidates of a step, and which of them was written. */
+/** Create a table of the candidates of a step, with the generated token. */
 function likeliest({ candidates, target, scores }, step) {
   const rows = candidates[step].map(({ token, score }) => {
     const own = token === target[step];
-    return [token, bar(score, own ? "own" : ""), own ? "written" : ""];
+    return [token, bar(score, own ? "own" : ""), own ? "generated" : ""];
   });
   const absent = candidates[step].every(({ token }) => token !== target[step]);
-  const foot = absent ? [[target[step], bar(scores[step], "own"), "written"]] : [];
-  return table("The likeliest tokens of this step", ["token", "probability", ""], rows, foot);
+  const foot = absent ? [[target[step], bar(scores[step], "own"), "generated"]] : [];
+  return table("The most probable tokens of this step", ["token", "probability", ""], rows, foot);
 }

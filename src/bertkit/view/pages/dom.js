@@ -1,6 +1,6 @@
-// Elements, made without ever reading text as HTML, and groups of buttons for the arrow keys.
+// Elements, created without parsing text as HTML, and groups of buttons with arrow keys.
 
-/** An element; attributes that begin with "on" are listeners, children are elements or text. */
+/** Create an element. Attributes that begin with "on" are listeners; children are elements or text. */
 export function el(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -12,8 +12,8 @@ export function el(name, attributes = {}, ...children) {
 }
 
 /**
- * Make the buttons of a group a choice of one: Tab reaches the chosen one, arrow keys choose others.
- * Returns what marks the chosen one by its place.
+ * Make a radio group of the buttons of an element: Tab reaches the selected button, and arrow keys
+ * select other buttons. Returns a function that marks the button at an index as selected.
  */
 export function choice(group, label, choose, columns = 1) {
   const buttons = [...group.querySelectorAll("button")];
@@ -28,7 +28,7 @@ export function choice(group, label, choose, columns = 1) {
     button.addEventListener("click", () => choose(place));
   });
   group.addEventListener("keydown", (event) => {
-    // from the button with the focus: what draws may still be on its way to the chosen one
+    // Move from the button with the focus, because the selection can be updated later.
     const place = moved(event.key, buttons.indexOf(event.target), columns, buttons.length);
     if (place === undefined || !buttons[place]) return;
     event.preventDefault();
@@ -44,7 +44,7 @@ export function choice(group, label, choose, columns = 1) {
   };
 }
 
-/** The place that a key leads to from another, in rows of `columns`; undefined for other keys. */
+/** Return the index that a key moves to from another, in rows of `columns`, or undefined. */
 export function moved(key, place, columns, count) {
   const to = {
     ArrowLeft: place - 1,
@@ -57,7 +57,7 @@ export function moved(key, place, columns, count) {
   return to[key];
 }
 
-/** The tokens of a text as buttons that flow like it. */
+/** Create buttons for the tokens of a text, with line breaks like a text. */
 export function flow(tokens) {
   const chips = tokens.map((token) =>
     el("button", token.word === null ? { class: "special" } : {}, token.piece),
@@ -65,16 +65,16 @@ export function flow(tokens) {
   return { element: el("div", { class: "flow" }, ...chips), chips };
 }
 
-/** A number as people write it. */
+/** Format a number with a typographic minus sign. */
 export function fixed(number, digits) {
   return number.toFixed(digits).replace("-", "−");
 }
 
-const COLUMNS = 5; // columns from which on a table is wide, as in figures.py
+const COLUMNS = 5; // Minimum number of columns of a wide table, as in figures.py.
 
 /**
- * A table: a caption for screen readers, names of columns, and rows of texts or elements. A phone
- * shows each row of a wide one as a block of cells, which have their names with them.
+ * Create a table with a caption for screen readers, names of columns, and rows of texts or elements.
+ * Small screens show each row of a wide table as a block of named cells.
  */
 export function table(caption, names, rows, foot = []) {
   const wide = names.length >= COLUMNS;
@@ -83,7 +83,7 @@ export function table(caption, names, rows, foot = []) {
       const made = given instanceof HTMLTableCellElement;
       const [kind, scope] = column ? ["td", {}] : ["th", { scope: "row" }];
       const cell = made ? given : el(kind, scope, given);
-      // one that spans rows is in the first of them alone
+      // A cell that spans rows is only in the first of them.
       if (wide) cell.dataset.name = names[names.length - row.length + column];
       return cell;
     });
@@ -97,7 +97,7 @@ export function table(caption, names, rows, foot = []) {
   );
 }
 
-/** Where in the repository a section's numbers are computed, and the code that does it. */
+/** Show the locations and the code of the functions that compute a section. */
 export function sources(found, names) {
   const places = names.map((name) => {
     const { path, line, name: what, code } = found.sources[name];

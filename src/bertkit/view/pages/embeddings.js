@@ -1,4 +1,4 @@
-// How the text becomes pieces, and each piece a vector.
+// Tokens of the text and their embeddings.
 
 import { list, numbers } from "./data.js";
 import { el, fixed, table } from "./dom.js";
@@ -6,7 +6,7 @@ import { fullAt, strip } from "./paint.js";
 import { figure } from "./picture.js";
 
 const NAMES = {
-  token: "piece",
+  token: "token",
   position: "+ position",
   segment: "+ segment",
   sum: "= sum",
@@ -34,15 +34,15 @@ export async function embeddings(found, section) {
     ...parts.map((one, at) => vector(one, at, place)),
   ]);
   const vectors = parts.map(({ name }) => NAMES[name]);
-  const names = ["word", "piece", "id", "characters", "segment", ...vectors];
-  const made = table("The pieces of the text and their vectors' norms", names, rows);
+  const names = ["word", "text", "id", "characters", "segment", ...vectors];
+  const made = table("The tokens of the text and the norms of their vectors", names, rows);
   const caption =
-    `The first ${shown} of ${width} numbers of each vector, blue above zero and orange below, and ` +
-    "the vector’s norm. The sum and what is added up share one scale.";
-  section.append(figure("Pieces and embeddings", caption, made));
+    `The first ${shown} of ${width} values of each vector (blue is positive, orange is negative) and ` +
+    "the norm of the vector. The sum and its terms have the same scale.";
+  section.append(figure("Tokens and embeddings", caption, made));
 }
 
-/** The cell of a word, beside the first of its pieces; none beside the others. */
+/** Return the cell of a word in the row of its first token; no cell in other rows. */
 function word(found, token, place) {
   if (token.word === null) return [el("th", { scope: "row", class: "special" }, "")];
   const { text, first, end } = found.words[token.word];

@@ -1,11 +1,11 @@
-// The list of errors: a figure of a label, or a cell of the matrix, lists its errors alone.
+// The list of errors. A click on a number of errors lists only these errors.
 
 const rows = [...document.querySelectorAll("#errors tbody tr")];
 const buttons = [...document.querySelectorAll("button[data-pair]")];
 const all = document.getElementById("all");
 const said = document.getElementById("shown");
 
-/** Whether a row has the pair, such as "0-2"; "*" stands for every other label. */
+/** Return whether a row has the pair, such as "0-2"; "*" matches every label. */
 function has(row, pair) {
   const [expected, answered] = pair.split("-");
   return (row.dataset.pairs ?? "").split(" ").some((one) => {
@@ -14,7 +14,7 @@ function has(row, pair) {
   });
 }
 
-/** List the rows of a button, or without one the worst of all. */
+/** List the rows of a button, or without a button the worst errors. */
 function list(chosen) {
   let listed = 0;
   for (const row of rows) {
@@ -24,7 +24,7 @@ function list(chosen) {
   for (const button of buttons) button.setAttribute("aria-pressed", String(button === chosen));
   all.hidden = !chosen;
   said.textContent = chosen
-    ? `${listed} listed of ${chosen.getAttribute("aria-label")}; errors.jsonl has all`
+    ? `${listed} listed of ${chosen.getAttribute("aria-label")}; errors.jsonl contains all`
     : `${listed} listed`;
 }
 

@@ -1,15 +1,15 @@
-// All heads of all layers as buttons, each a small picture of its weights.
+// Overview of all heads of all layers: buttons with thumbnails of their weights.
 
 import { choice, el } from "./dom.js";
 import { thumbnail } from "./paint.js";
 
-const THUMBNAIL = 48; // pixels
+const THUMBNAIL = 48; // Size in pixels.
 
 /**
- * Buttons in rows, a layer each, under `names`: called(layer, column) says what a button is for,
- * about(layer, column) more of it, off(layer, column) whether it is paler. Returns the element,
- * mark(layer, column), keep(of), which pales those of which of(layer, column) is false, and
- * draw(layer, maps, sees), where sees(column) is what its picture shows of the places.
+ * Create rows of buttons, one row per layer, under `names`. called(layer, column) returns the label of
+ * a button, about(layer, column) its tooltip, and off(layer, column) whether it is switched off.
+ * Returns the element, mark(layer, column), keep(of), which fades buttons if of(layer, column) is
+ * false, and draw(layer, maps, sees), where sees(column) returns which cells of a map are visible.
  */
 export function overview(layers, names, called, choose, off = () => false, about = called) {
   const columns = names.length;
@@ -26,7 +26,7 @@ export function overview(layers, names, called, choose, off = () => false, about
   const element = el("div", { class: "heads" });
   element.style.gridTemplateColumns = `max-content repeat(${columns}, minmax(14px, 64px))`;
   const label = (text) => {
-    const long = text.length > 2 ? " long" : ""; // for narrow columns
+    const long = text.length > 2 ? " long" : ""; // Vertical text in narrow columns.
     return el("span", { class: `small${long}`, "aria-hidden": "true" }, text);
   };
   element.append(label("layer"), ...names.map(label));

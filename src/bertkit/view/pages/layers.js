@@ -1,4 +1,4 @@
-// Which layer knows what: states compared at each layer, and words that recur.
+// Similarity by layer: cosines of states, and words that occur more than once.
 
 import { numbers } from "./data.js";
 import { choice, el, fixed, flow, table } from "./dom.js";
@@ -7,11 +7,11 @@ import { figure } from "./picture.js";
 import { slider } from "./slider.js";
 import { square } from "./square.js";
 
-const AROUND = 4; // words to either side of one that recurs
-const NONE = "No word recurs in this text. One that does, in two meanings, is worth a look here.";
+const AROUND = 4; // Number of context words on each side of an occurrence.
+const NONE = "No word occurs more than once. Try a text with one word in two meanings.";
 const PLACES =
-  "Each place of the word is compared with each other, layer by layer. In the embedding only the " +
-  "positions differ; where the places mean different things, their states part further up.";
+  "The occurrences of the word are compared with each other in each layer. In the embedding, only the " +
+  "positions differ. If the occurrences have different meanings, their states differ in higher layers.";
 
 export async function layers(found, section) {
   if (found.off_change) changes(found, section);
@@ -42,8 +42,8 @@ async function similarities(found, section) {
     el(
       "div",
       { class: "beside" },
-      figure("Similarity at a layer", "Blue is alike, orange opposite.", matrix.element),
-      figure("The chosen token and the others", "The likest first.", nearest),
+      figure("Similarity at a layer", "Blue is similar, orange is opposite.", matrix.element),
+      figure("The chosen token and the others", "Most similar first.", nearest),
     ),
   );
 
@@ -68,48 +68,48 @@ async function similarities(found, section) {
   await show({});
 }
 
-/** What is left of each token without the heads that are off. */
+/** Show how much the states change without the heads that are off. */
 function changes({ tokens, off, off_change }, section) {
   const rows = tokens.map(({ piece }, place) => [
     piece,
     ...off_change.map((layer) => shaded(layer[place], 2)),
   ]);
   const names = ["token", ...off_change.map((_, layer) => (layer ? String(layer) : "embedding"))];
-  const caption = `Without ${off.join(", ")}: the cosine of each state with the whole model’s.`;
-  const shown = table("Cosines with the states of the whole model, by layer", names, rows);
+  const caption = `Without ${off.join(", ")}: the cosine of each state with the state of the unchanged model.`;
+  const shown = table("Cosines with the states of the unchanged model, by layer", names, rows);
   section.append(figure("Heads switched off", caption, shown));
 }
 
 function repeats(found, section) {
   const words = flow(found.repeats.map(({ text }) => ({ piece: text, word: text })));
-  const mark = choice(words.element, "The word that recurs", show);
+  const mark = choice(words.element, "The repeated word", show);
   const places = el("ol", { class: "places" });
   const cosines = el("div");
   section.append(
-    el("h3", {}, "A word in several places"),
+    el("h3", {}, "Repeated words"),
     el("p", {}, PLACES),
     words.element,
     places,
-    figure("A word layer by layer", "The cosine of the word’s states in two places.", cosines),
+    figure("A word layer by layer", "The cosine of the states of two occurrences of the word.", cosines),
   );
 
   function show(chosen) {
     const { words: own, more, cosines: layers } = found.repeats[chosen];
     mark(chosen);
     places.replaceChildren(...own.map((word) => context(found.words, word)));
-    if (more) places.append(el("li", { class: "note" }, `and ${more} more, which are not compared`));
+    if (more) places.append(el("li", { class: "note" }, `${more} more occurrences are not compared`));
     const pairs = own.flatMap((_, a) => own.slice(a + 1).map((_, b) => [a, a + 1 + b]));
     const rows = pairs.map(([a, b]) => [
       `${a + 1} and ${b + 1}`,
       ...layers.map((layer) => shaded(layer[a][b], 2)),
     ]);
-    const names = ["places", ...layers.map((_, layer) => (layer ? String(layer) : "embedding"))];
-    cosines.replaceChildren(table("Cosines of the word in two places, by layer", names, rows));
+    const names = ["occurrences", ...layers.map((_, layer) => (layer ? String(layer) : "embedding"))];
+    cosines.replaceChildren(table("Cosines of two occurrences of the word, by layer", names, rows));
   }
   show(0);
 }
 
-/** A word among its neighbors. */
+/** Show a word with its context. */
 function context(words, place) {
   const { sequence, text } = words[place];
   const near = (from, to) => {
@@ -124,7 +124,7 @@ function called(layer) {
   return layer ? String(layer) : "0, the embedding";
 }
 
-/** A cosine in a cell of its color. */
+/** Create a cell with a cosine and its color. */
 function shaded(cosine, digits) {
   const cell = el("td", { class: "shaded" }, fixed(cosine, digits));
   cell.style.backgroundColor = color(0.6 * cosine);

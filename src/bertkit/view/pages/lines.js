@@ -1,16 +1,16 @@
-// Attention as lines between the tokens that look, on the left, and those looked at.
+// Attention as lines from query tokens on the left to key tokens on the right.
 
 import { largest, list, part } from "./data.js";
 import { choice, el } from "./dom.js";
 import { color } from "./paint.js";
 
-const MOST = 64; // tokens; of a longer text only those that the chosen one looks at most
-const ROW = 22; // pixels, as in page.css
+const MOST = 64; // Maximum number of tokens; of longer texts, the largest weights are shown.
+const ROW = 22; // Height in pixels, as in page.css.
 const WIDE = 200;
 
 /**
- * Lines from `lookers` to `tokens`: the element, a caption, and show(weights, query). Where a text
- * `grows`, lookers behind the query are not there yet. `label` names what is chosen on the left.
+ * Draw lines from `lookers` to `tokens`. Returns the element, a caption, and show(weights, query). If
+ * the text `grows`, tokens after the query are not shown. `label` is the label of the left column.
  */
 export function between(lookers, tokens, choose, { label, grows = false }) {
   const canvas = el("canvas", { "aria-hidden": "true" });
@@ -66,12 +66,12 @@ export function between(lookers, tokens, choose, { label, grows = false }) {
   }
 
   const caption = whole
-    ? "From the token that looks, on the left, to those it takes from; the others are faint."
-    : `Of ${tokens.length} tokens the ${MOST} that the chosen one takes most from.`;
+    ? "Weights from the query token on the left to the key tokens. Other queries are faint."
+    : `The ${MOST} of ${tokens.length} tokens with the largest weights of the query token.`;
   return { element, caption, show };
 }
 
-/** The places of the largest weights, `and` others, in the order of the text. */
+/** Return the indices of the largest weights and of `and`, in the order of the text. */
 function strongest(row, and) {
   const order = row.map((_, place) => place).sort((a, b) => row[b] - row[a]);
   return [...new Set([...and, ...order])].slice(0, MOST).sort((a, b) => a - b);

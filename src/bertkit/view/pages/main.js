@@ -1,4 +1,4 @@
-// The page: its head, then one section after the other, each in a frame of its own.
+// The page: its header, then one section after another, each in a separate animation frame.
 
 import "./ask.js";
 import { attention } from "./attention.js";
@@ -19,7 +19,7 @@ const COMPUTED = {
 await page(read());
 
 async function page(found) {
-  let still = true; // whoever moves the page meanwhile stays there
+  let still = true; // Whether the user has not scrolled.
   for (const kind of ["wheel", "touchstart", "pointerdown", "keydown"]) {
     window.addEventListener(kind, () => (still = false), { once: true, passive: true });
   }
@@ -28,10 +28,10 @@ async function page(found) {
     const section = document.getElementById(id);
     const body = section.appendChild(el("div"));
     section.append(sources(found, COMPUTED[id]));
-    await new Promise(requestAnimationFrame); // what is ready is seen already
+    await new Promise(requestAnimationFrame); // Show the sections that are ready.
     await fill(found, body);
   }
-  // sections above the one that was asked for have grown
+  // The target has moved, because the sections above it have grown.
   if (location.hash && still) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   document.documentElement.dataset.ready = "true";
 }
@@ -40,12 +40,12 @@ function head({ text, pair, truncated, off, model, words, tokens }) {
   const put = (id, ...parts) => document.getElementById(id).replaceChildren(...parts);
   const texts = [text, pair].filter((one) => one !== null);
   const without = off.length ? ` Switched off: ${off.join(", ")} (LAYER.HEAD).` : "";
-  const cut = truncated ? ` The text is longer and was cut after ${tokens.length} tokens.` : "";
+  const cut = truncated ? ` The text was truncated to ${tokens.length} tokens.` : "";
   put("text", ...texts.map((one) => el("p", { dir: "auto" }, one)));
   put(
     "shape",
     el("strong", {}, model.name),
-    ` (${model.family}): ${model.layers} layers of ${model.heads} heads, ${model.hidden} numbers a ` +
-      `state. The text: ${words.length} words, ${tokens.length} tokens.${cut}${without}`,
+    ` (${model.family}): ${model.layers} layers of ${model.heads} heads, hidden size ${model.hidden}. ` +
+      `The text has ${words.length} words and ${tokens.length} tokens.${cut}${without}`,
   );
 }

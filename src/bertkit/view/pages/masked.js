@@ -1,4 +1,4 @@
-// Each word masked once, or yet to come, and what the model would put in its place.
+// Predictions for masked words, or for next tokens of a causal model.
 
 import { again, asked } from "./ask.js";
 import { choice, el, flow, table } from "./dom.js";
@@ -9,23 +9,24 @@ const MASKED = {
   name: "Masked words",
   word: "The masked word",
   choose: "Choose the word that is masked.",
-  of: (text, pieces) =>
-    pieces > 1
-      ? `“${text}” is masked, its ${pieces} pieces at once; a table for each.`
+  of: (text, count) =>
+    count > 1
+      ? `The ${count} tokens of “${text}” are masked together; there is a table for each.`
       : `“${text}” is masked.`,
 };
 const NEXT = {
-  name: "Next words",
-  word: "The word that comes next",
-  choose: "Choose a word: the model sees those before it.",
-  of: (text, pieces) =>
-    `What may come where “${text}” stands` +
-    (pieces > 1 ? `; a table for each of its ${pieces} pieces, which sees those before.` : "."),
+  name: "Next tokens",
+  word: "The next word",
+  choose: "Choose a word. The model predicts it from the previous tokens.",
+  of: (text, count) =>
+    count > 1
+      ? `Predictions for each of the ${count} tokens of “${text}”, from the tokens before it.`
+      : `Predictions for “${text}”, from the tokens before it.`,
 };
 
 export function masked(found, section) {
   if (found.masked === null) {
-    const why = "This model has no trained head for masked words; a pretrained one has.";
+    const why = "This model has no trained head for masked words. Use a pretrained model.";
     section.append(el("p", { class: "note" }, why));
     return;
   }
@@ -36,7 +37,7 @@ export function masked(found, section) {
   const answers = el("div", { class: "candidates" });
   const left = found.words.length - shown.length;
   const caption = left
-    ? `Of ${found.words.length} words the first ${shown.length}: more would take long.`
+    ? `The first ${shown.length} of ${found.words.length} words, to limit the computing time.`
     : says.choose;
   const said = el("span", { "aria-live": "polite" });
   const several = !found.causal && asked("hide") ? together(found, tell, () => show(chosen)) : null;
@@ -44,7 +45,7 @@ export function masked(found, section) {
   section.append(
     ...(several ? [several.mode] : []),
     figure(says.name, caption, el("div", {}, ...[text.element, several?.element].filter(Boolean))),
-    figure("What the model would put there", said, answers),
+    figure("Predictions", said, answers),
   );
 
   function show(place) {
@@ -62,7 +63,7 @@ export function masked(found, section) {
   else show(chosen);
 }
 
-/** The word that one sees first: the longest means most; in a causal model one behind another. */
+/** Return the initial word: the longest word, or in a causal model the second word. */
 function begins({ causal }, words) {
   if (causal) return Math.min(1, words.length - 1);
   const longest = Math.max(...words.map(({ text }) => text.length));
@@ -70,8 +71,9 @@ function begins({ causal }, words) {
 }
 
 /**
- * Words that a server masks together: a box to tick, the words as buttons, on(), whether it is
- * ticked, and show(). tell(sentence, tables) shows what is known of them, `alone` what else.
+ * Create the controls for words that a server masks together: a checkbox, the words as buttons, on(),
+ * whether it is checked, and show(). tell(sentence, tables) shows predictions, and `alone` shows the
+ * words that are masked one by one.
  */
 function together(found, tell, alone) {
   const hidden = new Set(found.hidden?.words);
@@ -101,33 +103,33 @@ function together(found, tell, alone) {
     const known = found.hidden !== null && found.hidden.words.join() === places.join();
     ask.hidden = known || !places.length;
     const these = places.length === 1 ? "this word" : `these ${places.length} words`;
-    ask.textContent = `Ask the model with ${these} masked`;
-    if (!known) return tell("Choose the words that are masked, then ask the model.", []);
+    ask.textContent = `Run the model with ${these} masked`;
+    if (!known) return tell("Choose the words to mask, then run the model.", []);
     const { candidates } = found.hidden;
     const names = places.map((place) => `“${found.words[place].text}”`);
     const all = `${names.slice(0, -1).join(", ")} and ${names.at(-1)} are masked together`;
-    const sentence = names.length > 1 ? `${all}: the model sees none of them.` : `${names[0]} is masked.`;
+    const sentence = names.length > 1 ? `${all}.` : `${names[0]} is masked.`;
     tell(sentence, places.flatMap((place, at) => tables(found, place, candidates[at])));
   }
   const mode = el("p", {}, el("label", {}, box, " Mask several words together"));
   return { mode, element, on: () => box.checked, show };
 }
 
-/** The tables of a word, one for each piece. */
+/** Create the tables of a word, one per token. */
 function tables(found, place, candidates) {
   const { first, end } = found.words[place];
   return found.tokens.slice(first, end).map(({ piece }, at) => instead(piece, candidates[at]));
 }
 
-/** The candidates of a place, and which of them stood there; none before the first token. */
+/** Create a table of candidates with the original token; the first token of a text has none. */
 function instead(own, candidates) {
-  if (!candidates.length) return el("p", { class: "note" }, "Nothing stands before it.");
+  if (!candidates.length) return el("p", { class: "note" }, "There are no tokens before it.");
   const rows = candidates.map(({ token, score }) => {
-    const stood = token === own;
-    return [token, bar(score, stood ? "own" : ""), stood ? "stood there" : ""];
+    const same = token === own;
+    return [token, bar(score, same ? "own" : ""), same ? "original" : ""];
   });
   const absent = candidates.every(({ token }) => token !== own);
-  const foot = absent ? [[own, "not among them", "stood there"]] : [];
+  const foot = absent ? [[own, "not in the list", "original"]] : [];
   const names = [`instead of ${own}`, "probability", ""];
-  return table(`The likeliest pieces for ${own}`, names, rows, foot);
+  return table(`The most probable tokens for ${own}`, names, rows, foot);
 }

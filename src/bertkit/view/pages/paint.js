@@ -1,18 +1,18 @@
-// Numbers as colors: blue above zero, orange below, on whatever the page's ground is.
+// Numbers as colors: blue for positive and orange for negative values, on any background.
 
 import { el } from "./dom.js";
 
 const BLUE = [58, 124, 224];
 const ORANGE = [226, 106, 32];
 const GRAY = [128, 128, 128];
-const FAINT = 0.3; // how strong the gray is of what cannot be seen
+const FAINT = 0.3; // Opacity of masked cells.
 
-/** The color of t in -1 … 1; at 0 the ground shows through. */
+/** Return the color of t between -1 and 1; 0 is transparent. */
 export function color(t) {
   return `rgb(${(t < 0 ? ORANGE : BLUE).join(" ")} / ${Math.min(1, Math.abs(t))})`;
 }
 
-/** Make a canvas of width × height pixels, each as at(column, row) says in -1 … 1; null is gray. */
+/** Draw at(column, row), between -1 and 1, for each pixel of a canvas; null is gray. */
 export function pixels(canvas, width, height, at) {
   canvas.width = width;
   canvas.height = height;
@@ -30,20 +30,20 @@ export function pixels(canvas, width, height, at) {
   return canvas;
 }
 
-/** A row of numbers as a strip of color, full at ±scale. */
+/** Create a strip of colors for a row of numbers; ±scale has the full color. */
 export function strip(values, scale) {
   const canvas = el("canvas", { class: "strip", "aria-hidden": "true" });
   return pixels(canvas, values.length, 1, (column) => values[column] / scale);
 }
 
-/** Where colors are full: two and a half times the typical size, so that outliers do not rule. */
+/** Return the value with the full color, 2.5 times the root mean square, to limit outliers. */
 export function fullAt(values) {
   return 2.5 * Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length) || 1;
 }
 
 /**
- * A matrix in at most `most` × `most` pixels, each the largest of those it stands for; gray where
- * sees(row, column) is true of none.
+ * Draw a matrix in at most `most` × `most` pixels. A pixel shows the largest value of its cells, or
+ * is gray if sees(row, column) is false for all of them.
  */
 export function thumbnail(canvas, matrix, most, sees) {
   const [rows, columns] = matrix.shape;
@@ -64,7 +64,7 @@ export function thumbnail(canvas, matrix, most, sees) {
   });
 }
 
-/** The colors of text, rules and ground, as the page has them now. */
+/** Return the current colors of text, rules, and background, and the font. */
 export function inks() {
   const style = getComputedStyle(document.documentElement);
   const [ink, soft, line, paper, accent] = ["ink", "soft", "line", "paper", "accent"].map((name) =>

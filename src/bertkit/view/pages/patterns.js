@@ -1,24 +1,24 @@
-// Heads by what they look at: their names, and one pattern chosen among those that are there.
+// Attention patterns of heads, and a filter for them.
 
 import { choice, el, fixed } from "./dom.js";
 
 const PATTERNS = {
-  previous: ["previous token", "on the token before"],
-  next: ["next token", "on the token behind"],
-  same: ["same word", "on the word itself, here and elsewhere"],
+  previous: ["previous token", "on the previous token"],
+  next: ["next token", "on the next token"],
+  same: ["same word", "on the same word, here and elsewhere"],
   delimiter: ["delimiters", "on special tokens and punctuation"],
-  broad: ["broad", "of the entropy of equal weights: it looks at everything a little"],
+  broad: ["broad", "of the entropy of equal weights"],
   mixed: ["mixed", ""],
 };
 
-/** What a head looks at in this text, in words. */
+/** Describe the pattern of a head in this text. */
 export function told({ kind, shares }) {
   const [name, where] = PATTERNS[kind];
   if (kind === "mixed") return `${name}, no pattern has more than half`;
   return `${name}, ${fixed(100 * shares[kind], 0)}% ${where}`;
 }
 
-/** Buttons for the patterns of heads, the number of each: the element, and mark(kind or null). */
+/** Create buttons for the patterns with their counts. Returns the element and mark(kind or null). */
 export function filter(patterns, choose) {
   const all = patterns.flat();
   const count = (kind) => all.filter((one) => one.kind === kind).length;
@@ -32,17 +32,18 @@ export function filter(patterns, choose) {
     ),
   );
   const element = el("div", { class: "flow chips" }, ...chips);
-  const mark = choice(element, "What heads look at", (place) => choose(kinds[place]));
+  const mark = choice(element, "Attention patterns", (place) => choose(kinds[place]));
   return { element, mark: (kind) => mark(kinds.indexOf(kind)) };
 }
 
-/** The head of a pattern, as a layer and a column, that has most of it. */
+/** Return the layer and column of the head with the largest weight of a pattern. */
 export function clearest(patterns, kind) {
   const places = patterns.flatMap((heads, layer) =>
     heads.map((one, column) => ({ layer, column, one })),
   );
   const own = places.filter(({ one }) => one.kind === kind);
-  const most = ({ one }) => one.shares[kind] ?? -one.shares.broad; // of the mixed the narrowest
+  // Mixed heads have no weight of their pattern, so choose the head with the lowest entropy.
+  const most = ({ one }) => one.shares[kind] ?? -one.shares.broad;
   const { layer, column } = own.reduce((a, b) => (most(b) > most(a) ? b : a));
   return { layer, column };
 }

@@ -1,27 +1,28 @@
-// Figures, and saving one as a picture.
+// Figures, and saving figures as pictures.
 
 import { el } from "./dom.js";
 import { inks } from "./paint.js";
 
-const LARGEST = 16000; // pixels: browsers refuse larger canvases
+const LARGEST = 16000; // Size in pixels; browsers reject larger canvases.
 const [WORD, SIGN] = [/\S+/g, /\P{M}\p{M}*/gu];
 
-/** A figure: its caption (text or element), a button to save it, and what it shows. */
+/** Create a figure with a caption (text or element), a button to save it, and its content. */
 export function figure(name, caption, content) {
-  const reached = content.querySelector("button, [tabindex]"); // else scrolling needs the focus
+  // Without a focusable element, the box itself must be focusable to scroll with the keyboard.
+  const reached = content.querySelector("button, [tabindex]");
   const region = reached ? {} : { tabindex: 0, role: "region", "aria-label": name };
   const box = el("div", { class: "scroll", ...region }, content);
   const button = el("button", { type: "button", class: "quiet" }, "Save as picture");
   button.setAttribute("aria-label", `Save as picture: ${name}`);
   button.addEventListener("click", () => {
-    box.classList.add("whole"); // heads of tables stay in sight, and would lie over rows
+    box.classList.add("whole"); // Sticky headers of tables would cover rows.
     save(picture(content), name);
     box.classList.remove("whole");
   });
   return el("figure", {}, el("figcaption", {}, el("span", {}, caption), button), box);
 }
 
-/** What an element shows, on a canvas: grounds, rules, canvases and words, each where it stands. */
+/** Draw an element on a canvas: backgrounds, rules, canvases, and words at their positions. */
 export function picture(element) {
   const { left, top, width, height } = element.getBoundingClientRect();
   const margin = 12;
@@ -61,7 +62,7 @@ export function picture(element) {
   return canvas;
 }
 
-/** A text, which may have several lines, word by word; a word that is broken sign by sign. */
+/** Draw a text word by word, because it can have several lines; broken words by character. */
 function write(context, text, pattern = WORD, from = 0, to = text.length) {
   for (const { 0: part, index } of text.data.slice(from, to).matchAll(pattern)) {
     const range = document.createRange();
@@ -76,12 +77,12 @@ function write(context, text, pattern = WORD, from = 0, to = text.length) {
   }
 }
 
-/** How much smaller a picture stands in the page than it was made. */
+/** Return the scale of an SVG in the page. */
 function shrunk(svg) {
   return svg ? svg.getBoundingClientRect().width / svg.width.baseVal.value : 1;
 }
 
-/** A path of a picture, in the size that it has in the page. */
+/** Draw a path of an SVG at its size in the page. */
 function draw(context, path, style) {
   const { left, top } = path.ownerSVGElement.getBoundingClientRect();
   const scale = shrunk(path.ownerSVGElement);
@@ -103,6 +104,6 @@ function save(canvas, name) {
     const url = URL.createObjectURL(blob);
     const file = `${name.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-")}.png`;
     el("a", { href: url, download: file }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000); // the browser has read it by then
+    setTimeout(() => URL.revokeObjectURL(url), 10_000); // The browser has saved the file by then.
   });
 }

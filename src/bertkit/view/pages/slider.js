@@ -1,12 +1,12 @@
-// A slider with buttons, which goes on by itself when it is asked to.
+// A slider with buttons, which can play automatically.
 
 import { el } from "./dom.js";
 
-const PACE = 900; // milliseconds of a step
+const PACE = 900; // Milliseconds per step.
 
 /**
- * A slider of `count` places, called `name`: go(place) is told where it is moved, said(place) is
- * written beside it, and spoken(place) told to screen readers. Returns the element and show(place).
+ * Create a slider with `count` positions and the label `name`. It calls go(place) when it moves, shows
+ * said(place), and screen readers read spoken(place). Returns the element and show(place).
  */
 export function slider(name, count, go, said, spoken = said) {
   const last = count - 1;
@@ -16,7 +16,7 @@ export function slider(name, count, go, said, spoken = said) {
   const play = el("button", { type: "button", class: "quiet", onclick: toggle }, "Play");
   const [back, on] = [
     [`${name} back`, "◀", -1],
-    [`${name} on`, "▶", 1],
+    [`${name} forward`, "▶", 1],
   ].map(([label, sign, by]) => {
     const attributes = { type: "button", class: "quiet", "aria-label": label };
     return el("button", { ...attributes, onclick: () => jump(at() + by) }, sign);

@@ -1,17 +1,17 @@
-// A matrix of numbers between tokens, to be read with the pointer or the arrow keys.
+// A matrix of numbers between tokens, which users explore with the pointer or the arrow keys.
 
 import { el, moved } from "./dom.js";
 import { inks, pixels } from "./paint.js";
 
-const LABEL = 9; // pixels of a cell at least, for its token to be written beside it
-const CELL = 28; // and at most
-const MARGIN = 96; // for these words, of which a small screen gives less
+const LABEL = 9; // Minimum size in pixels of a cell with a label.
+const CELL = 28; // Maximum size in pixels of a cell.
+const MARGIN = 96; // Maximum size in pixels of the labels; smaller on small screens.
 
 /**
- * The matrix of tokens in `rows` and in `columns`. `say(row, column)` puts a cell into words,
- * `choose(row, column)` is told the cell that one goes to. Returns the element, and
- * show(matrix, shade, row, column, sees), which shades each number in -1 … 1, and those in gray of
- * which sees(row, column) is false.
+ * Create a matrix of the tokens in `rows` and `columns`. `say(row, column)` describes a cell, and
+ * `choose(row, column)` is called when the user selects a cell. Returns the element, and
+ * show(matrix, shade, row, column, sees), where shade(number) is between -1 and 1, and cells are
+ * gray if sees(row, column) is false.
  */
 export function square(name, rows, columns, say, choose) {
   const canvas = el("canvas", {
@@ -19,7 +19,7 @@ export function square(name, rows, columns, say, choose) {
     tabindex: 0,
     role: "application",
     "aria-roledescription": "matrix",
-    "aria-label": `${name}. Arrow keys go from cell to cell.`,
+    "aria-label": `${name}. Use the arrow keys to move between cells.`,
   });
   const output = el("output", { "aria-live": "polite" });
   const element = el("div", {}, canvas, output);

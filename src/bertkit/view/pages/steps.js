@@ -4,7 +4,7 @@ import { list, numbers, part, sees } from "./data.js";
 import { el, fixed, table } from "./dom.js";
 import { fullAt, strip } from "./paint.js";
 
-/** A table of the row that `at` has chosen, and what to say of it; `weights` are the model's. */
+/** Return a table of the selected row and its caption; `weights` are the weights of the model. */
 export async function steps(found, at, weights) {
   const { tokens, model } = found;
   const own = list(part(weights, at.query));
@@ -15,9 +15,9 @@ export async function steps(found, at, weights) {
     const rows = keys.map((key) => [tokens[key].piece, bar(own[key], "", digits)]);
     const caption =
       at.column >= model.heads
-        ? "The weights of the row. Choose a single head to see how they come about."
-        : "The weights of the row. The text is too long for the queries, keys and values behind " +
-          "them to be in the page; a shorter one has them.";
+        ? "The weights of the row. Choose a single head to see how they are computed."
+        : "The weights of the row. The text is too long to include queries, keys, and values in the " +
+          "page. Use a shorter text to see them.";
     const made = table("Attention weights of the chosen token", ["key", "weight"], rows);
     return { caption, table: made };
   }
@@ -43,16 +43,16 @@ export async function steps(found, at, weights) {
   const foot = [["sum", "", "", "", bar(sum), "", mixed]];
   const off = Math.max(...keys.map((key, place) => Math.abs(result.softmax[place] - own[key])));
   const names = ["key", "k", "q · k", `÷ √${query.length}`, "softmax", "v", "softmax × v"];
-  const made = table("How the chosen token's weights come about", names, rows, foot);
+  const made = table("Computation of the weights of the chosen token", names, rows, foot);
   const about = el("p", { class: "query" }, `q of ${tokens[at.query].piece} `, strip(query, scales[0]));
   const caption =
-    "The query q of the chosen token meets the key k of each; through softmax the products become " +
-    "weights, and the values v, weighted, are summed. Computed on this page from the model’s q, k " +
-    `and v; from the model’s own weights it differs by ${off.toExponential(0)} at most.`;
+    "The dot products of the query q of the chosen token with all keys k are scaled. Softmax converts them " +
+    "to weights, and the output is the weighted sum of the values v. This page computes them from q, k, " +
+    `and v of the model; the maximum difference from the model’s weights is ${off.toExponential(0)}.`;
   return { caption, table: el("div", {}, about, made) };
 }
 
-/** softmax(q k / √d) v of one query. Vaswani et al. 2017, equation 1. */
+/** Compute softmax(q k / √d) v of one query. Vaswani et al. 2017, equation 1. */
 function computed(query, keys, values) {
   const products = keys.map((key) => key.reduce((sum, k, i) => sum + k * query[i], 0));
   const scores = products.map((product) => product / Math.sqrt(query.length));
@@ -64,14 +64,14 @@ function computed(query, keys, values) {
   return { products, scores, softmax, mixed };
 }
 
-/** Numbers with their points in one line. */
+/** Format numbers with aligned decimal points. */
 function aligned(numbers) {
   const texts = numbers.map((number) => fixed(number, 2));
   const longest = Math.max(...texts.map((text) => text.length));
   return texts.map((text) => text.padStart(longest, "\u2007"));
 }
 
-/** A share of one, as a bar and a number. */
+/** Create a bar and a number for a fraction. */
 export function bar(share, kind = "", digits = 3) {
   const filled = el("i");
   filled.style.width = `${100 * share}%`;

@@ -1,11 +1,11 @@
-// The texts that beam search weighed at each step, as a tree: each goes on from one of the step before.
+// The texts of beam search at each step, as a tree: each text extends a text of the previous step.
 
 import { el, fixed } from "./dom.js";
 import { inks } from "./paint.js";
 
 const ENDS = { kept: "", ended: "complete", dropped: "dropped" };
 
-/** The tree of the steps `beams`: the element, and show(step), which marks a step. */
+/** Create the tree of the steps `beams`. Returns the element and show(step), which marks a step. */
 export function tree(beams) {
   const lines = el("canvas", { "aria-hidden": "true" });
   const boxes = beams.map((step) => step.map(box));
@@ -16,7 +16,7 @@ export function tree(beams) {
   const table = el(
     "table",
     {},
-    el("caption", { class: "hidden" }, "The texts of each step, the likeliest first"),
+    el("caption", { class: "hidden" }, "The texts of each step, most probable first"),
     el("thead", {}, el("tr", {}, ...heads)),
     el("tbody", {}, ...rows),
   );
@@ -51,15 +51,15 @@ export function tree(beams) {
       else head.removeAttribute("aria-current");
     });
     const { offsetLeft, offsetWidth } = heads[Math.min(step, heads.length - 1)];
-    const box = element.parentElement; // which scrolls
+    const box = element.parentElement; // The parent scrolls.
     if (box) box.scrollLeft = offsetLeft + (offsetWidth - box.clientWidth) / 2;
   }
   return { element, show };
 }
 
-/** One text, by its last token and the score of all. */
+/** Create a box with the last token and the score of a text. */
 function box({ token, score, state, wins }) {
-  const said = [ENDS[state], wins ? "of the text that won" : ""].filter(Boolean).join(", ");
+  const said = [ENDS[state], wins ? "part of the result" : ""].filter(Boolean).join(", ");
   const number = el("span", { class: "small" }, fixed(score, 2));
   const hidden = said ? [el("span", { class: "hidden" }, `, ${said}`)] : [];
   return el("span", { class: `beam ${state}${wins ? " wins" : ""}` }, el("b", {}, token), number, ...hidden);

@@ -1,4 +1,4 @@
-// A page whose figures the server has made: each gets its button.
+// A page with figures from the server: add a button to each figure.
 
 import "./ask.js";
 import { el } from "./dom.js";
