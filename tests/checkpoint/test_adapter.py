@@ -228,14 +228,14 @@ def folder(tmp_path: Path, english: list[str]) -> Path:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"base_model_name_or_path": None}, "names no model; write the one it adapts"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path is missing; set it"),
         ({"base_model_name_or_path": "/no/where"}, "base_model_name_or_path: /no/where: no such"),
         ({"peft_type": "IA3"}, "peft_type = 'IA3' (only 'LORA'): not supported"),
         ({"peft_type": None}, "peft_type = None (only 'LORA'): not supported"),
         ({"use_dora": True}, "use_dora = True (only False or None): not"),
         ({"alpha_pattern": {"query": 3}}, "alpha_pattern = {'query': 3} (only {} or None)"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa': it changed the model's own"),
-        ({"lora_alpha": "much"}, "lora_alpha = 'much': is no number"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa' changed the weights"),
+        ({"lora_alpha": "much"}, "lora_alpha must be a number, got 'much'"),
     ],
 )
 def test_other_adapters_are_refused(folder: Path, changed: dict[str, Any], message: str) -> None:
@@ -342,7 +342,7 @@ def test_adapters_of_adapters_are_refused(folder: Path) -> None:
     (other / "adapter_config.json").write_text(
         json.dumps({**config, "base_model_name_or_path": str(folder)})
     )
-    with pytest.raises(CheckpointError, match="holds adapters itself; name a whole model"):
+    with pytest.raises(CheckpointError, match="contains adapters itself; use a complete model"):
         load(other)
 
 

@@ -65,9 +65,12 @@ def test_a_tensorflow_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> Non
 @pytest.mark.parametrize(  # more of them in faults/test_bad_input.py
     ("changes", "message"),
     [
-        ({"model_type": None}, r"config\.json: model_type = None, an architecture that bertkit"),
-        ({"bertkit": {"length": "long"}}, r"config\.json: bertkit\.length is no number of tokens"),
-        ({"id2label": {"0": "a"}}, "id2label names 1 labels, and the classify head has 3"),
+        ({"model_type": None}, r"config\.json: model_type = None is not supported"),
+        (
+            {"bertkit": {"length": "long"}},
+            r"config\.json: bertkit\.length must be a number of tokens",
+        ),
+        ({"id2label": {"0": "a"}}, "id2label has 1 labels, but the classify head has 3"),
     ],
 )
 def test_what_does_not_fit_is_told_with_its_file(

@@ -296,5 +296,5 @@ def test_what_is_opened_says_what_it_is(tokenizer: Tokenizer, tmp_path: Path) ->
     count = sum(weight.numel() for weight in loaded.model.parameters())
     assert repr(loaded) == (
         f"<{tmp_path / 'model'}: bert, 2 layers of {loaded.model.config.hidden}, {count:,} "
-        "parameters, heads: classify, labels: bad, fair, good, reads 64 tokens>"
+        "parameters, heads: classify, labels: bad, fair, good, max length 64>"
     )

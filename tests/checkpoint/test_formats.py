@@ -88,7 +88,7 @@ def test_directory_without_a_model_is_rejected(model: str, tmp_path: Path) -> No
         lambda path: bertkit.pipeline("classify", path),
     )
     for call in calls:
-        with pytest.raises(CheckpointError, match=r"no model found|no such folder"):
+        with pytest.raises(CheckpointError, match=r"no model found|no such directory"):
             call(str(tmp_path / model))
 
 

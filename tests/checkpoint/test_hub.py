@@ -66,9 +66,9 @@ def test_the_hub(hub: str, tmp_path: Path) -> None:
     }
     assert newest == kept
     assert old == exact == {**kept, "vocab.txt": "[PAD]\n!"}
-    assert revision == "org/tiny: the hub has no revision 'none' of it"
-    assert missing == "org/none: neither a folder here nor a model on the hub"
-    assert "the hub asks for permission" in closed
+    assert revision == "org/tiny: revision 'none' not found on the hub"
+    assert missing == "org/none: neither a local directory nor a model on the hub"
+    assert "the model is gated" in closed
     assert set(Hub.asked) == set(kept)
 
 
@@ -87,10 +87,12 @@ def test_local_names(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert resolve(tmp_path / "file") == tmp_path / "file"
     for name in (tmp_path / "none", str(tmp_path / "none"), "a/b/c"):
-        with pytest.raises(CheckpointError, match="no such folder"):
+        with pytest.raises(CheckpointError, match="no such directory"):
             resolve(name)
     for what, given in (("", "an empty name"), (None, "a NoneType"), (1, "a int")):
-        with pytest.raises(CheckpointError, match=f"^model: {given} names none"):
+        with pytest.raises(
+            CheckpointError, match=f"^model: expected a directory or hub id, got {given}"
+        ):
             resolve(what)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"^a--b/c: "):
         resolve("a--b/c")

@@ -73,13 +73,16 @@ def test_a_dense_layer_of_theirs(plain: Path, english: list[str], tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"activation_function": "os.system"}, "activation_function = 'os.system'; bertkit has"),
+        (
+            {"activation_function": "os.system"},
+            "activation_function = 'os.system' is not supported",
+        ),
         ({"use_residual": True}, "use_residual = True"),
         ({"module_input_name": "token_embeddings"}, "module_input_name"),
-        ({"in_features": "x"}, "in_features and out_features are to be numbers"),
-        ({"out_features": 6}, "its weights are not those of"),
-        ({"in_features": 10**7, "out_features": 10**9}, "its weights are not those of"),
-        ({"bias": False}, "its weights are not those of"),
+        ({"in_features": "x"}, "in_features and out_features must be positive"),
+        ({"out_features": 6}, "the weights do not match"),
+        ({"in_features": 10**7, "out_features": 10**9}, "the weights do not match"),
+        ({"bias": False}, "the weights do not match"),
     ],
 )
 def test_dense_layers_that_bertkit_has_not(change: dict[str, Any], said: str, plain: Path) -> None:
@@ -173,11 +176,11 @@ def test_tokens_of_a_prompt_that_are_not_pooled_are_refused(plain: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"prompts": ["query: "]}, "they are to be texts by their names"),
-        ({"prompts": {"query": 3}}, "they are to be texts by their names"),
-        ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "'c'; its prompts are a"),
-        ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, r"\['a'\]; its prompts are a"),
-        ({"truncate_dim": 8}, "truncate_dim = 8; bertkit keeps all numbers"),
+        ({"prompts": ["query: "]}, "prompts must be an object of texts"),
+        ({"prompts": {"query": 3}}, "prompts must be an object of texts"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": "c"}, "'c'; known prompts: a"),
+        ({"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, r"\['a'\]; known prompts: a"),
+        ({"truncate_dim": 8}, "truncate_dim = 8 is not supported"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(

@@ -45,8 +45,8 @@ def test_a_stopped_fine_tuning_says_how_far_it_came(
     bertkit.predict(out, ["a a"])
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        f"warning: {out}: its fine-tuning has not ended: this is the best model after epoch 2 of "
-        "3; the same fine-tuning goes on with resume=True"
+        f"warning: {out}: fine-tuning has not finished: this is the best model after epoch 2 of "
+        "3; resume it with resume=True"
     )
     (tmp_path / "rows.tsv").write_text("text\tlabel\na a\ta\nb b\tb\n", encoding="utf-8")
     for words in (
@@ -55,11 +55,11 @@ def test_a_stopped_fine_tuning_says_how_far_it_came(
         ["embed", str(out), "a a"],
     ):
         assert cli.run(words) == 0
-        told = [line for line in capsys.readouterr().err.splitlines() if "has not ended" in line]
+        told = [line for line in capsys.readouterr().err.splitlines() if "has not finished" in line]
         assert len(told) == 1
-        assert told[0].endswith("goes on with --resume")
+        assert told[0].endswith("resume it with --resume")
     bertkit.finetune(Classify, base, **given, resume=True)
-    assert "has not ended" not in capsys.readouterr().err  # the run itself knows
+    assert "has not finished" not in capsys.readouterr().err  # the run itself knows
     bertkit.predict(out, ["a a"])
     assert capsys.readouterr().err == ""
 
@@ -88,14 +88,14 @@ def test_a_stopped_pretraining_says_how_far_it_came(
             pretrain(run, corpus=corpus.folder, out=out)
     capsys.readouterr()
     assert cli.run(["embed", str(out), "a a"]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if "has not ended" in line]
+    told = [line for line in capsys.readouterr().err.splitlines() if "has not finished" in line]
     assert told == [
-        f"warning: {out}: its pretraining has not ended: this is the model after step 4 of 7; the "
-        "same pretraining goes on with --resume"
+        f"warning: {out}: pretraining has not finished: this is the model after step 4 of 7; "
+        "resume it with --resume"
     ]
     pretrain(run, corpus=corpus.folder, out=out, resume=True)
     load(out)
-    assert "has not ended" not in capsys.readouterr().err
+    assert "has not finished" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no model\.safetensors; is this the folder"):
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors; pass a complete model"):
         read_tensors(tmp_path)
 
 
@@ -39,24 +39,26 @@ def test_heads_are_told_by_their_weights() -> None:
         names = (row for head in heads for row in BERT.heads[head].values())
         return {str(name): torch.ones(1) for name in names}
 
-    def found(*heads: str, architecture: str = "", ours: tuple[str, ...] = ()) -> tuple[str, ...]:
-        return heads_in(BERT, rows(*heads), architecture=architecture, ours=ours)
+    def found(
+        *heads: str, architecture: str = "", recorded: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
+        return heads_in(BERT, rows(*heads), architecture=architecture, recorded=recorded)
 
     assert found() == ()
     assert found("pooler") == ("pooler",)
     assert found("mlm", "nsp") == ("mlm", "nsp")
-    assert found("mlm", "sop", ours=("mlm", "sop")) == ("mlm", "sop")
+    assert found("mlm", "sop", recorded=("mlm", "sop")) == ("mlm", "sop")
     assert found("mlm", "pooler") == ("mlm", "pooler")
     assert found("classify") == ("classify",)
     assert found("choose", architecture="BertForMultipleChoice") == ("choose",)
-    assert found("choose", ours=("choose",)) == ("choose",)
+    assert found("choose", recorded=("choose",)) == ("choose",)
     assert found("tag") == ("tag",)
     assert found("crf") == ("crf",)
     token = "BertForTokenClassification"
     assert found("classify", architecture=token) == ("pooler", "tag")  # old ones have a pooler
     assert found("crf", "pooler", architecture=token) == ("pooler", "crf")
-    assert found("crf", architecture=token, ours=("crf",)) == ("crf",)
+    assert found("crf", architecture=token, recorded=("crf",)) == ("crf",)
     assert found("answer", "pooler") == ("pooler", "answer")
-    assert found("classify", ours=("mlm", "nsp")) == ("classify",)
+    assert found("classify", recorded=("mlm", "nsp")) == ("classify",)
     own = {"heads.own.out.weight": torch.ones(1)}
-    assert heads_in(BERT, own, architecture="", ours=()) == ("own",)
+    assert heads_in(BERT, own, architecture="", recorded=()) == ("own",)

@@ -34,4 +34,4 @@ def test_a_long_text_is_cut_if_so_asked(tiny: Path, tmp_path: Path, capsys: Capt
 
 def test_the_place_is_looked_at_before_the_model(tmp_path: Path, capsys: Captured) -> None:
     assert cli.run(["view", "explain", "no-such-model", "a", "--out", str(tmp_path)]) == 2
-    assert "is a folder" in capsys.readouterr().err
+    assert "is a directory" in capsys.readouterr().err

@@ -82,5 +82,5 @@ def test_names_that_lead_nowhere(shop: Path, capsys: pytest.CaptureFixture[str])
     ):
         assert cli.run(["finetune", "--task", name]) == 2
         assert sentence in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="no pipeline is named 'rate'"):
+    with pytest.raises(ConfigError, match="unknown pipeline 'rate'"):
         bertkit.pipeline("rate", "model")

@@ -222,7 +222,7 @@ def test_additions_need_the_package(
 ) -> None:
     assert cli.run(["finetune", "stars"]) == 2
     assert 'Unknown command "stars"' in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="no pipeline is named 'keywords'"):
+    with pytest.raises(ConfigError, match="unknown pipeline 'keywords'"):
         bertkit.pipeline("keywords", model)
     with pytest.raises(CheckpointError, match="model_type = 'roberta-prelayernorm'"):
         bertkit.load(prelayernorm[0])

@@ -306,7 +306,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     ),
     "reshaped weight": (
         edit_weights(lambda w: w.update({LAYER: torch.ones(3, 3)})),
-        f"{LAYER} has shape 3×3, config.json asks for 16×32",
+        f"{LAYER} has shape 3×3, expected 16×32",
     ),
     "weights of one matrix apart": (
         edit_weights(lambda w: w.update({QUERY: torch.ones(16, 8)})),
@@ -316,26 +316,29 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
         edit_weights(lambda w: w.update({QUERY.replace("weight", "bias"): torch.ones(())})),
         "do not fit each other",
     ),
-    "truncated": (shorten, "model.safetensors: truncated or damaged"),
-    "empty weights": (write("model.safetensors", b""), "model.safetensors: truncated or damaged"),
-    "pickle .bin": (only_pickle("pytorch_model.bin"), "pytorch_model.bin: a pickle can run code"),
-    "pickle .pt": (only_pickle("model.pt"), "model.pt: a pickle can run code"),
+    "truncated": (shorten, "model.safetensors: truncated or invalid"),
+    "empty weights": (write("model.safetensors", b""), "model.safetensors: truncated or invalid"),
+    "pickle .bin": (
+        only_pickle("pytorch_model.bin"),
+        "pytorch_model.bin: pickles are not supported",
+    ),
+    "pickle .pt": (only_pickle("model.pt"), "model.pt: pickles are not supported"),
     "no weights": (only_pickle("model.old"), "no model.safetensors"),
-    "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map asks to run code"),
+    "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map requires remote code"),
     "code that bertkit does not compute": (
         edit_config(model_type="nomic_bert", auto_map={"AutoModel": "other/code--model.Bert"}),
-        "auto_map asks to run code",
+        "auto_map requires remote code",
     ),
     "code of another than GTE's": (
         edit_config(model_type="new", auto_map={"AutoModel": "other/code--modeling.NewModel"}),
-        "auto_map asks to run code",
+        "auto_map requires remote code",
     ),
     "another shape of GTE": (
         edit_config(model_type="new"),
         "position_embedding_type = 'absolute': gte is read with 'rope' only",
     ),
     "unknown family": (edit_config(model_type="berd"), "did you mean 'bert'?"),
-    "another family": (edit_config(model_type="xlnet"), "bertkit has not, with relative positions"),
+    "another family": (edit_config(model_type="xlnet"), "because it has relative positions"),
     "family spelt like ours": (
         edit_config(model_type="deberta"),
         "a vector for every distance, and matrices for them in each layer, which versions 2 and 3",
@@ -353,28 +356,34 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "impossible heads": (edit_config(num_attention_heads=3), "heads = 3"),
     "too many layers": (edit_config(num_hidden_layers=10**9), "layers: expected `int` <= 1000"),
     "a word for a number": (edit_config(hidden_size="wide"), "hidden: expected `int`"),
-    "labels without numbers": (edit_config(id2label={"a": "b"}), "id2label does not name"),
-    "heads of no kind": (edit_config(bertkit={"heads": [1]}), "bertkit.heads is no list"),
-    "bertkit of no kind": (edit_config(bertkit=3), "bertkit.heads is no list"),
+    "labels without numbers": (
+        edit_config(id2label={"a": "b"}),
+        "keys of id2label must be numbers",
+    ),
+    "heads of no kind": (edit_config(bertkit={"heads": [1]}), "bertkit.heads must be a list"),
+    "bertkit of no kind": (edit_config(bertkit=3), "bertkit.heads must be a list"),
     "config cut": (write("config.json", b'{"model_type": "be'), "config.json: not valid JSON"),
     "config too deep": (write("config.json", b"[" * 100_000), "config.json: not valid JSON"),
     "config binary": (write("config.json", b"\xff\x00"), "config.json: not valid JSON"),
-    "config a list": (write("config.json", b"[]"), "config.json: a list, not an object"),
+    "config a list": (
+        write("config.json", b"[]"),
+        "config.json: expected a JSON object, got a list",
+    ),
     "no config": (lambda folder: (folder / "config.json").unlink(), "no model found"),
     "tokenizer cut": (write("tokenizer.json", b'{"version'), "tokenizer.json"),
     "index of nothing": (only_index(b"{}"), "not a valid index"),
     "index that leaves the folder": (
         only_index(b'{"weight_map": {"a": "../a.safetensors"}}'),
-        "is no file of this folder",
+        "is not a file of this directory",
     ),
     "modules of no kind": (write("modules.json", b"{}"), "not a list of modules"),
     "unknown module": (
         write("modules.json", b'[{"path": "", "type": "mine.Code"}]'),
-        "a module 'mine.Code', which bertkit has not",
+        "module 'mine.Code' is not supported",
     ),
     "module that leaves the folder": (
         write("modules.json", b'[{"path": "../x", "type": "Transformer"}]'),
-        "leaves the folder",
+        "is outside of the model directory",
     ),
 }
 
@@ -400,7 +409,7 @@ def test_a_vocabulary_of_another_model(world: Any, refused: Any, tmp_path: Path)
     edit_weights(
         lambda w: w.update({"bert.embeddings.word_embeddings.weight": torch.ones(20, 16)})
     )(folder)
-    assert "they do not belong together" in refused("info", folder)
+    assert "use the model's tokenizer" in refused("info", folder)
 
 
 @pytest.mark.parametrize("name", ["nowhere/at/all", "-x/y", "/not/here"])

@@ -127,7 +127,7 @@ def test_marian_with_other_positions_is_rejected(
     bertkit.load(folder)  # the control
     for wrong in (waves.roll(1, 0), waves[0]):
         write_tensors(folder / FILE, {**tensors, name: wrong.contiguous()})
-        with pytest.raises(CheckpointError, match=f"{name}: not sinusoidal positions"):
+        with pytest.raises(CheckpointError, match=f"{name}: expected sinusoidal positions"):
             bertkit.load(folder)
 
 

@@ -22,7 +22,7 @@ def test_fill_mask_ranks_pieces(folders: Path) -> None:
     everything = fill(["a [MASK] b"], top=100)[0][0].candidates
     assert sum(f.score for f in everything) == pytest.approx(1.0, abs=1e-5)
     assert {f.token for f in everything} == {*SPECIALS, *LETTERS}
-    with pytest.raises(DataError, match=r"nothing is masked; write \[MASK\]"):
+    with pytest.raises(DataError, match=r"no mask; replace a word by \[MASK\]"):
         fill(["a b"])
     assert fill("a [MASK] b", top=4) == fill(["a [MASK] b"], top=4)  # one text, and not its letters
     with pytest.raises(DataError, match=r"tokens, and the model reads"):
@@ -36,5 +36,5 @@ def test_padding_rows_of_a_vocabulary_are_never_fillers(tmp_path: Path) -> None:
     candidates = fill(["a [MASK]"], top=100)[0][0].candidates
     assert {f.token for f in candidates} == {*SPECIALS, *LETTERS}
     assert sum(f.score for f in candidates) == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(ConfigError, match="top: 0"):
+    with pytest.raises(ConfigError, match="top: must be at least 1, got 0"):
         fill(["a [MASK]"], top=0)

@@ -33,7 +33,7 @@ def test_every_number_has_its_column() -> None:
     assert table["scores.bad"].tolist() == [0.25, 0.5]
     assert next(iter(frame(ANSWERS).columns)) == "label"
     assert frame(ANSWERS[0], "a film")["text"].tolist() == ["a film"]
-    with pytest.raises(DataError, match="1 rows and 2 answers; give as many"):
+    with pytest.raises(DataError, match="1 rows, but 2 predictions"):
         frame(ANSWERS, ["a film"])
 
 

@@ -14,5 +14,5 @@ def test_next_sentence_is_a_probability(folders: Path) -> None:
     assert len(answers) == 2
     assert all(0.0 < answer.next < 1.0 for answer in answers)
     assert follows("a b", "c d")[0].next == pytest.approx(answers[0].next, abs=1e-6)
-    with pytest.raises(DataError, match="2 first and 1 second sentences; give as many"):
+    with pytest.raises(DataError, match="2 first, but 1 second sentences"):
         follows(["a b", "c"], ["c d"])

@@ -43,15 +43,15 @@ def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (("ham", "spam"), ClassifyOptions(pairs=False), "learned to label single texts"),
+        (("ham", "spam"), ClassifyOptions(pairs=False), "classifies single texts"),
         (
             ("stars",),
             ClassifyOptions(pairs=False, regression=True),
-            "learned to label single texts",
+            "classifies single texts",
         ),
-        (("a", "b"), ClassifyOptions(pairs=True, multi_label=True), "tells 2 labels apart"),
-        (("a", "b", "c"), ClassifyOptions(pairs=True), "tells 3 labels apart"),
-        (("no", "yes"), None, "does not say that they were learned from pairs"),
+        (("a", "b"), ClassifyOptions(pairs=True, multi_label=True), "has 2 labels"),
+        (("a", "b", "c"), ClassifyOptions(pairs=True), "has 3 labels"),
+        (("no", "yes"), None, "does not specify pairs"),
         (("fit",), ClassifyOptions(pairs=True, regression=True), None),
         (("LABEL_0",), None, None),  # as published cross-encoders are
     ],
@@ -90,7 +90,7 @@ def test_a_published_cross_encoder_scores_as_in_sentence_transformers(
 
 
 def test_what_cannot_rerank_is_refused(folders: Path) -> None:
-    with pytest.raises(CheckpointError, match="tells 3 labels apart"):
+    with pytest.raises(CheckpointError, match="has 3 labels"):
         bertkit.pipeline("rerank", folders / "classifier")
-    with pytest.raises(CheckpointError, match="has no classify head"):
+    with pytest.raises(CheckpointError, match="no classify head"):
         bertkit.pipeline("rerank", folders / "pretrained")

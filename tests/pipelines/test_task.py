@@ -87,7 +87,7 @@ def test_what_cannot_be_asked_is_named(folders: Path) -> None:
 def test_what_a_folder_cannot_answer_is_refused(folders: Path, tmp_path: Path) -> None:
     import shutil
 
-    with pytest.raises(CheckpointError, match="pass labels for a new one"):
+    with pytest.raises(CheckpointError, match="pass labels for a new head"):
         bertkit.load(folders / "pretrained", heads=("classify",))
     folder = tmp_path / "multi"
     shutil.copytree(folders / "classifier", folder)
@@ -123,7 +123,7 @@ def test_a_folder_of_another_task_is_named(folders: Path, tmp_path: Path) -> Non
         labels=task.labels,
         settings=task.settings(),
     )
-    with pytest.raises(CheckpointError, match=r"tagger: was fine-tuned for tag, not for classify"):
+    with pytest.raises(CheckpointError, match=r"tagger: the model was fine-tuned for tag"):
         bertkit.pipeline("classify", tmp_path / "tagger")
     with pytest.raises(CheckpointError, match="no tag head"):
         bertkit.pipeline("tag", folders / "classifier")

@@ -36,7 +36,7 @@ def test_the_worst_stand_first_and_nothing_right_is_listed(tmp_path: Path) -> No
         "answered": "x (0.90)",
         "severity": 0.9,
     }
-    assert "2 of 3 answers" in page
+    assert "2 of 3 predictions" in page
     row = '<th scope="row">dev.tsv:{}</th><td class="full" data-name="text">{}</td>'
     assert page.index(row.format(2, "c")) < page.index(row.format(1, "b"))
 

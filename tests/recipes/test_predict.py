@@ -37,7 +37,7 @@ def test_any_rows_are_answered_as_their_texts_are(folder: Path, tmp_path: Path) 
     reading = bertkit.Reading(text_column="body")
     assert classify(table, reading=reading) == expected
     assert bertkit.predict(classify, "b c") == expected[1:2]
-    assert repr(classify).startswith(f"<Answer to classify of <{folder}: bert, ")
+    assert repr(classify).startswith(f"<TaskPipeline classify of <{folder}: bert, ")
     assert "labels: no, yes" in repr(classify)
     assert (bertkit.frame(expected, table).predicted_label == [a.label for a in expected]).all()
 

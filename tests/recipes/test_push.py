@@ -66,8 +66,8 @@ def test_a_model_is_published_and_opened_by_others(hub: str, tuned: Path, tmp_pa
     ("name", "token", "sentence"),
     [
         ("me/mine", None, "set HF_TOKEN"),
-        ("me/mine", "another", "the hub does not know you; set HF_TOKEN"),
-        ("org/closed", TOKEN, "the hub does not let you write there"),
+        ("me/mine", "another", "invalid token; set HF_TOKEN"),
+        ("org/closed", TOKEN, "no write permission"),
         ("mine", TOKEN, "no name on the hub; it is like me/my-model"),
     ],
 )
@@ -96,6 +96,6 @@ def test_a_hub_that_hangs_up_is_told(
     monkeypatch.setattr(Hub, "do_PUT", lambda self: self.connection.close())
     done = said(hub, tmp_path, "push", tuned, "me/mine")
     assert done.returncode == 2
-    assert "me/mine: cannot be sent to the hub" in done.stderr
+    assert "me/mine: upload to the hub failed" in done.stderr
     assert "Traceback" not in done.stderr
     assert not Hub.pushed["me/mine"]  # nothing is there by halves

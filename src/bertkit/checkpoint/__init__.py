@@ -1,1 +1,1 @@
-"""Folders of weights: read, written, fetched from a hub. Never a pickle, never code."""
+"""Loading, saving, and downloading of checkpoints, without pickle and without remote code."""

@@ -1,4 +1,4 @@
-"""Folders of adapters (LoRA), as peft has them: `adapter_config.json` and their weights."""
+"""Directories of LoRA adapters in the format of peft: `adapter_config.json` and weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bertkit.storage import write_json, writing
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
 TENSOR_PREFIX = "base_model.model."
-"""Begins the names of their tensors."""
+"""Prefix of the names of adapter tensors."""
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 KINDS = {
@@ -34,9 +34,9 @@ KINDS = {
     "answer": "QUESTION_ANS",
     "lm": "CAUSAL_LM",
 }
-"""Our heads -> their kinds of task; heads that are not here have none."""
-OF_KIND = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "answer"}
-OF_KIND |= {"CAUSAL_LM": "lm", "SEQ_2_SEQ_LM": "lm"}
+"""Head -> `task_type` in peft; other heads have no `task_type`."""
+HEADS_BY_TYPE = {"SEQ_CLS": "classify", "TOKEN_CLS": "tag", "QUESTION_ANS": "answer"}
+HEADS_BY_TYPE |= {"CAUSAL_LM": "lm", "SEQ_2_SEQ_LM": "lm"}
 
 STORED = "the names and shapes of the stored weights determine it"
 INITIAL = "initial values of the adapters"
@@ -92,65 +92,75 @@ KEYS = KeyTable(
 )
 """Keys of `LoraConfig` in peft."""
 
-STARTS = (True, False, "gaussian", None)
-"""How adapters may have begun: other ways change the model's own weights as well."""
+INITIALIZATIONS = (True, False, "gaussian", None)
+"""Supported values of `init_lora_weights`; others also change the weights of the base model."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A folder of adapters, opened. `tensors` have the names that a model's weights have."""
+    """Loaded adapter directory. The names in `tensors` are names of weights of the model."""
 
     folder: Path
     base: Path
-    """The model that it changes."""
+    """Directory of the base model."""
     head: str | None
-    """The head that it is for, if it says so."""
+    """Head of the adapter, if it specifies one."""
     architecture: str | None
-    """The class of transformers that it was made for, if it says so."""
+    """Class of the model in transformers, if the adapter specifies it."""
     tensors: Mapping[str, Tensor]
     alpha: float
-    by_root: bool
-    """Whether alpha is divided by the root of the rank (rsLoRA)."""
+    is_rank_stabilized: bool
+    """Whether alpha is divided by the square root of the rank (rsLoRA)."""
 
     def merge(self, family: Family, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights of its base with what it adds to them, and its own in place of others.
+        """Return the weights of the base model with the adapter merged.
 
-        Raises: CheckpointError where they are of another shape, or not there.
+        Args:
+            family: Family of the base model.
+            weights: Weights of the base model.
+
+        Raises:
+            CheckpointError: If a weight is missing or has another shape.
         """
         matrices = {n.removesuffix(A): t for n, t in self.tensors.items() if n.endswith(A)}
-        own = {n: t for n, t in self.tensors.items() if not n.endswith((A, B))}
-        marks = {id(t): name for name, t in matrices.items()}
-        named = standard_names(family, {**{f"{n}.weight": t for n, t in matrices.items()}, **own})
+        other = {n: t for n, t in self.tensors.items() if not n.endswith((A, B))}
+        modules = {id(t): name for name, t in matrices.items()}
+        named = standard_names(family, {**{f"{n}.weight": t for n, t in matrices.items()}, **other})
         result = dict(weights)
         for name, tensor in named.items():
-            if id(tensor) in marks:
-                tensor = self._changed(family, name, marks[id(tensor)], weights)
+            if id(tensor) in modules:
+                tensor = self._merge_weight(family, name, modules[id(tensor)], weights)
             result[name] = tensor
         return result
 
-    def _changed(
+    def _merge_weight(
         self, family: Family, name: str, module: str, weights: Mapping[str, Tensor]
     ) -> Tensor:
         a, b = self.tensors[module + A].float(), self.tensors.get(module + B)
         if b is None or name not in weights:
-            lacks = f"no {module}{B}" if b is None else f"{self.base} has no {name} to change"
-            raise CheckpointError(f"{self.folder / FILE}: {lacks}; they do not belong together")
-        weight, turned = weights[name].float(), name.endswith(family.transposed or ("\0",))
-        shape = tuple(weight.T.shape if turned else weight.shape)
+            reason = f"no {module}{B}" if b is None else f"{self.base} has no weight {name}"
+            raise CheckpointError(f"{self.folder / FILE}: {reason}; use the adapter's base model")
+        weight, is_transposed = weights[name].float(), name.endswith(family.transposed or ("\0",))
+        shape = tuple(weight.T.shape if is_transposed else weight.shape)
         fits = a.ndim == b.ndim == 2 and 0 < len(a) == b.shape[1]
         if not fits or shape != (len(b), a.shape[1]):
             raise CheckpointError(
                 f"{self.folder / FILE}: {module} has adapters of shapes {list(b.shape)} and "
-                f"{list(a.shape)}, and {self.base} a weight of {list(shape)}; they do not belong "
-                "together"
+                f"{list(a.shape)}, but the weight in {self.base} has shape {list(shape)}; use the "
+                "adapter's base model"
             )
-        scale = self.alpha / (math.sqrt(len(a)) if self.by_root else len(a))
+        scale = self.alpha / (math.sqrt(len(a)) if self.is_rank_stabilized else len(a))
         change = b.float() @ a
-        return torch.add(weight, change.T if turned else change, alpha=scale)
+        return torch.add(weight, change.T if is_transposed else change, alpha=scale)
 
-    def settings(self, family: Family, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """The base's `config.json` for the head that the adapter is for."""
-        settings = dict(theirs)
+    def settings(self, family: Family, base_settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `config.json` of the base model with the head of the adapter.
+
+        Args:
+            family: Family of the base model.
+            base_settings: Content of `config.json` of the base model.
+        """
+        settings = dict(base_settings)
         if self.head is not None or self.architecture is not None:
             settings["architectures"] = [self.architecture]
             heads = {"heads": [] if self.head is None else [self.head]}
@@ -162,74 +172,85 @@ class Adapter:
 
 
 def base_of(folder: Path) -> Path:
-    """The folder of the model that adapters change; of any other folder itself.
+    """Return the base model of an adapter directory, or the directory itself for other models.
 
-    Raises: CheckpointError for one that names no model, or one that is not there.
+    Args:
+        folder: Directory of adapters or of a model.
+
+    Raises:
+        CheckpointError: If the adapter specifies no base model, or the base model does not exist.
     """
     if format_of(folder) != "adapter":
         return folder
-    place, settings = folder / CONFIG, read_object(folder / CONFIG)
+    path, settings = folder / CONFIG, read_object(folder / CONFIG)
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
     if not isinstance(name, str) or not name:
-        raise CheckpointError(
-            f"{place}: names no model; write the one it adapts as base_model_name_or_path"
-        )
+        raise CheckpointError(f"{path}: base_model_name_or_path is missing; set it to the model")
     try:
         base = resolve(name, revision if isinstance(revision, str) else None)
     except CheckpointError as error:
-        raise CheckpointError(f"{place}: base_model_name_or_path: {error}") from None
+        raise CheckpointError(f"{path}: base_model_name_or_path: {error}") from None
     if format_of(base) == "adapter":
-        raise CheckpointError(f"{place}: {base} holds adapters itself; name a whole model")
+        raise CheckpointError(f"{path}: {base} contains adapters itself; use a complete model")
     return base
 
 
 def read_adapter(folder: Path) -> Adapter | None:
-    """The adapters of a folder; None for one of a whole model.
+    """Load the adapters of a directory.
 
-    Raises: CheckpointError for adapters of another kind than LoRA's, and for damaged ones.
+    Args:
+        folder: Directory of adapters or of a model.
+
+    Returns:
+        The adapters, or None if the directory contains a complete model.
+
+    Raises:
+        CheckpointError: If the adapters are not LoRA adapters, or a file is invalid.
     """
     base = base_of(folder)
     if base == folder:
         return None
-    place, settings = folder / CONFIG, read_object(folder / CONFIG)
+    path, settings = folder / CONFIG, read_object(folder / CONFIG)
     try:
         KEYS.check({"peft_type": None, **settings})
     except ValueError as error:
-        raise CheckpointError(f"{place}: {error}") from None
-    if settings.get("init_lora_weights", True) not in STARTS:
+        raise CheckpointError(f"{path}: {error}") from None
+    if settings.get("init_lora_weights", True) not in INITIALIZATIONS:
         raise CheckpointError(
-            f"{place}: init_lora_weights = {settings['init_lora_weights']!r}: it changed the "
-            "model's own weights; convert it in peft, then save again"
+            f"{path}: init_lora_weights = {settings['init_lora_weights']!r} changed the weights of "
+            "the base model; convert the adapter with peft and save it again"
         )
     alpha = settings.get("lora_alpha")
     if not isinstance(alpha, int | float) or isinstance(alpha, bool):
-        raise CheckpointError(f"{place}: lora_alpha = {alpha!r}: is no number")
+        raise CheckpointError(f"{path}: lora_alpha must be a number, got {alpha!r}")
     if not (folder / FILE).exists():
-        raise CheckpointError(f"{folder}: no {FILE}; save it in peft as safetensors")
+        raise CheckpointError(f"{folder}: no {FILE}; save it with peft as safetensors")
     tensors = {}
-    for name, tensor in read_file(folder / FILE, "fetch or write it again")[0].items():
-        if ".original_module." in name:  # peft stores them with bias = "all"
+    for stored_name, tensor in read_file(folder / FILE, "download or write it again")[0].items():
+        # With bias = "all", peft also stores the original modules.
+        if ".original_module." in stored_name:
             continue
-        own = name.removeprefix(TENSOR_PREFIX).replace(".base_layer.", ".")
-        own = own.replace(".modules_to_save.", ".")
-        if "lora_" in own and not own.endswith((A, B)):
-            raise CheckpointError(f"{folder / FILE}: {own}: no adapter of a linear layer")
-        if own.endswith(A) and not _is_selected(own.removesuffix(A), settings):
+        name = stored_name.removeprefix(TENSOR_PREFIX).replace(".base_layer.", ".")
+        name = name.replace(".modules_to_save.", ".")
+        if "lora_" in name and not name.endswith((A, B)):
+            raise CheckpointError(f"{folder / FILE}: {name}: not an adapter of a linear layer")
+        if name.endswith(A) and not _is_selected(name.removesuffix(A), settings):
             raise CheckpointError(
-                f"{folder / FILE}: {own}: not selected by target_modules, exclude_modules, or "
+                f"{folder / FILE}: {name}: not selected by target_modules, exclude_modules, or "
                 f"layers_to_transform of {CONFIG}; remove it"
             )
-        tensors[own] = tensor
-    head = OF_KIND.get(str(settings.get("task_type")))
-    if any(name.startswith("crf.") for name in tensors):  # in no adapters but ours
+        tensors[name] = tensor
+    head = HEADS_BY_TYPE.get(str(settings.get("task_type")))
+    # Only bertkit writes adapters with a CRF.
+    if any(name.startswith("crf.") for name in tensors):
         head = "crf"
-    mapped = settings.get("auto_mapping")
-    made_for = mapped.get("base_model_class") if isinstance(mapped, dict) else None
+    mapping = settings.get("auto_mapping")
+    architecture = mapping.get("base_model_class") if isinstance(mapping, dict) else None
     return Adapter(
         folder,
         base,
         head,
-        made_for if isinstance(made_for, str) else None,
+        architecture if isinstance(architecture, str) else None,
         tensors,
         float(alpha),
         bool(settings.get("use_rslora")),
@@ -237,34 +258,38 @@ def read_adapter(folder: Path) -> Adapter | None:
 
 
 def _is_selected(module: str, settings: Mapping[str, Any]) -> bool:
-    """Return whether peft gives a module adapters; a text selects by a pattern, which is not run.
+    """Return whether the settings select a module. Patterns are not evaluated.
 
     Source: `check_target_module_exists` in peft.
     """
 
-    def listed(names: Any) -> bool:
+    def contains(names: Any) -> bool:
         return any(f".{module}".endswith(f".{name}") for name in names)
 
     targets, excluded = settings.get("target_modules"), settings.get("exclude_modules")
     layers = settings.get("layers_to_transform")
     layers = [layers] if isinstance(layers, int) else layers
     numbers = [int(part) for part in module.split(".") if part.isdecimal()]
-    if isinstance(targets, list) and not listed(targets):
+    if isinstance(targets, list) and not contains(targets):
         return False
-    if isinstance(excluded, list) and listed(excluded):
+    if isinstance(excluded, list) and contains(excluded):
         return False
     return not isinstance(layers, list) or not layers or (bool(numbers) and numbers[0] in layers)
 
 
 def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> None:
-    """Write a model's adapters, and its heads that learned, as `peft.PeftModel` reads them.
+    """Write the adapters and the trained heads of a model in the format of `peft.PeftModel`.
 
-    `base` names the model without them, a folder or a hub id.
+    Args:
+        folder: Output directory.
+        model: Model with adapters.
+        family: Family of the model.
+        base: Path or hub id of the base model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    # heads make the class of transformers one whose names have the prefix
-    bare = not any(head in family.heads for head in model.heads)
+    # The names of classes with a head in transformers have the prefix of the family.
+    has_no_head = not any(head in family.heads for head in model.heads)
     tensors: dict[str, Tensor] = {}
     layers = adapters(model)
     for name, layer in layers.items():
@@ -272,14 +297,14 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
         b = weights[f"{name}.lora_b"].split(layer.sizes)
         rows = family.names([f"{name}.weight"], model.config)[f"{name}.weight"]
         for row, *parts in zip(rows, a, b, strict=True):
-            module = row.removesuffix(".weight").removeprefix(family.prefix if bare else "")
+            module = row.removesuffix(".weight").removeprefix(family.prefix if has_no_head else "")
             tensors |= {module + end: t.contiguous() for end, t in zip((A, B), parts, strict=True)}
     targets = [name.removesuffix(A) for name in tensors if name.endswith(A)]
-    learned = (name for name, p in model.named_parameters() if p.requires_grad)
-    # heads that are none of the family's are in the whole model alone
-    of_heads = [n for n in learned if n.startswith(tuple(f"heads.{h}." for h in family.heads))]
-    own = family.write({name: weights[name] for name in of_heads}, model.config)
-    head, one = next(iter(model.heads), None), next(iter(layers.values()))
+    trained = (name for name, p in model.named_parameters() if p.requires_grad)
+    # Heads that the family does not have are only stored with complete models.
+    head_names = [n for n in trained if n.startswith(tuple(f"heads.{h}." for h in family.heads))]
+    head_tensors = family.write({name: weights[name] for name in head_names}, model.config)
+    head, layer = next(iter(model.heads), None), next(iter(layers.values()))
     kind = KINDS.get(str(head))
     architecture = family.architectures.get(frozenset(h for h in model.heads if h in family.heads))
     write_json(
@@ -290,22 +315,22 @@ def write_adapter(folder: Path, model: Model, family: Family, *, base: str) -> N
             "auto_mapping": None if kind else {"base_model_class": architecture},
             "base_model_name_or_path": str(Path(base).resolve()) if Path(base).exists() else base,
             "inference_mode": True,
-            "r": one.rank,
-            "lora_alpha": one.scale * one.rank,
-            "lora_dropout": one.dropout.rate,
+            "r": layer.rank,
+            "lora_alpha": layer.scale * layer.rank,
+            "lora_dropout": layer.dropout.rate,
             "target_modules": targets,
-            "modules_to_save": list(dict.fromkeys(_module(n, family) for n in own)) or None,
+            "modules_to_save": list(dict.fromkeys(_module(n, family) for n in head_tensors))
+            or None,
             "fan_in_fan_out": bool(family.transposed),
             "bias": "none",
         },
     )
+    tensors |= head_tensors
     with writing(folder / FILE) as partial:
-        write_tensors(
-            partial, {TENSOR_PREFIX + name: tensor for name, tensor in {**tensors, **own}.items()}
-        )
+        write_tensors(partial, {TENSOR_PREFIX + name: tensor for name, tensor in tensors.items()})
 
 
 def _module(name: str, family: Family) -> str:
-    """Their module of a head that a weight is in: the first below the model."""
+    """Return the module of a head in transformers that contains a weight."""
     prefix = family.prefix if name.startswith(family.prefix) else ""
     return prefix + name.removeprefix(prefix).split(".")[0]

@@ -1,4 +1,4 @@
-"""What `config.json` says of a model: read from folders of others, and written as they read it."""
+"""Reading and writing of `config.json` in the format of transformers."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def read_config(
         CheckpointError: If the family or the shape is not supported, or code would have to run.
     """
     kind = settings.get("model_type")
-    if not _known_code(settings):
+    if not _is_code_supported(settings):
         raise CheckpointError(
-            f"{path}: auto_map asks to run code that came with the model; bertkit runs none; "
-            "use a checkpoint of a family it knows (" + ", ".join(FAMILIES) + ")"
+            f"{path}: auto_map requires remote code, which bertkit does not run; use a checkpoint "
+            "of a supported family (" + ", ".join(FAMILIES) + ")"
         )
     family = family or family_of(kind)
     if family is None:
         known = ", ".join(FAMILIES)
-        has = OTHERS.get(kind) if isinstance(kind, str) else None
-        near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) and has is None else ""
+        feature = OTHERS.get(kind) if isinstance(kind, str) else None
+        near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) and feature is None else ""
         raise CheckpointError(
-            f"{path}: model_type = {kind!r}, an architecture that bertkit has not"
-            + (f", with {has}" if has else "")
-            + (f"; {near}" if near.endswith("?") else f"; take a model of one it has: {known}")
+            f"{path}: model_type = {kind!r} is not supported"
+            + (f", because it has {feature}" if feature else "")
+            + (f"; {near}" if near.endswith("?") else f"; use a model of one of these: {known}")
         )
     try:
         return family, family.read_config(settings), family.read_decoder(settings)
@@ -50,35 +50,51 @@ def read_config(
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def _known_code(settings: Mapping[str, Any]) -> bool:
-    """Whether a folder asks for no code of its own, or for such as its family computes here."""
-    asked, family = settings.get("auto_map"), family_of(settings.get("model_type"))
-    if asked is None:
+def _is_code_supported(settings: Mapping[str, Any]) -> bool:
+    """Return whether a model needs no remote code, or code that bertkit implements."""
+    auto_map, family = settings.get("auto_map"), family_of(settings.get("model_type"))
+    if auto_map is None:
         return True
-    if family is None or not family.code or not isinstance(asked, dict):
+    if family is None or not family.code or not isinstance(auto_map, dict):
         return False
-    return all(isinstance(name, str) and name.startswith(family.code) for name in asked.values())
+    return all(isinstance(name, str) and name.startswith(family.code) for name in auto_map.values())
 
 
 def heads_of(settings: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """The heads that a folder of ours names."""
+    """Return the heads of a model that bertkit saved.
+
+    Args:
+        settings: Content of `config.json`.
+        path: File of the settings, for messages.
+
+    Raises:
+        CheckpointError: If the value is invalid.
+    """
     bertkit = settings.get("bertkit", {})
     heads = bertkit.get("heads", []) if isinstance(bertkit, dict) else None
     if not isinstance(heads, list) or not all(isinstance(head, str) for head in heads):
-        raise CheckpointError(f"{path}: bertkit.heads is no list of names")
+        raise CheckpointError(f"{path}: bertkit.heads must be a list of names")
     return tuple(heads)
 
 
 def length_of(settings: Mapping[str, Any], path: Path) -> int | None:
-    """The longest sequence that a folder of ours is meant for."""
+    """Return the maximum number of tokens of a model that bertkit saved.
+
+    Args:
+        settings: Content of `config.json`.
+        path: File of the settings, for messages.
+
+    Raises:
+        CheckpointError: If the value is invalid.
+    """
     length = settings.get("bertkit", {}).get("length")
     if length is not None and not (isinstance(length, int) and length > 2):
-        raise CheckpointError(f"{path}: bertkit.length is no number of tokens")
+        raise CheckpointError(f"{path}: bertkit.length must be a number of tokens above 2")
     return length
 
 
 def architecture_of(settings: Mapping[str, Any]) -> str:
-    """The class of transformers that wrote a folder, if it says so."""
+    """Return the class of the model in transformers, or "" if unknown."""
     match settings.get("architectures"):
         case [str(name), *_]:
             return name
@@ -88,7 +104,17 @@ def architecture_of(settings: Mapping[str, Any]) -> str:
 def labels_of(
     settings: Mapping[str, Any], family: Family, weights: Mapping[str, Tensor], path: Path
 ) -> tuple[str, ...]:
-    """Names of the classifier's outputs; numbers, as in transformers, where none are given."""
+    """Return the names of the outputs of a classifier. Default: LABEL_0 and so on.
+
+    Args:
+        settings: Content of `config.json`.
+        family: Family of the model.
+        weights: Weights of the model.
+        path: File of the settings, for messages.
+
+    Raises:
+        CheckpointError: If `id2label` is invalid.
+    """
     names = settings.get("id2label")
     if not names:
         rows = (weights.get(name) for name in family.outputs)
@@ -97,7 +123,7 @@ def labels_of(
     try:
         return tuple(str(names[key]) for key in sorted(names, key=int))
     except (TypeError, ValueError):
-        raise CheckpointError(f"{path}: id2label does not name labels by their number") from None
+        raise CheckpointError(f"{path}: the keys of id2label must be numbers") from None
 
 
 def config_of(
@@ -108,18 +134,30 @@ def config_of(
     settings: Mapping[str, Any],
     length: int | None,
 ) -> dict[str, Any]:
-    """The file of a model that is saved. Raises: CheckpointError for what no folder can hold."""
+    """Return the content of `config.json` of a model.
+
+    Args:
+        model: The model.
+        tokenizer: Tokenizer of the model.
+        family: Family of the model.
+        labels: Names of the outputs of the head.
+        settings: Further keys.
+        length: Maximum number of tokens.
+
+    Raises:
+        CheckpointError: If the family cannot store the model.
+    """
     heads, decoder = tuple(model.heads), model.decoder
     known = frozenset(head for head in heads if head in HEADS and head not in BERTKIT_HEADS)
     if known not in family.architectures:
         raise CheckpointError(
-            f"a {family.name} folder cannot hold the heads {', '.join(heads)} together; "
-            "save them apart"
+            f"heads {', '.join(heads)} cannot be combined in a {family.name} model; save them "
+            "separately"
         )
     if family.positions_after_pad and tokenizer.pad != model.config.pad_id:
         raise CheckpointError(
-            f"the tokenizer's padding piece has id {tokenizer.pad}, the model's pad is "
-            f"{model.config.pad_id}; a {family.name} folder counts positions from it"
+            f"the padding token has id {tokenizer.pad} in the tokenizer, but {model.config.pad_id} "
+            f"in the model, and position ids of {family.name} models start after it"
         )
     config = {
         "architectures": [family.architectures[known]],
@@ -143,7 +181,8 @@ def config_of(
         },
     }
     if model.causal and "choose" in heads:
-        config["num_labels"] = 1  # their class is that of labels, which are two by default
+        # transformers loads the head as a classifier, whose default is two labels.
+        config["num_labels"] = 1
     if labels:
         config["id2label"] = {str(i): name for i, name in enumerate(labels)}
         config["label2id"] = {name: i for i, name in enumerate(labels)}

@@ -1,4 +1,4 @@
-"""Model folders as the Hugging Face ecosystem has them: `config.json`, weights, tokenizer."""
+"""Model directories in the Hugging Face format: `config.json`, weights, and tokenizer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SETTINGS_READERS: Mapping[str, Callable[..., Any]] = Registry("settings_readers"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A folder, opened."""
+    """Loaded model directory."""
 
     model: Model
     tokenizer: Tokenizer
@@ -66,17 +66,17 @@ class Loaded:
     report: LoadReport
     folder: Path
     labels: tuple[str, ...] = ()
-    """Names of the head's outputs; one name is a regression."""
+    """Names of the outputs of the head; one name is a regression."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The whole `config.json`, for what belongs to a task."""
+    """Content of `config.json`, including the settings of the task."""
     pooling: Pooling | None = None
-    """Set by sentence-transformers folders."""
+    """Pooling of a sentence-transformers directory."""
     length: int = 512
-    """The longest sequence the folder is meant for, in tokens."""
+    """Maximum number of tokens of a sequence."""
     generation: Any = None
     """Settings of text generation, if the model has a language modeling head."""
     base: Path | None = None
-    """Of adapters: where the model is that they change."""
+    """Directory of the base model of adapters."""
 
     def __repr__(self) -> str:
         config, heads = self.model.config, ", ".join(self.model.heads)
@@ -86,25 +86,27 @@ class Loaded:
             f"{sum(weight.numel() for weight in self.model.parameters()):,} parameters, "
             f"heads: {heads or 'none'}"
             + f", labels: {labels}" * bool(labels)
-            + f", reads {self.length} tokens>"
+            + f", max length {self.length}>"
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write it as a folder, with its labels, its task, its pooling and its length; adapters are
-        merged into their model's weights.
+        """Save the model with its labels, task, pooling, and length; adapters are merged.
+
+        Args:
+            folder: Output directory.
         """
         resave(self, self.model, Path(folder))
 
     @property
     def begin(self) -> list[int]:
-        """The token before the first one of a decoder's text; none where there is no decoder."""
+        """Decoder start token, or an empty list without a decoder."""
         if self.model.decoder is None or self.generation is None or self.generation.start is None:
             return []
         return [self.generation.start]
 
     @property
     def generation_settings(self) -> dict[str, Any]:
-        """The content of generation_config.json for a model that is derived from this one."""
+        """Content of generation_config.json for models that are derived from this one."""
         if self.generation is not None and self.generation.has_settings:
             return dict(self.generation.settings)
         path = (self.base or self.folder) / GENERATION
@@ -112,15 +114,16 @@ class Loaded:
 
     @cached_property
     def target(self) -> Tokenizer:
-        """The tokenizer of what a decoder writes; Marian's texts have one for each side."""
+        """Tokenizer of the decoder; Marian models have a separate one for the target language."""
         folder = self.base or self.folder
         if (folder / "target.spm").exists():
             return Tokenizer.load(folder, side="target")
         return self.tokenizer
 
     def fingerprint(self) -> str:
-        """A hash of all that decides a text's vector, beside its prompt and how states are pooled:
-        tokenizer, shape, and weights.
+        """Return a hash of everything that determines embeddings, except prompt and pooling.
+
+        The hash includes the tokenizer, the shape, and the weights.
         """
         digest = hashlib.sha256(self.tokenizer.fingerprint.encode())
         digest.update(msgspec.json.encode(_shape(self.model.config), order="sorted"))
@@ -129,17 +132,17 @@ class Loaded:
         if dense is not None:
             digest.update(dense.activation.encode())
             weights = {**weights, **dense.state_dict()}
-        return _hashed(digest, weights)
+        return _hash_weights(digest, weights)
 
     def weights_hash(self) -> str:
-        """A hash of all weights, those of the heads too."""
-        return _hashed(hashlib.sha256(), self.model.state_dict())
+        """Return a hash of all weights, including the heads."""
+        return _hash_weights(hashlib.sha256(), self.model.state_dict())
 
 
 def _shape(config: EncoderConfig) -> dict[str, Any]:
     """Return the settings of an encoder that change its states: no heads, no dropout.
 
-    Settings with their default are left out, so that a new setting changes no fingerprint.
+    Default values are omitted, so that a new setting does not change fingerprints.
     """
     defaults = paths(type(config))
     return {
@@ -151,8 +154,8 @@ def _shape(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
-    """A hash of weights by their names, behind what it has read before."""
+def _hash_weights(digest: Any, weights: Mapping[str, Tensor]) -> str:
+    """Add named weights to a digest, and return the hash."""
     for name, weight in sorted(weights.items()):
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
@@ -185,6 +188,9 @@ class Stored:
 def read_stored(path: Path) -> Stored:
     """Read the settings of a model directory.
 
+    Args:
+        path: The directory.
+
     Raises:
         CheckpointError: If a file is missing or invalid.
     """
@@ -216,7 +222,8 @@ def load(
             `report.fresh`. Default: all heads of the model that bertkit supports.
         labels: Names of the outputs of new heads.
         revision: Revision of a hub id.
-        features: Frozen hidden states that a new BiLSTM reads, as in the settings of `finetune`.
+        features: Frozen hidden states that are the input of a new BiLSTM, as in the settings of
+            `finetune`.
 
     Returns:
         The model, with its tokenizer and settings.
@@ -235,32 +242,32 @@ def load(
     weights = standard_names(family, stored.read_tensors())
     if adapter is not None:
         weights, settings = adapter.merge(family, weights), adapter.settings(family, settings)
-    architecture, ours = architecture_of(settings), heads_of(settings, path)
-    saved_heads = heads_in(family, weights, architecture=architecture, ours=ours)
-    known = tuple(head for head in saved_heads if head in HEADS)
-    if adapter is not None and adapter.head in known:
-        known = (adapter.head,)
-    wanted = heads if heads is not None else known
-    if "lm" in wanted and decoder is not None:
+    architecture, recorded = architecture_of(settings), heads_of(settings, path)
+    saved_heads = heads_in(family, weights, architecture=architecture, recorded=recorded)
+    supported = tuple(head for head in saved_heads if head in HEADS)
+    if adapter is not None and adapter.head in supported:
+        supported = (adapter.head,)
+    requested = heads if heads is not None else supported
+    if "lm" in requested and decoder is not None:
         decoder = untie(family, weights, decoder)
-    elif "lm" in wanted:
+    elif "lm" in requested:
         config = untie(family, weights, config)
     for stack in filter(None, (config, decoder)):
         _check_sizes(stack, weights, path)
     saved_labels = labels_of(settings, family, weights, path)
     outputs = tuple(labels) or saved_labels
-    _check_heads(wanted, outputs, family, stored.folder)
-    kept = [head for head in wanted if head in saved_heads]
+    _check_heads(requested, outputs, family, stored.folder)
+    reused = [head for head in requested if head in saved_heads]
     if outputs == saved_labels:
-        _check_labels(outputs, kept, family, weights, path)
+        _check_labels(outputs, reused, family, weights, path)
     else:
-        kept = [head for head in kept if head in HEADS and head not in LABELED]
+        reused = [head for head in reused if head in HEADS and head not in LABELED]
     model = empty(
-        config, wanted, labels=outputs, decoder=decoder, pooling=pooling, build=stored.build
+        config, requested, labels=outputs, decoder=decoder, pooling=pooling, build=stored.build
     )
-    new = [head for head in wanted if head not in kept]
+    new = [head for head in requested if head not in reused]
     weights = _without_heads(weights, new, family) | _dense(model, pooling)
-    fresh = tuple(wanted) if heads is not None else ()
+    fresh = tuple(requested) if heads is not None else ()
     report = fill(model, family, weights, fresh=fresh, where=stored.file(FILE))
     tokenizer = _read_tokenizer(stored, family, config)
     length = stored.length or length_of(settings, path) or tokenizer.max_length
@@ -274,7 +281,7 @@ def load(
         settings=settings,
         pooling=pooling,
         length=min(config.max_positions, length or config.max_positions),
-        generation=_read_generation(stored.folder, settings, model) if "lm" in wanted else None,
+        generation=_read_generation(stored.folder, settings, model) if "lm" in requested else None,
         base=None if adapter is None else adapter.base,
     )
 
@@ -301,17 +308,17 @@ def _check_pooling(pooling: Pooling | None, config: EncoderConfig, folder: Path)
     """Raise CheckpointError if the dense layer of an embedding model does not fit the encoder."""
     if pooling is not None and not pooling.reads(config.hidden):
         raise CheckpointError(
-            f"{folder}: the dense layer expects vectors of a width other than {config.hidden}, the "
-            "width of the model; download both again"
+            f"{folder}: the input size of the dense layer differs from the hidden size, "
+            f"{config.hidden}; download the model again"
         )
 
 
 def _without_heads(
     weights: Mapping[str, Tensor], heads: Sequence[str], family: Family
 ) -> dict[str, Tensor]:
-    """Return the weights without those of heads that are newly initialized.
+    """Return the weights without the weights of newly initialized heads.
 
-    The pooler is part of the encoder, and stays.
+    The pooler is part of the encoder, so it is not removed.
     """
     stale = {name for head in heads for name in head_weights(family, head, weights)}
     return {n: w for n, w in weights.items() if n not in stale or n.startswith(family.prefix)}
@@ -354,30 +361,27 @@ def _check_heads(
         if head not in (*family.heads, *BERTKIT_HEADS):
             known = ", ".join(family.heads)
             raise CheckpointError(
-                f"{folder}: a {family.name} model has no {head} head here; it has {known}"
+                f"{folder}: head {head} is not supported by {family.name}; use one of {known}"
             )
     for head in heads:
         if head in LABELED and not labels:
-            raise CheckpointError(f"{folder}: has no {head} head; pass labels for a new one")
+            raise CheckpointError(f"{folder}: has no {head} head; pass labels for a new head")
 
 
 def _check_tokenizer(
     tokenizer: Tokenizer, folder: Path, family: Family, config: EncoderConfig
 ) -> None:
-    """Raises: CheckpointError when it is not the tokenizer of a model of this shape."""
+    """Raise CheckpointError if the tokenizer does not fit the model."""
     tokenizer.need(*family.roles)
     reason = ""
     if family.positions_after_pad and tokenizer.pad != config.pad_id:
-        reason = (
-            f"'s padding piece has id {tokenizer.pad}, config.json says {config.pad_id}; "
-            f"a {family.name} model counts positions from it, so that"
-        )
+        reason = f"padding id {tokenizer.pad}, but the model has {config.pad_id}"
     elif config.token_types > 1 and tokenizer.segments > config.token_types:
-        reason = f" numbers {tokenizer.segments} segments, the model has {config.token_types};"
+        reason = f"{tokenizer.segments} token types, but the model has {config.token_types}"
     elif tokenizer.vocab_size > config.vocab:
-        reason = f" has {tokenizer.vocab_size} pieces, the model only {config.vocab} rows;"
+        reason = f"{tokenizer.vocab_size} tokens, but the model has {config.vocab} embeddings"
     if reason:
-        raise CheckpointError(f"{folder}: the tokenizer{reason} they do not belong together")
+        raise CheckpointError(f"{folder}: the tokenizer has {reason}; use the model's tokenizer")
 
 
 @check_keywords
@@ -394,14 +398,25 @@ def save(
     pooling: Pooling | None = None,
     generation: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a folder that `load` and `transformers` open; each file appears whole. What `load`
-    opened is saved by `Loaded.save`.
+    """Save a model directory for `load` and `transformers`; each file is written atomically.
 
-    `settings` are more keys of config.json, such as a task's; `length` is the longest sequence the
-    folder is meant for, by default what the model can read; `weights` replaces the model's own by
-    others of the same names (fp32 masters). `pooling` is how vectors are made, by default as a
-    head of the model makes them; sentence-transformers reads it too. `generation` are the
-    generation settings of the model that this one is derived from.
+    To save a model that `load` returned, use `Loaded.save`.
+
+    Args:
+        folder: Output directory.
+        model: The model.
+        tokenizer: Tokenizer of the model.
+        family: Family of the model.
+        labels: Names of the outputs of the head.
+        settings: Further keys of `config.json`, such as the settings of a task.
+        length: Maximum number of tokens. Default: the maximum of the model.
+        weights: Weights that replace weights of the model with the same names (fp32 master
+            weights).
+        pooling: Pooling for sentence-transformers. Default: the pooling of a head of the model.
+        generation: Generation settings of the model that this model is derived from.
+
+    Raises:
+        CheckpointError: If the family cannot store the model.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -411,16 +426,17 @@ def save(
     if generation:
         write_json(folder / GENERATION, generation)
     elif family.start:
-        kept = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-        ids = {name: config[name] for name in kept}
+        names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        ids = {name: config[name] for name in names}
         write_json(folder / GENERATION, {**ids, "bad_words_ids": [[tokenizer.pad]]})
     state = {**model.state_dict(), **(weights or {})}
     dense: dict[str, Tensor] = {}
     for name, head in model.heads.items():
-        if isinstance(head, Pool):  # its weights go into a file of their own
+        # The dense layer of a pooling head is stored in a separate file.
+        if isinstance(head, Pool):
             prefix = f"heads.{name}.dense."
-            names = [key for key in state if key.startswith(prefix)]
-            dense = {key.removeprefix(prefix): state.pop(key) for key in names}
+            keys = [key for key in state if key.startswith(prefix)]
+            dense = {key.removeprefix(prefix): state.pop(key) for key in keys}
             pooling = head.pooling
     with writing(folder / FILE) as partial:
         write_tensors(partial, family.write(state, model.config))
@@ -429,7 +445,7 @@ def save(
         write_pooling(folder, pooling, hidden=model.config.hidden, length=length, weights=dense)
 
 
-KEPT = ("problem_type", "task_specific_params")
+TASK_SETTINGS = ("problem_type", "task_specific_params")
 """Settings of a task in config.json, in addition to bertkit's own."""
 
 
@@ -441,10 +457,16 @@ def resave(
     tokenizer: Tokenizer | None = None,
     length: int | None = None,
 ) -> None:
-    """Write a changed `model` with the labels and the task of the folder that it was loaded from,
-    and how it writes; with another tokenizer or length if given.
+    """Save a changed model with the labels, task, and settings of the original model.
+
+    Args:
+        loaded: The original model.
+        model: The changed model.
+        out: Output directory.
+        tokenizer: Default: the tokenizer of the original model.
+        length: Maximum number of tokens. Default: the maximum of the original model.
     """
-    settings = {name: loaded.settings[name] for name in KEPT if name in loaded.settings}
+    settings = {name: loaded.settings[name] for name in TASK_SETTINGS if name in loaded.settings}
     task = loaded.settings.get("bertkit", {}).get("task")
     if task is not None:
         settings["bertkit"] = {"task": task}
@@ -462,7 +484,7 @@ def resave(
 
 
 def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
-    """The weights of the folder's dense layer, named as those of each head that has its shape."""
+    """Return the weights of the dense layer, by their names in each head of its shape."""
     if pooling is None or pooling.dense is None:
         return {}
     shape = pooling.dense.linear.weight.shape
@@ -476,9 +498,10 @@ def _dense(model: Model, pooling: Pooling | None) -> dict[str, Tensor]:
 
 
 def _check_sizes(config: EncoderConfig, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Whether the weights that are there can be of this shape, before one is made of it.
+    """Check that sizes do not exceed the stored weights, before a model of this size is built.
 
-    Raises: CheckpointError naming the setting that is too large for them.
+    Raises:
+        CheckpointError: If a size is too large.
     """
     largest = max((max(tensor.shape, default=0) for tensor in weights.values()), default=0)
     sizes = {
@@ -491,8 +514,8 @@ def _check_sizes(config: EncoderConfig, weights: Mapping[str, Tensor], path: Pat
     for name, (size, most) in sizes.items():
         if size > most:
             raise CheckpointError(
-                f"{path}: {name} = {size:,}, and no weights of the folder are so many or so large; "
-                "they do not belong together"
+                f"{path}: {name} = {size:,} does not match the stored weights; download the model "
+                "again"
             )
 
 
@@ -503,12 +526,12 @@ def _check_labels(
     weights: Mapping[str, Tensor],
     path: Path,
 ) -> None:
-    """Raises: CheckpointError when a head has another number of outputs than there are labels."""
+    """Raise CheckpointError if the numbers of outputs and labels differ."""
     for head in (head for head in heads if head in LABELED):
-        own = {"out.weight": f"heads.{head}.out.weight"}
-        outputs = len(weights.get(str(family.heads.get(head, own)["out.weight"]), ()))
+        default = {"out.weight": f"heads.{head}.out.weight"}
+        outputs = len(weights.get(str(family.heads.get(head, default)["out.weight"]), ()))
         if outputs != len(labels):
             raise CheckpointError(
-                f"{path}: id2label names {len(labels):,} labels, and the {head} "
-                f"head has {outputs:,} outputs; they do not belong together"
+                f"{path}: id2label has {len(labels):,} labels, but the {head} head has "
+                f"{outputs:,} outputs; fix id2label"
             )

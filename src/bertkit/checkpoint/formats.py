@@ -55,7 +55,7 @@ format has that format.
 
 
 def format_of(path: Path) -> str | None:
-    """Return the name of the format of a file or directory; None if it has none of them."""
+    """Return the name of the format of a file or directory, or None if it is unknown."""
     if path.is_file():
         return next(name for name, pattern in SINGLE_FILES.items() if path.match(pattern))
     for name, patterns in DIRECTORIES.items():
@@ -78,14 +78,14 @@ def _contains(folder: Path, pattern: str) -> bool:
 
 
 def open_format(model: Any, revision: str | None = None) -> ModelFormat:
-    """Return the format of a model, from which it is loaded in the way that a caller needs.
+    """Return the format of a model, whose methods load the model for different uses.
 
     Args:
         model: Path or hub id of a model, or a `Loaded` model.
         revision: Revision of a hub id.
 
     Raises:
-        CheckpointError: If there is no model, or it has no known format.
+        CheckpointError: If there is no model, or its format is unknown.
     """
     if not isinstance(model, str | Path) and hasattr(model, "folder"):
         loaded: ModelFormat = FORMATS["transformer"](model.folder, model)

@@ -1,4 +1,4 @@
-"""From a name to a folder: local paths first, then the hub."""
+"""Download models from the Hugging Face hub, and upload models to it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.spm", "*.hdf5", "vectors.t
 """Patterns of the files of a model: weights, settings, and vocabulary. No pickle, no code."""
 
 RECORDS = (RUN, SCORES, EXPERIMENT, TEST, TUNING_FILE)
-"""Of a run or a machine, and not of the model."""
+"""Files of a run or a machine, which are not part of the model."""
 
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-"""A model's name on the hub."""
+"""Pattern of a hub id."""
 
 
 def resolve(name: str | Path, revision: str | None = None) -> Path:
@@ -28,15 +28,15 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     Raises:
         CheckpointError: If the model does not exist, or cannot be downloaded.
     """
-    what: object = name  # callers are programs, which may give anything
-    if not isinstance(what, str | Path) or not str(what):
-        given = "an empty name" if what == "" else f"a {type(what).__name__}"
-        raise CheckpointError(f"model: {given} names none; give its folder or hub id")
+    value: object = name  # Untyped callers can pass any value.
+    if not isinstance(value, str | Path) or not str(value):
+        actual = "an empty name" if value == "" else f"a {type(value).__name__}"
+        raise CheckpointError(f"model: expected a directory or hub id, got {actual}")
     folder = Path(name).expanduser()
     if folder.is_dir() or folder.is_file():
         return folder
     if isinstance(name, Path) or not ID.fullmatch(name):
-        raise CheckpointError(f"{name}: no such folder")
+        raise CheckpointError(f"{name}: no such directory")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -53,26 +53,26 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
                 name,
                 revision=revision,
                 allow_patterns=list(MODEL_FILES),
-                ignore_patterns=[TUNING_FILE],  # what was fastest on a stranger's machine
+                ignore_patterns=[TUNING_FILE],  # It is only valid on the machine that wrote it.
             )
         )
     except GatedRepoError:
-        reason = "the hub asks for permission; accept its terms and set HF_TOKEN"
+        reason = "the model is gated; accept its terms on the hub and set HF_TOKEN"
     except RepositoryNotFoundError:
-        reason = "neither a folder here nor a model on the hub"
+        reason = "neither a local directory nor a model on the hub"
     except RevisionNotFoundError:
-        reason = f"the hub has no revision {revision!r} of it"
+        reason = f"revision {revision!r} not found on the hub"
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
-        reason = "no such folder here, and the hub cannot be reached"
+        reason = "no such directory, and the hub cannot be reached"
     except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = f"cannot be fetched from the hub ({str(error).splitlines()[0]})"
+        reason = f"download from the hub failed ({str(error).splitlines()[0]})"
     raise CheckpointError(f"{name}: {reason}")
 
 
 def model_files(folder: Path) -> list[str]:
     """Return the files of a model directory: weights, settings, and vocabulary.
 
-    They include modules of sentence-transformers and a frozen model, which have subdirectories.
+    Modules of sentence-transformers and frozen models are in subdirectories.
     """
     modules = ("", "[0-9]_*/", "base/", "base/[0-9]_*/")
     patterns = (module + kind for module in modules for kind in MODEL_FILES)
@@ -86,31 +86,43 @@ def published(folder: Path) -> list[str]:
 
 
 def push(folder: Path, name: str, files: list[str], *, private: bool, message: str) -> str:
-    """Publish these files of a folder as a model, which is made if it is not there; its address.
+    """Upload files of a directory to a model on the hub, which is created if it does not exist.
 
-    Raises: CheckpointError with the hub's reason.
+    Args:
+        folder: The directory.
+        name: Hub id.
+        files: The files.
+        private: Whether a new model is private.
+        message: Commit message.
+
+    Returns:
+        URL of the model.
+
+    Raises:
+        CheckpointError: If the upload fails; the message contains the reason.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     api = HfApi()
-    transport: type[Exception] = HfHubHTTPError.__bases__[0]  # what the hub's client sends by
+    # Base class of the errors of the HTTP client that the hub's library uses.
+    transport: type[Exception] = HfHubHTTPError.__bases__[0]
     try:
         api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(
             repo_id=name, folder_path=folder, allow_patterns=files, commit_message=message
         )
     except LocalTokenNotFoundError:
-        reason = "the hub wants to know who you are; set HF_TOKEN"
+        reason = "the hub requires a token; set HF_TOKEN"
     except HfHubHTTPError as error:
         code = error.response.status_code
         reason = {
-            401: "the hub does not know you; set HF_TOKEN to a token of yours that may write",
-            403: "the hub does not let you write there; take a token that may, or your own name",
-        }.get(code, f"the hub refuses it ({str(error).splitlines()[0]})")
+            401: "invalid token; set HF_TOKEN to a token with write permission",
+            403: "no write permission; use a token with permission, or your own namespace",
+        }.get(code, f"the hub rejected the upload ({str(error).splitlines()[0]})")
     except (OSError, RuntimeError, ValueError, transport) as error:
-        said = str(error) or type(error).__name__
-        reason = f"cannot be sent to the hub ({said.splitlines()[0]})"
+        text = str(error) or type(error).__name__
+        reason = f"upload to the hub failed ({text.splitlines()[0]})"
     else:
         return f"{api.endpoint}/{name}"
     raise CheckpointError(f"{name}: {reason}")

@@ -1,4 +1,4 @@
-"""How a folder makes vectors of texts, as sentence-transformers writes it down."""
+"""Reading and writing of the pooling in the format of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "torch.nn.modules.activation.ReLU": "relu",
     "torch.nn.modules.linear.Identity": "none",
 }
-"""And what may follow a dense layer."""
+"""Activation classes in files -> activations of a dense layer."""
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -45,13 +45,13 @@ OLDER_LENGTHS = tuple(
     f"sentence_{name}_config.json"
     for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Names of the same file in sentence-transformers before version 1, in its order."""
+"""Names of this file before version 1 of sentence-transformers, in its order."""
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
-"""The modules that a directory may have, in this order; Dense and Normalize are optional."""
+"""Supported modules in their order; Dense and Normalize are optional."""
 
-MOST, LONGEST_NAME = 16, 255
-"""Modules of a folder, and characters of the name of a module's folder."""
+MAX_MODULES, MAX_NAME_CHARACTERS = 16, 255
+"""Maximum number of modules, and of characters in the directory name of a module."""
 
 
 def write_pooling(
@@ -62,9 +62,15 @@ def write_pooling(
     length: int,
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Make a model's folder one that sentence-transformers opens, with the same vectors.
+    """Add the files of sentence-transformers to a model directory.
 
-    `weights` replaces those of the dense layer by others of the same names (fp32 masters).
+    Args:
+        folder: The directory.
+        pooling: The pooling.
+        hidden: Hidden size of the encoder.
+        length: Maximum number of tokens.
+        weights: Weights that replace weights of the dense layer with the same names (fp32 master
+            weights).
     """
     kinds = ["Transformer", "Pooling"]
     kinds += ["Dense"] if pooling.dense else []
@@ -77,7 +83,7 @@ def write_pooling(
         folder / paths[1] / "config.json",
         {
             "word_embedding_dimension": hidden,
-            **{f"pooling_mode_{name}": wanted for name, wanted in modes.items()},
+            **{f"pooling_mode_{name}": is_used for name, is_used in modes.items()},
             **({} if pooling.prompts.pooled else {"include_prompt": False}),
         },
     )
@@ -99,7 +105,7 @@ def write_pooling(
 
 def _write_dense(folder: Path, dense: Dense, weights: Mapping[str, Tensor]) -> None:
     linear = dense.linear
-    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    names = {activation: name for name, activation in ACTIVATIONS.items()}
     settings = {
         "in_features": linear.in_features,
         "out_features": linear.out_features,
@@ -114,8 +120,11 @@ def _write_dense(folder: Path, dense: Dense, weights: Mapping[str, Tensor]) -> N
 def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
     """Read the modules of a sentence-transformers directory.
 
+    Args:
+        folder: Directory of any model.
+
     Returns:
-        The pooling, or None if the directory has no vectors; the directory of the encoder; and the
+        The pooling, or None if it is not an embedding model; the directory of the encoder; and the
         maximum number of tokens, or None.
 
     Raises:
@@ -126,35 +135,36 @@ def read_pooling(folder: Path) -> tuple[Pooling | None, Path, int | None]:
     parts = read_json(folder / MODULES)
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{folder / MODULES}: not a list of modules")
-    if len(parts) > MOST:
+    if len(parts) > MAX_MODULES:
         raise CheckpointError(
-            f"{folder / MODULES}: {len(parts)} modules, and at most {MOST} are read"
+            f"{folder / MODULES}: {len(parts)} modules, but the maximum is {MAX_MODULES}"
         )
     for part in parts:
         _check(MODULES_KEYS, part, folder / MODULES)
     if len({str(part.get("name")) for part in parts}) < len(parts):
         raise CheckpointError(f"{folder / MODULES}: two modules have the same name; rename one")
-    places = [_module_folder(folder, str(part.get("path", ""))) for part in parts]
+    folders = [_module_folder(folder, str(part.get("path", ""))) for part in parts]
     kinds = [_module_type(folder, str(part.get("type", ""))) for part in parts]
-    if kinds == ["Transformer"]:  # a re-ranker has no vectors
-        path = folder / SETTINGS
+    # A re-ranker has no pooling.
+    if kinds == ["Transformer"]:
+        path, encoder = folder / SETTINGS, folders[0]
         _check(RERANKER_SETTINGS_KEYS, read_object(path) if path.exists() else {}, path)
-        return None, places[0], _length_of(_read_transformer(places[0], RERANKER_KEYS), places[0])
+        return None, encoder, _length_of(_read_transformer(encoder, RERANKER_KEYS), encoder)
     _check_order(folder, kinds)
-    lengths = _read_transformer(places[0], TRANSFORMER_KEYS)
-    pooling = _settings(folder / SETTINGS)
+    lengths = _read_transformer(folders[0], TRANSFORMER_KEYS)
+    pooling = _read_settings(folder / SETTINGS)
     pooling = replace(pooling, lowercase=bool(lengths.get("do_lower_case")))
-    for place, kind in zip(places[1:], kinds[1:], strict=True):
-        pooling = _with_module(pooling, place, kind)
-    return pooling, places[0], _length_of(lengths, places[0])
+    for module, kind in zip(folders[1:], kinds[1:], strict=True):
+        pooling = _add_module(pooling, module, kind)
+    return pooling, folders[0], _length_of(lengths, folders[0])
 
 
-def _length_of(settings: Mapping[str, Any], place: Path) -> int | None:
+def _length_of(settings: Mapping[str, Any], folder: Path) -> int | None:
     """Return the maximum number of tokens."""
     length = settings.get("max_seq_length")
     if length is not None and not (isinstance(length, int) and length > 2):
         raise CheckpointError(
-            f"{place / LENGTH}: max_seq_length = {length!r} is no number of tokens"
+            f"{folder / LENGTH}: max_seq_length must be a number of tokens, got {length!r}"
         )
     return length
 
@@ -168,51 +178,51 @@ def _check(keys: KeyTable, settings: Mapping[str, Any], path: Path) -> None:
 
 
 def _module_folder(folder: Path, name: str) -> Path:
-    if not name.isprintable() or len(name) > LONGEST_NAME:
-        raise CheckpointError(f"{folder / MODULES}: {name!r} is no name of a folder")
-    place = folder / name
-    if folder.resolve() not in (place.resolve(), *place.resolve().parents):
-        raise CheckpointError(f"{folder / MODULES}: {name!r} leaves the folder")
-    return place
+    if not name.isprintable() or len(name) > MAX_NAME_CHARACTERS:
+        raise CheckpointError(f"{folder / MODULES}: {name!r} is not a valid directory name")
+    module = folder / name
+    if folder.resolve() not in (module.resolve(), *module.resolve().parents):
+        raise CheckpointError(f"{folder / MODULES}: {name!r} is outside of the model directory")
+    return module
 
 
 def _module_type(folder: Path, name: str) -> str:
     kind = name.rsplit(".", 1)[-1]
     if kind not in ORDER or not name.startswith("sentence_transformers."):
-        raise CheckpointError(f"{folder / MODULES}: a module {name!r}, which bertkit has not")
+        raise CheckpointError(f"{folder / MODULES}: module {name!r} is not supported")
     return kind
 
 
 def _check_order(folder: Path, kinds: Sequence[str]) -> None:
-    """Raise CheckpointError unless modules have the order that bertkit has."""
+    """Raise CheckpointError unless the order of the modules is supported."""
     for before, kind in pairwise(kinds):
         if ORDER.index(kind) <= ORDER.index(before):
             raise CheckpointError(
-                f"{folder / MODULES}: a module {kind!r} after {before!r}; use a model with one "
-                f"module each of {', '.join(ORDER)}, in this order"
+                f"{folder / MODULES}: module {kind!r} after {before!r} is not supported; use a "
+                f"model with one module each of {', '.join(ORDER)}, in this order"
             )
     if list(kinds[:2]) != ["Transformer", "Pooling"]:
         raise CheckpointError(
-            f"{folder / MODULES}: the modules are {', '.join(kinds) or 'none'}; use a model that "
-            "begins with Transformer and Pooling"
+            f"{folder / MODULES}: the first modules must be Transformer and Pooling, got "
+            f"{', '.join(kinds) or 'no modules'}; use another model"
         )
 
 
-def _read_transformer(place: Path, keys: KeyTable) -> dict[str, Any]:
+def _read_transformer(folder: Path, keys: KeyTable) -> dict[str, Any]:
     """Read the settings of the module Transformer from the first file that has any."""
     for name in (LENGTH, *OLDER_LENGTHS):
-        settings = read_object(place / name) if (place / name).exists() else {}
+        settings = read_object(folder / name) if (folder / name).exists() else {}
         if settings:
-            _check(keys, settings, place / name)
+            _check(keys, settings, folder / name)
             return settings
     return {}
 
 
-def _with_module(pooling: Pooling, place: Path, kind: str) -> Pooling:
-    """Add a module's settings to a pooling."""
-    path = place / "config.json"
+def _add_module(pooling: Pooling, folder: Path, kind: str) -> Pooling:
+    """Add the settings of a module to a pooling."""
+    path = folder / "config.json"
     if kind == "Dense":
-        return replace(pooling, dense=_read_dense(place))
+        return replace(pooling, dense=_read_dense(folder))
     if kind == "Normalize":
         _check(NORMALIZE_KEYS, read_object(path) if path.exists() else {}, path)
         return replace(pooling, normalize=True)
@@ -226,19 +236,20 @@ def _with_module(pooling: Pooling, place: Path, kind: str) -> Pooling:
     )
 
 
-def _settings(path: Path) -> Pooling:
-    """Read the prompts of a directory, and the function that compares its vectors."""
+def _read_settings(path: Path) -> Pooling:
+    """Read the prompts and the similarity function."""
     config = read_object(path) if path.exists() else {}
     named, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(named, dict) or not all(isinstance(t, str | None) for t in named.values()):
-        raise CheckpointError(f"{path}: prompts = {named!r}; they are to be texts by their names")
-    if default not in (None, "query", "document", *named):  # two are always there, if empty
+        raise CheckpointError(f"{path}: prompts must be an object of texts, got {named!r}")
+    # sentence-transformers always has the prompts query and document; they can be empty.
+    if default not in (None, "query", "document", *named):
         known = ", ".join(named) or "none"
-        raise CheckpointError(f"{path}: default_prompt_name = {default!r}; its prompts are {known}")
+        raise CheckpointError(f"{path}: default_prompt_name = {default!r}; known prompts: {known}")
     if config.get("truncate_dim") is not None:
         raise CheckpointError(
-            f"{path}: truncate_dim = {config['truncate_dim']!r}; bertkit keeps all numbers of a "
-            "vector; remove it, and cut vectors where you use them"
+            f"{path}: truncate_dim = {config['truncate_dim']!r} is not supported; remove it and "
+            "truncate embeddings in your code"
         )
     _check(SETTINGS_KEYS, config, path)
     prompts = Prompts({name: text or "" for name, text in named.items()}, default)
@@ -246,7 +257,7 @@ def _settings(path: Path) -> Pooling:
 
 
 def _pooling_mode(config: Mapping[str, Any], path: Path) -> Mode:
-    """Return the pooling; the key `pooling_mode` wins over the older `pooling_mode_*`."""
+    """Return the pooling; the key `pooling_mode` has priority over the older `pooling_mode_*`."""
     named = config.get("pooling_mode")
     modes = named if isinstance(named, list) else [named]
     if named is None:
@@ -257,43 +268,54 @@ def _pooling_mode(config: Mapping[str, Any], path: Path) -> Mode:
             modes = ["mean"]
     if len(modes) == 1 and modes[0] in POOLINGS:
         return cast("Mode", modes[0])
-    raise CheckpointError(f"{path}: pooling by {modes}; bertkit pools by {', '.join(POOLINGS)}")
+    raise CheckpointError(f"{path}: pooling {modes} is not supported; use {', '.join(POOLINGS)}")
 
 
 def _read_dense(folder: Path) -> Dense:
-    """Raises: CheckpointError for settings that bertkit has not, or that the weights do not fit."""
+    """Read a dense layer; raise CheckpointError if it is not supported or invalid."""
     path = folder / "config.json"
     match config := read_object(path):
         case {"in_features": int(hidden), "out_features": int(width)} if hidden > 0 and width > 0:
             pass
         case _:
-            raise CheckpointError(f"{path}: in_features and out_features are to be numbers")
+            raise CheckpointError(f"{path}: in_features and out_features must be positive integers")
     _check(DENSE_KEYS, config, path)
     name = config.get("activation_function", next(iter(ACTIVATIONS)))
-    if name not in tuple(ACTIVATIONS):  # compared with ==: a file may hold a list
+    # A tuple compares with ==, because the value can be a list, which has no hash.
+    if name not in tuple(ACTIVATIONS):
         raise CheckpointError(
-            f"{path}: activation_function = {name!r}; bertkit has {', '.join(ACTIVATIONS)}"
+            f"{path}: activation_function = {name!r} is not supported; use {', '.join(ACTIVATIONS)}"
         )
     activation = ACTIVATIONS[name]
     bias = bool(config.get("bias", True))
-    wanted = {"linear.weight": (width, hidden), **({"linear.bias": (width,)} if bias else {})}
+    shapes = {"linear.weight": (width, hidden), **({"linear.bias": (width,)} if bias else {})}
     tensors = read_tensors(folder)
-    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != wanted:
-        raise CheckpointError(f"{folder / FILE}: its weights are not those of {path}")
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+        raise CheckpointError(f"{folder / FILE}: the weights do not match {path}; download both")
     dense = Dense(hidden, width, activation, bias=bias)
     dense.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return dense.requires_grad_(False).eval()
 
 
 def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object of settings.
+
+    Raises:
+        CheckpointError: If the file is missing or invalid.
+    """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: a {type(content).__name__}, not an object of settings")
+        raise CheckpointError(f"{path}: expected a JSON object, got a {type(content).__name__}")
     return content
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        CheckpointError: If the file is missing or invalid.
+    """
     try:
-        return storage.read_json(path, CheckpointError, "fetch it again")
+        return storage.read_json(path, CheckpointError, "download it again")
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; pass a complete model directory") from None

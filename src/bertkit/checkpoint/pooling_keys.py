@@ -8,10 +8,10 @@ from bertkit.nn.pooling import Mode
 from bertkit.published_keys import KeyTable
 
 MODES: dict[str, Mode] = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
-"""What sentence-transformers calls each pooling."""
+"""Name of a pooling in sentence-transformers -> name in bertkit."""
 
 OTHER_MODES = ("mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-"""Names of the poolings that bertkit does not have."""
+"""Names of unsupported poolings in sentence-transformers."""
 
 _SHAPE = "the weights determine it"
 _VECTOR = ("sentence_embedding", None)
@@ -42,7 +42,7 @@ TRANSFORMER_KEYS = KeyTable(
     applied=("max_seq_length", "do_lower_case"),
     irrelevant={
         "unpad_inputs": "bertkit has no padding",
-        "backend": "sentence-transformers takes it from its caller",
+        "backend": "an argument of sentence-transformers overrides it",
     },
     neutral={
         "transformer_task": ("feature-extraction",),

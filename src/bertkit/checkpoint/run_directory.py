@@ -1,4 +1,4 @@
-"""What a run leaves in the folder of its model, and whether it has ended."""
+"""Files of a run in its model directory, and a warning about unfinished runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertkit.errors import CheckpointError, spoken
 from bertkit.storage import read_bytes
 
 RUN, JOURNAL = "run.json", "journal.jsonl"
-"""What the run was asked to do, and what happened."""
+"""Settings of the run, and its records."""
 
 SCORES, TEST = "scores.json", "test.json"
 """Scores of a fine-tuned model on dev, written after the last epoch, and on the test set."""
@@ -21,60 +21,64 @@ EXPERIMENT = "experiment.json"
 """Settings and results of `bertkit experiment`."""
 
 TUNING_FILE = "tuned.json"
-"""What `bertkit export tune` found."""
+"""Result of `bertkit export tune`."""
 
 MAX_JOURNAL_BYTES = 512 << 20
 """Largest size in bytes of a journal; a step takes about 150 bytes."""
 
 CHECKPOINTS = "checkpoints"
-"""A folder for each kept step; the newest has the weights of a pretraining's model."""
+"""Directory of checkpoints; the model of a pretraining run is the latest checkpoint."""
 
 
 def say_unfinished(folder: Path) -> None:
-    """Say that a folder's model is that of the first epochs or steps alone, and how to go on."""
+    """Warn if the model is from an unfinished run: log its epoch or step and how to resume.
+
+    Args:
+        folder: Model directory.
+    """
     match next(_records(folder / RUN), None):
         case {"settings": {"epochs": int(epochs)}, "data": {"dev": _}}:
+            # Before the first epoch there is no model, and `load` reports an error.
             if (folder / SCORES).exists() or not (epoch := _last(folder, "epoch", "scores")):
-                return  # none: there is no model yet, of which `load` says so
-            run, far = "fine-tuning", f"the best model after epoch {epoch} of {epochs}"
+                return
+            run, progress = "fine-tuning", f"the best model after epoch {epoch} of {epochs}"
         case {"config": {"train": {"steps": int(steps)}}}:
             if _last(folder, "step", "loss") >= steps:
                 return
-            kept = (folder / CHECKPOINTS).glob("step-*")
-            names = [path.name.removeprefix("step-") for path in kept]
+            checkpoints = (folder / CHECKPOINTS).glob("step-*")
+            names = [path.name.removeprefix("step-") for path in checkpoints]
             step = max((int(name) for name in names if name.isdecimal()), default=0)
-            run, far = "pretraining", f"the model after step {step:,} of {steps:,}"
+            run, progress = "pretraining", f"the model after step {step:,} of {steps:,}"
         case _:
             return
     say(
-        f"warning: {folder}: its {run} has not ended: this is {far}; "
-        + spoken(f"the same {run} goes on with --resume")
+        f"warning: {folder}: {run} has not finished: this is {progress}; "
+        + spoken("resume it with --resume")
     )
 
 
-def _last(folder: Path, counted: str, beside: str) -> int:
-    """The last epoch or step that the journal has such a record of; 0 where there is none."""
-    records = _records(folder / JOURNAL, f'"{beside}"'.encode())
-    numbers = (record.get(counted) for record in records)
+def _last(folder: Path, key: str, other_key: str) -> int:
+    """Return the largest value of a key in the records with another key, or 0."""
+    records = _records(folder / JOURNAL, f'"{other_key}"'.encode())
+    numbers = (record.get(key) for record in records)
     return max((number for number in numbers if isinstance(number, int)), default=0)
 
 
-def _records(path: Path, having: bytes = b"") -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of the lines that contain `having`, or the one of the whole file.
-
-    A file that does not exist has none.
+def _records(path: Path, text: bytes = b"") -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of the lines that contain a text, or the object of the whole file.
 
     Raises:
         CheckpointError: If the path is not a regular file, or too large.
     """
-    if not path.exists():  # also if the model is a file, as in .gguf
+    # The file also does not exist if the model is one file, such as a GGUF file.
+    if not path.exists():
         return
     content = read_bytes(path, CheckpointError, most=MAX_JOURNAL_BYTES)
-    for line in content.splitlines() if having else [content]:
-        if having in line:
+    for line in content.splitlines() if text else [content]:
+        if text in line:
             try:
                 record = json.loads(line)
-            except (ValueError, RecursionError):  # cut by a kill
+            except (ValueError, RecursionError):  # A killed run can leave a partial line.
                 continue
             if isinstance(record, dict):
                 yield record

@@ -1,4 +1,4 @@
-"""Weights from safetensors files, by the names a family declares."""
+"""Weights of safetensors files, with the names that a family declares."""
 
 from __future__ import annotations
 
@@ -24,26 +24,33 @@ from bertkit.nn.initialization import initialize
 from bertkit.storage import NEW_FILE, check_file, read_json
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-MOST_TENSORS = 1 << 16
-"""Of a file; the largest models there are have some thousands."""
+MAX_TENSORS = 1 << 16
+"""Maximum number of tensors of a file. The largest models have several thousand."""
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a checkpoint gave and did not give."""
+    """Missing and unused weights of a checkpoint."""
 
     fresh: tuple[str, ...] = ()
-    """Our weights that the checkpoint lacks; they start from random numbers."""
+    """Weights of the model that the checkpoint lacks; they are newly initialized."""
     unused: tuple[str, ...] = ()
-    """Its weights that no head asked for."""
+    """Weights of the checkpoint that the model does not use."""
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder, by the names in its files; one file or several with an index.
+    """Read the tensors of a model directory, from one file or from several with an index.
 
-    Raises: CheckpointError for a missing, truncated or pickled file.
+    Args:
+        folder: The directory.
+
+    Returns:
+        The tensors, with the names in the files.
+
+    Raises:
+        CheckpointError: If a file is missing, truncated, or a pickle.
     """
     files = [folder / FILE]
     if not files[0].exists():
@@ -52,55 +59,77 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         files = _shards(folder)
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors |= read_file(file, "fetch or write it again")[0]
+        tensors |= read_file(file, "download or write it again")[0]
     return tensors
 
 
 def read_file(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a safetensors file, which are not copied yet, and its metadata.
+    """Read a safetensors file; the tensors are views of the file.
+
+    Args:
+        path: The file.
+        remedy: End of the error message.
+
+    Returns:
+        The tensors by name, and the metadata.
 
     Raises:
-        CheckpointError: If the file is missing, not a regular file, truncated, or damaged; the
-            message ends with `remedy`.
+        CheckpointError: If the file is missing, not a regular file, or truncated or invalid.
     """
     try:
         check_file(path, CheckpointError, most=memory.installed())
-        with safe_open(path, framework="pt") as opened:
-            names = opened.keys()
-            if len(names) > MOST_TENSORS:
-                raise ValueError(f"{len(names):,} tensors, and at most {MOST_TENSORS:,} are read")
-            return {name: opened.get_tensor(name) for name in names}, opened.metadata() or {}
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            if len(names) > MAX_TENSORS:
+                raise ValueError(f"{len(names):,} tensors, but the maximum is {MAX_TENSORS:,}")
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; {remedy}") from None
     except (SafetensorError, OSError, ValueError, RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{path}: truncated or damaged ({error}); {remedy}") from None
+        raise CheckpointError(f"{path}: truncated or invalid ({error}); {remedy}") from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """One safetensors file. Raises: OSError, also where the library says it in its own words."""
+    """Write a safetensors file.
+
+    Args:
+        path: The file.
+        tensors: Tensors by name.
+
+    Raises:
+        OSError: If the file cannot be written; errors of the library are converted.
+    """
     try:
         save_file({name: t.detach().cpu() for name, t in tensors.items()}, path, {"format": "pt"})
-        path.chmod(NEW_FILE)  # the library lets nobody else read it
+        path.chmod(NEW_FILE)  # The library creates files that other users cannot read.
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))
         raise OSError(int(code.group(1)) if code else errno.EIO, str(error)) from None
 
 
-def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their tensors under the family's current names: old spellings and missing prefixes mended.
+def standard_names(family: Family, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with the current names of a family.
 
-    Copies of other weights (a tied decoder) are checked and dropped.
-    Raises: CheckpointError when a copy differs from its original, or a name occurs twice.
+    Old spellings are replaced, and missing prefixes are added. Copies of other weights (a tied
+    decoder) are checked and removed.
+
+    Args:
+        family: Family of the model.
+        stored: Tensors with the names in the files.
+
+    Raises:
+        CheckpointError: If a copy differs from its original, or a name occurs twice.
     """
     named: dict[str, Tensor] = {}
-    of_heads = {*family.derived, *(t for head in family.heads for t in family.head_weights(head))}
-    bare = not any(name.startswith(family.prefix) for name in theirs)
-    for name, tensor in (pair for item in theirs.items() for pair in _spelled(family, *item)):
-        if name.endswith((".gamma", ".beta")):  # TensorFlow's names, in folders before 2019
+    heads = {*family.derived, *(t for head in family.heads for t in family.head_weights(head))}
+    no_prefix = not any(name.startswith(family.prefix) for name in stored)
+    for name, tensor in (pair for item in stored.items() for pair in _rename(family, *item)):
+        # Names of TensorFlow, in checkpoints before 2019.
+        if name.endswith((".gamma", ".beta")):
             name = name.removesuffix(".gamma").removesuffix(".beta") + (
                 ".weight" if name.endswith("gamma") else ".bias"
             )
-        if bare and name not in of_heads and not name.startswith(("heads.", family.prefix)):
+        if no_prefix and name not in heads and not name.startswith(("heads.", family.prefix)):
             name = family.prefix + name
         if family.sinusoids and name.endswith(family.sinusoids):
             _check_sinusoids(name, tensor)
@@ -113,8 +142,7 @@ def standard_names(family: Family, theirs: Mapping[str, Tensor]) -> dict[str, Te
             named[original] = named[copy]
         if copy in named and not torch.equal(named.pop(copy), named[original]):
             raise CheckpointError(
-                f"{copy} differs from {original}: bertkit ties the two, so this model "
-                "cannot be represented"
+                f"{copy} differs from {original}, but bertkit ties these weights; use another model"
             )
     return named
 
@@ -123,13 +151,18 @@ def _check_sinusoids(name: str, tensor: Tensor) -> None:
     """Check that a tensor contains the sinusoidal positions that bertkit computes instead."""
     expected = tensor if tensor.ndim != 2 else sinusoids(torch.arange(len(tensor)), len(tensor[0]))
     if tensor.ndim != 2 or not torch.allclose(tensor.float(), expected.float(), atol=1e-3):
-        raise CheckpointError(f"{name}: not sinusoidal positions, which bertkit computes itself")
+        raise CheckpointError(f"{name}: expected sinusoidal positions, got other values")
 
 
 def untie(family: Family, named: Mapping[str, Tensor], config: EncoderConfig) -> EncoderConfig:
-    """Return the configuration with its own output matrix, if the weights contain another one.
+    """Return the configuration, untied if the output matrix differs from the embedding matrix.
 
-    Transformers decides by the weights, too: version 5 writes `tie_word_embeddings` for any T5.
+    transformers also decides by the weights: version 5 writes `tie_word_embeddings` for any T5.
+
+    Args:
+        family: Family of the model.
+        named: Weights with the names of the family.
+        config: Configuration of the encoder or decoder.
     """
     output = named.get(str(family.heads.get("lm", {}).get("output")))
     side = "encoder" if family.decoder is None else "decoder"
@@ -141,8 +174,8 @@ def untie(family: Family, named: Mapping[str, Tensor], config: EncoderConfig) ->
     return structs.replace(config, head=structs.replace(config.head, lm_tied=False))
 
 
-def _spelled(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """One of their tensors by the names of the family's tables, apart where it is a stack."""
+def _rename(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+    """Return a tensor with its current name, or the parts of a tensor that is stacked."""
     for pattern, names in family.spellings.items():
         match = re.fullmatch(pattern, name)
         if match and tensor.ndim:
@@ -152,32 +185,48 @@ def _spelled(family: Family, name: str, tensor: Tensor) -> list[tuple[str, Tenso
 
 
 def heads_in(
-    family: Family, named: Mapping[str, Tensor], *, architecture: str, ours: Sequence[str]
+    family: Family, named: Mapping[str, Tensor], *, architecture: str, recorded: Sequence[str]
 ) -> tuple[str, ...]:
-    """The heads whose weights are all there, and no head whose weights are part of another's.
+    """Return the heads whose weights are complete and not a part of the weights of another head.
 
-    Some heads have the same weights by name (nsp and sop, classify and choose), and a tagger's are
-    part of a classifier's, if its folder has a pooler: the heads `ours` that a bertkit folder
-    names, and those of their `architecture`, go before others.
+    Some heads have the same names of weights (nsp and sop, classify and choose). The weights of a
+    tagger are a part of the weights of a classifier if there is a pooler. The heads `recorded`
+    and the heads of the architecture have priority.
+
+    Args:
+        family: Family of the model.
+        named: Weights with the names of the family.
+        architecture: Class of the model in transformers, or "".
+        recorded: Heads that bertkit stored in `config.json`.
     """
-    own = {name.split(".")[1]: None for name in named if name.startswith("heads.")}
-    rows = {head: head_weights(family, head, named) for head in (*family.heads, *own)}
-    theirs = {h for heads, a in family.architectures.items() if a == architecture for h in heads}
-    whole = [head for head, names in rows.items() if names - {*family.some} <= set(named)]
-    if architecture in family.architectures.values():  # no weights are no sign of a head
-        whole = [h for h in whole if h in (*ours, *theirs) or not rows[h] or rows[h] & set(named)]
-    named_ones = [h for h in whole if h in ours] or [h for h in whole if h in theirs]
+    other_heads = {name.split(".")[1]: None for name in named if name.startswith("heads.")}
+    weights = {head: head_weights(family, head, named) for head in (*family.heads, *other_heads)}
+    expected = {h for heads, a in family.architectures.items() if a == architecture for h in heads}
+    stored = set(named)
+    complete = [head for head, names in weights.items() if names - {*family.some} <= stored]
+    # A head whose weights are all optional needs at least one of them.
+    if architecture in family.architectures.values():
+        sure = {*recorded, *expected}
+        complete = [h for h in complete if h in sure or not weights[h] or weights[h] & stored]
+    preferred = [h for h in complete if h in recorded] or [h for h in complete if h in expected]
     by_weights: dict[frozenset[str], str] = {}
-    for head in sorted(whole, key=lambda head: (head not in ours, head not in theirs)):
-        by_weights.setdefault(rows[head], head)
-    said = {rows[head] for head in named_ones if head != "pooler"}
-    kept = [r for r in by_weights if r in said or not any(s < r for s in said)]
-    names = {by_weights[r] for r in kept if not any(r < more for more in kept)}
-    return tuple(head for head in rows if head in names)
+    for head in sorted(complete, key=lambda head: (head not in recorded, head not in expected)):
+        by_weights.setdefault(weights[head], head)
+    sets = {weights[head] for head in preferred if head != "pooler"}
+    selected = [w for w in by_weights if w in sets or not any(s < w for s in sets)]
+    heads = {by_weights[w] for w in selected if not any(w < larger for larger in selected)}
+    return tuple(head for head in weights if head in heads)
 
 
 def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[str]:
-    """Their names of a head's weights; of a head the family does not know, those in the file."""
+    """Return the names of the weights of a head.
+
+    Args:
+        family: Family of the model.
+        head: Name of the head. If the family does not have it, its weights are inferred from
+            `named`.
+        named: Names of the stored weights.
+    """
     if head in family.heads:
         return family.head_weights(head)
     return frozenset(name for name in named if name.startswith(f"heads.{head}."))
@@ -186,53 +235,61 @@ def head_weights(family: Family, head: str, named: Iterable[str]) -> frozenset[s
 def fill(
     model: Model, family: Family, named: Mapping[str, Tensor], *, fresh: Sequence[str], where: Path
 ) -> LoadReport:
-    """Put a checkpoint's weights into a model made without storage.
+    """Copy the weights of a checkpoint into a model on the meta device.
 
-    `fresh` are heads that may be lacking; their weights keep what the model draws at random.
-    Raises: CheckpointError naming missing, unknown and reshaped weights.
+    Args:
+        model: The model.
+        family: Family of the model.
+        named: Weights with the names of the family.
+        fresh: Heads that are newly initialized if the checkpoint lacks them.
+        where: File of the weights, for messages.
+
+    Raises:
+        CheckpointError: If weights are missing or unknown, or have another shape.
     """
-    ours = dict(model.state_dict())
-    read = family.read(ours, named, model.config)
-    table = family.names(ours, model.config)
-    may_lack = tuple(f"heads.{head}." for head in fresh)
-    missing = [name for name in ours if name not in read]
-    lacking = [n for n in missing if not n.startswith(may_lack)] if may_lack else missing
+    state = dict(model.state_dict())
+    read = family.read(state, named, model.config)
+    table = family.names(state, model.config)
+    optional = tuple(f"heads.{head}." for head in fresh)
+    missing = [name for name in state if name not in read]
+    lacking = [n for n in missing if not n.startswith(optional)] if optional else missing
     wrong = [
-        f"{' + '.join(table[n])} has shape {_shape(read[n])}, config.json asks for {_shape(t)}"
-        for n, t in ours.items()
+        f"{' + '.join(table[n])} has shape {_shape(read[n])}, expected {_shape(t)}"
+        for n, t in state.items()
         if n in read and read[n].shape != t.shape
     ]
     used = {row for name in read for row in table[name]}
     unused = sorted(set(named) - used)
-    of_heads = {t for head in family.heads for t in family.head_weights(head)}
-    unknown = [n for n in unused if n not in of_heads and not n.startswith("heads.")]
+    head_names = {t for head in family.heads for t in family.head_weights(head)}
+    unknown = [n for n in unused if n not in head_names and not n.startswith("heads.")]
     problems = [
-        *([f"missing {_some(' + '.join(table[n]) for n in lacking)}"] if lacking else []),
-        *([f"unknown {_some(unknown)}"] if unknown else []),
-        *([_some(wrong)] if wrong else []),
+        *([f"missing {_abbreviate(' + '.join(table[n]) for n in lacking)}"] if lacking else []),
+        *([f"unknown {_abbreviate(unknown)}"] if unknown else []),
+        *([_abbreviate(wrong)] if wrong else []),
     ]
     if problems:
-        raise CheckpointError(f"{where}: {'; '.join(problems)}; its config.json does not fit it")
-    # not `to_empty`, which imports torch's compiler, and no views of the file, which may change
-    storage = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in ours.items()}
+        raise CheckpointError(f"{where}: {'; '.join(problems)}; use the config.json of the weights")
+    # `to_empty` would import torch's compiler, and the file can change, so views are not safe.
+    storage = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in state.items()}
     model.load_state_dict(storage, assign=True)
     for head in fresh:
-        # not BERT's 0.02, from which a head takes a short fine-tuning to grow (notes/2026-11.md)
+        # With BERT's std of 0.02, a short fine-tuning run is spent on growing the weights of the
+        # head (notes/2026-11.md).
         initialize(model.heads[head], std=None)
     model.load_state_dict(read, strict=False)
     return LoadReport(fresh=tuple(missing), unused=tuple(unused))
 
 
 def _shards(folder: Path) -> list[Path]:
-    index = read_json(folder / INDEX, CheckpointError, "fetch it again")
+    index = read_json(folder / INDEX, CheckpointError, "download it again")
     try:
         names = sorted({str(name) for name in index["weight_map"].values()})
     except (KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{folder / INDEX}: not a valid index ({error})") from None
     for name in names:
-        right = name.isprintable() and len(name) < 256 and name.endswith(".safetensors")
-        if Path(name).name != name or not right:
-            raise CheckpointError(f"{folder / INDEX}: {name!r} is no file of this folder")
+        is_valid = name.isprintable() and len(name) < 256 and name.endswith(".safetensors")
+        if Path(name).name != name or not is_valid:
+            raise CheckpointError(f"{folder / INDEX}: {name!r} is not a file of this directory")
     return [folder / name for name in names]
 
 
@@ -240,18 +297,17 @@ def _no_weights(folder: Path) -> str:
     pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
     if pickles:
         return (
-            f"{folder / pickles[0]}: a pickle can run code when read, so bertkit reads none; "
-            "convert it where you trust it: load it with transformers, then "
-            "save_pretrained(folder)"
+            f"{folder / pickles[0]}: pickles are not supported, because they can run code; if you "
+            "trust the file, load it with transformers and call save_pretrained(folder)"
         )
-    return f"{folder}: no {FILE}; is this the folder of a model?"
+    return f"{folder}: no {FILE}; pass a complete model directory"
 
 
 def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape))
 
 
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more
+def _abbreviate(names: Iterable[str]) -> str:
+    all_names = list(names)
+    more = f" and {len(all_names) - 3} more" if len(all_names) > 3 else ""
+    return ", ".join(all_names[:3]) + more

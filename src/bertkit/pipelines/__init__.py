@@ -1,4 +1,4 @@
-"""From texts to answers in one call: `pipeline("embed", model)(texts)`."""
+"""Pipelines, which run models on texts: `pipeline("embed", model)(texts)`."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def pipeline(
     options: dict[str, Any] = {}
     if pooling is not None or batch_invariant:
         if task != "embed":
-            raise ConfigError(f"pooling, batch_invariant: {task} has none; leave them out")
+            raise ConfigError(f"pooling, batch_invariant: not supported by {task}; remove them")
         options = {"pooling": pooling, "batch_invariant": batch_invariant}
     if isinstance(task, str) and task in PIPELINES:
         return PIPELINES[task].open(
@@ -156,7 +156,7 @@ def pipeline(
         )
     if isinstance(task, str) and not (task in TASKS or ":" in task):
         known = (*PIPELINES, *TASKS)
-        raise ConfigError(f"no pipeline is named {task!r}; {did_you_mean(task, known)}")
+        raise ConfigError(f"unknown pipeline {task!r}; {did_you_mean(task, known)}")
     return answering(model, task, precision=precision, revision=revision, device=device)
 
 

@@ -1,4 +1,4 @@
-"""A fine-tuned folder, opened to answer."""
+"""Loading of fine-tuned models as pipelines of their tasks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def answering(
     device: str = "auto",
     embedding_task: str | None = None,
 ) -> TaskPipeline[Any]:
-    """Load a fine-tuned model for its task, or for the task that is named.
+    """Load a fine-tuned model for its task, or for the given task.
 
     Args:
         model: Directory or hub id of a fine-tuned model of any format, or a loaded model.
-        task: Name or class of the task. Default: the task in the model's config.json. Code of a
-            task from outside the package runs only if you name the task.
+        task: Name or class of the task. Default: the task in the model's config.json. The code of a
+            third-party task runs only if you set this argument.
         precision: Precision of the computation.
         revision: Revision of a hub id.
         device: auto, cpu, or a CUDA device such as cuda:0; see `inference_device`.
@@ -49,17 +49,26 @@ def answering(
 
 
 def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
-    """Return the pipeline of a Transformer for a task; see `answering`."""
+    """Return the pipeline of a Transformer for a task.
+
+    Args:
+        loaded: The model.
+        settings: Task, embedding task, precision, and device; see `answering`.
+
+    Raises:
+        CheckpointError: If the model does not have the head of the task.
+        ConfigError: If the task is unknown or untrusted.
+    """
     task, embedding_task = settings.task, settings.embedding_task
     if task is None:
         task = name_in(loaded.settings, loaded.model.heads)
         embeds = loaded.pooling is not None or "lm" not in loaded.model.heads
         if task is None and embeds and embedding_task is not None:
-            say(f"{loaded.folder}: has no task; its embeddings are used for {embedding_task}")
+            say(f"{loaded.folder}: no task found; using the embeddings for {embedding_task}")
             task = embedding_task
         if task is None:
             raise CheckpointError(
-                f"{loaded.folder}: was fine-tuned for no task; use `bertkit finetune` first"
+                f"{loaded.folder}: the model was not fine-tuned; run `bertkit finetune` first"
             )
         if task not in tasks.TASKS:
             raise tasks.outside_error(loaded.folder, task)
@@ -67,8 +76,8 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
     made_for = recorded(loaded.settings)
     if made_for is not None and made_for != full_name(kind):
         raise CheckpointError(
-            f"{loaded.folder}: was fine-tuned for {made_for}, not for {full_name(kind)}; ask it "
-            f"that, or fine-tune it"
+            f"{loaded.folder}: the model was fine-tuned for {made_for}, not for {full_name(kind)}; "
+            f"use task {made_for}, or fine-tune the model"
         )
     try:
         restored: Task[Any, Any] = kind.restore(loaded.labels, loaded.settings)
@@ -78,7 +87,7 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
         raise CheckpointError(f"{loaded.folder}: {error}") from None
     if restored.head not in HEADS:
         heads = {restored.head: restored.build_head}
-        with quietly():  # what is to be said of the folder has been
+        with quietly():  # The first `load` has logged all messages.
             loaded = load(loaded.folder, heads=heads, labels=loaded.labels)
     if isinstance(restored, UsesDecoder):
         restored = restored.with_decoder(loaded.begin, loaded.target)

@@ -1,4 +1,4 @@
-"""Texts to vectors."""
+"""Pipeline for text embeddings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,17 @@ from bertkit.text.prompts import Prompter
 
 
 class Embed(ModelPipeline):
-    """Texts -> float32 vectors (S, D)."""
+    """Compute embeddings of texts.
+
+    Args:
+        loaded: The model.
+        engine: Engine of the model, or the precision of a new engine.
+        pooling: mean, cls, or max. Default: the pooling of the model, or mean.
+        normalize: Whether embeddings have length 1. Default: as the model specifies.
+
+    Raises:
+        ConfigError: If the pooling is unknown.
+    """
 
     policies = ("error", "truncate", "window")
 
@@ -44,23 +54,22 @@ class Embed(ModelPipeline):
         *,
         normalize: bool | None = None,
     ) -> None:
-        """`pooling` and `normalize` stand in place of what the folder says."""
         super().__init__(loaded, engine)
-        chosen = loaded.pooling or Pooling()
+        settings = loaded.pooling or Pooling()
         if normalize is not None:
-            chosen = replace(chosen, normalize=normalize)
+            settings = replace(settings, normalize=normalize)
         if pooling is not None and pooling not in POOLINGS:
-            raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
+            raise ConfigError(f"pooling: unknown value {pooling!r}; use {', '.join(POOLINGS)}")
         if pooling is not None:
-            chosen = replace(chosen, mode=pooling)  # type: ignore[arg-type]
-        if chosen.dense is not None:
-            chosen = replace(chosen, dense=copy.deepcopy(chosen.dense).to(self.engine.device))
-        self.pooling, self.length = chosen, loaded.length
-        self.prompt = Prompter(chosen.prompts)
-        self.dimension = chosen.width(loaded.model.config.hidden)
+            settings = replace(settings, mode=pooling)  # type: ignore[arg-type]
+        if settings.dense is not None:
+            settings = replace(settings, dense=copy.deepcopy(settings.dense).to(self.engine.device))
+        self.pooling, self.length = settings, loaded.length
+        self.prompt = Prompter(settings.prompts)
+        self.dimension = settings.width(loaded.model.config.hidden)
 
     def fingerprint(self) -> str:
-        """Return a hash of all that determines an embedding, except prompt and precision."""
+        """Return a hash of everything that determines embeddings, except prompt and precision."""
         return f"{self.loaded.fingerprint()}-{self.pooling.mode}"
 
     @check_keywords
@@ -72,41 +81,66 @@ class Embed(ModelPipeline):
         prompt: str | None = None,
         text_column: str | None = None,
     ) -> NDArray[np.float32]:
-        """A vector for each text, normalized if the folder says so; one text gives one row.
+        """Compute an embedding per text.
 
-        Texts may be rows, too: a DataFrame, one of its columns, a Dataset, dicts, or a file as a
-        `Path`; `text_column` names theirs.
-        `prompt` stands before each text: the name of one of the folder's, or a text; by default
-        the folder's default one, if any.
-        Raises: DataError for a text longer than the model, unless `long` says what to do,
-        ConfigError for a prompt that the folder has not.
+        Args:
+            texts: A text, several texts, or rows: a DataFrame, a column of a DataFrame, a Dataset,
+                dicts, or a file as a `Path`.
+            long: Policy for texts longer than the maximum length: error, truncate, or window.
+            prompt: Prompt to prepend to each text: the name of one of the model's prompts, or a
+                text. Default: the model's default prompt, if any.
+            text_column: Column of the texts in rows.
+
+        Raises:
+            DataError: If a text is too long and the policy is `error`.
+            ConfigError: If the model does not have a prompt of this name.
+
+        Shapes:
+            Returns (S, D).
         """
-        none = np.empty((0, self.dimension), dtype=np.float32)
+        empty = np.empty((0, self.dimension), dtype=np.float32)
         parts = self.stream(several(texts, text_column), long=long, prompt=prompt)
-        return np.concatenate([none, *(part for part, _ in parts)])
+        return np.concatenate([empty, *(part for part, _ in parts)])
 
     def stream(
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
-        """The same for any number of texts, some thousands at a time as they come, with which of
-        them were cut.
+        """Compute embeddings in chunks of several thousand texts.
+
+        Args:
+            texts: The texts.
+            long: Policy for texts longer than the maximum length: error, truncate, or window.
+            prompt: Prompt to prepend to each text.
+
+        Yields:
+            The embeddings of a chunk, and whether each text was truncated.
         """
         for part in batched(texts, TEXTS_AT_ONCE):
-            encodings, owner = self._read(part, long, prompt)
+            encodings, owner = self._encode_prompted(part, long, prompt)
             yield self.vectors(encodings, owner), cut(encodings, owner)
 
     def prepare(
         self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
     ) -> list[Work]:
-        """Raises: DataError as `long` says, ConfigError for a prompt that the folder has not."""
-        works = works_of(*self._read(texts, long, prompt), len(texts))
+        """Encode texts.
+
+        Args:
+            texts: The texts.
+            long: Policy for texts longer than the maximum length: error, truncate, or window.
+            prompt: Prompt to prepend to each text.
+
+        Raises:
+            DataError: If a text is too long and the policy is `error`.
+            ConfigError: If the model does not have a prompt of this name.
+        """
+        works = works_of(*self._encode_prompted(texts, long, prompt), len(texts))
         return [replace(work, answer_bytes=BYTES_PER_NUMBER * self.dimension) for work in works]
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
-        """A vector for each, one at least. Shapes: (S, D)."""
+        """Compute an embedding per encoded text, for at least one text. Shapes: returns (S, D)."""
         return self.vectors(*encodings_of(works))
 
-    def _read(
+    def _encode_prompted(
         self, texts: Sequence[str], long: Long, prompt: str | None
     ) -> tuple[list[Encoding], list[int]]:
         prompts = [self.prompt(prompt)] * len(texts)
@@ -115,8 +149,15 @@ class Embed(ModelPipeline):
     def vectors(
         self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
-        """A vector for each text as the model reads it, one at least; `owner` says of which text
-        each encoding is, where some are windows. Shapes: (S, D).
+        """Compute an embedding per encoding, or per text, for at least one text.
+
+        Args:
+            encodings: Encodings of texts, or of their overlapping windows.
+            owner: Index of the text that each encoding belongs to. The embeddings of a text's
+                windows are averaged.
+
+        Shapes:
+            Returns (S, D).
         """
         layers, rows = self.engine.faster_layers, None
         if layers is not None and layers.pooling == self.pooling.mode:

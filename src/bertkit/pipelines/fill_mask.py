@@ -1,4 +1,4 @@
-"""Texts with [MASK] to the tokens that may stand there."""
+"""Pipeline that predicts the masked tokens of texts."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from bertkit.synonyms import check_keywords
 from bertkit.tasks.inference import STREAM_ITEMS
 from bertkit.text.long_texts import Long
 
-MASKS_AT_ONCE = 256
-"""Masks whose pieces are looked for at a time: each has a number for every piece there is."""
+MASKS_PER_BATCH = 256
+"""Number of masks that are predicted together; each has a logit for every token."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A token that may stand at a mask, and its probability."""
+    """Token and its probability."""
 
     token: str
     score: float
 
 
 class MaskAnswer(msgspec.Struct, frozen=True):
-    """The likeliest tokens for one [MASK]; `mask` counts the masks of the text from 0."""
+    """Most probable tokens for a [MASK]; `mask` is the index of the mask in the text, from 0."""
 
     mask: int
     candidates: list[Candidate]
@@ -66,9 +66,15 @@ class FillMask(ModelPipeline):
     def __call__(
         self, texts: str | Sequence[str], *, top: int = 10, long: Long = "error"
     ) -> list[list[MaskAnswer]]:
-        """For each text its masks in order.
+        """Predict the most probable tokens for each mask of each text.
 
-        Raises: DataError for a text that has none, or as `long` says.
+        Args:
+            texts: One text, or several.
+            top: Number of tokens per mask.
+            long: Policy for texts longer than the maximum length: error or truncate.
+
+        Raises:
+            DataError: If a text has no mask, or is too long and the policy is `error`.
         """
         return [
             answers
@@ -77,22 +83,32 @@ class FillMask(ModelPipeline):
         ]
 
     def prepare(self, texts: Sequence[str], *, top: int = 10, long: Long = "error") -> list[Work]:
-        """Raises: DataError for a text without a mask, or as `long` says."""
+        """Encode texts.
+
+        Args:
+            texts: The texts.
+            top: Number of tokens per mask.
+            long: Policy for texts longer than the maximum length: error or truncate.
+
+        Raises:
+            DataError: If a text has no mask, or is too long and the policy is `error`.
+            ConfigError: If an argument is not supported.
+        """
         if top < 1:
-            raise ConfigError(f"top: {top} pieces; ask for one at least")
+            raise ConfigError(f"top: must be at least 1, got {top}")
         if long == "window":
-            raise ConfigError("long: a mask is filled from one sequence; cut the text (truncate)")
+            raise ConfigError("long: window is not supported by fill-mask; use truncate")
         works = []
         for text, work in zip(texts, self._encode(texts, None, long), strict=True):
             masks = sum(int((f.encoding.ids == self.tokenizer.mask).sum()) for f in work.features)
             if not masks:
                 mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
-                raise DataError(f"{text[:60]!r}: nothing is masked; write {mask} for a word")
+                raise DataError(f"{text[:60]!r}: the text has no mask; replace a word by {mask}")
             works.append(replace(work, item=top, more=masks * math.ceil(top / 10)))
         return works
 
     def run(self, works: Sequence[Work]) -> list[list[MaskAnswer]]:
-        """The masks of each, in order."""
+        """Predict the most probable tokens for each mask of each encoded text."""
         encodings = [work.features[0].encoding for work in works]
         masked = [np.flatnonzero(encoding.ids == self.tokenizer.mask) for encoding in encodings]
         most = max((work.item for work in works), default=1)
@@ -104,16 +120,22 @@ class FillMask(ModelPipeline):
     def candidates(
         self, encodings: Sequence[Tokens], token_indices: Sequence[NDArray[np.int64]], top: int
     ) -> list[list[list[Candidate]]]:
-        """The likeliest tokens at the token indices of each sequence, likeliest first."""
+        """Predict the most probable tokens at the given positions, most probable first.
+
+        Args:
+            encodings: The sequences.
+            token_indices: Positions in each sequence.
+            top: Number of tokens per position.
+        """
         size = self.tokenizer.vocab_size
 
         def best(model: Model, batch: Batch) -> Tensor:
-            """Ids and probabilities. Shapes: (P, 2, top)."""
+            """Return ids and probabilities. Shapes: (P, 2, top)."""
             assert batch.token_indices is not None
             states, parts = model.encoder_states(batch), []
-            for indices in batch.token_indices.split(MASKS_AT_ONCE):
+            for indices in batch.token_indices.split(MASKS_PER_BATCH):
                 logits = model.heads["mlm"](states, replace(batch, token_indices=indices)).float()
-                # a padded vocabulary has more rows than tokens
+                # A padded vocabulary has more embeddings than tokens.
                 likely = torch.softmax(logits[:, :size], -1).topk(min(top, size))
                 parts.append(torch.stack([likely.indices.float(), likely.values], 1))
             return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Answers as a table, for programs that go on with pandas."""
+"""Conversion of predictions to a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -19,52 +19,60 @@ from bertkit.tasks.inference import free
 
 @check_keywords
 def frame(answers: Any, rows: Any = None) -> Any:
-    """A pandas DataFrame with a row for each answer and a column for each thing that it says.
+    """Return a DataFrame with a row per prediction and a column per field.
 
-    Numbers by label are columns such as `scores.good`. What was asked, texts or `rows` of any kind,
-    becomes the first columns, and gives the index; an answer's column whose name is taken there is
-    called `predicted_label`. Labels that all are numbers, or true and false, become these.
-    Raises: DataError where pandas is missing, or there are more or fewer rows than answers.
+    Scores by label are columns such as `scores.good`. If a column of the rows has the name of a
+    field, the column of the field gets the prefix `predicted_`. Labels are converted to numbers or
+    booleans if all of them are numbers or booleans.
+
+    Args:
+        answers: A prediction, or several.
+        rows: Inputs of the predictions: texts or rows. They are the first columns and the index.
+
+    Raises:
+        DataError: If pandas is not installed, or the numbers of rows and predictions differ.
     """
     try:
         import pandas
     except ImportError:
-        raise DataError("frame: pandas is not installed; pip install pandas") from None
+        raise DataError("frame: pandas is not installed; run pip install pandas") from None
     if isinstance(answers, msgspec.Struct):
         answers, rows = [answers], rows if rows is None else [rows]
-    told = pandas.DataFrame([_told(answer) for answer in answers])
-    asked = None if rows is None else _asked(rows, pandas)
-    if "label" in told and not _are_words(told["label"], asked):
-        told["label"] = _as_values(told["label"], answers)
-    if asked is None:
-        return told
-    if len(asked) != len(told):
-        raise DataError(f"frame: {len(asked):,} rows and {len(told):,} answers; give as many")
-    told.index = asked.index
-    told.columns = [free(name, asked.columns) for name in told.columns]
-    return pandas.concat([asked, told], axis=1)
+    outputs = pandas.DataFrame([_fields(answer) for answer in answers])
+    inputs = None if rows is None else _to_frame(rows, pandas)
+    if "label" in outputs and not _are_strings(outputs["label"], inputs):
+        outputs["label"] = _convert_labels(outputs["label"], answers)
+    if inputs is None:
+        return outputs
+    if len(inputs) != len(outputs):
+        raise DataError(f"frame: {len(inputs):,} rows, but {len(outputs):,} predictions")
+    outputs.index = inputs.index
+    outputs.columns = [free(name, inputs.columns) for name in outputs.columns]
+    return pandas.concat([inputs, outputs], axis=1)
 
 
-def _told(answer: Any) -> dict[str, Any]:
+def _fields(answer: Any) -> dict[str, Any]:
     if isinstance(answer, np.ndarray):
         return {"vector": answer}
-    told = msgspec.to_builtins(answer)
-    return flat(told) if isinstance(told, Mapping) else {"answer": told}
+    value = msgspec.to_builtins(answer)
+    return flat(value) if isinstance(value, Mapping) else {"answer": value}
 
 
-def _asked(rows: Any, pandas: Any) -> Any:
-    """The rows as a DataFrame; a column by itself, and texts, are called text."""
+def _to_frame(rows: Any, pandas: Any) -> Any:
+    """Return rows as a DataFrame; the column of a list of texts is `text`."""
     if isinstance(rows, str):
         rows = [rows]
     if isinstance(rows, Path):
-        raise DataError(f"frame: {rows} is a file; read it with pandas, and give the DataFrame")
+        raise DataError(f"frame: {rows} is a file; read it with pandas and pass the DataFrame")
     if isinstance(rows, pandas.DataFrame):
         return rows
     if isinstance(rows, pandas.Series):
         return rows.to_frame(name=rows.name if rows.name is not None else "text")
-    if hasattr(rows, "features") and hasattr(rows, "column_names"):  # of datasets
+    # A Dataset of Hugging Face datasets.
+    if hasattr(rows, "features") and hasattr(rows, "column_names"):
         return pandas.DataFrame(list(of_dataset(rows)))
-    if hasattr(rows, "to_pandas"):  # of polars or pyarrow
+    # A table of polars or pyarrow.
+    if hasattr(rows, "to_pandas"):
         table = rows.to_pandas()
         return table if isinstance(table, pandas.DataFrame) else table.to_frame(name="text")
     if isinstance(rows, Mapping):
@@ -78,35 +86,33 @@ def _asked(rows: Any, pandas: Any) -> Any:
     return pandas.DataFrame({"text": rows})
 
 
-def _are_words(labels: Iterable[str], asked: Any) -> bool:
-    """Whether a column of the rows has these labels as words, be they numbers."""
-    words = set(labels)
-    columns = () if asked is None else (asked[name] for name in asked.columns)
-    return any(words <= {value for value in column if isinstance(value, str)} for column in columns)
+def _are_strings(labels: Iterable[str], inputs: Any) -> bool:
+    """Return whether a column of the inputs contains these labels as strings."""
+    strings = set(labels)
+    columns = () if inputs is None else (inputs[name] for name in inputs.columns)
+    return any(strings <= {v for v in column if isinstance(v, str)} for column in columns)
 
 
-def _as_values(labels: Iterable[str], answers: Iterable[Any]) -> list[Any]:
-    """What labels stand for, by all that have a score: those of some rows alone may all be numbers
-    where not all labels are.
-    """
+def _convert_labels(labels: Iterable[str], answers: Iterable[Any]) -> list[Any]:
+    """Convert labels to numbers or booleans, if all labels with a score can be converted."""
     known = dict.fromkeys(labels)
     for answer in answers:
         known |= dict.fromkeys(getattr(answer, "scores", None) or ())
-    values = dict(zip(known, _values(list(known)), strict=True))
+    values = dict(zip(known, _parse(list(known)), strict=True))
     return [values[label] for label in labels]
 
 
-def _values(labels: Sequence[str]) -> list[Any]:
-    """Labels as what they were before they were written: numbers and truth values."""
-    truth = {"True": True, "False": False, "true": True, "false": False}
-    kinds: Iterable[Callable[[str], Any]] = (int, number, truth.get)
-    for kind in kinds:
+def _parse(labels: Sequence[str]) -> list[Any]:
+    """Return labels as numbers or booleans, or unchanged if one of them is neither."""
+    booleans = {"True": True, "False": False, "true": True, "false": False}
+    parsers: Iterable[Callable[[str], Any]] = (int, number, booleans.get)
+    for parse in parsers:
         try:
-            values = [kind(label) for label in labels]
+            values = [parse(label) for label in labels]
         except ValueError:
             continue
         written = [str(value) for value in values]
-        # .jsonl has true where pandas has True
-        if None not in values and list(labels) in (written, [one.lower() for one in written]):
+        # JSON has true, and pandas has True.
+        if None not in values and list(labels) in (written, [text.lower() for text in written]):
             return values
     return list(labels)

@@ -18,33 +18,56 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class FrozenWords(Protocol):
-    """What has states of words, and of which nothing is learned; layer 0 is its embedding."""
+    """Frozen model that computes states of words; layer 0 is the embedding."""
 
     sees: str
-    """What of its text the state of a word depends on."""
+    """Description of the context that the state of a word depends on."""
     whole_words: bool
-    """Whether its input is whole words, and not tokens."""
+    """Whether the input is complete words instead of tokens."""
 
     layers: int
+    """Number of layers, without the embedding."""
 
     def read(
         self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"
     ) -> list[Feature]:
-        """What it reads of each text, and at which places one word of it stands.
+        """Encode texts, with the positions of one word of each text.
 
-        A word without a vector has no place. Raises: DataError for a word that the model does not
-        read, or a text that is too long, as `long` says.
+        Args:
+            texts: The texts.
+            ranges: Start and end of the word in each text, in characters.
+            long: Policy for texts longer than the maximum length.
+
+        Returns:
+            The encodings. `token_indices` are the positions of the word; they are empty if the
+            word has no vector.
+
+        Raises:
+            DataError: If the model does not support the word, or a text is too long and the policy
+                is `error`.
         """
 
     def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
-        """Those of the word of each, the mean where it has several parts.
+        """Compute the states of the word of each text, the mean of its tokens.
 
-        One without a place has no number. Shapes: (layers + 1, S, D).
+        Args:
+            features: Encoded texts.
+
+        Returns:
+            The states; NaN for a word without positions.
+
+        Shapes:
+            Returns (layers + 1, S, D).
         """
 
 
 class FrozenEncoder:
-    """A Transformer, which reads pieces of words.
+    """Frozen Transformer, whose input is tokens.
+
+    Args:
+        loaded: The model.
+        engine: Engine of the model, or the precision of a new engine.
+        device: Device of a new engine.
 
     Raises:
         ConfigError: If the model is not a Transformer.
@@ -71,15 +94,17 @@ class FrozenEncoder:
         tokenizer, length = self.tokenizer, self.length
         before: tuple[int, ...] = ()
         if self.loaded.model.causal:
-            texts, ranges = _spaced(tokenizer, texts, ranges)
+            texts, ranges = _prepend_spaces(tokenizer, texts, ranges)
             before = () if tokenizer.added[0] else tokenizer.ends
         encodings, _ = encode(tokenizer, texts, length=length - len(before), long=long)
-        if before:  # the state of a first token is unlike all others
-            encodings = [one.behind(before) for one in encodings]
-        pieces = [pieces_of(*one) for one in zip(encodings, ranges, texts, strict=True)]
+        # The state of the first token of a causal model differs from all others, so the text
+        # begins with a special token.
+        if before:
+            encodings = [encoding.behind(before) for encoding in encodings]
+        positions = [pieces_of(*row) for row in zip(encodings, ranges, texts, strict=True)]
         return [
-            Feature(encoding, place, own)
-            for place, (encoding, own) in enumerate(zip(encodings, pieces, strict=True))
+            Feature(encoding, index, tokens)
+            for index, (encoding, tokens) in enumerate(zip(encodings, positions, strict=True))
         ]
 
     def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
@@ -87,14 +112,15 @@ class FrozenEncoder:
         return word_states(self.engine, encodings, [places_of(feature) for feature in features])
 
 
-def _spaced(
+def _prepend_spaces(
     tokenizer: Tokenizer, texts: Sequence[str], ranges: Sequence[tuple[int, int]]
 ) -> tuple[Sequence[str], Sequence[tuple[int, int]]]:
-    """The texts behind a space, where this costs no token: a text's first word then has the pieces
-    that it has elsewhere (byte-level BPE).
+    """Prepend a space to texts, unless the space is a separate token.
+
+    In byte-level BPE, the first word then has the same tokens as inside a text.
     """
-    alone, spaced = tokenizer.ids(["a", " a"])
-    if len(spaced) > len(alone):
+    plain, spaced = tokenizer.ids(["a", " a"])
+    if len(spaced) > len(plain):
         return texts, ranges
     return [f" {text}" for text in texts], [(start + 1, end + 1) for start, end in ranges]
 

@@ -1,4 +1,4 @@
-"""What a model folder holds."""
+"""Summary of a model directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertkit.config import plain
 
 
 def info(loaded: Loaded) -> dict[str, Any]:
-    """Shape, parameters and where they are, heads, labels, tokenizer."""
+    """Return the shape, number of parameters by part, heads, labels, pooling, and tokenizer."""
     encoder = loaded.model.encoder
     groups = {
         **dict(encoder.named_children()),
@@ -33,15 +33,15 @@ def info(loaded: Loaded) -> dict[str, Any]:
 
 
 def _pooling(loaded: Loaded) -> dict[str, Any] | None:
-    held = loaded.pooling
-    if held is None:
+    pooling = loaded.pooling
+    if pooling is None:
         return None
-    width = held.width(loaded.model.config.hidden)
+    width = pooling.width(loaded.model.config.hidden)
     return {
-        "mode": held.mode,
-        "normalize": held.normalize,
+        "mode": pooling.mode,
+        "normalize": pooling.normalize,
         "dimension": width,
-        "prompts": held.prompts.named,
-        "default prompt": held.prompts.default,
-        "similarity": held.similarity,
+        "prompts": pooling.prompts.named,
+        "default prompt": pooling.prompts.default,
+        "similarity": pooling.similarity,
     }

@@ -1,4 +1,4 @@
-"""Pairs of sentences to how likely the second follows the first."""
+"""Pipeline for next sentence prediction (NSP)."""
 
 from __future__ import annotations
 
@@ -39,10 +39,20 @@ class NextSentence(ModelPipeline):
     def __call__(
         self, a: str | Sequence[str], b: str | Sequence[str], *, long: Long = "error"
     ) -> list[NextSentenceAnswer]:
-        """An answer for each pair. Raises: DataError as `long` says, or where one has no other."""
+        """Predict for each pair of sentences.
+
+        Args:
+            a: First sentence, or several.
+            b: Second sentence, or several.
+            long: Policy for pairs longer than the maximum length: error or truncate.
+
+        Raises:
+            DataError: If the numbers of sentences differ, or a pair is too long and the policy is
+                `error`.
+        """
         a, b = list(several(a)), list(several(b))
         if len(a) != len(b):
-            raise DataError(f"{len(a):,} first and {len(b):,} second sentences; give as many")
+            raise DataError(f"{len(a):,} first, but {len(b):,} second sentences; pass pairs")
         return [
             answer
             for part in batched(zip(a, b, strict=True), TEXTS_AT_ONCE)
@@ -50,14 +60,20 @@ class NextSentence(ModelPipeline):
         ]
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "error") -> list[Work]:
-        """Raises: DataError as `long` says."""
+        """Encode pairs of sentences.
+
+        Args:
+            pairs: The pairs.
+            long: Policy for pairs longer than the maximum length: error or truncate.
+
+        Raises:
+            DataError: If a pair is too long and the policy is `error`.
+        """
         return self._encode([a for a, _ in pairs], [b for _, b in pairs], long)
 
     def run(self, works: Sequence[Work]) -> list[NextSentenceAnswer]:
-        """An answer for each."""
+        """Predict for each encoded pair."""
         outputs = self._compute(works, lambda s, x: self.head(s, x).float())
-        chances = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
-        cut = [work.truncated for work in works]
-        return [
-            NextSentenceAnswer(chance, short) for chance, short in zip(chances, cut, strict=True)
-        ]
+        probabilities = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
+        rows = zip(probabilities, works, strict=True)
+        return [NextSentenceAnswer(probability, work.truncated) for probability, work in rows]

@@ -1,4 +1,4 @@
-"""Texts by how well they answer a query."""
+"""Pipeline that scores texts for a query with a cross-encoder."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bertkit.text.long_texts import Long
 
 
 class Rerank(ModelPipeline):
-    """Score texts against a query with a cross-encoder, which reads the two together.
+    """Score texts for a query with a cross-encoder, whose input is the query with a text.
 
-    Works with models from `respond`, `choose`, or `classify` on pairs: one score, as published
-    cross-encoders give, or two labels of which the second means relevant.
+    Supported models are models of `respond`, `choose`, and `classify` on pairs. A classifier has
+    one output, like published cross-encoders, or two labels, of which the second means relevant.
     """
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
@@ -35,38 +35,50 @@ class Rerank(ModelPipeline):
 
     @check_keywords
     def __call__(self, query: str, texts: str | Sequence[str]) -> NDArray[np.float32]:
-        """A score for each text, in their order, larger for a better one; what is too long for the
-        model is cut. With two labels these are log-odds. Shapes: (S,).
+        """Compute a score for each text; larger is better. Long texts are truncated.
+
+        Args:
+            query: The query.
+            texts: One text, or several.
+
+        Returns:
+            The scores in the order of the texts. With two labels, a score is the log-odds of the
+            second label.
+
+        Shapes:
+            Returns (S,).
         """
         pairs = ((query, text) for text in several(texts))
         scores = [self.run(self.prepare(part)) for part in batched(pairs, TEXTS_AT_ONCE)]
         return np.concatenate([np.empty(0, np.float32), *scores])
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "truncate") -> list[Work]:
-        """Of a query and a text each. Raises: DataError as `long` says."""
+        """Encode pairs of a query and a text.
+
+        Args:
+            pairs: The pairs.
+            long: Policy for pairs longer than the maximum length: error or truncate.
+
+        Raises:
+            DataError: If a pair is too long and the policy is `error`.
+        """
         return self._encode([query for query, _ in pairs], [text for _, text in pairs], long)
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
-        """A score for each, one at least. Shapes: (S,)."""
+        """Compute a score for each encoded pair, for at least one pair. Shapes: returns (S,)."""
         outputs = self._compute(works, lambda s, x: self.head(s, x).float())
         return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
 
 
 def _check_reranker(loaded: Loaded, labels: int) -> None:
-    """Raises: CheckpointError for a classifier that says nothing of a query and a text."""
-    pairs, learn = reads_pairs(loaded.settings), "train one with `bertkit finetune respond`"
+    """Raise CheckpointError if a classifier cannot score pairs of a query and a text."""
+    pairs, remedy = reads_pairs(loaded.settings), "train one with `bertkit finetune respond`"
+    reason = ""
     if pairs is False:
-        raise CheckpointError(
-            f"{loaded.folder}: learned to label single texts, and a re-ranker reads a query with a "
-            f"text; {learn}"
-        )
-    if labels > 2 or loaded.settings.get("problem_type") == PROBLEMS["multi_label"]:
-        raise CheckpointError(
-            f"{loaded.folder}: tells {labels} labels apart; a re-ranker gives one number, or "
-            f"learned two labels of pairs; {learn}"
-        )
-    if labels == 2 and pairs is None:
-        raise CheckpointError(
-            f"{loaded.folder}: has two labels, and config.json does not say that they were learned "
-            f"from pairs; a re-ranker gives one number; {learn}"
-        )
+        reason = "the model classifies single texts, but a re-ranker needs pairs"
+    elif labels > 2 or loaded.settings.get("problem_type") == PROBLEMS["multi_label"]:
+        reason = f"the model has {labels} labels, but a re-ranker needs one output or two labels"
+    elif labels == 2 and pairs is None:
+        reason = "the model has two labels, but config.json does not specify pairs of texts"
+    if reason:
+        raise CheckpointError(f"{loaded.folder}: {reason}; {remedy}")

@@ -1,4 +1,4 @@
-"""All pipelines that a model supports, for programs that do not know its format."""
+"""All pipelines that a model supports, for clients that do not depend on its format."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ TRANSLATION_FAMILIES = ("marian", "lstm")
 """Families of encoder-decoder models that translate. The others summarize."""
 
 PROBE = "A known sentence gives a known vector."
+"""Text whose embedding is compared while the model is loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,10 @@ class SupportedPipelines:
 def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipelines:
     """Return the pipelines of a Transformer, on one engine; generative models run on the CPU.
 
+    Args:
+        loaded: The model.
+        settings: Device, precision, and trusted tasks.
+
     Raises:
         ConfigError: If the model was fine-tuned for an untrusted task from outside the package.
     """
@@ -69,7 +74,7 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
     kind = None if task is None else trusted.get(task) or find(task)
     writes, decoder = "lm" in loaded.model.heads, loaded.model.decoder
     if writes and device != "cpu":
-        say(f"{loaded.folder}: computes on the CPU, as models that write do here")
+        say(f"{loaded.folder}: using the CPU, because generative models require it here")
         device = "cpu"
     pipelines: dict[str, Pipeline] = {}
     if kind is not None and (route := kind.serving.route):

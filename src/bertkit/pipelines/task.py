@@ -47,7 +47,7 @@ class TaskPipeline(ModelPipeline, Answering[A]):
         self.head = self._get_head(task.head, f"fine-tune one with `bertkit finetune {task.name}`")
 
     def __repr__(self) -> str:
-        return f"<Answer to {self.task.name} of {self.loaded!r}>"
+        return f"<TaskPipeline {self.task.name} of {self.loaded!r}>"
 
     def outputs(self, features: Sequence[Feature]) -> list[Outputs]:
         return run_head(self.task, self.engine, features)

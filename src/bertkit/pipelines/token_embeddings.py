@@ -26,10 +26,12 @@ Layer = int | Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class TokenEmbeddings:
-    """The tokens of a text, special tokens included, and their hidden states.
+    """Tokens of a text, with special tokens, and their hidden states.
 
-    Shapes: offsets (T, 2), start and end of each token in characters of the text, (0, 0) for added
-    special tokens; embeddings (T, D), or (J, T, D) for J layers.
+    Shapes:
+        offsets: (T, 2), start and end of each token in characters of the text, (0, 0) for added
+            special tokens.
+        embeddings: (T, D), or (J, T, D) for J layers.
     """
 
     tokens: list[str]
@@ -46,12 +48,19 @@ class LayerOptions(Settings, frozen=True):
 
 
 class EmbedTokens(ModelPipeline):
-    """Texts -> the hidden states of their tokens (`TokenEmbeddings`)."""
+    """Compute the hidden states of the tokens of texts.
+
+    Args:
+        loaded: The model.
+        engine: Engine of the model, or the precision of a new engine.
+
+    Raises:
+        ConfigError: If the model is not a Transformer.
+    """
 
     options = LayerOptions
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
-        """Raises: ConfigError if the model is not a Transformer."""
         _ = loaded.model.transformer
         super().__init__(loaded, engine)
         self.layers = loaded.model.config.layers
@@ -68,8 +77,7 @@ class EmbedTokens(ModelPipeline):
         Args:
             texts: One text, or several.
             layer: Layer, or several layers: 0 is the embedding layer, -1 the last layer.
-            long: "error" rejects a text that is longer than the model accepts, "truncate"
-                truncates it.
+            long: Policy for texts longer than the maximum length: error or truncate.
 
         Raises:
             ConfigError: If the model does not have the layer.
@@ -84,7 +92,17 @@ class EmbedTokens(ModelPipeline):
     def prepare(
         self, texts: Sequence[str], *, layer: Layer = -1, long: Long = "error"
     ) -> list[Work]:
-        """Tokenize texts. Raises: ConfigError, DataError as a call does."""
+        """Encode texts.
+
+        Args:
+            texts: The texts.
+            layer: Layer, or several layers.
+            long: Policy for texts longer than the maximum length: error or truncate.
+
+        Raises:
+            ConfigError: If the model does not have the layer, or the policy is not supported.
+            DataError: If a text is too long and the policy is `error`.
+        """
         if long == "window":
             raise ConfigError("long: window is not supported for token embeddings; use truncate")
         size = BYTES_PER_NUMBER * self.loaded.model.config.hidden * len(self._indices(layer))
@@ -97,9 +115,9 @@ class EmbedTokens(ModelPipeline):
         """Return the tokens of each text with their hidden states."""
         encodings = [work.features[0].encoding for work in works]
         layers = sorted({index for work in works for index in self._indices(work.item)})
-        every = [np.arange(len(encoding)) for encoding in encodings]
+        positions = [np.arange(len(encoding)) for encoding in encodings]
         answers = []
-        states = self.engine.run(encodings, _float32(layers), every) if works else []
+        states = self.engine.run(encodings, _float32(layers), positions) if works else []
         for work, encoding, rows in zip(works, encodings, states, strict=True):
             chosen = [layers.index(index) for index in self._indices(work.item)]
             embeddings = np.ascontiguousarray(rows[:, chosen].swapaxes(0, 1))
@@ -112,7 +130,7 @@ class EmbedTokens(ModelPipeline):
         return answers
 
     def _indices(self, layer: Layer) -> list[int]:
-        """The layers, counted from the embedding layer."""
+        """Return the indices of the layers, counted from the embedding layer."""
         count = self.layers + 1
         layers = [layer] if isinstance(layer, int) else list(layer)
         for index in layers:
@@ -125,6 +143,6 @@ class EmbedTokens(ModelPipeline):
 
 
 def _float32(layers: Sequence[int]) -> Forward:
-    """Hidden states of these layers in fp32. Shapes: (N, J, D)."""
+    """Return a function that computes the states of layers in fp32. Shapes: (N, J, D)."""
     states = layer_states(layers)
     return lambda model, batch: states(model, batch).float()

@@ -286,7 +286,7 @@ def oracle(texts: Sequence[str], references: Sequence[str], most: int) -> list[i
     unigrams = [_Overlap(reference) for reference in reference_words]
     bigrams = [_Overlap(pairwise(reference)) for reference in reference_words]
     vocab = set().union(*reference_words)
-    # Sentences that share no word with a reference cannot increase the scores.
+    # Only sentences that have a word of a reference can increase the scores.
     candidates = {i: Counter(part) for i, part in enumerate(words) if not vocab.isdisjoint(part)}
     chosen: list[int] = []
     total, best = 0, 0.0

@@ -99,10 +99,10 @@ def curves(
     visible = {n: points for n, points in lines.items() if len(points) > (0 if n in dotted else 1)}
     all_points = [point for points in visible.values() for point in points]
     if not all_points:
-        return Markup("<p>There are no points to draw yet.</p>")
+        return Markup("<p>There is nothing to draw yet.</p>")
     width, height = size
     styles = {name: line_style(number) for number, name in enumerate(lines)}
-    keys = _place_legend(visible, max(float(LEFT), 16.0 + 7 * len(y)), width) if legend else {}
+    keys = _position_legend(visible, max(float(LEFT), 16.0 + 7 * len(y)), width) if legend else {}
     top = TOP + max((down for _, down in keys.values()), default=10) - 10
     across = _Axis([a for a, _ in all_points], LEFT, width - RIGHT)
     up = _Axis([b for _, b in all_points], height - BOTTOM, top)
@@ -140,7 +140,7 @@ def line_key(number: int, name: str) -> Markup:
     )
 
 
-def _place_legend(names: Iterable[str], start: float, width: int) -> dict[str, Point]:
+def _position_legend(names: Iterable[str], start: float, width: int) -> dict[str, Point]:
     """Return the positions of the names of lines, in rows that fit into the width."""
     positions, x, y = {}, start, 10.0
     for name in names:

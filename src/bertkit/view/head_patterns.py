@@ -20,7 +20,7 @@ BROAD_ENTROPY = 0.85
 """Minimum entropy of a broad head, as a fraction of the entropy of equal weights."""
 
 MIN_DISTANCE = 2
-"""Minimum distance in words of two words that are not adjacent."""
+"""Minimum distance between two words that are not adjacent."""
 
 
 def patterns(

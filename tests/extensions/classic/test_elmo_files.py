@@ -36,7 +36,7 @@ def test_load_says_how_it_is_opened(tmp_path: Path) -> None:
         bertkit.load(tiny_elmo(tmp_path / "elmo"))
     with pytest.raises(CheckpointError, match="no file named"):
         bertkit.pipeline("words", tmp_path)
-    with pytest.raises(CheckpointError, match="no such folder"):
+    with pytest.raises(CheckpointError, match="no such directory"):
         bertkit.pipeline("words", tmp_path / "nowhere")
 
 

@@ -172,7 +172,7 @@ def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> N
     ("path", "asked", "said"),
     [
         ("/ask", {"what": "embed", "text": "a"}, "the second box is empty"),
-        ("/ask", {"what": "fill-mask", "text": "a"}, "nothing is masked; write [MASK]"),
+        ("/ask", {"what": "fill-mask", "text": "a"}, "replace a word by [MASK]"),
         ("/ask", {"what": "predict", "text": "a", "model": "<b>"}, "no model &#39;&lt;b&gt;"),
         ("/ask", {"what": "predict", "text": "a " * 40}, "longer than the 16 tokens"),
         ("/word", {"word": "a", "texts": "a b"}, "a word is compared in 2 to 32"),

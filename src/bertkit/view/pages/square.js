@@ -1,4 +1,4 @@
-// A matrix of numbers between tokens, which users explore with the pointer or the arrow keys.
+// A matrix of values for pairs of tokens, which users explore with the pointer or the arrow keys.
 
 import { el, moved } from "./dom.js";
 import { inks, pixels } from "./paint.js";

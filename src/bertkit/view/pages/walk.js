@@ -96,9 +96,9 @@ export async function walk(found, at) {
     ...(before ? PRE : POST).flatMap((one) => step(...one)),
   ];
   const caption =
-    `The steps of the state x of “${piece}” in layer ${at.layer + 1}, head ${at.column + 1}: the first values ` +
-    "of each vector (blue is positive, orange is negative) and its norm. The states and the vectors that are " +
-    "added to them have the same color scale. Biases are not shown in the formulas.";
+    `The steps of the state x of “${piece}” in layer ${at.layer + 1}, head ${at.column + 1}. The strips show ` +
+    "the first values of each vector: blue is positive, orange is negative. The states and the vectors that " +
+    "are added to them have the same color scale. Biases are not shown in the formulas.";
   const made = table("The chosen token in the layer, step by step", ["step", "values", "norm"], rows);
   made.classList.add("walk");
   return { caption, table: made };

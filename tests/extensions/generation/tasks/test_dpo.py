@@ -278,7 +278,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         with pytest.raises(CheckpointError, match=r"start\.safetensors: missing"):
             finetune("dpo", folder, **given, out=out, resume=True)
         kept.write_bytes(before[:-8])
-        with pytest.raises(CheckpointError, match=r"start\.safetensors: truncated or damaged"):
+        with pytest.raises(CheckpointError, match=r"start\.safetensors: truncated or invalid"):
             finetune("dpo", folder, **given, out=out, resume=True)
         kept.write_bytes(before)
         assert finetune("dpo", folder, **given, out=out, resume=True) == whole
