@@ -93,5 +93,5 @@ def test_what_is_saved_names_its_class_heads_and_length(tokenizer: Tokenizer) ->
 
 def test_heads_that_no_class_holds_together_are_refused(tokenizer: Tokenizer) -> None:
     model = tiny_model(tokenizer, "classify", "answer", labels=("no", "yes"), layers=1)
-    with pytest.raises(CheckpointError, match="cannot hold the heads classify, answer together"):
+    with pytest.raises(CheckpointError, match="heads classify, answer cannot be combined"):
         config_of(model, tokenizer, BERT, ("no", "yes"), {}, None)

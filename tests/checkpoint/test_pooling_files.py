@@ -102,7 +102,7 @@ def test_another_pooling_keeps_the_dense_layer(plain: Path) -> None:
 
 def test_dense_layers_of_another_width_or_in_another_order(plain: Path) -> None:
     write_pooling(plain, Pooling(normalize=True, dense=Dense(12, 5)), hidden=12, length=32)
-    with pytest.raises(CheckpointError, match="expects vectors of a width other than 16"):
+    with pytest.raises(CheckpointError, match="differs from the hidden size, 16"):
         load(plain)
     path = plain / "modules.json"
     modules = json.loads(path.read_text())

@@ -213,7 +213,7 @@ def test_a_command_holds_out_and_tests(
     words[words.index("0.25")] = "1.5"
     words[-1] = str(tmp_path / "other")
     assert cli.run(words) == 2
-    assert "a share of train above 0 and below 1" in capsys.readouterr().err
+    assert "a fraction between 0 and 1" in capsys.readouterr().err
 
 
 def test_test_rows_that_do_not_fit_are_refused_before_work(base: Path, tmp_path: Path) -> None:

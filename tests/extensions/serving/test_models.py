@@ -199,7 +199,7 @@ def test_a_gpu_is_taken_where_there_is_one_and_said(
     tiny_folder(tmp_path / "writer", tokenizer, "lm", family=GPT2)
     served = ModelRegistry([str(tmp_path / "writer")], None, device="auto").models["writer"]
     assert engine_of(served).device.type == "cpu"
-    assert "writer: computes on the CPU" in capsys.readouterr().err
+    assert "writer: using the CPU" in capsys.readouterr().err
 
 
 def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:

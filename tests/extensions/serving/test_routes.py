@@ -281,7 +281,7 @@ def test_a_server_that_truncates_does_so_where_nobody_says(server: Server) -> No
             "truncate",
             "expected `bool | null`, got `str`",
         ),
-        ("/fill-mask", {"inputs": "a b"}, None, "nothing is masked"),
+        ("/fill-mask", {"inputs": "a b"}, None, "the text has no mask"),
         (
             "/next-sentence",
             {"inputs": ["a"]},
