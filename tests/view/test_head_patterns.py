@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bertkit.view.head_patterns import BROAD_ENTROPY, MIN_PATTERN_WEIGHT, begin, patterns
-from bertkit.view.page_data import Place, Token, Word
+from bertkit.view.page_data import Selection, Token, Word
 
 TEXT = ["[CLS]", "the", "dog", "saw", "the", "cat", ".", "[SEP]"]
 
@@ -100,7 +100,7 @@ def test_a_text_without_words_has_patterns_too() -> None:
     even = torch.full((1, 1, 4, 4), 1 / 4)
     ((found,),) = patterns(even, tokens, words)
     assert found.kind == "delimiter"
-    assert begin(even, tokens, words) == Place(0, 0, 0)
+    assert begin(even, tokens, words) == Selection(0, 0, 0)
 
 
 def test_one_begins_where_a_word_looks_far() -> None:
@@ -109,11 +109,11 @@ def test_one_begins_where_a_word_looks_far() -> None:
     far[5, 2] = 0.7
     near, same = looking(PREVIOUS), looking(SAME)
     attention = torch.stack([torch.stack([near, same]), torch.stack([looking(NEXT), far])])
-    assert begin(attention, *read(TEXT)) == Place(1, 1, 5)
+    assert begin(attention, *read(TEXT)) == Selection(1, 1, 5)
 
 
 def test_one_begins_somewhere_in_a_text_of_one_word() -> None:
     tokens, words = read(["[CLS]", "dog", "[SEP]"])
     attention = torch.eye(3)[None, None].clone()
     attention[0, 0, 1] = torch.tensor([0.2, 0.5, 0.3])
-    assert begin(attention, tokens, words) == Place(0, 0, 1)
+    assert begin(attention, tokens, words) == Selection(0, 0, 1)

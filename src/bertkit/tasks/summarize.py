@@ -356,15 +356,15 @@ def _new_bigrams(words: Sequence[list[str]], chosen: list[int], index: int) -> C
 
 
 def read_documents(
-    source: Source, reading: Reading, what: str, usual: Sequence[str], *, labelled: bool
+    source: Source, reading: Reading, name: str, columns: Sequence[str], *, labelled: bool
 ) -> tuple[list[SummaryExample], str]:
     """Return documents with their targets, and a message about how they were read.
 
     Args:
         source: The file or rows.
         reading: Columns and format.
-        what: Name of the target, such as "summary", for messages.
-        usual: Known names of the column of the target.
+        name: Name of the target, such as "summary", for messages.
+        columns: Known names of the column of the target.
         labelled: Whether to read the targets.
 
     Raises:
@@ -376,12 +376,12 @@ def read_documents(
     table = open_rows(source, reading)
     check_columns(table, reading.text_column, reading.label_column)
     text = reading.text_column or first_column(table, TEXTS, reading.label_column)
-    target = (reading.label_column or first_column(table, usual, text)) if labelled else None
+    target = (reading.label_column or first_column(table, columns, text)) if labelled else None
     missing = {}
     if text is None:
         missing["--text-column"] = "document"
     if labelled and target is None:
-        missing["--label-column"] = what
+        missing["--label-column"] = name
     if text is None or missing:
         raise missing_columns(table, missing, has_header_option=labelled)
     targets = [] if target is None else [target]
@@ -389,20 +389,20 @@ def read_documents(
         targets.append(REFERENCES_COLUMN)
 
     texts = table.texts(text)
-    columns = [table.texts(name) for name in targets]
+    references = [table.texts(target) for target in targets]
 
     def example(index: int) -> SummaryExample:
         where = table.where(index)
         if not texts[index].strip():
             raise DataError(f"{where}: the document is empty; remove the row")
-        references = tuple(text for column in columns for text in _parse_references(column[index]))
-        if labelled and not (references and all(map(str.strip, references))):
-            raise DataError(f"{where}: no {what}; add a {what} or remove the row")
-        return SummaryExample(texts[index], references, where)
+        parsed = tuple(text for column in references for text in _parse_references(column[index]))
+        if labelled and not (parsed and all(map(str.strip, parsed))):
+            raise DataError(f"{where}: no {name}; add a {name} or remove the row")
+        return SummaryExample(texts[index], parsed, where)
 
     examples = each_of(example, range(len(table)))
     summary = f"{table.summary}; {len(examples):,} rows; text = {text!r}"
-    return examples, summary + "".join(f", {what} = {name!r}" for name in targets)
+    return examples, summary + "".join(f", {name} = {target!r}" for target in targets)
 
 
 def _parse_references(cell: str) -> list[str]:

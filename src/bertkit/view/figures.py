@@ -142,7 +142,7 @@ class Form(NamedTuple):
     examples: Sequence[Example] = ()
 
 
-def pieces(text: str, ranges: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, str | None]]:
+def split_at(text: str, ranges: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, str | None]]:
     """Split a text at ranges.
 
     Args:

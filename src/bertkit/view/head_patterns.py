@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bertkit.view.page_data import Pattern, Place, Token, Word
+from bertkit.view.page_data import Pattern, Selection, Token, Word
 
 MIN_PATTERN_WEIGHT = 0.5
 """Minimum fraction of the weights for a pattern. Clark et al. 2019, section 3.1, count heads with
@@ -70,7 +70,7 @@ def patterns(
     return layers
 
 
-def begin(attention: Tensor, tokens: Sequence[Token], words: Sequence[Word]) -> Place:
+def begin(attention: Tensor, tokens: Sequence[Token], words: Sequence[Word]) -> Selection:
     """Return the initial selection: the strongest attention between words that are not adjacent.
 
     If there are no such words, it is the strongest attention to any other token.
@@ -92,12 +92,12 @@ def begin(attention: Tensor, tokens: Sequence[Token], words: Sequence[Word]) -> 
         pairs = _offsets(len(tokens)) != 0
         if not is_delimiter.all():
             pairs &= ~is_delimiter[:, None]
-    most, best = -1.0, Place(0, 0, 0)
+    most, best = -1.0, Selection(0, 0, 0)
     for layer, heads in enumerate(attention):
         rows = heads.float().cpu().masked_fill(~pairs, -1.0).amax(-1)  # (H, T)
         weight, index = rows.flatten().max(0)
         if weight > most:
-            most, best = float(weight), Place(layer, *divmod(int(index), len(tokens)))
+            most, best = float(weight), Selection(layer, *divmod(int(index), len(tokens)))
     return best
 
 

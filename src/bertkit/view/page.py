@@ -127,7 +127,7 @@ def environment(folder: Path, *, autoescape: bool = True) -> Environment:
         figures.Lines,
     ):
         templates.tests[kind.__name__.lower()] = lambda part, kind=kind: isinstance(part, kind)
-    templates.filters["pieces"] = figures.pieces
+    templates.filters["split_at"] = figures.split_at
     return templates
 
 

@@ -99,7 +99,7 @@ class Pattern(msgspec.Struct, frozen=True):
     shares: dict[str, float]
 
 
-class Place(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True):
     """Query token in a head of a layer; all indices start at 0."""
 
     layer: int
@@ -150,7 +150,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of each layer; None if they are too large."""
     patterns: list[list[Pattern]]
     """Pattern of each head, by layer."""
-    begin: Place
+    begin: Selection
     """Initial selection."""
     rotary: bool
     """Whether queries and keys are rotated by their positions (RoPE)."""
