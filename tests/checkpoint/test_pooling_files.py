@@ -107,7 +107,7 @@ def test_dense_layers_of_another_width_or_in_another_order(plain: Path) -> None:
     path = plain / "modules.json"
     modules = json.loads(path.read_text())
     path.write_text(json.dumps([*modules[:2], modules[3], modules[2]]), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="a module 'Dense' after 'Normalize'"):
+    with pytest.raises(CheckpointError, match="module 'Dense' after 'Normalize'"):
         load(plain)
 
 
