@@ -344,7 +344,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
         "a vector for every distance, and matrices for them in each layer, which versions 2 and 3",
     ),
     "adapters by language": (edit_config(model_type="xmod"), "an adapter for each language"),
-    "another spelt like ours": (edit_config(model_type="xlm"), "with layers of another shape"),
+    "another spelt like ours": (edit_config(model_type="xlm"), "it has layers of another shape"),
     "another that writes": (edit_config(model_type="qwen3"), "a decoder of another shape"),
     "another shape of DeBERTa": (
         edit_config(model_type="deberta-v2", relative_attention=True),
