@@ -127,7 +127,7 @@ def test_json_within_bounds_is_read(content: bytes, found: object, tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1), "more than 64 within each other"),
+        (b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1), "more than 64 levels"),
         (b"[" + b"[]," * 200_000 + b"1]", "more than 131,072 lists"),
         (b"NaN", "NaN is no number"),
         (b'"\\ud800"', "surrogates not allowed"),
@@ -178,7 +178,7 @@ def test_a_place_of_runs_is_new_or_resumed(tmp_path: Path) -> None:
     (place / "run.json").touch()
     check_out(place, resume=True)
     check_out(place, resume="auto")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         check_out(place, resume=False)
 
 

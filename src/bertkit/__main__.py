@@ -1,4 +1,4 @@
-"""`python -m bertkit` is `bertkit`."""
+"""Entry point of `python -m bertkit`."""
 
 from bertkit.cli import main
 

@@ -1,7 +1,7 @@
-"""Settings are frozen data, checked once: what is unknown, mistyped or impossible is refused.
+"""Settings: immutable, typed data that is validated once.
 
-A setting's place is written as a key path (`train.learning_rate`), the same in files, overrides
-and messages.
+Unknown, mistyped and impossible settings raise an error. Files, overrides and messages refer to a
+setting by its key path, such as `train.learning_rate`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every group of settings."""
+    """Base class of all groups of settings."""
 
 
 S = TypeVar("S", bound=Settings)
@@ -55,17 +55,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 def decode(kind: type[S], data: Any, where: str = "") -> S:
     """Build settings from plain data (a parsed TOML or JSON file).
 
-    Raises: ConfigError with the key path, below `where`, and the nearest spelling.
+    Args:
+        kind: Class of the settings.
+        data: The data.
+        where: Key path of the group, for messages.
+
+    Raises:
+        ConfigError: If a setting is invalid. The message contains its key path, and a suggestion
+            for an unknown name.
     """
     try:
         settings = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(_message(kind, data, str(error), where)) from None
     for path, value in flat(data).items():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, float) and not math.isfinite(one):  # JSON has no such number
-                place = ".".join(filter(None, [where, path]))
-                raise ConfigError(f"{place}: expected a finite number, got {one}")
+        for item in value if isinstance(value, list | tuple) else [value]:
+            # JSON cannot represent NaN and infinity.
+            if isinstance(item, float) and not math.isfinite(item):
+                full_path = ".".join(filter(None, [where, path]))
+                raise ConfigError(f"{full_path}: expected a finite number, got {item}")
     return settings
 
 
@@ -74,38 +82,49 @@ def with_keywords(
     groups: Mapping[type[Settings], Settings | Mapping[str, Any] | None],
     keywords: Mapping[str, Any],
 ) -> list[Any]:
-    """Groups of settings, each as an object or plain data, with those that are given as keywords.
+    """Combine groups of settings with keyword arguments.
 
-    Objects are checked, too, for making one checks nothing.
-    Raises: ConfigError for a keyword that no group of the `caller` has, or a value.
+    Settings objects are validated, too, because their constructor validates nothing.
+
+    Args:
+        caller: Name of the function, for messages.
+        groups: Settings or plain data of each class.
+        keywords: Settings of any group, which take precedence.
+
+    Returns:
+        The settings of each class.
+
+    Raises:
+        ConfigError: If a value is invalid, or no group has a setting of this name.
     """
     fields = {kind: [f.encode_name for f in msgspec.structs.fields(kind)] for kind in groups}
-    known = [name for own in fields.values() for name in own]
+    known = [name for names in fields.values() for name in names]
     for name in keywords:
         if name not in known:
             raise ConfigError(f"{name}: {caller} has no such setting; {suggestion(name, known)}")
-    made: list[Any] = []
+    results: list[Any] = []
     for kind, given in groups.items():
-        own = {name: value for name, value in keywords.items() if name in fields[kind]}
-        what: object = given  # callers are programs, which may give anything
-        if not isinstance(what, kind | Mapping | None):
+        changes = {name: value for name, value in keywords.items() if name in fields[kind]}
+        # Callers without a type checker may pass any type.
+        group: object = given
+        if not isinstance(group, kind | Mapping | None):
             raise ConfigError(
-                f"{caller}: {type(what).__name__} given for {kind.__name__}; give that, or a dict"
+                f"{caller}: expected {kind.__name__} or a dict, got {type(group).__name__}"
             )
         data = plain(given) if isinstance(given, Settings) else dict(given or {})
-        made.append(decode(kind, msgspec.to_builtins({**data, **own}, enc_hook=_simple)))
-    return made
+        results.append(decode(kind, msgspec.to_builtins({**data, **changes}, enc_hook=_simple)))
+    return results
 
 
 def _simple(value: Any) -> Any:
-    """Numbers and arrays of numpy as Python's; of what is no setting, its words."""
+    """Convert NumPy scalars and arrays to Python values, and other objects to strings."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def plain(settings: Settings) -> dict[str, Any]:
-    """The settings as plain data, complete: what was left out stands there with its default.
+    """Return settings as plain data, including defaults.
 
-    It is what JSON gives back, so that it can be compared with what a file holds.
+    The result is the same as after a round trip through JSON, so it can be compared with a file.
     """
     result = json.loads(json.dumps(msgspec.to_builtins(settings)))
     assert isinstance(result, dict)
@@ -113,7 +132,10 @@ def plain(settings: Settings) -> dict[str, Any]:
 
 
 def paths(kind: type[Settings]) -> dict[str, Any]:
-    """The path of each setting, with its default; groups that are always there are opened."""
+    """Return the default of each setting by key path.
+
+    Groups without variants are expanded if they have a default.
+    """
     settings: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         default = field.default
@@ -126,7 +148,7 @@ def paths(kind: type[Settings]) -> dict[str, Any]:
 
 
 def at(settings: Settings, path: str) -> Any:
-    """The value of the setting at a key path."""
+    """Return the value of the setting at a key path."""
     value: Any = settings
     for name in path.split("."):
         value = getattr(value, name)
@@ -134,7 +156,7 @@ def at(settings: Settings, path: str) -> Any:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain data, group in group, from values by key path."""
+    """Convert values by key path to nested dicts."""
     data: dict[str, Any] = {}
     for path, value in values.items():
         *groups, last = path.split(".")
@@ -146,7 +168,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Values by key path, of plain data, group in group."""
+    """Convert nested dicts to values by key path."""
     values: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, Mapping):
@@ -156,27 +178,31 @@ def flat(data: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return values
 
 
-def merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Two tables as one, group by group: what is given counts, and alone if its kind is another."""
-    both = dict(usual)
+def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge values into defaults, group by group.
+
+    A group of another `kind` replaces the default group.
+    """
+    result = dict(defaults)
     for name, value in given.items():
-        other = both.get(name)
+        other = result.get(name)
         if isinstance(other, Mapping) and isinstance(value, Mapping):
             same = value.get("kind", other.get("kind")) == other.get("kind", value.get("kind"))
             value = merged(other, value) if same else value
-        both[name] = value
-    return both
+        result[name] = value
+    return result
 
 
 def explained(kind: type[Settings]) -> dict[str, str]:
-    """What each setting means: the docstring below its line, where there is one."""
+    """Return the docstring of each setting that has one."""
     texts: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if not issubclass(owner, Settings) or owner is Settings:
             continue
         try:
             [body] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        except (OSError, TypeError, ValueError, SyntaxError):  # defined where no source is kept
+        except (OSError, TypeError, ValueError, SyntaxError):
+            # The source of the class is not available.
             continue
         assert isinstance(body, ast.ClassDef)
         for line, below in itertools.pairwise(body.body):
@@ -190,15 +216,15 @@ def explained(kind: type[Settings]) -> dict[str, str]:
 
 
 def with_keywords_told(*kinds: type[Settings]) -> Callable[[F], F]:
-    """Of a function that takes settings as keywords, the docstring with each: default, meaning."""
+    """Return a decorator that adds the settings to a docstring: name, default and description."""
 
-    def told(function: F) -> F:
+    def decorate(function: F) -> F:
         lines = [line for kind in kinds for line in _keyword_lines(kind)]
         doc = inspect.cleandoc(function.__doc__ or "")
         function.__doc__ = "\n".join([doc, "", "Keywords (a.b = 1 is a={'b': 1}):", *lines])
         return function
 
-    return told
+    return decorate
 
 
 def _keyword_lines(kind: type[Settings], group: str = "") -> list[str]:
@@ -246,12 +272,12 @@ def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
 
 
 def as_toml(settings: Settings) -> str:
-    """Settings as a TOML file, without those that are none."""
+    """Return settings as TOML, without values that are None."""
     return tomli_w.dumps(without_none(plain(settings)))
 
 
 def without_none(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain data without what is none, group in group."""
+    """Remove the values of nested dicts that are None."""
     return {
         name: without_none(value) if isinstance(value, Mapping) else value
         for name, value in data.items()
@@ -260,20 +286,20 @@ def without_none(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Data with dotted settings replaced: `("train.steps", "300")`. Values are read as TOML."""
+    """Replace settings by key path, as in `("train.steps", "300")`. Values are parsed as TOML."""
     result: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in data.items()}
     for path, text in settings:
         *groups, last = path.split(".")
-        place = result
+        table = result
         for group in groups:
-            inner = place.setdefault(group, {})
+            inner = table.setdefault(group, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"{path}: {group!r} is a value, not a group of settings")
-            place[group] = place = dict(inner)
+            table[group] = table = dict(inner)
         try:
-            place[last] = tomllib.loads(f"v = {text}")["v"]
+            table[last] = tomllib.loads(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
-            place[last] = text
+            table[last] = text
     return result
 
 
@@ -304,8 +330,9 @@ def parse_changes(words: Sequence[str], options: Sequence[str]) -> Iterator[tupl
 
 
 def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:
-    text, _, place = error.replace(" | null", "").partition(" - at ")  # TOML has no null
-    inner = place.strip("`$").lstrip(".")
+    # TOML has no null.
+    text, _, position = error.replace(" | null", "").partition(" - at ")
+    inner = position.strip("`$").lstrip(".")
     path = ".".join(filter(None, [where, inner]))
     unknown = re.match(r"Object contains unknown field `(.*)`", text)
     if unknown:
@@ -345,22 +372,22 @@ def _example(options: Sequence[type[Settings]], data: Any, path: str) -> str:
 
 
 def _choices(kind: type[Settings], data: Any, path: str) -> list[str]:
-    """The words that a setting may be."""
-    place, _, name = path.rpartition(".")
-    group = _group_at(kind, data, place)
+    """Return the strings that a setting may have."""
+    parent, _, name = path.rpartition(".")
+    group = _group_at(kind, data, parent)
     hint = get_type_hints(group).get(name) if group else None
-    literals = [one for one in (hint, *get_args(hint)) if get_origin(one) is Literal]
-    return [word for one in literals for word in get_args(one) if isinstance(word, str)]
+    literals = [option for option in (hint, *get_args(hint)) if get_origin(option) is Literal]
+    return [word for option in literals for word in get_args(option) if isinstance(word, str)]
 
 
 def kind_of(variant: type[Settings]) -> str | None:
-    """The `kind` that names a variant in files; None for a group without variants."""
+    """Return the `kind` of a variant in files, or None for a group without variants."""
     tag = variant.__struct_config__.tag
     return None if tag is None else str(tag)
 
 
 def _options(kind: type[Settings], data: Any, path: str) -> list[type[Settings]]:
-    """The classes that may stand at a key path: several where a variant is to be chosen."""
+    """Return the possible classes at a key path, which are several if the group has variants."""
     options: list[type[Settings]] = [kind]
     for key in filter(None, path.split(".")):
         group = _chosen(options, data)
@@ -372,7 +399,7 @@ def _options(kind: type[Settings], data: Any, path: str) -> list[type[Settings]]
 
 
 def _group_at(kind: type[Settings], data: Any, path: str) -> type[Settings] | None:
-    """The class of the settings at a key path."""
+    """Return the class of the settings at a key path."""
     options = _options(kind, data, path)
     for key in filter(None, path.split(".")):
         data = data.get(key) if isinstance(data, Mapping) else None
@@ -380,7 +407,7 @@ def _group_at(kind: type[Settings], data: Any, path: str) -> type[Settings] | No
 
 
 def _chosen(options: Sequence[type[Settings]], data: Any) -> type[Settings] | None:
-    """The variant that the data names, or the only class."""
+    """Return the variant that the data specifies, or the only class."""
     named = data.get("kind") if isinstance(data, Mapping) else None
     return next((o for o in options if kind_of(o) in (None, named)), None)
 

@@ -1,4 +1,4 @@
-"""What commands read and print: words on stderr, so that stdin and stdout are data."""
+"""Input and output of commands. Messages go to stderr, so stdin and stdout only contain data."""
 
 from __future__ import annotations
 
@@ -13,60 +13,66 @@ import msgspec
 
 from bertkit.errors import DataError
 
-if TYPE_CHECKING:  # rich is imported when something is said
+# rich is imported when the first message is printed.
+if TYPE_CHECKING:
     from rich.console import Console
 
 
 STDIN = "/dev/stdin"
-"""What `-` is to commands: the file of what is piped to them."""
+"""File that commands read for `-`."""
 
 
 @cache
 def console() -> Console:
-    """What is said to people, and whether."""
+    """Return the console of messages, which can be muted."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, emoji=False)
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a message."""
     console().print(text, markup=False, soft_wrap=True)
 
 
 def write_line(text: str) -> None:
-    """A line on stderr, written with its end at once: `print` writes the two apart where Python
-    does not buffer (`PYTHONUNBUFFERED`), and processes that share stderr would mix their lines.
+    """Print a line to stderr in a single write.
+
+    `print` writes the line and its end separately if Python does not buffer (`PYTHONUNBUFFERED`).
+    The lines of processes that share stderr would then be mixed.
     """
     print(f"{text}\n", end="", file=sys.stderr)
 
 
 def lines(*, blank: bool = False) -> Iterator[str]:
-    """The lines of stdin that hold text, or all of them, as they come; how many were left out is
-    said at the end.
+    """Yield the lines of stdin that contain text, and print the number of skipped lines.
 
-    Raises: DataError if there are none, or for one that is no UTF-8.
+    Args:
+        blank: Whether to yield lines without text, too.
+
+    Raises:
+        DataError: If there are no lines, or a line is not UTF-8.
     """
     return (line for _, line in numbered_lines(blank=blank))
 
 
 def numbered_lines(*, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """The same, with the number of each line."""
+    """Yield the numbers and texts of lines, like `lines`."""
     if sys.stdin.isatty():
-        raise DataError("no text; give it as an argument or on stdin, one text a line")
+        raise DataError("no input; pass a text as an argument, or pipe one text per line to stdin")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
-    count = left_out = 0
+    count = skipped = 0
     for number, line in enumerate(_decoded(), 1):
         if not blank and not line.strip():
-            left_out += 1
+            skipped += 1
             continue
         count += 1
         yield number, line.strip("\ufeff\r\n")
     if not count:
-        raise DataError("stdin: no text; give one text a line")
-    if left_out:
-        say(f"stdin: lines without text are left out: {left_out:,}")
+        raise DataError("stdin: no text; pass one text per line")
+    if skipped:
+        say(f"stdin: {skipped:,} lines without text skipped")
 
 
 def _decoded() -> Iterator[str]:
@@ -76,19 +82,23 @@ def _decoded() -> Iterator[str]:
         except UnicodeEncodeError as error:
             byte = ord(line[error.start]) - 0xDC00
             raise DataError(
-                f"stdin:{number}: not UTF-8 (0x{byte:02x}); convert it, for example: "
+                f"stdin:{number}: not UTF-8 (0x{byte:02x}); convert it, for example with "
                 "iconv -f WINDOWS-1252 -t UTF-8"
             ) from None
         yield line
 
 
 def asked(prompt: str) -> Iterator[str]:
-    """What people type behind a prompt, until they end it (Ctrl-D); without a terminal, `lines`."""
+    """Yield the lines that a user enters at a prompt until Ctrl-D.
+
+    Without a terminal, yield the result of `lines`.
+    """
     if not sys.stdin.isatty():
         yield from lines()
         return
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (arrows move in the line, and bring back earlier ones)
+        # Enables arrow keys and the history of lines.
+        import readline  # noqa: F401
     while True:
         console().print(prompt, end="", markup=False)
         try:
@@ -106,27 +116,27 @@ def print_json(data: Any) -> None:
 
 
 def print_table(data: Mapping[str, Any]) -> None:
-    """The same for people: a line for each value, a table where groups have the same names."""
+    """Print data for people: a line per value, and tables of groups with the same names."""
     print("\n".join(_lines_of(data)))
 
 
 def _lines_of(data: Mapping[str, Any]) -> list[str]:
-    if _alike(data):
+    if _is_table(data):
         names = list(next(iter(data.values())))
         rows = [[name, *map(_cell, row.values())] for name, row in data.items()]
         return _columns([["", *names], *rows])
-    alone: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     tables: list[str] = []
     for name, value in data.items():
-        if isinstance(value, Mapping) and _alike(value):
+        if isinstance(value, Mapping) and _is_table(value):
             tables += ["", name, *_lines_of(value)]
         else:
-            alone |= _by_path(name, value)
-    return [*_columns([[name, _cell(value)] for name, value in alone.items()]), *tables]
+            values |= _by_path(name, value)
+    return [*_columns([[name, _cell(value)] for name, value in values.items()]), *tables]
 
 
-def _alike(data: Mapping[str, Any]) -> bool:
-    """Whether all values are groups of the same names."""
+def _is_table(data: Mapping[str, Any]) -> bool:
+    """Return whether all values are groups with the same names."""
     groups = list(data.values())
     return bool(groups) and all(
         isinstance(group, Mapping) and group and list(group) == list(groups[0]) for group in groups
@@ -136,19 +146,20 @@ def _alike(data: Mapping[str, Any]) -> bool:
 def _by_path(path: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {path: value}
-    inner = (_by_path(f"{path}.{name}", one) for name, one in value.items())
-    return {name: one for values in inner for name, one in values.items()}
+    inner = (_by_path(f"{path}.{name}", item) for name, item in value.items())
+    return {name: item for values in inner for name, item in values.items()}
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Cells below each other: the first column begins at the left, others end at the right."""
+    """Format rows as columns, the first aligned left and the others aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    if len(widths) == 2:  # a name and its value, which may be of any length
+    if len(widths) == 2:
+        # Values of any length are aligned left.
         return [f"{name:{widths[0]}}  {value}" for name, value in rows]
     return [
         "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if index else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]
@@ -156,20 +167,20 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        usual = value == 0.0 or 1e-3 <= abs(value) < 1e6
-        return f"{value:.4f}" if usual else f"{value:.4g}"
+        is_fixed = value == 0.0 or 1e-3 <= abs(value) < 1e6
+        return f"{value:.4f}" if is_fixed else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, str):
         return value
-    if isinstance(value, list | tuple) and not any(isinstance(one, list | dict) for one in value):
+    if isinstance(value, list | tuple) and not any(isinstance(item, list | dict) for item in value):
         return ", ".join(map(_cell, value))
     return msgspec.json.encode(value).decode()
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Say nothing meanwhile: for a recipe that runs others and tells their story itself."""
+    """Suppress messages, for a recipe that runs other recipes and prints its own messages."""
     before, console().quiet = console().quiet, True
     try:
         yield

@@ -1,18 +1,15 @@
-"""What can go wrong, as one small tree. Every message says what, where, and what to do.
+"""Exceptions of bertkit. Every message contains the problem, its location, and a remedy.
 
-BertkitError
-├── ConfigError       a setting is unknown, mistyped or impossible
-├── DataError         a file of text, labels or tokens cannot be used
-├── TokenizerError    a vocabulary or tokenizer folder cannot be used
-├── CheckpointError   a folder of weights cannot be read or written
-├── StorageError      a file cannot be written: no space, no permission
-├── DeviceError       the machine lacks what was asked for
-├── SearchError       a store of passages cannot be opened, written or searched
-├── ServeError        a server refuses, or is not there
-└── TrainingError     a run cannot start or go on
+BertkitError ├── ConfigError       a setting is unknown, mistyped or impossible ├── DataError
+a file of text, labels or tokens cannot be used ├── TokenizerError    a vocabulary or tokenizer
+directory cannot be used ├── CheckpointError   a model directory cannot be loaded or saved ├──
+StorageError      a file cannot be written: no space, no permission ├── DeviceError       the
+machine lacks a required device or precision ├── SearchError       a search store cannot be loaded,
+written or searched ├── ServeError        a server rejects a request or cannot be reached └──
+TrainingError     a run cannot be started or resumed
 
-At the command line each becomes one sentence and exit code 2, without a traceback. Messages are
-written with its options (`--out`); a program reads its keywords in their place (`out=`).
+Commands print the message of an error as one line, without a traceback, and exit with code 2.
+Messages contain command-line options (`--out`), which become keyword arguments (`out=`) in Python.
 """
 
 from __future__ import annotations
@@ -22,11 +19,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 MAX_MESSAGE_CHARACTERS = 1000
-"""Characters of a message; of a longer one, which quotes a file, the middle is left out."""
+"""Maximum number of characters of a message. The middle of longer messages, which quote a file, is
+omitted.
+"""
 
 
 class BertkitError(Exception):
-    """Anything bertkit refuses or cannot do, said in one sentence, on one line."""
+    """Base class of all errors of bertkit. The message is a single line."""
 
     def __init__(self, message: str = "") -> None:
         line = " ".join(message.splitlines())
@@ -40,42 +39,43 @@ class BertkitError(Exception):
 
 
 class ConfigError(BertkitError):
-    """A setting is unknown, mistyped or impossible; the message names its key path."""
+    """A setting is unknown, mistyped or impossible. The message contains its key path."""
 
 
 class DataError(BertkitError):
-    """A file of text, labels or tokens cannot be used; the message names file and line."""
+    """A file of text, labels or tokens cannot be used. The message contains file and line."""
 
 
 class TokenizerError(BertkitError):
-    """A vocabulary or tokenizer folder cannot be used."""
+    """A vocabulary or tokenizer directory cannot be used."""
 
 
 class CheckpointError(BertkitError):
-    """A folder of weights cannot be read or written; the message names the file or weight."""
+    """A model directory cannot be loaded or saved. The message contains the file or weight."""
 
 
 class StorageError(BertkitError):
-    """A file cannot be written (no space, no permission); what stood there is untouched."""
+    """A file cannot be written (no space, no permission). The previous file is unchanged."""
 
 
 class DeviceError(BertkitError):
-    """The machine lacks what was asked for (a device, a precision)."""
+    """The machine lacks a required device or precision."""
 
 
 class SearchError(BertkitError):
-    """A store of passages cannot be opened, written or searched; what was in it stays."""
+    """A search store cannot be loaded, written or searched. Its content is unchanged."""
 
 
 class ServeError(BertkitError):
-    """A server refuses a request, or none is there; the message is the server's own."""
+    """A server rejects a request or cannot be reached. The message comes from the server."""
 
     def __str__(self) -> str:
-        return Exception.__str__(self)  # its options are those of the server's command line
+        # Options in the message belong to the server's command line.
+        return Exception.__str__(self)
 
 
 class TrainingError(BertkitError):
-    """A run cannot start or go on; the message says what is kept and how to continue."""
+    """A run cannot be started or resumed. The message states what is saved and how to continue."""
 
 
 EXTRAS = {
@@ -106,11 +106,13 @@ def missing_package(error: ImportError) -> BertkitError:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: its nearest neighbor, or all that is known.
+    """Return the end of a message about an unknown word: the most similar word, or all words.
 
-    Near is also what the word abbreviates (`lr`), or is a part of it (`num_train_epochs`).
+    Words that abbreviate the unknown word (`lr`) or are part of it (`num_train_epochs`) count as
+    similar.
     """
-    import difflib  # slow to import, and few words are misspelled
+    # The import is slow, and misspellings are rare.
+    import difflib
 
     options = list(known)
     near = [o for o in options if word == "".join(part[:1] for part in o.split("_"))]
@@ -122,30 +124,41 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown(name: str, word: object, known: Iterable[str]) -> None:
-    """Raises: ConfigError for a value that is none of those that `name` may have."""
+    """Check that a value is one of the supported values.
+
+    Args:
+        name: Name of the parameter, for the message.
+        word: The value.
+        known: The supported values.
+
+    Raises:
+        ConfigError: If the value is not supported.
+    """
     options = list(known)
     if not (isinstance(word, str) and word in options):
         raise ConfigError(f"{name}: no such value {word!r}; {did_you_mean(str(word), options)}")
 
 
 OPTION = re.compile(
-    r"`[^`]*`|(?<!\w)'[^']*'"  # a command, or what a file says
+    # Commands and quoted text are not changed.
+    r"`[^`]*`|(?<!\w)'[^']*'"
     r"|(?<![\w-])--([a-z]\w*(?:[.-]\w+)*)"
     r"(?: (auto|documents|int8|space|spans|tab|truncate|window)\b| (?='))?"
 )
+"""Command-line options in messages, with their values."""
 
 
 _at_command_line = False
 
 
 def spoken(message: str) -> str:
-    """A message with settings as its reader writes them: `--out` in a command, `out=` in Python."""
+    """Return a message with `--out` in a command, and with `out=` in Python."""
     return message if _at_command_line else OPTION.sub(_keyword, message)
 
 
 @contextmanager
 def at_command_line() -> Iterator[None]:
-    """Meanwhile messages are read by those who write commands."""
+    """Keep command-line options in messages, because a command is running."""
     global _at_command_line
     before, _at_command_line = _at_command_line, True
     try:

@@ -1,4 +1,4 @@
-"""How the process holds memory."""
+"""Memory of the process: allocator, caches and garbage collection."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from functools import cache
 from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""Of malloc.h."""
+"""Constants of malloc.h."""
 
 CACHED_SHAPES = "64"
-"""How many prepared computations oneDNN, and torch above it, are asked to keep."""
+"""Number of prepared computations that oneDNN and torch cache."""
 
 
 @cache
 def retain_freed() -> None:
-    """Tell glibc to reuse freed memory instead of returning it to the kernel.
+    """Make glibc reuse freed memory instead of returning it to the kernel.
 
-    glibc gives large blocks back to the kernel and asks anew for each tensor; on CPUs fetching
-    their pages was a quarter of the time of a small training step (notes/2026-11.md). The process
-    stays as large as it once was, until `give_back`. Other allocators are left as they are.
+    By default, glibc returns large blocks to the kernel and requests new ones for each tensor. On
+    CPUs, page faults took a quarter of the time of a small training step (notes/2026-11.md). The
+    process keeps its maximum size until `give_back`. Other allocators are not changed.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -37,10 +37,10 @@ def retain_freed() -> None:
 
 
 def give_back() -> None:
-    """Give the kernel what malloc keeps of memory that was freed, in all its arenas.
+    """Return freed memory in all arenas of malloc to the kernel.
 
-    Each thread that ever read a long text keeps what that took, and `hold` has none of it given
-    back by itself. Other allocators are left as they are.
+    Each thread that processed a long text keeps the memory, and after `retain_freed` it is never
+    returned automatically. Other allocators are not changed.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
@@ -50,33 +50,34 @@ def give_back() -> None:
 
 
 def peak() -> float:
-    """GiB that this process has held at most, or its GPU where it has used one."""
+    """Return the peak memory of this process in GiB, or of its GPU if it uses one."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return float(torch.cuda.max_memory_allocated()) / 2**30
-    status = Path("/proc/self/status")  # getrusage counts what the parent held before it began us
-    if status.exists() and (held := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
-        return int(held[1]) / 2**20
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / 2 ** (30 if sys.platform == "darwin" else 20)
+    # getrusage includes memory of the parent process before the fork.
+    status = Path("/proc/self/status")
+    if status.exists() and (match := re.search(r"VmHWM:\s*(\d+) kB", status.read_text())):
+        return int(match[1]) / 2**20
+    max_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return max_rss / 2 ** (30 if sys.platform == "darwin" else 20)
 
 
 def limit_onednn_cache() -> None:
-    """Ask oneDNN, before it computes anything, to keep little of what it prepares.
+    """Limit the number of computations that oneDNN caches. Call this before any computation.
 
-    It keeps that for the last 1,024 shapes. Batches of tokens without padding have new shapes
-    nearly every time, so that these are of no use to a long stream of texts, and come to a gigabyte
-    (notes/2026-11.md). The environment may say otherwise.
+    By default, oneDNN caches computations for the last 1,024 shapes. Nearly every batch of tokens
+    without padding has a new shape. The cache is therefore useless for a long stream of texts, and
+    grows to a gigabyte (notes/2026-11.md). Environment variables take precedence.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, CACHED_SHAPES)
 
 
 def freeze_objects() -> None:
-    """Exclude all objects of now, models and libraries, from Python's garbage collection.
+    """Exclude all existing objects, such as models and libraries, from garbage collection.
 
-    Going through them takes 150 ms, now and then, in which no request is served. Call this before
-    requests are served: their objects can be in cycles, which would never be freed.
+    A collection of these objects takes 150 ms, in which no request is served. Call this before
+    requests are served: objects of requests can be in cycles, which would never be freed.
     """
     gc.collect()
     gc.freeze()
@@ -84,8 +85,10 @@ def freeze_objects() -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's collector, for what makes many objects and no cycles: it would look through
-    all there are again and again, which takes as long as reading 60,000 rows itself.
+    """Disable garbage collection in the block.
+
+    Use it for code that creates many objects without cycles. The collector would traverse all
+    objects repeatedly, which takes as long as reading 60,000 rows.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -97,5 +100,5 @@ def uncollected() -> Iterator[None]:
 
 
 def installed() -> int:
-    """Bytes of memory that this machine has."""
+    """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

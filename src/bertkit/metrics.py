@@ -1,4 +1,4 @@
-"""Scores of answers against labels, as fractions from 0 to 1 (correlations: from -1)."""
+"""Metrics of predictions, as fractions from 0 to 1 (correlations: from -1)."""
 
 from __future__ import annotations
 
@@ -15,28 +15,36 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def worth(score: float) -> float:
-    """A score to choose by: one that is no number is worth least."""
+    """Return a score for comparisons. NaN is less than any other score."""
     return -math.inf if math.isnan(score) else score
 
 
 def classification(
     predicted: Sequence[str], actual: Sequence[str], labels: Sequence[str]
 ) -> dict[str, float]:
-    """accuracy, F1 and Matthews correlation.
+    """Compute accuracy, F1 and Matthews correlation.
 
-    `labels` are all there are. F1 is that of the second when there are two (GLUE's "1"), else the
-    mean over those that occur (macro). Matthews is Gorodkin's R_K, 0 where one side is constant.
+    Args:
+        predicted: The predicted labels.
+        actual: The expected labels.
+        labels: All labels. With two labels, F1 is the F1 of the second one (GLUE's "1"), otherwise
+            the mean over the labels that occur (macro).
+
+    Returns:
+        The scores. The Matthews correlation is Gorodkin's R_K; it is 0 if all predicted or all
+            expected
+        labels are the same.
     """
-    places = {label: place for place, label in enumerate(dict.fromkeys([*actual, *predicted]))}
-    confusion = np.zeros((len(places), len(places)))
-    np.add.at(confusion, ([places[a] for a in actual], [places[p] for p in predicted]), 1)
-    of_actual, of_predicted = confusion.sum(1), confusion.sum(0)
+    indices = {label: index for index, label in enumerate(dict.fromkeys([*actual, *predicted]))}
+    confusion = np.zeros((len(indices), len(indices)))
+    np.add.at(confusion, ([indices[a] for a in actual], [indices[p] for p in predicted]), 1)
+    num_actual, num_predicted = confusion.sum(1), confusion.sum(0)
     count, right = confusion.sum(), confusion.trace()
-    f1 = 2 * confusion.diagonal() / (of_actual + of_predicted)
+    f1 = 2 * confusion.diagonal() / (num_actual + num_predicted)
     if len(labels) == 2:
-        f1 = f1[[places[labels[1]]]] if labels[1] in places else np.zeros(1)
-    covariance = count * right - of_actual @ of_predicted
-    variances = (count**2 - of_actual @ of_actual) * (count**2 - of_predicted @ of_predicted)
+        f1 = f1[[indices[labels[1]]]] if labels[1] in indices else np.zeros(1)
+    covariance = count * right - num_actual @ num_predicted
+    variances = (count**2 - num_actual @ num_actual) * (count**2 - num_predicted @ num_predicted)
     return {
         "accuracy": float(_ratio(right, count)),
         "f1": float(f1.mean()) if len(f1) else 0.0,
@@ -87,13 +95,19 @@ def average_precision(scores: ArrayLike, positive: NDArray[np.bool_]) -> float:
     values = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-values, kind="stable")
     ordered, right = values[order], np.cumsum(positive[order])
-    last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)  # of equal scores
+    # Index of the last row with each score.
+    last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)
     gained = np.diff(right[last], prepend=0)
     return float((gained * right[last] / (last + 1)).sum() / max(int(right[-1]), 1))
 
 
 def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
-    """Pearson's and Spearman's correlation; 0 where either side is constant."""
+    """Compute Pearson's and Spearman's correlation, which are 0 if either side is constant.
+
+    Args:
+        predicted: The predicted values.
+        actual: The expected values.
+    """
     x, y = np.asarray(predicted, dtype=np.float64), np.asarray(actual, dtype=np.float64)
     if len(x) < 2 or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
         return {"pearson": 0.0, "spearman": 0.0}
@@ -102,33 +116,41 @@ def regression(predicted: ArrayLike, actual: ArrayLike) -> dict[str, float]:
 
 def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     x, y = _deviations(x), _deviations(y)
-    # in this order: exactly 1 for x and x
+    # This order of operations returns exactly 1 for x and x.
     return float(np.clip((x @ y) / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 
 def _deviations(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    """From the mean, in units of the largest: squares of tiny and of huge numbers are none."""
+    """Return deviations from the mean, divided by the largest.
+
+    The scale prevents underflow and overflow of the squares of tiny and huge values.
+    """
     vector = vector - vector.mean()
     return np.asarray(vector / np.abs(vector).max())
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
+    """Return ranks from 1. Equal values share their mean rank."""
+    _, indices, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[indices])
 
 
 def multi_label(
     predicted: Sequence[Collection[str]], actual: Sequence[Collection[str]]
 ) -> dict[str, float]:
-    """F1 over all decisions (micro), its mean over labels (macro), and how often a set is exact."""
+    """Compute F1 over all decisions (micro), mean F1 over labels (macro), and exact matches.
+
+    Args:
+        predicted: The predicted labels of each text.
+        actual: The expected labels of each text.
+    """
     pairs = [(set(p), set(a)) for p, a in zip(predicted, actual, strict=True)]
     right = Counter(label for p, a in pairs for label in p & a)
     decided = Counter(label for p, a in pairs for label in [*p, *a])
-    each = [2 * right[label] / decided[label] for label in sorted(decided)]
+    scores = [2 * right[label] / decided[label] for label in sorted(decided)]
     return {
         "f1_micro": _ratio(2 * right.total(), decided.total()),
-        "f1_macro": float(np.mean(each)) if each else 0.0,
+        "f1_macro": float(np.mean(scores)) if scores else 0.0,
         "exact": _ratio(sum(p == a for p, a in pairs), len(pairs)),
     }
 
@@ -137,9 +159,13 @@ def entities(
     predicted: Sequence[Collection[tuple[int, int, str]]],
     actual: Sequence[Collection[tuple[int, int, str]]],
 ) -> dict[str, float]:
-    """precision, recall and F1 over the entities (start, end, type) of all sentences together.
+    """Compute precision, recall and F1 over the entities (start, end, type) of all sentences.
 
-    An entity counts only with both ends and its type right, as in CoNLL-2003's conlleval.
+    An entity is correct only if both ends and its type are, as in CoNLL-2003's conlleval.
+
+    Args:
+        predicted: The predicted entities of each sentence.
+        actual: The expected entities of each sentence.
     """
     pairs = [(set(p), set(a)) for p, a in zip(predicted, actual, strict=True)]
     right = sum(len(p & a) for p, a in pairs)
@@ -165,28 +191,37 @@ def _squad_words(answer: str) -> list[str]:
 
 
 def squad_f1(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
-    """Exact match and F1 over words with the best of several right answers.
+    """Compute exact match and F1 over words, with the best of several correct answers.
 
-    Case, punctuation, articles and white space do not count. Where no gold answer has a word, the
-    question has no answer, and only an empty prediction is right. Source: the evaluation script
-    of SQuAD 2.0 (Rajpurkar et al. 2018), which for answered questions agrees with that of 1.1.
+    Case, punctuation, articles and white space are ignored. If no correct answer contains a word,
+    the question has no answer, and only an empty prediction is correct. Source: the evaluation
+    script of SQuAD 2.0 (Rajpurkar et al. 2018), which agrees with SQuAD 1.1 for answered questions.
+
+    Args:
+        predicted: The predicted answer.
+        golds: The correct answers.
     """
     answer = _squad_words(predicted)
-    wanted = [words for words in map(_squad_words, golds) if words] or [[]]
-    return float(answer in wanted), max(_squad_overlap(answer, words) for words in wanted)
+    targets = [words for words in map(_squad_words, golds) if words] or [[]]
+    return float(answer in targets), max(_squad_overlap(answer, words) for words in targets)
 
 
-def _squad_overlap(answer: list[str], wanted: list[str]) -> float:
-    if not (answer and wanted):
-        return float(answer == wanted)
-    return 2 * (Counter(answer) & Counter(wanted)).total() / (len(answer) + len(wanted))
+def _squad_overlap(answer: list[str], target: list[str]) -> float:
+    if not (answer and target):
+        return float(answer == target)
+    return 2 * (Counter(answer) & Counter(target)).total() / (len(answer) + len(target))
 
 
 def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Exact and f1, each the mean of `squad_f1` over the questions.
+    """Compute `exact` and `f1`, the means of `squad_f1` over the questions.
 
-    A question whose golds are none or "" has no answer. Where there are such and others, also
-    has_answer_exact, has_answer_f1 and no_answer_f1 (which is no_answer_exact as well).
+    A question has no answer if its correct answers are empty or "". If only some questions have an
+    answer, the result also contains has_answer_exact, has_answer_f1 and no_answer_f1 (which equals
+    no_answer_exact).
+
+    Args:
+        predicted: The predicted answer of each question.
+        golds: The correct answers of each question.
     """
     scores = np.array([squad_f1(p, g) for p, g in zip(predicted, golds, strict=True)])
     answered = np.array([any(g) for g in golds])
@@ -199,61 +234,68 @@ def squad(predicted: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str,
 
 
 def rouge(predicted: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """rouge1, rouge2 and rougeL: F1 with the best reference of each text, mean over texts.
+    """Compute rouge1, rouge2 and rougeL: F1 with the best reference, averaged over texts.
 
-    Words are runs of a-z and 0-9 in small letters, unstemmed. Source: Lin, "ROUGE" (2004), 2 and
-    3.1, in the form of Google's rouge-score.
+    Words are sequences of a-z and 0-9 in lower case, without stemming. Source: Lin, "ROUGE" (2004),
+    2 and 3.1, as in Google's rouge-score.
+
+    Args:
+        predicted: The predicted texts.
+        references: The references of each text.
     """
     rows = []
-    for text, several in zip(predicted, references, strict=True):
+    for text, text_references in zip(predicted, references, strict=True):
         words = rouge_words(text)
-        each = [_rouge_f1(words, rouge_words(reference)) for reference in several]
-        rows.append(np.max(each, axis=0))
-    one, two, longest = np.mean(rows, axis=0).tolist()
-    return {"rouge1": one, "rouge2": two, "rougeL": longest}
+        scores = [_rouge_f1(words, rouge_words(reference)) for reference in text_references]
+        rows.append(np.max(scores, axis=0))
+    rouge1, rouge2, rouge_l = np.mean(rows, axis=0).tolist()
+    return {"rouge1": rouge1, "rouge2": rouge2, "rougeL": rouge_l}
 
 
 def rouge_words(text: str) -> list[str]:
-    """The words that ROUGE counts."""
+    """Return the words that ROUGE counts."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-def _rouge_f1(predicted: list[str], wanted: list[str]) -> tuple[float, float, float]:
-    words = Counter(predicted) & Counter(wanted)
-    pairs = Counter(pairwise(predicted)) & Counter(pairwise(wanted))
-    total = len(predicted) + len(wanted)
+def _rouge_f1(predicted: list[str], target: list[str]) -> tuple[float, float, float]:
+    words = Counter(predicted) & Counter(target)
+    pairs = Counter(pairwise(predicted)) & Counter(pairwise(target))
+    total = len(predicted) + len(target)
     return (
         _ratio(2 * words.total(), total),
-        _ratio(2 * pairs.total(), max(len(predicted) - 1, 0) + max(len(wanted) - 1, 0)),
-        _ratio(2 * _longest_common(predicted, wanted), total),
+        _ratio(2 * pairs.total(), max(len(predicted) - 1, 0) + max(len(target) - 1, 0)),
+        _ratio(2 * _longest_common(predicted, target), total),
     )
 
 
-def _longest_common(one: list[str], other: list[str]) -> int:
-    """The length of the longest common subsequence.
+def _longest_common(first: list[str], second: list[str]) -> int:
+    """Return the length of the longest common subsequence.
 
-    A row of the usual table as the bits of an integer: Hyyrö, "Bit-parallel LCS-length
-    computation revisited" (2004).
+    A row of the dynamic programming table is stored as the bits of an integer: Hyyrö, "Bit-parallel
+    LCS-length computation revisited" (2004).
     """
-    places: dict[str, int] = {}
-    for i, word in enumerate(one):
-        places[word] = places.get(word, 0) | 1 << i
-    everywhere = (1 << len(one)) - 1
-    row = everywhere  # a zero where the length grows
-    for word in other:
-        match = row & places.get(word, 0)
-        row = ((row + match) | (row - match)) & everywhere
-    return len(one) - row.bit_count()
+    positions: dict[str, int] = {}
+    for i, word in enumerate(first):
+        positions[word] = positions.get(word, 0) | 1 << i
+    all_ones = (1 << len(first)) - 1
+    # A zero bit marks a position at which the length increases.
+    row = all_ones
+    for word in second:
+        match = row & positions.get(word, 0)
+        row = ((row + match) | (row - match)) & all_ones
+    return len(first) - row.bit_count()
 
 
 def ranking(ranks: Sequence[int], *, of: int) -> dict[str, float]:
-    """recall@1, @2 and @5 (those below `of`) and the mean reciprocal rank.
+    """Compute recall@1, @2 and @5 (for k below `of`) and the mean reciprocal rank.
 
-    `ranks` holds the place of the right candidate among `of`, 1 for the first.
+    Args:
+        ranks: Rank of the right candidate in each list, from 1.
+        of: Number of candidates per list.
     """
-    places = np.asarray(ranks)
-    recalls = {f"recall@{k}": float((places <= k).mean()) for k in (1, 2, 5) if k < of}
-    return {**recalls, "mrr": float((1 / places).mean())}
+    positions = np.asarray(ranks)
+    recalls = {f"recall@{k}": float((positions <= k).mean()) for k in (1, 2, 5) if k < of}
+    return {**recalls, "mrr": float((1 / positions).mean())}
 
 
 def random_mrr(candidates: int) -> float:
@@ -262,20 +304,21 @@ def random_mrr(candidates: int) -> float:
 
 
 def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of each vector with the other of its place; 0 where one has no length.
+    """Return the cosine similarity of corresponding vectors, or 0 if a vector is zero.
 
-    Shapes: two of (..., D) -> (...).
+    Shapes:
+        vectors, exact: (..., D); returns (...).
     """
     norms = np.linalg.norm(vectors, axis=-1) * np.linalg.norm(exact, axis=-1)
     return np.asarray((vectors * exact).sum(-1) / np.maximum(norms, 1e-12))
 
 
 def spread(each: Sequence[float]) -> dict[str, Any]:
-    """Mean and standard deviation of a score over seeds, and each."""
+    """Return the mean and standard deviation of a score over seeds, and the scores."""
     sd = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0
     return {"mean": float(np.mean(each)), "sd": sd, "each": list(each)}
 
 
 def plus_minus(score: Mapping[str, Any]) -> str:
-    """What `spread` gives, as people write it."""
+    """Format the result of `spread`, such as 0.912 ± 0.004."""
     return f"{score['mean']:.3f}" + (f" ± {score['sd']:.3f}" if score["sd"] else "")

@@ -1,4 +1,4 @@
-"""How far a command is: a bar at a terminal, a line in a notebook, lines in a log; on stderr."""
+"""Progress of commands on stderr: a bar in a terminal, a line in a notebook, lines in a log."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rich.progress import (
 from bertkit.console import console, say
 
 LINES, REDRAWN = 30.0, 0.5
-"""Seconds between two lines of a log, and between two states of a notebook's line."""
+"""Seconds between two lines of a log, and between two updates of a notebook's line."""
 
 
 class Bar(Progress):
-    """What is done, a changing note, and the time left.
+    """Progress, a changing note, and the remaining time.
 
-    At a terminal it is a bar; in a notebook a line that changes; elsewhere, as in a log, a line
-    each half minute.
+    In a terminal, this is a bar, and in a notebook a line that is updated. Any other output, such
+    as a log, contains a line every 30 seconds.
     """
 
     def __init__(self, *, watched: bool) -> None:
@@ -42,35 +42,35 @@ class Bar(Progress):
             disable=not (watched and console().is_terminal) or console().quiet,
         )
         self._lines = self.disable and watched and not console().quiet
-        self._told = time.monotonic()
+        self._last_time = time.monotonic()
         self._cell: Any = None
 
     def update(self, *args: Any, **values: Any) -> None:
         super().update(*args, **values)
-        self._tell()
+        self._report()
 
     def advance(self, *args: Any, **values: Any) -> None:
         super().advance(*args, **values)
-        self._tell()
+        self._report()
 
     def stop(self) -> None:
         if self._cell is not None:
-            self._tell(last=True)
+            self._report(last=True)
         super().stop()
 
     def line(self, text: str) -> None:
-        """Say something of one's own in place of the next line."""
-        self._told = time.monotonic()
+        """Print a message instead of the next progress line."""
+        self._last_time = time.monotonic()
         say(text)
 
-    def _tell(self, *, last: bool = False) -> None:
+    def _report(self, *, last: bool = False) -> None:
         now, notebook = time.monotonic(), console().is_jupyter
         if not (self._lines and self.tasks):
             return
-        if not last and now - self._told < (REDRAWN if notebook else LINES):
+        if not last and now - self._last_time < (REDRAWN if notebook else LINES):
             return
-        self._told = now
-        text = _in_words(self.tasks[-1])
+        self._last_time = now
+        text = _format(self.tasks[-1])
         if not notebook:
             say(text)
             return
@@ -83,8 +83,8 @@ class Bar(Progress):
             self._cell.update(shown, raw=True)
 
 
-def _in_words(task: Task) -> str:
-    """The state of a task as one line."""
+def _format(task: Task) -> str:
+    """Format the state of a task as one line."""
     count = f"{task.completed:,.0f}" + (f"/{task.total:,.0f}" if task.total else "")
     parts = [task.description, count, task.fields["note"]]
     if task.time_remaining:
@@ -93,5 +93,9 @@ def _in_words(task: Task) -> str:
 
 
 def progress(*, watched: bool = True) -> Bar:
-    """A bar; silent where nobody is to watch."""
+    """Return a progress bar.
+
+    Args:
+        watched: Whether to show it.
+    """
     return Bar(watched=watched)

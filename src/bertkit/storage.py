@@ -1,7 +1,7 @@
-"""Files, written so that a reader never sees half of them, and read within bounds.
+"""Atomic writing of files, and reading within limits.
 
-Writing is beside, synced, renamed. What is read may come from anywhere: its size, its depth and its
-numbers are bounded before anything is made of it.
+Files are written next to their target, synced and renamed. Input files may be untrusted: their
+size, depth and numbers are checked before they are parsed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from typing import IO, Any
 from bertkit.errors import BertkitError, ConfigError, StorageError
 
 SETTINGS, VOCABULARY = 8 << 20, 64 << 20
-"""The most bytes of a file of settings, and of one with the pieces of a vocabulary."""
+"""Maximum number of bytes of a settings file, and of a vocabulary file."""
 
 EXPANSION, FLOOR = 100, 16 << 20
-"""Largest ratio of unpacked to packed size, and number of unpacked bytes that is always allowed.
+"""Maximum ratio of uncompressed to compressed size, and number of bytes that is always allowed.
 
-Text is packed to a third or a tenth; a ratio of 1,000 is that of a file of equal bytes.
+Text compresses to between a third and a tenth of its size. A ratio of 1,000 is reached by a file of
+equal bytes.
 """
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
 NEW_FILE = 0o666 & ~_UMASK
-"""Who may do what with a new file, as this process began."""
+"""Permissions of new files, from the umask at import."""
 
 DEPTH, BRACKETS = 64, 1 << 17
-"""Of JSON: the most lists and objects within each other, and in all."""
+"""Maximum depth of lists and objects in JSON, and their maximum number."""
 
 MAX_DIGITS = 40
-"""The most of a whole number; one of more is taken as a fraction, which has an end."""
+"""Maximum number of digits of an integer in JSON. Longer ones become floats."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ROUND = bytes.maketrans(b"[{]}", b"(())")
@@ -51,14 +52,16 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`, which takes its place when the block ends well.
+    """Yield a temporary file next to `path`, which replaces `path` if the block succeeds.
 
-    Raises: StorageError when the disk is full or the place cannot be written; the old file stays.
+    Raises:
+        StorageError: If the disk is full or the file cannot be written. The old file is unchanged.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.unlink(missing_ok=True)  # of a killed process that had our number
+        # A killed process with the same id may have left this file.
+        partial.unlink(missing_ok=True)
         yield partial
         _sync(partial)
         partial.replace(path)
@@ -66,16 +69,19 @@ def writing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise StorageError(_reason(path, error)) from None
     finally:
-        with contextlib.suppress(OSError):  # the reason has been said
+        # The first error has been raised already.
+        with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`, which becomes `path` when the block ends well.
+    """Yield a temporary directory next to `path`, which becomes `path` if the block succeeds.
 
-    Every file is on disk before the name is; `path` must not exist yet.
-    Raises: StorageError as `writing` does; nothing is left behind.
+    All files are synced to disk before the directory is renamed. `path` must not exist.
+
+    Raises:
+        StorageError: If a file cannot be written. Nothing remains on disk.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
@@ -94,7 +100,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def told(path: Path) -> Iterator[None]:
-    """Tell in a sentence why something cannot be written. Raises: StorageError."""
+    """Convert an OSError to a StorageError with the reason."""
     try:
         yield
     except OSError as error:
@@ -102,62 +108,79 @@ def told(path: Path) -> Iterator[None]:
 
 
 def used(out: Path) -> bool:
-    """Whether something is at a place: a file, or a folder that is not empty."""
+    """Return whether a path is a file, or a directory that is not empty."""
     return out.exists() and (not out.is_dir() or any(out.iterdir()))
 
 
 def refuse_used(out: Path, *, resumable: bool = False, option: str = "--out") -> None:
-    """Raises: ConfigError when something is at the place where a result is to be."""
+    """Check that an output path does not exist, or is an empty directory.
+
+    Args:
+        out: The output path.
+        resumable: Whether to suggest --resume.
+        option: Option of the path, for the message.
+
+    Raises:
+        ConfigError: If the path exists.
+    """
     if used(out):
-        hint = "; a run that was stopped goes on with --resume" if resumable else ""
-        raise ConfigError(
-            f"{out}: exists already; choose another {option}, or remove it first{hint}"
-        )
+        hint = ", delete it, or resume a stopped run with --resume"
+        remedy = hint if resumable else " or delete it"
+        raise ConfigError(f"{out} already exists; choose another {option}{remedy}")
 
 
 def check_out(out: Path, *, resume: bool | str) -> None:
-    """Raises: ConfigError for a place of several runs that is in use, or of none to resume.
+    """Check that a run directory is unused, or contains a run to resume.
 
-    With `resume` "auto" it may be either.
+    Args:
+        out: The directory.
+        resume: Whether to resume a run. "auto" accepts both.
+
+    Raises:
+        ConfigError: If the directory is used, or contains no run to resume.
     """
     if out.is_dir():
         sweep(out)
     if not resume:
         refuse_used(out, resumable=True)
     elif resume is True and not used(out):
-        raise ConfigError(f"{out}: no run to resume here; remove --resume")
+        raise ConfigError(f"{out} contains no run to resume; remove --resume")
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The last parts of paths, or where two are the same the parts that are not common to all."""
+    """Return the names of paths, or the parts that differ if two names are the same."""
     names = [path.name or str(path) for path in paths]
     if len(set(names)) == len(set(paths)):
         return names
-    every = [path.absolute().parts for path in paths]
-    first = _common(every)
-    last = _common([parts[first:][::-1] for parts in every])
-    return ["/".join(parts[first : len(parts) - last]) for parts in every]
+    all_parts = [path.absolute().parts for path in paths]
+    first = _common(all_parts)
+    last = _common([parts[first:][::-1] for parts in all_parts])
+    return ["/".join(parts[first : len(parts) - last]) for parts in all_parts]
 
 
-def _common(every: Sequence[Sequence[str]]) -> int:
-    """How many of the first items are the same in all, of which one stays in the shortest."""
-    same = (len(set(items)) == 1 for items in zip(*every, strict=False))
-    return min(len(list(itertools.takewhile(bool, same))), min(map(len, every)) - 1)
+def _common(sequences: Sequence[Sequence[str]]) -> int:
+    """Return the number of leading items that all sequences share.
+
+    It is less than the length of the shortest sequence.
+    """
+    is_common = (len(set(items)) == 1 for items in zip(*sequences, strict=False))
+    return min(len(list(itertools.takewhile(bool, is_common))), min(map(len, sequences)) - 1)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """The same content under a new name; without a second copy on disk where links are known."""
+    """Create a hard link to a file, or a copy if the file system does not support links."""
     try:
-        os.link(source.resolve(), target)  # the hub's cache contains symbolic links
-    except OSError:  # a file system without links
+        # The hub's cache contains symbolic links.
+        os.link(source.resolve(), target)
+    except OSError:
         shutil.copyfile(source, target)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder."""
+    """Remove the partial files of killed processes in a directory."""
     for partial in folder.glob(".*.partial-*"):
-        number = partial.name.rpartition("-")[2]
-        if number.isdigit() and not running(int(number)):
+        process_id = partial.name.rpartition("-")[2]
+        if process_id.isdigit() and not running(int(process_id)):
             if partial.is_dir():
                 shutil.rmtree(partial, ignore_errors=True)
             else:
@@ -165,55 +188,72 @@ def sweep(folder: Path) -> None:
 
 
 def csv_line(cells: Sequence[str]) -> str:
-    """A line of a .csv file. Its writer leaves a lone "\r" bare, which readers take for an end."""
-    line, bare = io.StringIO(), any("\r" in cell for cell in cells)
+    """Return a line of a .csv file.
+
+    Python's writer does not quote a lone carriage return, which readers interpret as the end of the
+    line.
+    """
+    line, has_cr = io.StringIO(), any("\r" in cell for cell in cells)
     csv.writer(
-        line, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL
+        line, lineterminator="\n", quoting=csv.QUOTE_ALL if has_cr else csv.QUOTE_MINIMAL
     ).writerow(cells)
     return line.getvalue()
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add to the end of a file. Raises: StorageError; a part of `text` may then be there."""
+    """Append to a file.
+
+    Raises:
+        StorageError: If the file cannot be written. A part of `text` may have been appended.
+    """
     with told(path), path.open("a", encoding="utf-8") as file:
         file.write(text)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file's content in one go."""
+    """Replace the content of a file atomically."""
     with writing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file's content in one go."""
+    """Replace the content of a file atomically."""
     with writing(path) as partial:
         partial.write_bytes(content)
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace a JSON file in one go, its keys in the order given."""
+    """Replace a JSON file atomically, with keys in the given order."""
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_file(path: Path, refuse: type[BertkitError], *, most: int) -> None:
-    """Raises: FileNotFoundError where nothing is; `refuse` for what is no file, or has too many
-    bytes.
+    """Check that a path is a regular file of limited size.
+
+    Args:
+        path: The path.
+        refuse: Class of the error.
+        most: Maximum number of bytes.
+
+    Raises:
+        FileNotFoundError: If the path does not exist.
+        BertkitError: If the path is not a regular file, or is too large.
     """
     try:
         status = path.stat()
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in its name
+    except (OSError, ValueError) as error:
+        # A zero byte in the path raises a ValueError.
         raise refuse(
-            f"{str(path)!r}: cannot be read ({error}); mend its name or its rights"
+            f"{str(path)!r}: cannot be read ({error}); fix its name or permissions"
         ) from None
-    if not stat.S_ISREG(status.st_mode):  # a pipe or a device may never end
-        raise refuse(f"{path}: not a file; put the file of this name in its place")
+    # Reading a pipe or a device may never end.
+    if not stat.S_ISREG(status.st_mode):
+        raise refuse(f"{path}: not a regular file; replace it with a file")
     if status.st_size > most:
         raise refuse(
-            f"{path}: {status.st_size:,} bytes, and a file of its kind has at most {most:,}; fetch "
-            "or write it again"
+            f"{path}: {status.st_size:,} bytes, the limit is {most:,}; download or save it again"
         )
 
 
@@ -223,7 +263,17 @@ def fits(path: Path, most: int) -> bool:
 
 
 def read_bytes(path: Path, refuse: type[BertkitError], *, most: int = SETTINGS) -> bytes:
-    """A small file's content. Raises: as `check_file`, and `refuse` when it cannot be read."""
+    """Return the content of a small file.
+
+    Args:
+        path: The file.
+        refuse: Class of the error.
+        most: Maximum number of bytes.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        BertkitError: If the file cannot be read, or is too large.
+    """
     check_file(path, refuse, most=most)
     try:
         return path.read_bytes()
@@ -232,17 +282,27 @@ def read_bytes(path: Path, refuse: type[BertkitError], *, most: int = SETTINGS) 
 
 
 def check_unpacked(path: Path, packed: int, unpacked: int, refuse: type[BertkitError]) -> None:
-    """Raise `refuse` if a compressed file unpacks to far more bytes than text or numbers do."""
+    """Check the uncompressed size of a file, which could exhaust the memory.
+
+    Args:
+        path: The file.
+        packed: Compressed size in bytes.
+        unpacked: Uncompressed size in bytes.
+        refuse: Class of the error.
+
+    Raises:
+        BertkitError: If the ratio is much larger than for text or numbers.
+    """
     most = max(FLOOR, EXPANSION * packed)
     if unpacked > most:
         raise refuse(
-            f"{path}: {packed:,} bytes that unpack to more than {most:,}; the file may be made to "
-            "exhaust the memory, so remove it, or unpack it if you trust it"
+            f"{path}: {packed:,} bytes expand to more than {most:,}, which may exhaust the memory; "
+            "remove the file, or decompress it if you trust it"
         )
 
 
 class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of a .gz file, up to the limit of `check_unpacked`."""
+    """The uncompressed bytes of a .gz file, up to the limit of `check_unpacked`."""
 
     def __init__(self, path: Path, refuse: type[BertkitError]) -> None:
         self.path, self.refuse, self.count = path, refuse, 0
@@ -264,39 +324,53 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_gzip(path: Path, refuse: type[BertkitError]) -> IO[bytes]:
-    """Open the unpacked bytes of a .gz file.
+    """Open a .gz file for reading uncompressed bytes.
 
-    Reading raises `refuse` as `check_unpacked` does.
+    Reading raises `refuse` if the limit of `check_unpacked` is exceeded.
     """
     return io.BufferedReader(_Unpacked(path, refuse), 1 << 16)
 
 
 def read_json(path: Path, refuse: type[BertkitError], remedy: str, *, most: int = SETTINGS) -> Any:
-    """What a JSON file holds.
+    """Load a JSON file.
 
-    Raises: FileNotFoundError; `refuse` with the `remedy` for a file that is damaged, nested deeper
-    than `DEPTH`, or holds numbers or text that no JSON has.
+    Args:
+        path: The file.
+        refuse: Class of the error.
+        remedy: End of the error message.
+        most: Maximum number of bytes.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        BertkitError: If the file is damaged, or exceeds a limit of `from_json`.
     """
     content = read_bytes(path, refuse, most=most)
     try:
         return from_json(content)
     except ValueError as error:
-        raise refuse(f"{path}: not valid JSON ({error}); {remedy}") from None
+        raise refuse(f"{path}: invalid JSON ({error}); {remedy}") from None
 
 
 def from_json(content: bytes) -> Any:
-    """Raises: ValueError for what `read_json` refuses."""
+    """Parse JSON of limited depth and size.
+
+    Raises:
+        ValueError: If the JSON is invalid, contains NaN or a lone surrogate, or exceeds `DEPTH` or
+            `BRACKETS`.
+    """
     brackets = _STRING.sub(b"", content).translate(_ROUND, _NO_BRACKETS)
     if len(brackets) > 2 * BRACKETS:
         raise ValueError(f"more than {BRACKETS:,} lists and objects")
-    for _ in range(DEPTH):  # the innermost go first
+    # Each step removes the innermost brackets.
+    for _ in range(DEPTH):
         brackets = brackets.replace(b"()", b"")
     if brackets:
-        raise ValueError(f"brackets that are not closed, or more than {DEPTH} within each other")
+        raise ValueError(f"unclosed brackets, or more than {DEPTH} levels")
     text = content.decode("utf-8-sig")
     data = json.loads(text, parse_int=_whole, parse_constant=_no_number)
     if "\\u" in text:
-        json.dumps(data, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        # Encoding fails if a string contains a lone surrogate.
+        json.dumps(data, ensure_ascii=False).encode()
     return data
 
 
@@ -305,26 +379,28 @@ def _whole(digits: str) -> int | float:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def sha256(path: Path) -> str:
     """Return the hash of a regular file, in hexadecimal."""
-    if path.exists() and not path.is_file():  # a pipe may never end
+    # Reading a pipe may never end.
+    if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def running(process: int) -> bool:
-    """Whether another process of this number is there."""
+    """Return whether another process with this id exists."""
     if process == os.getpid():
         return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # there, and another user's
+    # The process exists but belongs to another user.
+    except (OSError, OverflowError):
         return True
     return True
 
@@ -339,5 +415,7 @@ def _sync(path: Path) -> None:
 
 def _reason(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{path}: the disk is full; what stood there is untouched; free space and run again"
-    return f"{path}: cannot be written ({error.strerror or error}); choose another place"
+        return (
+            f"{path}: the disk is full and the old file is unchanged; free space and run it again"
+        )
+    return f"{path}: cannot be written ({error.strerror or error}); choose another path"

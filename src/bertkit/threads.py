@@ -1,4 +1,4 @@
-"""The number of cores that a process may use, how its threads wait, and work in a thread."""
+"""Number of cores and threads of a process, and work in background threads."""
 
 from __future__ import annotations
 
@@ -12,57 +12,59 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SPIN_COUNT = "1000"
-"""Iterations for which a thread of GNU OpenMP waits at full speed before it sleeps, in processes
-that run for hours. By default it waits for milliseconds, which slows other processes down; on an
-idle machine, threads that sleep make small training steps up to a third slower."""
+"""Number of iterations for which a thread of GNU OpenMP spins before it sleeps, in processes that
+run for hours. By default it spins for milliseconds, which slows other processes down. On an idle
+machine, threads that sleep make small training steps up to a third slower.
+"""
 
 _workers = 1
-"""Among how many processes the cores are shared."""
+"""Number of processes that share the cores."""
 
 WORKER_NAME = "begun"
-"""The name of threads whose work somebody will ask for, or nobody, where an error comes first."""
+"""Name of background threads. Their result may remain unused after an error."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """How many cores this process may use: those it is bound to, and no more than its control
-    group has time for, rounded up.
+    """Return the number of cores that this process may use.
+
+    The limits are its CPU affinity and the CPU quota of its control group, rounded up.
     """
     share = quota()
     return bound() if share is None else max(1, min(bound(), math.ceil(share)))
 
 
 def bound() -> int:
-    """The cores that this process is bound to."""
+    """Return the number of cores in the CPU affinity of this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share_cores(workers: int) -> None:
-    """Be one of so many processes that compute at the same time, such as a server's workers."""
+    """Set the number of processes that compute at the same time, such as a server's workers."""
     global _workers
     _workers = workers
 
 
 def own_cores() -> int:
-    """How many threads this process computes with at most: its share of the cores, and no more than
-    the user has said.
+    """Return the maximum number of threads of this process.
+
+    It is the fraction of the cores of this process, up to the limit of the user.
     """
     return max(1, min(cores() // _workers, thread_limit()))
 
 
 def thread_limit() -> int:
-    """How many threads may compute: one a core, and no more than OMP_NUM_THREADS, which runtimes
-    with threads of their own would not ask.
-    """
-    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list where nested
-    return min(cores(), int(said)) if said.isdecimal() and int(said) > 0 else cores()
+    """Return the number of cores, up to OMP_NUM_THREADS, which other thread pools ignore."""
+    # For nested parallelism, the value is a list.
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(cores(), int(limit)) if limit.isdecimal() and int(limit) > 0 else cores()
 
 
 def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """Cores' worth of time that the control group of this process has, and those it is in; None
-    where none has a bound, or there are no such groups. Source: the kernel's cgroup-v2.rst,
-    `cpu.max`, and `cpu.cfs_quota_us` of v1.
+    """Return the CPU quota in cores of this process's control group and its parents, if any.
+
+    Source: the kernel's cgroup-v2.rst, `cpu.max`, and `cpu.cfs_quota_us` of v1.
     """
     shares = [_share(root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us")]
     try:
@@ -71,16 +73,17 @@ def quota(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> float |
         below = []
     for group in {root / name.lstrip("/") for name in ["", *below]}:
         inside = [group, *group.parents]
-        for each in inside[: inside.index(root) + 1 if root in inside else 0]:
-            shares.append(_share(each / "cpu.max"))
+        for parent in inside[: inside.index(root) + 1 if root in inside else 0]:
+            shares.append(_share(parent / "cpu.max"))
     return min((share for share in shares if share is not None), default=None)
 
 
 def _share(*files: Path) -> float | None:
-    """Of time and period, which one file holds or two do."""
+    """Return the quota in cores from files of quota and period, or None if there is no limit."""
     try:
         most, period = (int(word) for file in files for word in file.read_text().split())
-    except (OSError, ValueError):  # no such file, or "max": no bound
+    except (OSError, ValueError):
+        # There is no such file, or it contains "max".
         return None
     return most / period if most > 0 and period > 0 else None
 
@@ -91,7 +94,7 @@ def settle(*, lasting: bool) -> None:
     Variables that the user has set are not changed.
 
     Args:
-        lasting: Whether the process runs for hours; its threads then sleep while they wait.
+        lasting: If true, the process runs for hours. Its threads then sleep while they wait.
     """
     if lasting and "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
@@ -100,9 +103,15 @@ def settle(*, lasting: bool) -> None:
 
 
 def begun(work: Callable[[], T]) -> Callable[[], T]:
-    """Begin work in a thread; what this returns waits for its result, or raises what it raised.
+    """Run work in a background thread.
 
-    An executor would do the same, and takes 5 ms to import.
+    An executor would do the same, but its import takes 5 ms.
+
+    Args:
+        work: The work.
+
+    Returns:
+        Function that waits for the result, and returns it or raises the error of the work.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -116,10 +125,11 @@ def begun(work: Callable[[], T]) -> Callable[[], T]:
     def result() -> T:
         thread.join()
         for error in errors:
-            raise error.with_traceback(None)  # of one wait, not of all
+            # Without this, each call would extend the traceback.
+            raise error.with_traceback(None)
         return results[0]
 
-    # no daemon: one that is in a library as Python ends aborts it
+    # A daemon thread that runs library code while Python exits aborts the process.
     thread = Thread(target=run, name=WORKER_NAME)
     thread.start()
     return result

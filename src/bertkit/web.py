@@ -123,7 +123,7 @@ class Context(Protocol):
             pipeline: The pipeline.
             items: Its items.
             field: Name of the items in errors.
-            ask: The request, if it says whether to truncate texts.
+            ask: The request, if it specifies whether to truncate texts.
             options: Options of the pipeline.
 
         Raises:
@@ -166,7 +166,7 @@ class Panel(NamedTuple):
     """Function of the predictions and of the values of the two fields."""
     computed_by: Callable[..., Any]
     example: Sequence[str]
-    """What the example shows, and the values of its fields."""
+    """Description of the example, and the values of its fields."""
     other: str = ""
     """Label of the second field; empty if there is none."""
     items: Callable[[str, str], Sequence[Any]] = lambda text, other: [text]
@@ -189,7 +189,7 @@ class Route:
     ability: str = ""
     """Name of the pipeline that a model must have."""
     many: bool = False
-    """Whether a list of inputs gets a list of answers."""
+    """If true, a list of inputs gets a list of answers."""
     method: str = "POST"
     media_type: str = "application/json"
     panel: Panel | None = None

@@ -38,7 +38,7 @@ def test_vectors_as_a_file(model: Path, tmp_path: Path, capsys: Captured) -> Non
     assert cli.run(["embed", str(model), "a day", "b", "--out", str(out)]) == 0
     assert capsys.readouterr().out == ""
     assert cli.run(["embed", str(model), "another", "--out", str(out)]) == 2
-    assert "vectors.npy: exists already" in capsys.readouterr().err
+    assert "vectors.npy already exists" in capsys.readouterr().err
     np.testing.assert_array_equal(np.load(out), bertkit.pipeline("embed", model)(["a day", "b"]))
 
 
@@ -98,5 +98,7 @@ def test_a_prompt_by_name_or_as_a_text_is_said(
     assert np.abs(np.subtract(bare, named)).max() > 1e-2
     out = tmp_path / "v.npy"
     assert cli.run(["embed", str(folder), "a", "--prompt", "qurey", "--out", str(out)]) == 2
-    assert "'qurey' is no prompt of this model (it has query, document)" in capsys.readouterr().err
+    assert (
+        "'qurey' is not a prompt of this model (it has query, document)" in capsys.readouterr().err
+    )
     assert not out.exists()

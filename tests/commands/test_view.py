@@ -18,7 +18,7 @@ def test_a_page_is_written_once(tiny: Path, tmp_path: Path, capsys: Captured) ->
     assert capsys.readouterr() == ("", f"{out}: 8 tokens, 1 layers of 2 heads\n")
     assert "a b c" in out.read_text(encoding="utf-8")
     assert cli.run(words) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_long_text_is_cut_if_so_asked(tiny: Path, tmp_path: Path, capsys: Captured) -> None:

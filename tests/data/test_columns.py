@@ -39,7 +39,7 @@ def test_columns_are_recognized_by_name(header: str, roles: Roles, tmp_path: Pat
     assert choose_columns(Rows.read(table(tmp_path, header, row))) == roles
 
 
-NO_HEADER = r", or set header=False if the first line is data \(columns: "
+NO_HEADER = r", or header=False if the first line is data \(columns: "
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,22 @@ NO_HEADER = r", or set header=False if the first line is data \(columns: "
     [
         (
             ["text|intent|lang", "where is it|find|en"],
-            r"a known name for the label; name it with label_column= \(columns: text, intent, lang",
+            r"a known name for the label; set label_column= \(columns: text, intent, lang",
         ),
         (
             ["body|label", "a fine day|x"],
-            r"no column has a known name for the text; name it with text_column=" + NO_HEADER,
+            r"no column has a known name for the text; set text_column=" + NO_HEADER,
         ),
         (
             ["ham|see you at noon, and not a moment later", "spam|win a prize"],
-            r"rows\.tsv: no column has a known name for the text and the label; name it with "
+            r"rows\.tsv: no column has a known name for the text and the label; set "
             r"text_column= and label_column="
             + NO_HEADER
             + r"ham, see you at noon, and not a mom\.\.\.\)",
         ),
         (
             ["sentence_A|sentence_B|relatedness_score|entailment_judgment", "a|b|1.5|NEUTRAL"],
-            r"the label could be 'relatedness_score' or 'entailment_judgment'; name it with label_",
+            r"the label could be 'relatedness_score' or 'entailment_judgment'; set label_",
         ),
     ],
 )

@@ -175,7 +175,7 @@ def test_natural_sentences_take_a_little_over_two_bytes_a_token(tmp_path: Path) 
 
 
 def test_a_folder_without_a_manifest_is_no_corpus(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no corpus here.*bertkit prepare"):
+    with pytest.raises(DataError, match=r"not a corpus.*bertkit prepare"):
         Corpus.open(tmp_path)
 
 
@@ -184,7 +184,9 @@ def test_missing_and_cut_files_are_named_on_opening(corpus: Corpus, part: str) -
     path = corpus.folder / shard_name(1, part)
     data = path.read_bytes()
     path.write_bytes(data[:-1])
-    with pytest.raises(DataError, match=rf"shard-00001\.{part}: {len(data) - 1} bytes where"):
+    with pytest.raises(
+        DataError, match=rf"shard-00001\.{part}: expected {len(data)} bytes, got {len(data) - 1}"
+    ):
         Corpus.open(corpus.folder)
     path.unlink()
     with pytest.raises(DataError, match=rf"shard-00001\.{part}: missing"):

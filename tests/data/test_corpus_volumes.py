@@ -130,8 +130,8 @@ def test_each_volume_masks_the_share_asked_for(large: Corpus) -> None:
     asked: list[float] = []
 
     class Masked(Numbers):
-        def masked(self, share: float) -> Numbers:
-            asked.append(share)
+        def with_probability(self, probability: float) -> Numbers:
+            asked.append(probability)
             return self
 
     samples = Volumes(volumes(large), Masked, lambda v: SIZES[len(v.numbers)], 0)

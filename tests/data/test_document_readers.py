@@ -65,9 +65,9 @@ def test_a_file_of_one_language_is_text_where_it_is_named(tmp_path: Path) -> Non
         "A dog.\n",
         "Ein Hund.\n",
     ]
-    with pytest.raises(DataError, match=r"no \.txt or \.jsonl or \.parquet file in this folder"):
+    with pytest.raises(DataError, match=r"no \.txt or \.jsonl or \.parquet file in this directory"):
         files([tmp_path])
-    with pytest.raises(DataError, match="unknown kind of file"):
+    with pytest.raises(DataError, match="unsupported file type"):
         files([write(tmp_path / "train.bin", "A")])
 
 
@@ -78,10 +78,10 @@ def test_unusable_paths_are_named(tmp_path: Path) -> None:
     for paths, message in (
         ([tmp_path / "gone.txt"], r"gone\.txt: no such file"),
         ([tmp_path / "empty"], r"empty: no \.txt or \.jsonl or \.parquet file"),
-        ([tmp_path / "empty" / "x.md"], r"x\.md: unknown kind"),
+        ([tmp_path / "empty" / "x.md"], r"x\.md: unsupported file type"),
         ([empty], r"nothing\.txt: the file is empty"),
-        ([text, text], r"a\.txt: named twice"),
-        ([], "name at least one file"),
+        ([text, text], r"a\.txt: duplicate file"),
+        ([], "pass at least one file"),
     ):
         with pytest.raises(DataError, match=message):
             files(paths)
@@ -200,10 +200,14 @@ LATIN = "Ein Satz.\nDer zweite hört nicht auf.\n".encode("latin-1")
             b'{"text": "A"}\n{"text": "\xff"}\n',
             r"a\.jsonl:2: not UTF-8 \(0xff at byte 24",
         ),
-        ("a.txt", b"PNG\n\0\1\2", r"a\.txt:2: a zero byte at byte 4: this is a binary file"),
-        ("a.txt", "A.\n".encode("utf-16"), r"a\.txt:1: UTF-16, not UTF-8.*iconv -f UTF-16"),
-        ("a.txt", " \n\n\t", r"a\.txt: the file holds no text"),
-        ("a.jsonl", "\n\n", r"a\.jsonl: the file holds no text"),
+        ("a.txt", b"PNG\n\0\1\2", r"a\.txt:2: binary file \(zero byte at byte 4\)"),
+        (
+            "a.txt",
+            "A.\n".encode("utf-16"),
+            r"a\.txt:1: expected UTF-8, got UTF-16.*iconv -f UTF-16",
+        ),
+        ("a.txt", " \n\n\t", r"a\.txt: the file contains no text"),
+        ("a.jsonl", "\n\n", r"a\.jsonl: the file contains no text"),
         (
             "a.jsonl",
             '{"text": "A"}\n{"txt": "B"}\n',
@@ -212,15 +216,19 @@ LATIN = "Ein Satz.\nDer zweite hört nicht auf.\n".encode("latin-1")
         (
             "a.jsonl",
             '{"text": "A"}\n\n{"text": 3}',
-            r"a\.jsonl:3: field 'text' holds a int, not text",
+            r"a\.jsonl:3: field 'text' must contain text, got int",
         ),
-        ("a.jsonl", '{"text": "A"}\n{"text": "B"\n', r"a\.jsonl:2: not JSON"),
-        ("a.jsonl", '{"text": "A"}\n\x0c\n{"text": "B"}\n', r"a\.jsonl:2: not JSON"),
-        ("a.jsonl", '{"text": "A"}\n{"text": "B", "n": NaN}\n', r"2: not JSON .*null for NaN"),
-        ("a.jsonl", '{"text": "A", "n": ' + "[" * 100_000, r"a\.jsonl:1: not JSON"),
-        ("a.jsonl", '{"text": "A"} {"text": "B"}\n', r"a\.jsonl:1: not JSON"),
-        ("a.jsonl", '[{"text": "A"}]', r"a\.jsonl:1: a list, not an object"),
-        ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl:1: half of a surrogate pair"),
+        ("a.jsonl", '{"text": "A"}\n{"text": "B"\n', r"a\.jsonl:2: invalid JSON"),
+        ("a.jsonl", '{"text": "A"}\n\x0c\n{"text": "B"}\n', r"a\.jsonl:2: invalid JSON"),
+        (
+            "a.jsonl",
+            '{"text": "A"}\n{"text": "B", "n": NaN}\n',
+            r"2: invalid JSON .*null instead of NaN",
+        ),
+        ("a.jsonl", '{"text": "A", "n": ' + "[" * 100_000, r"a\.jsonl:1: invalid JSON"),
+        ("a.jsonl", '{"text": "A"} {"text": "B"}\n', r"a\.jsonl:1: invalid JSON"),
+        ("a.jsonl", '[{"text": "A"}]', r"a\.jsonl:1: expected a JSON object, got list"),
+        ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl:1: lone surrogate"),
     ],
 )
 def test_unusable_text_is_named_with_its_place(
@@ -236,7 +244,7 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     for content in (whole[:-20], b"not gzip at all", whole[:50] + b"xxxx" + whole[54:]):
         path = tmp_path / "a.txt.gz"
         path.write_bytes(content)
-        with pytest.raises(DataError, match=r"a\.txt\.gz: damaged or cut short"):
+        with pytest.raises(DataError, match=r"a\.txt\.gz: damaged or truncated"):
             list(documents([path]))
 
 
@@ -254,7 +262,7 @@ def test_a_row_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(readers, "READ_BYTES", 1 << 10)
     monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 14)
     path = write(tmp_path / "a.jsonl", '{"text": "A"}\n{"text": "' + "a" * (1 << 15))
-    with pytest.raises(DataError, match=r"a\.jsonl:2: a row of more than"):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the row exceeds"):
         list(documents([path]))
     assert spans(path, 1 << 12) == [Span(path, 0, path.stat().st_size)]
 
@@ -287,16 +295,16 @@ def test_parquet_that_cannot_be_used_is_refused(
     parquet.write_table(pa.table({"text": ["A", None], "n": [1, 2]}), path)
     for field, message in (
         ("txt", r"a\.parquet: no column 'txt'; did you mean 'text'\?"),
-        ("n", r"a\.parquet: column 'n' holds int64, not text"),
-        ("text", r"a\.parquet:2: column 'text' holds no text"),
+        ("n", r"a\.parquet: column 'n' must contain text, got int64"),
+        ("text", r"a\.parquet:2: column 'text' is null"),
     ):
         with pytest.raises(DataError, match=message):
             texts(path, field=field)
     whole = path.read_bytes()
     for damaged in (whole[:-9], b"PAR1" + b"x" * 90 + b"PAR1", b"no such thing"):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"a\.parquet: damaged or no \.parquet"):
+        with pytest.raises(DataError, match=r"a\.parquet: invalid \.parquet file"):
             texts(path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"needs pyarrow; pip install 'bertkit\[cleaning\]'"):
+    with pytest.raises(DataError, match=r"require pyarrow; run pip install 'bertkit\[cleaning\]'"):
         texts(path)

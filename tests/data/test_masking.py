@@ -179,7 +179,7 @@ def test_the_share_may_change_over_a_run() -> None:
 
 def test_another_share_masks_the_same_tokens_and_more(tokenizer: Tokenizer) -> None:
     few = Masker(Masking(), tokenizer)
-    many = few.with_share(0.3)
+    many = few.with_probability(0.3)
     for (_, _, some), (_, _, more) in zip(drawn(few, 50), drawn(many, 50), strict=True):
         assert (len(some), len(more)) == (19, 38)
         assert set(some) < set(more)
@@ -188,9 +188,9 @@ def test_another_share_masks_the_same_tokens_and_more(tokenizer: Tokenizer) -> N
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"first_share": 0.5}, "and it does not"),
-        ({"schedule": "step"}, "and it does not"),
-        ({"first_mlm_probability": 0.3, "schedule": "step"}, "never be taken"),
+        ({"first_share": 0.5}, "require first_mlm_probability"),
+        ({"schedule": "step"}, "require first_mlm_probability"),
+        ({"first_mlm_probability": 0.3, "schedule": "step"}, "is never reached"),
         ({"first_mlm_probability": 0.3, "dupe_factor": 2}, "static masks"),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_schedule_that_cannot_be_is_refused(settings: dict[str, Any], message:
 
 
 def test_impossible_shares_are_refused() -> None:
-    with pytest.raises(ValueError, match="cannot exceed 1"):
+    with pytest.raises(ValueError, match="must not exceed 1"):
         Masking(mask=0.8, random=0.3)
 
 

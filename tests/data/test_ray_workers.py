@@ -37,7 +37,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     leaves nothing behind.
     """
     if importlib.util.find_spec("ray") is None:  # not imported here, but with its environment
-        pytest.skip("Ray is not installed: pip install 'bertkit[cleaning]'")
+        pytest.skip("Ray is requires Ray; run pip install 'bertkit[cleaning]'")
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))
@@ -150,7 +150,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bytes_stay(
     monkeypatch.setattr(recipe, "Worker", _DiesOnce)
     out = tmp_path / "killed"
     prepare([texts], out=out, engine="ray", **given)
-    assert "another begins its piece of text again" in capsys.readouterr().err
+    assert "a new worker restarts its text" in capsys.readouterr().err
     assert content(out) == content(whole.folder)
 
 
@@ -176,7 +176,7 @@ def test_a_unit_whose_workers_die_again_and_again_is_given_up(
     monkeypatch.setattr(workers, "MAX_TRIES", 2)  # for each takes seconds
     (tmp_path / "a.txt").write_text("A text.", encoding="utf-8")
     units, told = {1: Unit([(str(tmp_path / "a.txt"), 0, 7)])}, []
-    sentence = "a worker process died, 2 times at one piece"
+    sentence = "worker processes died 2 times on the same text"
     with pool(_Dies, tmp_path) as started, pytest.raises(StorageError, match=sentence):
         told.extend(started.run("check", units))  # keeps what comes before the error
     assert told == [(1, 10), (1, -10), (1, 10)]  # what was done is taken back
@@ -222,14 +222,14 @@ def test_a_missing_package_is_named(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"not installed: pip install 'bertkit\[cleaning\]'"):
+    with pytest.raises(ConfigError, match=r"requires Ray; run pip install 'bertkit\[cleaning\]'"):
         prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", engine="ray")
     assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize(
     ("address", "sentence"),
-    [("127.0.0.1:1", "RAY_ADDRESS: 127.0.0.1:1: .*refused"), ("ray://a:1", "run the command on")],
+    [("127.0.0.1:1", "RAY_ADDRESS = 127.0.0.1:1: .*refused"), ("ray://a:1", "run the command on")],
 )
 def test_a_cluster_that_cannot_be_reached_is_told(
     address: str, sentence: str, ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

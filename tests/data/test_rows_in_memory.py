@@ -92,7 +92,7 @@ def test_a_parquet_file_is_rows(tmp_path: Path) -> None:
     assert taken.examples[2].where == f"{path}[2]"
     assert list(texts_of(path, None, "texts")) == TEXTS
     path.write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"rows\.parquet: damaged or no \.parquet"):
+    with pytest.raises(DataError, match=r"rows\.parquet: invalid \.parquet file"):
         take(Classify, path, None, "train")
     with pytest.raises(DataError, match=r"none\.parquet: no such file"):
         take(Classify, str(tmp_path / "none.parquet"), None, "train")
@@ -138,18 +138,22 @@ def test_other_tasks_take_rows_too() -> None:
         ({"text": ["a", " "], "label": ["x", "y"]}, None, r"^train\[1\]: the text is empty"),
         ([("a", "x"), ("b", None)], None, r"^train\[1\]: no label; give one"),
         ([("a", "x"), ("b", math.nan)], None, r"^train\[1\]: no label; give one"),
-        ([("a", "x"), ("b",)], None, r"^train\[1\]: 1 item, and train\[0\] is 2 items"),
-        ([{"text": "a", "label": "x"}, ("b", "y")], None, r"^train\[1\]: 2 items, and .* a dict"),
-        ([("a", "b", "c", "d")], None, r"^train\[0\]: 4 items; give \(text, label\)"),
+        ([("a", "x"), ("b",)], None, r"^train\[1\]: expected 2 items as in train\[0\], got 1 item"),
+        (
+            [{"text": "a", "label": "x"}, ("b", "y")],
+            None,
+            r"^train\[1\]: expected a dict .*, got 2 items",
+        ),
+        ([("a", "b", "c", "d")], None, r"^train\[0\]: 4 items; pass \(text, label\)"),
         ([{"text": "a", "label": "x"}, {"text": "b"}], None, r"^train\[1\]: no field 'label'"),
-        ([1, 2], None, r"^train\[0\]: an int is no row; give a DataFrame"),
-        (7, None, r"^train: int holds no rows; give a DataFrame"),
+        ([1, 2], None, r"^train\[0\]: unsupported row an int; pass a DataFrame"),
+        (7, None, r"^train: unsupported type int; pass a DataFrame"),
         (
             ["a b c", "d e f"],
             None,
-            r"^train: .* known name for the label; name it with label_column= \(columns: text\)$",
+            r"^train: .* known name for the label; set label_column= \(columns: text\)$",
         ),
-        ({"text": 1}, None, "^train: 'text' is an int, and no column; give a list"),
+        ({"text": 1}, None, "^train: column 'text' must be a list, got an int"),
         ({"text": ["a"], "label": ["x", "y"]}, None, "different lengths .*'text' 1, 'label' 2"),
         ({"text": [], "label": []}, None, "^train: no rows"),
         ([], None, "^train: no rows"),
@@ -158,7 +162,7 @@ def test_other_tasks_take_rows_too() -> None:
             None,
             "^train.0.: column 'label' contains object",
         ),
-        ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: half of a surrogate pair"),
+        ({"text": ["a \ud800"], "label": ["x"]}, None, r"^train\[0\]: lone surrogate"),
         (
             {"text": ["a b"], "label": ["x"]},
             Reading(text_column="body"),
@@ -167,9 +171,13 @@ def test_other_tasks_take_rows_too() -> None:
         (
             {k: ["a b c"] for k in "pqr"},
             None,
-            r"^train: .* for the text and the label; name it with text_column= and label_column= ",
+            r"^train: .* for the text and the label; set text_column= and label_column= ",
         ),
-        ({"train": Dataset()}, None, r"^train: holds parts, .*give one, such as \['train'\]"),
+        (
+            {"train": Dataset()},
+            None,
+            r"^train is a dict of tables; pass one of them, such as train\['train'\]",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_as_a_program_says_it(
@@ -240,7 +248,7 @@ def test_columns_side_by_side_are_no_rows() -> None:
         ((np.array(TEXTS * 2), np.array(LABELS * 2)), "tuple"),
     ]
     for rows, kind in columns:
-        said = rf"^train: a {kind} of columns; give a DataFrame, or list\(zip\(texts, labels\)\)$"
+        said = rf"^train: expected rows, got a {kind} of columns; pass a DataFrame, or list"
         with pytest.raises(DataError, match=said):
             take(Classify, rows, None, "train")
     assert len(take(Classify, (["a film", "x"], ["b film", "y"]), None, "train").examples) == 2
@@ -285,7 +293,7 @@ def test_texts_of_rows_are_those_of_their_column(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^texts\[1\]: the text is empty"):
         texts_of(np.array(["a", ""]), None, "texts")
     with pytest.raises(
-        DataError, match=r"^texts: no column has a known name for the text; name it with text_col"
+        DataError, match=r"^texts: no column has a known name for the text; set text_col"
     ):
         texts_of({"one": TEXTS, "two": TEXTS}, None, "texts")
 

@@ -252,7 +252,7 @@ def test_nothing_held_out_if_nothing_is_asked(corpus: Corpus) -> None:
 
 
 def test_next_sentence_needs_two_documents(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match="another document, and there is only 1"):
+    with pytest.raises(DataError, match="requires at least 2 documents, got 1"):
         Samples(corpus, tokenizer, Sampling(), Masking(), documents=np.array([3]))
 
 

@@ -84,7 +84,7 @@ def test_a_separator_allows_any_suffix(name: str, tmp_path: Path) -> None:
     reading = Reading(text_column="2", label_column="1", header=False, separator="space")
     examples, _ = Classify.reader.read(path, reading, labelled=True)
     assert [(e.text, e.label) for e in examples] == GERMAN[1:]
-    with pytest.raises(DataError, match="with another suffix, set separator="):
+    with pytest.raises(DataError, match="or set separator= for a text file with another suffix"):
         Classify.reader.read(path, Reading(), labelled=True)
 
 

@@ -126,12 +126,12 @@ def test_a_word_like_the_separator_changes_nothing(tokenizer: Tokenizer) -> None
 
 
 def test_a_full_table_starts_again(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "TABLE_WORDS", 3)
+    monkeypatch.setattr(sentences, "CACHED_WORDS", 3)
     encoder = CachedTokenizer(tokenizer)
     for batch in (["the dog sleeps long"], ["the dog"], ["a b c d e", "the dog"], ["dog"]):
         assert same_ids(encoder, tokenizer, batch)
-    assert encoder._table is not None
-    assert encoder._table.places == {"dog": 0}
+    assert encoder._cache is not None
+    assert encoder._cache.indices == {"dog": 0}
 
 
 def test_other_tokenizers_get_whole_sentences() -> None:
@@ -140,7 +140,7 @@ def test_other_tokenizers_get_whole_sentences() -> None:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = Tokenizer(core, {})
     encoder = CachedTokenizer(tokenizer)
-    assert encoder._table is None
+    assert encoder._cache is None
     assert same_ids(encoder, tokenizer, ["a a b", "b", "a"])
     words = tokenizer.ids(["a", "a", "b"])
     assert np.concatenate(words).tolist() != tokenizer.ids(["a a b"])[0].tolist()  # the control

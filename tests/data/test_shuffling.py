@@ -50,7 +50,7 @@ def test_control_a_biased_order_fails() -> None:
 
 
 def test_out_of_the_order_is_refused() -> None:
-    with pytest.raises(IndexError, match="5 places"):
+    with pytest.raises(IndexError, match="indices must be less than 5"):
         Permutation(5, 0, 0)(5)
 
 

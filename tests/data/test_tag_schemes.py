@@ -113,7 +113,7 @@ def test_what_is_no_scheme() -> None:
         ("B-A|B-B|S-A|B-A", "sentence 3, word 1", "'S-A' does not fit IOB2.*expected B-A or I-A"),
         ("B-A E-A|S-A|B-A O|S-B", "sentence 3, word 2", "'O' .*BIOES.*expected I-A or E-A after"),
         ("B-A E-A|S-A|B-A E-B|S-B", "sentence 3, word 2", "'E-B' .*expected I-A or E-A after B-A"),
-        ("S-A|O I-A E-A|S-B", "sentence 2, word 2", "'I-A' .*expected B-A or S-A where"),
+        ("S-A|O I-A E-A|S-B", "sentence 2, word 2", "'I-A' .*expected B-A or S-A at"),
         ("S-A|O B-A|S-B|S-A", "sentence 2, word 2", "'B-A' .*expected E-A or S-A at the end"),
     ],
 )

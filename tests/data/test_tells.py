@@ -48,10 +48,10 @@ def kind(samples: Samples, epoch: int, index: int) -> str:
     first, last, wanted = samples._window(index, rng)
     if last - first == 1:
         return "one sentence"
-    if wanted < samples.room:
+    if wanted < samples.capacity:
         return "short"
     tokens = samples.corpus.starts[last] - samples.corpus.starts[first]
-    return "filling" if tokens >= samples.room else "rest"
+    return "filling" if tokens >= samples.capacity else "rest"
 
 
 def areas(samples: Samples, count: int) -> dict[str, float]:
@@ -111,7 +111,7 @@ def as_the_original(self: Samples, index: int, rng: np.random.Generator):  # typ
     begin = int(rng.integers(limits[document], limits[document + 1]))
     end = int(np.searchsorted(starts, starts[begin] + wanted - len(a)))
     false = self._tokens(begin, min(max(end, begin + 1), int(limits[document + 1])))
-    return _cut([a, false if other else b], self.room, rng), other
+    return _cut([a, false if other else b], self.capacity, rng), other
 
 
 def test_next_sentence_pairs_cannot_be_told_without_reading(
@@ -141,7 +141,7 @@ def test_a_sentence_is_divided_between_two_words(
             _, b = samples._divide(first, last, rng)
             if last - first == 1 and len(b):
                 true.append(marks[b[0]])
-                false.append(marks[samples._elsewhere(first, last, wanted, b, rng)[0]])
+                false.append(marks[samples._sample_false_b(first, last, wanted, b, rng)[0]])
         assert len(true) > 400
         return float(np.mean(true)), float(np.mean(false))
 

@@ -67,7 +67,7 @@ READERS: dict[str, tuple[Reader, str, str, str]] = {
 def test_reader_rejects_gzip_bomb(name: str, tmp_path: Path) -> None:
     read, *parts = READERS[name]
     path = bomb(tmp_path / name, *parts)
-    with pytest.raises(DataError, match=f"{name}: .* bytes that unpack to more than"):
+    with pytest.raises(DataError, match=f"{name}: .* bytes expand to more than"):
         read(path)
 
 
@@ -77,7 +77,7 @@ def test_default_limit_rejects_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.write_bytes(gzip.compress(b"a word\n" * (FLOOR // 7), 9))
     assert len(read_text(path)) < FLOOR
     path.write_bytes(gzip.compress(b"a word\n" * (FLOOR // 7 + 1), 9))
-    with pytest.raises(DataError, match=r"a\.txt\.gz: .* unpack to more than 16,777,216"):
+    with pytest.raises(DataError, match=r"a\.txt\.gz: .* expand to more than 16,777,216"):
         read_text(path)
 
 
@@ -157,5 +157,5 @@ def test_parquet_rejects_bomb(dictionary: bool, tmp_path: Path) -> None:
     parquet.write_table(table, path, use_dictionary=dictionary, compression="gzip")
     assert EXPANSION * path.stat().st_size < SIZE
     for read in (parquet_rows, lambda path: raw_documents([path])):
-        with pytest.raises(DataError, match=r"a.parquet: .* bytes that unpack to more than"):
+        with pytest.raises(DataError, match=r"a.parquet: .* bytes expand to more than"):
             list(read(path))

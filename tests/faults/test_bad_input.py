@@ -30,12 +30,12 @@ def tree(folder: Path) -> dict[str, bytes]:
 TEXTS: dict[str, tuple[bytes | None, str]] = {
     "missing.txt": (None, "missing.txt: no such file"),
     "empty.txt": (b"", "empty.txt: the file is empty"),
-    "blank.txt": (b" \n\n", "blank.txt: the file holds no text"),
-    "binary.txt": (b"abc\ndef\0ghi", "binary.txt:2: a zero byte at byte 7"),
+    "blank.txt": (b" \n\n", "blank.txt: the file contains no text"),
+    "binary.txt": (b"abc\ndef\0ghi", "binary.txt:2: binary file (zero byte at byte 7)"),
     "latin.txt": ("Ein Satz.\nKäse".encode("latin-1"), "latin.txt:2: not UTF-8 (0xe4 at byte 11)"),
-    "wide.txt": ("text".encode("utf-16"), "wide.txt:1: UTF-16, not UTF-8"),
+    "wide.txt": ("text".encode("utf-16"), "wide.txt:1: expected UTF-8, got UTF-16"),
     "rows.jsonl": (b'{"text": "a"}\n{"txt": "b"}\n', "rows.jsonl:2: no field 'text'"),
-    "cut.txt.gz": (b"\x1f\x8b\x08\x00", "cut.txt.gz: damaged or cut short"),
+    "cut.txt.gz": (b"\x1f\x8b\x08\x00", "cut.txt.gz: damaged or truncated"),
     "image.png": (b"\x89PNG", "image.png: unknown kind of file"),
 }
 
@@ -129,7 +129,7 @@ def test_one_document_where_next_sentences_need_two(
     made = ["prepare", tmp_path / "one.txt", "--tokenizer", world.vocab, "--out", corpus]
     assert cli.run([str(word) for word in made]) == 0
     said = refused("pretrain", world.config, "--corpus", corpus, "--out", out)
-    assert "there is only 1" in said
+    assert "requires at least 2 documents, got 1" in said
     assert not out.exists()
 
 
@@ -162,8 +162,8 @@ def other_tokenizer(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (lose_manifest, "no corpus here"),
-        (cut_tokens, "where the manifest says"),
+        (lose_manifest, "not a corpus"),
+        (cut_tokens, r"expected \d+ bytes, got"),
         (lose_sentences, "shard-00000.sentences: missing"),
         (scribble, "not a valid manifest"),
         (other_tokenizer, "not the tokenizer that"),
@@ -221,7 +221,7 @@ def test_resuming_with_another_corpus(
 def test_a_run_is_neither_overwritten_nor_changed(run: Path, world: Any, refused: Any) -> None:
     before = tree(run)
     words = ("pretrain", world.config, "--corpus", world.corpus, "--out", run)
-    assert "a run that was stopped goes on with --resume" in refused(*words, "--train.steps", "2")
+    assert "resume a stopped run with --resume" in refused(*words, "--train.steps", "2")
     said = refused(*words, "--resume", "--train.steps", "2", "--train.learning_rate", "1.0")
     assert "train.learning_rate (was 0.001): changed" in said
     assert "model.layers (was 1)" in refused(*words, "--resume", "--model.layers", "2")
@@ -245,7 +245,7 @@ def test_a_damaged_record_of_the_run(
     shutil.copytree(run, copy)
     (copy / "run.json").write_text(content, encoding="utf-8")
     words = ("pretrain", world.config, "--corpus", world.corpus, "--out", copy, "--resume")
-    assert re.search("run.json: (damaged|not valid JSON)", refused(*words))
+    assert re.search("run.json: (damaged|invalid JSON)", refused(*words))
 
 
 # ---- model folders
@@ -480,7 +480,7 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
     )
     out.mkdir()
     (out / "mine").write_text("mine", encoding="utf-8")
-    assert "exists already" in said("good", "good")
+    assert "already exists" in said("good", "good")
     assert tree(out) == {"mine": b"mine"}
 
 
@@ -494,7 +494,7 @@ LONG = "a day of rain " * 40
 def test_a_text_longer_than_the_model(
     command: str, world: Any, refused: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "tokens, and the model reads 32" in refused(command, world.model, LONG)
+    assert "tokens, but the limit is 32" in refused(command, world.model, LONG)
     answers = []
     for long in ("truncate", "window"):
         assert cli.run([command, str(world.model), LONG, "--long", long]) == 0
@@ -507,7 +507,7 @@ def test_a_text_longer_than_the_model(
 
 def test_a_long_pair_and_an_unknown_policy(world: Any, refused: Any) -> None:
     words = ("predict", world.model, "short", "--pair", LONG)
-    assert "tokens, and the model reads 32" in refused(*words)
+    assert "tokens, but the limit is 32" in refused(*words)
     assert "truncate" in refused("predict", world.model, "a", "--long", "truncat")
 
 

@@ -54,7 +54,7 @@ def test_a_disk_that_fills(
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(os, call, Full(getattr(os, call), after))
-        assert "the disk is full; what stood there is untouched" in refused(*words(world, run))
+        assert "the disk is full and the old file is unchanged" in refused(*words(world, run))
     assert not [p for p in run.rglob("*") if ".partial-" in p.name]
     for folder in (run / "checkpoints").glob("step-*"):
         assert (folder / "manifest.json").exists()

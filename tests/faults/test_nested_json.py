@@ -17,7 +17,7 @@ NESTED = "[" * 100_000
 
 
 def test_labels() -> None:
-    with pytest.raises(DataError, match="is no list of labels"):
+    with pytest.raises(DataError, match="expected a list such as"):
         several(NESTED, "a.csv:2")
 
 

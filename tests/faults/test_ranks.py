@@ -243,7 +243,7 @@ def test_a_full_disk_of_another_than_the_first_is_told_by_all(
 def test_a_folder_in_use_is_refused_by_all(world: Any, forker: Any, two: Path) -> None:
     codes = forker.together(2, *words(world, two))
     assert codes == [2, 2]
-    assert f"{two}: exists already; choose another --out" in forker.said
+    assert f"{two} already exists; choose another --out" in forker.said
     assert "Traceback" not in forker.said
 
 

@@ -127,7 +127,7 @@ def test_refusals_leave_nothing(english: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the model has no learned positions"):
         extend_positions(modern, length=32, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         extend_positions(folder, length=32, out=folder)
 
 

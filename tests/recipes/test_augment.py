@@ -139,7 +139,7 @@ def test_refusals_leave_nothing(model: Path, tmp_path: Path) -> None:
         augment(data, model=tmp_path / "none", out=tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
     (tmp_path / "out.jsonl").write_text("{}")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         augment(data, model=model, out=tmp_path / "out.jsonl")
 
 

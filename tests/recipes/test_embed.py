@@ -46,7 +46,7 @@ def test_cut_texts_are_counted_and_long_ones_leave_nothing(tiny: Path, tmp_path:
     with pytest.raises(DataError, match="102 tokens"):
         embed_file(embed, texts, tmp_path / "w.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         embed_file(embed, ["c"], tmp_path / "v.npy")
     assert (tmp_path / "v.npy").read_bytes() == before
 

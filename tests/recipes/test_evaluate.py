@@ -35,7 +35,7 @@ def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:
     assert found["truncated"] == 1
     (worst,) = (tmp_path / "errors" / "errors.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(worst)["shown"] == texts[1]
-    with pytest.raises(ConfigError, match="exists already; choose another errors="):
+    with pytest.raises(ConfigError, match="already exists; choose another errors="):
         evaluate(classify, rows, errors=tmp_path / "errors")
 
 

@@ -108,7 +108,7 @@ def test_resume_skips_finished_runs(base: Path, tmp_path: Path) -> None:
     changed = {path.parent.parent.name for path, t in times.items() if path.stat().st_mtime_ns != t}
     assert changed == {"learning_rate=1e-09"}
     assert (out / "learning_rate=1e-08/seed-0/scores.json").exists()
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         bertkit.experiment(more, out=out)
     with pytest.raises(TrainingError, match="every run failed: train: not the rows"):
         bertkit.experiment(

@@ -66,10 +66,10 @@ def test_refusals_leave_nothing(base: Path, tmp_path: Path) -> None:
         extend(base / "model", texts, out=tmp_path / "out")
     with pytest.raises(ConfigError, match="occurs 100000 times"):
         extend(base / "model", texts, out=tmp_path / "out", size=5, min_frequency=100000)
-    with pytest.raises(ConfigError, match="is a piece already"):
+    with pytest.raises(ConfigError, match="is already in the vocabulary"):
         extend(base / "model", texts, out=tmp_path / "out", words=["a"])
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         extend(base / "model", texts, out=base, size=5)
 
 

@@ -485,7 +485,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
             other = replace(settings, learning_rate=1e-3)
             with pytest.raises(ConfigError, match=r"learning_rate \(was 0\.005\): changed since"):
                 finetune(Classify, base, **data, out=out, settings=other, resume=True)
-            with pytest.raises(ConfigError, match=r"exists already.*resume=True"):
+            with pytest.raises(ConfigError, match=r"already exists.*resume=True"):
                 finetune(Classify, base, **data, out=out, settings=settings)
         again = finetune(Classify, base, **data, out=out, settings=settings, resume=True)
         assert again == whole

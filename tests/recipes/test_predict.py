@@ -47,7 +47,7 @@ def test_what_is_wrong_names_the_row_and_the_keyword(folder: Path) -> None:
     table = pandas.DataFrame({"body": ["a", None], "other": ["b", "c"]})
     with pytest.raises(DataError, match=r"^rows\.iloc\[1\]: the text is empty; remove the row"):
         bertkit.predict(folder, table, text_column="body")
-    with pytest.raises(DataError, match=r"^rows: .*; name it with text_column="):
+    with pytest.raises(DataError, match=r"^rows: .*; set text_column="):
         bertkit.predict(folder, table)
     with pytest.raises(DataError, match=r"^rows: no column 'bod'; did you mean 'body'\?"):
         bertkit.predict(folder, table, text_column="bod")

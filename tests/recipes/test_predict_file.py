@@ -46,7 +46,7 @@ def test_columns_that_were_named_for_training_are_known(
     (tmp_path / "in.csv").write_text("body,is_late,more\na b c d,0,a b c d\nx y z z,1,c d e f\n")
     words = ["--file", str(tmp_path / "in.csv"), "--out", str(tmp_path / "out.csv")]
     assert cli.run(["predict", model, *words]) == 2
-    assert "name it with --text-column" in capsys.readouterr().err
+    assert "set --text-column" in capsys.readouterr().err
     folder = Path(shutil.copytree(model, tmp_path / "model"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["bertkit"]["task"]["columns"] = {"text_column": "body", "label_column": "is_late"}
@@ -145,7 +145,7 @@ def test_a_dash_is_stdin_where_texts_are_asked_about(
     assert answers[0].count("\n") == 2
     monkeypatch.setattr(sys, "stdin", None)  # closed, as by `<&-`
     assert cli.run(["predict", model]) == 2
-    assert "stdin: no text; give one text a line" in capsys.readouterr().err
+    assert "stdin: no text; pass one text per line" in capsys.readouterr().err
 
 
 def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captured) -> None:
@@ -160,7 +160,7 @@ def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captu
 
 @pytest.mark.parametrize(
     ("out", "said"),
-    [("a.xlsx", "answers are written as .csv, .tsv or .jsonl"), ("in.csv", "exists already")],
+    [("a.xlsx", "answers are written as .csv, .tsv or .jsonl"), ("in.csv", "already exists")],
 )
 def test_places_where_nothing_is_written(
     out: str, said: str, tmp_path: Path, capsys: Captured
@@ -258,5 +258,5 @@ def test_half_of_a_pair_is_named_before_work(
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": "\\ud800"}\n')
     words = ["--file", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / out)]
     assert cli.run(["predict", model, *words]) == 2
-    assert "in.jsonl:2: half of a surrogate pair" in capsys.readouterr().err
+    assert "in.jsonl:2: lone surrogate" in capsys.readouterr().err
     assert not (tmp_path / out).exists()

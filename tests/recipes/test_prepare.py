@@ -287,7 +287,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         kept = {p.name: p.stat().st_ino for d in done for p in (out / ".work").glob(f"{d}-*")}
         redone = redone or len(kept)
     assert not (out / "manifest.json").exists()
-    with pytest.raises(DataError, match="no corpus here"):
+    with pytest.raises(DataError, match="not a corpus"):
         Corpus.open(out)
     capsys.readouterr()
     corpus = prepare([texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=2)
@@ -377,9 +377,9 @@ def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_p
         assert content(tmp_path) == before
 
     prepare([path], tokenizer=tokenizer, out=out, processes=1)
-    refused("exists already; choose another out=, or remove it first", [path], out)
-    refused("exists already", [path], texts)
-    refused("exists already", [path], path)
+    refused("already exists; choose another out= or delete it", [path], out)
+    refused("already exists", [path], texts)
+    refused("already exists", [path], path)
     refused("lies within", [texts], texts / "corpus")
 
 
@@ -392,7 +392,7 @@ def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_p
         (
             "z.txt.gz",
             gzip.compress(b"text " * 999, mtime=0)[:-9],
-            r"z\.txt\.gz: damaged or cut short",
+            r"z\.txt\.gz: damaged or truncated",
         ),
     ],
 )
@@ -497,7 +497,7 @@ class _DiesOnce(_Dies):
 
 def test_a_unit_whose_workers_die_again_and_again_is_given_up(tmp_path: Path) -> None:
     pool = workers.WorkerPool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
-    with pool, pytest.raises(StorageError, match="a worker process died, 3 times at one piece"):
+    with pool, pytest.raises(StorageError, match="worker processes died 3 times on the same text"):
         list(pool.run("check", {0: workers.Unit([])}))
 
 
@@ -510,7 +510,7 @@ def test_a_dead_workers_unit_is_done_again(
     assert {n: m for n, m in told if isinstance(m, workers.Unit)} == units
     assert sum(m for _, m in told if isinstance(m, int)) == 40
     assert (1, -10) in told
-    assert "another begins its piece of text again" in capsys.readouterr().err
+    assert "a new worker restarts its text" in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:

@@ -417,7 +417,7 @@ def test_bad_input_leaves_no_folder(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(ConfigError, match="longer than the model's positions"):
         pretrain(override(SETTINGS, [("sampling.length", "65")]), corpus=corpus, out=out)
-    with pytest.raises(DataError, match="no corpus here"):
+    with pytest.raises(DataError, match="not a corpus"):
         pretrain(SETTINGS, corpus=tmp_path, out=out)
     assert not out.exists()
 

@@ -85,7 +85,7 @@ def test_a_folder_of_runs_and_the_forms(
     assert capsys.readouterr().out == ""
     for words in (["--out", str(out)], ["--picture", str(picture)]):
         assert cli.run(["runs", str(tuned), *words]) == 2
-        assert f"{words[1]}: exists already; choose another {words[0]}" in capsys.readouterr().err
+        assert f"{words[1]} already exists; choose another {words[0]}" in capsys.readouterr().err
     assert picture.read_text(encoding="utf-8") == drawn
     latex = out.read_text(encoding="utf-8")
     assert latex.startswith("\\begin{tabular}{l")

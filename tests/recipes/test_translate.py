@@ -167,7 +167,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([("objective", "next")], "no corpus here|no manifest|manifest"),
+        ([("objective", "next")], "not a corpus|no manifest|manifest"),
         ([("family", "gpt2")], "objective = .translate.: requires an encoder with a decoder"),
         ([("decoder.hidden", "32")], "decoder.hidden = 32: the encoder has 64"),
         ([("decoder.attention.causal", "false")], "attention.causal"),

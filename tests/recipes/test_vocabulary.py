@@ -50,9 +50,9 @@ def test_settings_reach_the_vocabulary(texts: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_something_is_refused(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="exists already; choose another out="):
+    with pytest.raises(ConfigError, match="already exists; choose another out="):
         train_vocabulary([texts], kind="wordpiece", size=500, out=texts)
-    with pytest.raises(ConfigError, match="exists already; choose another out="):
+    with pytest.raises(ConfigError, match="already exists; choose another out="):
         train_vocabulary([texts], kind="wordpiece", size=500, out=texts / "0.txt")
     (tmp_path / "empty").mkdir()
     train_vocabulary([texts], kind="wordpiece", size=500, out=tmp_path / "empty")

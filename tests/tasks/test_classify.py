@@ -156,7 +156,7 @@ def test_several_labels_are_told_from_one() -> None:
     assert bars.target(labelled("c | a")[0]) == [1.0, 0.0, 1.0]
     assert not of("a|b", "c").options.multi_label
     for wrong in ('["a"', '["a", ["b"]]'):
-        with pytest.raises(DataError, match=r"dev\.tsv:2: .* is no list of labels"):
+        with pytest.raises(DataError, match=r"dev\.tsv:2: expected a list such as"):
             lists.target(labelled(wrong)[0])
 
 
@@ -329,7 +329,7 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
 ) -> None:
     """STS-B's file has two more columns on some rows."""
     source = data_folder / "stsb" / "sts-dev.tsv"
-    with pytest.raises(DataError, match=r"sts-dev\.tsv:\d+: expected 7 columns .* found 9"):
+    with pytest.raises(DataError, match=r"sts-dev\.tsv:\d+: expected 7 columns .* got 9"):
         Classify.reader.read(source, Reading(header=False), labelled=True)
     lines = [line.split("\t")[4:7] for line in source.read_text(encoding="utf-8").splitlines()]
     path = table(tmp_path, *("|".join(cells).replace("\t", " ") for cells in lines))

@@ -182,7 +182,7 @@ def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
         (
             "t.jsonl",
             '{"context": "a", "response": "b", "candidates": ["b", "b"]}',
-            r"t\.jsonl:1: the right choice, 'b', stands there twice",
+            r"t\.jsonl:1: duplicate right choice 'b'",
         ),
         (
             "t.jsonl",

@@ -452,11 +452,11 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         ([{"text": "A.", "summary": "a"}, {"text": "A."}], ":2: no field 'summary'"),
         (
             [{"text": "A.", "words": "a"}],
-            "a known name for the summary; name it with label_column=",
+            "a known name for the summary; set label_column=",
         ),
         (
             [{"words": "A.", "summary": "a"}],
-            "a known name for the document; name it with text_column=",
+            "a known name for the document; set text_column=",
         ),
     ],
 )

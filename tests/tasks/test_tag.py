@@ -152,8 +152,8 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
     assert (second.words, second.tags, second.where) == ([], [], f"{path}:2")
     assert second.where_is(0) == f"{path}:2"
     assert said == (
-        f"{path}: 2 texts, 5 words; tags in IOB2: LOC, PER; entities grown "
-        "to whole words: 1; entities left out, as no word is theirs alone: 1"
+        f"{path}: 2 texts, 5 words; tags in IOB2: LOC, PER; 1 entities "
+        "expanded to complete words; 1 entities skipped because they contain no separate word"
     )
     bare = write(tmp_path / "b.jsonl", '{"text": "Ada ran"}\n')
     [found], _ = Tag.reader.read(bare, Reading(), labelled=False)
@@ -185,11 +185,11 @@ def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
             Tag.reader.read(path, Reading(**{name: "0"}), labelled=True)
     with pytest.raises(DataError, match=r"b\.jsonl: no column 'text'; did you mean 'texts'"):
         Tag.reader.read(write(tmp_path / "b.jsonl", '{"texts": "a"}'), Reading(), labelled=False)
-    with pytest.raises(DataError, match=r"c\.jsonl:1: half of a surrogate pair"):
+    with pytest.raises(DataError, match=r"c\.jsonl:1: lone surrogate"):
         Tag.reader.read(
             write(tmp_path / "c.jsonl", '{"text": "\\ud800"}'), Reading(), labelled=False
         )
-    with pytest.raises(DataError, match=r"a\.txt:2: only words and no tags"):
+    with pytest.raises(DataError, match=r"a\.txt:2: the only column contains words; add tags"):
         Tag.reader.read(write(tmp_path / "a.txt", "\na\nb\n"), Reading(), labelled=True)
     with pytest.raises(DataError, match=r"a\.bio:2: tag 'X-A' does not fit IOB2"):
         Tag.reader.read(write(tmp_path / "a.bio", "a B-A\nb X-A\nc O\n"), Reading(), labelled=True)
@@ -202,7 +202,7 @@ def test_texts_that_cannot_be_tagged() -> None:
         Tag.reader.example("a", ("b",))
     with pytest.raises(DataError, match="the text is empty"):
         Tag.reader.example(" \n", ())
-    with pytest.raises(DataError, match="character 1: half of a surrogate pair"):
+    with pytest.raises(DataError, match="character 1: lone surrogate"):
         Tag.reader.example("a\ud800", ())
 
 

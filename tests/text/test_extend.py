@@ -67,9 +67,9 @@ def test_the_words_that_save_most_come_first(small: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a"], "'a' is a piece already"),
-        (["ab", "ab"], "'ab' is a piece already"),
-        (["ab ba"], "'ab ba' is 2 words"),
+        (["a"], "'a' is already in the vocabulary"),
+        (["ab", "ab"], "'ab' is already in the vocabulary"),
+        (["ab ba"], "expected one word, got 'ab ba'"),
         ([" "], "is 0 words"),
     ],
 )

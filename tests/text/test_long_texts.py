@@ -22,7 +22,7 @@ def tokenizer() -> Tokenizer:
 
 def test_error_names_the_text(tokenizer: Tokenizer) -> None:
     texts = ["a b", "a " * 20]
-    with pytest.raises(DataError, match=r"'a a a .*: 22 tokens, and the model reads 10"):
+    with pytest.raises(DataError, match=r"'a a a .*: 22 tokens, but the limit is 10"):
         encode(tokenizer, texts, length=10, long="error")
     assert encode(tokenizer, texts, length=22, long="error")[1] == [0, 1]
 

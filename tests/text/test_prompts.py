@@ -31,7 +31,7 @@ def test_a_text_of_ones_own_is_taken_and_a_word_that_is_no_name_refused() -> Non
     assert E5.find("为这个句子生成表示:") == "为这个句子生成表示:"
     assert Prompts({"query": "find"}).find("find") == "find"
     assert Prompts(E5.named, "query").find("") == ""
-    with pytest.raises(ConfigError, match=r"'qurey' is no prompt .*it has query, passage"):
+    with pytest.raises(ConfigError, match=r"'qurey' is not a prompt .*it has query, passage"):
         E5.find("qurey")
     with pytest.raises(ConfigError, match=r"it has none"):
         Prompts().find("query")

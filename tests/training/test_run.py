@@ -63,7 +63,7 @@ def saved(out: Path, steps: int, *, keep: int) -> list[Path]:
 
 def test_a_folder_in_use_is_refused_and_one_without_a_run_not_resumed(tmp_path: Path) -> None:
     begun(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"exists already.*resume=True"):
+    with pytest.raises(ConfigError, match=r"already exists.*resume=True"):
         Run(tmp_path / "run", resume=False)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()

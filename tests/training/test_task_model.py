@@ -107,7 +107,7 @@ def test_a_fine_tuned_folder_answers_as_it_was_scored(
     assert pieces == [START, "a", *tokenizer.pieces(tokenizer.ids([" film"])[0]), EXTRACT]
     assert loaded.settings["pad_token_id"] == loaded.tokenizer.pad
     assert "lm_head.weight" not in load_file(out / "model.safetensors")
-    with pytest.raises(DataError, match="the model reads 24"):
+    with pytest.raises(DataError, match="the limit is 24"):
         ask("a fine film " * 20)
     assert ask("a fine film " * 20, long="truncate").truncated
     assert not ask("a fine film " * 20, long="window").truncated

@@ -266,7 +266,7 @@ def test_a_place_that_will_not_do_is_refused(tmp_path: Path, found: Explanation)
     empty = tmp_path / "empty"
     empty.mkdir()
     write_page(tmp_path / "a.html", found)
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         write_page(tmp_path / "a.html", found)
     with pytest.raises(ConfigError, match=r"is a directory; pass a file such as .*page\.html"):
         check_page_path(empty)

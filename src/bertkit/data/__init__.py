@@ -1,1 +1,1 @@
-"""From files to batches: readers, token corpora, samples, masks, order."""
+"""Data pipeline: readers, token corpora, samples, masking, shuffling and batches."""

@@ -1,4 +1,4 @@
-"""From samples to packed batches."""
+"""Packing of samples into batches."""
 
 from __future__ import annotations
 

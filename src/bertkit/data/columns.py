@@ -61,7 +61,7 @@ def check_columns(table: Rows, *names: str | None, only: bool = False) -> None:
     Args:
         table: The rows.
         *names: The columns that the user named.
-        only: Whether no other columns are used. Rows may then have more or fewer other columns.
+        only: If true, no other columns are used. Rows may then have more or fewer other columns.
 
     Raises:
         DataError: If a column is missing, or a row has another number of columns.
@@ -98,15 +98,14 @@ def missing_columns(
     Args:
         table: The rows.
         options: Option of each role, such as `{"--text-column": "text"}`.
-        has_header_option: Whether the user can set --no-header.
+        has_header_option: If true, the user can set --no-header.
     """
     roles = " and the ".join(options.values())
     message = (
-        f"{table.name}: no column has a known name for the {roles}; name it with "
-        f"{' and '.join(options)}"
+        f"{table.name}: no column has a known name for the {roles}; set {' and '.join(options)}"
     )
     if has_header_option and table.header and "--text-column" in options:
-        message += ", or set --no-header if the first line is data"
+        message += ", or --no-header if the first line is data"
     return DataError(f"{message} ({_columns(table)})")
 
 
@@ -198,7 +197,7 @@ def choose_columns(
         text: Column of the text. If set, only `pair` sets a column of second texts.
         pair: Column of the second text.
         label: Column of the label, or one-hot columns separated by commas.
-        labelled: Whether the rows need a label.
+        labelled: If true, the rows need a label.
 
     Raises:
         DataError: If a column is missing, or several have a known name of the label.
@@ -211,7 +210,7 @@ def choose_columns(
         known = find_columns(table, ("label",), *used) or find_columns(table, LABELS, *used)
         if len(known) > 1:
             raise DataError(
-                f"{table.name}: the label could be {' or '.join(map(repr, known))}; name it with "
+                f"{table.name}: the label could be {' or '.join(map(repr, known))}; set "
                 "--label-column"
             )
         label = next(iter(known), None)

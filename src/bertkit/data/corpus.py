@@ -1,13 +1,13 @@
-"""A corpus on disk: token ids with sentence and document boundaries, in memory-mapped shards.
+"""Corpora on disk: token ids in memory-mapped shards, with boundaries of sentences.
 
-A folder of these, little-endian, and a copy of the tokenizer in `tokenizer/`:
+A corpus is a directory of these little-endian files and a copy of the tokenizer in `tokenizer/`:
 
-- `shard-00000.tokens`: ids end to end; uint16 where the vocabulary allows, else uint32
-- `shard-00000.sentences`: uint8, tokens of each sentence; never 0
-- `shard-00000.documents`: uint32, sentences of each document; never 0
-- `manifest.json`: what made it, and sizes and hashes of every file; written last
+- `shard-00000.tokens`: concatenated ids; uint16 if the vocabulary allows, else uint32
+- `shard-00000.sentences`: uint8, number of tokens of each sentence; never 0
+- `shard-00000.documents`: uint32, number of sentences of each document; never 0
+- `manifest.json`: sources, tokenizer, and sizes and hashes of all files; written last
 
-A document never crosses shards. Natural text takes about 2.05 bytes a token.
+A document never crosses shards. Natural-language text takes about 2.05 bytes per token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit import storage
-from bertkit.data.remote_files import Kept, RemoteDirectory, is_url
+from bertkit.data.remote_files import FileInfo, RemoteDirectory, is_url
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
@@ -33,18 +33,23 @@ from bertkit.text.tokenizer import Tokenizer
 FORMAT = 1
 
 VOLUME_TOKENS = 1 << 28
-"""Tokens of a corpus that are read together: some 200 MB of memory where samples have 128."""
+"""Number of tokens of a corpus that are loaded together. They take about 200 MB of memory if
+samples have 128 tokens.
+"""
 
 SENTENCE_LIMIT = 128
-"""Tokens a sentence may have; longer ones are cut into even pieces (perhaps within a word), so
-that a count fits in a byte and windows of 128 tokens lose little."""
+"""Maximum number of tokens of a sentence.
+
+Longer sentences are split evenly, perhaps within a word. A count thus fits in a byte, and windows
+of 128 tokens lose little.
+"""
 
 PARTS = ("tokens", "sentences", "documents")
 TYPES: dict[str, np.dtype[Any]] = {"sentences": np.dtype("u1"), "documents": np.dtype("<u4")}
 
 
 class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one shard holds, and the SHA-256 of each of its files by part."""
+    """Sizes of a shard, and the SHA-256 of each of its files by part."""
 
     tokens: int
     sentences: int
@@ -53,17 +58,17 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CorpusSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file the corpus was made from."""
+    """A source file of the corpus."""
 
     file: str
     bytes: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything known about a corpus. `tokenizer` is the fingerprint of the one that made it.
+    """Metadata of a corpus. `tokenizer` is the fingerprint of the tokenizer.
 
-    `left_out` counts documents without a token; `cut` how often a long document was divided
-    into several.
+    `left_out` is the number of documents without tokens, and `cut` the number of times that a long
+    document was split.
     """
 
     format: int
@@ -85,7 +90,7 @@ class PreparedText:
 
     @property
     def place(self) -> str:
-        """Address from which it can be opened again."""
+        """Path or URL from which the text can be loaded again."""
         return str(self.folder.resolve())
 
     @property
@@ -110,53 +115,57 @@ class PreparedText:
 
 @dataclass(frozen=True)
 class Corpus(PreparedText):
-    """A prepared corpus, or some shards of one.
+    """A prepared corpus, or some of its shards.
 
     Sentences and documents are numbered from 0 over these shards.
     """
 
     manifest: Manifest
     numbers: tuple[int, ...]
-    """Of the shards."""
+    """Indices of the shards."""
     store: RemoteDirectory | None = None
-    """Where its files come from, if they are elsewhere; else they are all in the folder."""
+    """Remote directory of the files, or None if all files are in the folder."""
 
     @staticmethod
     def open(folder: str | Path) -> Corpus:
-        """A folder, or the address of one that fsspec reads, as s3://bucket/corpus.
+        """Load a corpus from a directory or a URL.
 
-        Raises: DataError if anything is missing or of another size than the manifest says.
+        Args:
+            folder: The directory, or a URL that fsspec supports, such as s3://bucket/corpus.
+
+        Raises:
+            DataError: If a file is missing, or its size differs from the manifest.
         """
         store = RemoteDirectory.open(str(folder)) if is_url(folder) else None
         folder = store.folder if store else Path(folder)
         path = folder / "manifest.json"
         if not path.is_file():
             raise DataError(
-                f"{folder}: no corpus here (no manifest.json); make one with `bertkit prepare`"
+                f"{folder}: not a corpus (no manifest.json); create it with `bertkit prepare`"
             )
         manifest = _read_manifest(path)
         corpus = Corpus(folder, manifest, tuple(range(len(manifest.shards))), store)
-        for name, kept in corpus.files().items() if store is None else ():
+        for name, expected in corpus.files().items() if store is None else ():
             file = folder / name
             if not file.is_file():
-                raise DataError(f"{file}: missing; prepare the corpus again")
-            if file.stat().st_size != kept.bytes:
+                raise DataError(f"{file}: file not found; prepare the corpus again")
+            if file.stat().st_size != expected.bytes:
                 raise DataError(
-                    f"{file}: {file.stat().st_size} bytes where the manifest says {kept.bytes}; "
-                    "prepare the corpus again"
+                    f"{file}: expected {expected.bytes} bytes, got {file.stat().st_size}; prepare "
+                    "the corpus again"
                 )
         return corpus
 
     def part(self, numbers: Sequence[int]) -> Corpus:
-        """Some of its shards."""
+        """Return a corpus with only the given shards."""
         return replace(self, numbers=tuple(numbers))
 
     @cached_property
     def volumes(self) -> list[tuple[int, ...]]:
-        """The shards in sets that are read together, of about `VOLUME_TOKENS` tokens each.
+        """Groups of shards that are loaded together, of about `VOLUME_TOKENS` tokens each.
 
-        A corpus that has no more is one volume. The shards of one are drawn from everywhere, always
-        the same, and there are as many in each as can be.
+        A smaller corpus is a single volume. The shards of a volume are selected in a fixed random
+        order, and all volumes have about the same number of shards.
         """
         count = -(-self.tokens // VOLUME_TOKENS)
         if count <= 1:
@@ -191,21 +200,21 @@ class Corpus(PreparedText):
 
     @property
     def bytes(self) -> int:
-        """Everything on disk, the tokenizer's copy included."""
+        """Number of bytes on disk, including the copy of the tokenizer."""
         return sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """(documents + 1,) the first sentence of each document, and the end of the last."""
+        """First sentence of each document, and the end of the last. Shapes: (documents + 1,)."""
         return self._cumulative("documents", self.documents)
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """(sentences + 1,) the first token of each sentence, and the end of the last."""
+        """First token of each sentence, and the end of the last. Shapes: (sentences + 1,)."""
         return self._cumulative("sentences", self.sentences)
 
     def slice(self, first_sentence: int, last_sentence: int) -> NDArray[Any]:
-        """Return the tokens of sentences [first, last), a read-only view of their shard.
+        """Return the tokens of sentences [first, last) as a read-only view of their shard.
 
         Raises:
             ValueError: If they are not in one shard. The sentences of one document always are.
@@ -223,20 +232,24 @@ class Corpus(PreparedText):
         return tokens
 
     def verify(self) -> None:
-        """Compare every file with its hash. Raises: DataError naming the damaged one."""
+        """Check the hash of every file.
+
+        Raises:
+            DataError: If a file is damaged.
+        """
         self.fetch()
-        for name, kept in self.files().items():
-            if storage.sha256(self.folder / name) != kept.sha256:
+        for name, expected in self.files().items():
+            if storage.sha256(self.folder / name) != expected.sha256:
                 raise DataError(
-                    f"{self.folder / name}: damaged (its hash is not the manifest's); prepare the "
-                    "corpus again"
+                    f"{self.folder / name}: damaged (the hash differs from the manifest); prepare "
+                    "the corpus again"
                 )
 
-    def files(self) -> dict[str, Kept]:
-        """Those of its shards, with their sizes and hashes."""
+    def files(self) -> dict[str, FileInfo]:
+        """Return the size and hash of each file of the shards."""
         types = {**TYPES, "tokens": np.dtype(self.manifest.dtype)}
         return {
-            shard_name(number, part): Kept(
+            shard_name(number, part): FileInfo(
                 getattr(shard, part) * types[part].itemsize, shard.sha256[part]
             )
             for number, shard in zip(self.numbers, self.shards, strict=True)
@@ -244,7 +257,11 @@ class Corpus(PreparedText):
         }
 
     def fetch(self) -> None:
-        """Bring its files here, where they are elsewhere. Raises: DataError."""
+        """Download the files of a remote corpus.
+
+        Raises:
+            DataError: If a file cannot be downloaded.
+        """
         if self.store is not None:
             self.store.fetch(self.files())
 
@@ -277,16 +294,23 @@ class Corpus(PreparedText):
 
 
 def check_total(counts: NDArray[Any], total: int, path: Path) -> None:
-    """Raise DataError if counts do not add up to the total in the manifest."""
+    """Check that counts add up to the total in the manifest.
+
+    Raises:
+        DataError: If they do not.
+    """
     if (found := int(counts.sum(dtype=np.int64))) != total:
         raise DataError(
-            f"{path}: damaged (counts of {found:,} in all, the manifest says {total:,}); "
-            "prepare it again"
+            f"{path}: damaged (expected a total of {total:,}, got {found:,}); prepare it again"
         )
 
 
 def check_ids(ids: NDArray[Any], vocab_size: int, folder: Path, name: str) -> None:
-    """Raise DataError if a token of a file is not in the vocabulary."""
+    """Check that the tokens of a file are in the vocabulary.
+
+    Raises:
+        DataError: If a token is not.
+    """
     if len(ids) and ids.max() >= vocab_size:
         raise DataError(
             f"{folder / name}: damaged (token {ids.max()} of a vocabulary of {vocab_size}); "
@@ -299,12 +323,12 @@ def shard_name(number: int, part: str) -> str:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """The last step: from here on the folder is a corpus."""
+    """Write the manifest, which is the last step of creating a corpus."""
     storage.write_text(folder / "manifest.json", msgspec.json.encode(manifest).decode())
 
 
 class ShardWriter:
-    """Writes one shard as `<name>.tokens`, `.sentences`, `.documents` beside each other."""
+    """Writer of one shard: the files `<name>.tokens`, `.sentences` and `.documents`."""
 
     def __init__(self, name: Path, dtype: np.dtype[Any]) -> None:
         self._types = {**TYPES, "tokens": dtype}
@@ -317,14 +341,14 @@ class ShardWriter:
         return self._counts["tokens"]
 
     def add(self, part: str, values: NDArray[Any]) -> None:
-        """Append to one of the files."""
+        """Append values to one of the files."""
         data = values.astype(self._types[part], copy=False).tobytes()
         self._files[part].write(data)
         self._hashes[part].update(data)
         self._counts[part] += len(values)
 
     def close(self) -> Shard:
-        """Bring everything to the disk, and say what is there."""
+        """Sync all files to disk and return the metadata of the shard."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -335,7 +359,7 @@ class ShardWriter:
 
 
 class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was written: the shards, and the counts that a manifest has."""
+    """Result of writing: the shards, and the counts of the manifest."""
 
     shards: list[Shard]
     left_out: int
@@ -343,32 +367,38 @@ class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shards:
-    """Writes shards, in batches of documents of which the last may go on.
+    """Writer of shards. The last document of a batch may continue in the next batch.
 
-    A shard is closed after the document with which it has `limit` tokens; a document that has as
-    many by itself is cut there.
+    A shard ends after the document with which it reaches `limit` tokens. A document that reaches
+    `limit` tokens itself is split there.
     """
 
     def __init__(self, name: Path, dtype: np.dtype[Any], limit: int) -> None:
         self._name, self._dtype, self._limit = name, dtype, limit
         self._writer: ShardWriter | None = None
-        self._open: tuple[int, int] | None = None  # sentences and tokens of the last document
+        # Number of sentences and tokens of the last document.
+        self._open: tuple[int, int] | None = None
         self._shards: list[Shard] = []
         self._left_out = self._cut = 0
 
     def add(
         self, tokens: NDArray[Any], counts: NDArray[np.int64], documents: list[int], continues: bool
     ) -> None:
-        """A batch: all tokens, those of each sentence, and the sentences of each document.
+        """Write a batch of documents.
 
-        `continues` says that the first document goes on with the last of the batch before.
+        Args:
+            tokens: All tokens.
+            counts: Number of tokens of each sentence.
+            documents: Number of sentences of each document.
+            continues: If true, the first document continues the last document of the previous
+                batch.
         """
-        counts_cut, pieces = cut_sentences(counts)
+        part_counts, num_parts = cut_sentences(counts)
         ends = np.cumsum([0, *documents])
-        sentences = np.diff(_from_zero(pieces)[ends])
+        sentences = np.diff(_from_zero(num_parts)[ends])
         sizes = np.diff(_from_zero(counts)[ends])
-        joins = continues and self._open is not None and self._open[1] < self._limit
-        if joins and self._open is not None:
+        is_continued = continues and self._open is not None and self._open[1] < self._limit
+        if is_continued and self._open is not None:
             sentences[0] += self._open[0]
             sizes[0] += self._open[1]
         else:
@@ -379,7 +409,7 @@ class Shards:
         if len(tokens):
             writer = self._writer = self._writer or self._next()
             writer.add("tokens", tokens)
-            writer.add("sentences", counts_cut)
+            writer.add("sentences", part_counts)
         self._end_documents(sentences[:-1])
         self._open = int(sentences[-1]), int(sizes[-1])
 
@@ -398,11 +428,11 @@ class Shards:
             self._open = None
 
     def _end_documents(self, sentences: NDArray[np.int64]) -> None:
-        kept = sentences[sentences > 0]
-        self._left_out += len(sentences) - len(kept)
-        if len(kept):
+        nonempty = sentences[sentences > 0]
+        self._left_out += len(sentences) - len(nonempty)
+        if len(nonempty):
             assert self._writer is not None
-            self._writer.add("documents", kept)
+            self._writer.add("documents", nonempty)
 
     def _end_shard(self) -> None:
         if self._writer is not None:
@@ -415,15 +445,22 @@ def _from_zero(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def cut_sentences(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Token counts with those over the limit divided evenly, and the pieces each came to.
+    """Split sentences that exceed `SENTENCE_LIMIT` tokens evenly.
 
-    Shapes: counts (S,) to the counts of the pieces (P,) and the number of pieces of each (S,).
+    Args:
+        counts: Number of tokens of each sentence.
+
+    Returns:
+        Number of tokens of each part, and number of parts of each sentence.
+
+    Shapes:
+        counts: (S,); returns (P,) and (S,).
     """
-    pieces = -(-counts // SENTENCE_LIMIT)
-    owner = np.repeat(np.arange(len(counts)), pieces)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    size, longer = np.divmod(counts, np.maximum(pieces, 1))
-    return size[owner] + (place < longer[owner]), pieces
+    num_parts = -(-counts // SENTENCE_LIMIT)
+    sentences = np.repeat(np.arange(len(counts)), num_parts)
+    index = np.arange(len(sentences)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
+    size, longer = np.divmod(counts, np.maximum(num_parts, 1))
+    return size[sentences] + (index < longer[sentences]), num_parts
 
 
 def read_manifest(path: Path, kind: Any, version: int, remedy: str = "prepare it again") -> Any:
@@ -447,5 +484,5 @@ def _read_manifest(path: Path) -> Manifest:
     manifest: Manifest = read_manifest(path, Manifest, FORMAT)
     for i, shard in enumerate(manifest.shards):
         if set(shard.sha256) != set(PARTS):
-            raise DataError(f"{path}: shards[{i}].sha256: wants {', '.join(PARTS)}")
+            raise DataError(f"{path}: shards[{i}].sha256 must contain {', '.join(PARTS)}")
     return manifest

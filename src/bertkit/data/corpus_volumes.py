@@ -1,6 +1,6 @@
-"""A corpus of any size, read a volume at a time: some shards that are open together.
+"""Corpora of any size, loaded one volume (group of shards) at a time.
 
-What is in memory, and what a start or a resumption reads, is a volume, however large the corpus is.
+Memory use and the time to start or resume a run depend on the size of a volume, not of the corpus.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ def in_volumes(
     size: Callable[[Corpus], int],
     seed: int,
 ) -> Shuffled[T]:
-    """The samples of a corpus, which `opened` makes of a volume; one volume is all of a small one.
+    """Return the samples of a corpus. A small corpus is a single volume.
 
-    `size` says about how many samples a volume has, from its manifest alone.
+    Args:
+        corpus: The corpus.
+        opened: Function that returns the samples of a volume.
+        size: Function that estimates the number of samples of a volume from its manifest.
+        seed: Seed of the order of the volumes.
     """
     if len(corpus.volumes) == 1:
         return opened(corpus)
@@ -44,11 +48,11 @@ def draws_of(text: object) -> int:
 
 
 class Volumes(Shuffled[T]):
-    """Samples in an endless order that goes through volumes, shuffled anew in every round.
+    """Samples in an endless order that visits all volumes, shuffled again in every round.
 
-    A volume gives `size` samples a round, the next ones of its own endless order. So its samples
-    are told equally often, whether it has more or fewer than that; and where a step begins follows
-    from its number, without a count of what no one has opened yet.
+    In each round, a volume contributes `size` samples, which continue its own endless order. All
+    samples of a volume are therefore used equally often, even if their number differs from `size`.
+    The position of a step follows from its index, without loading any volume.
     """
 
     def __init__(
@@ -63,39 +67,41 @@ class Volumes(Shuffled[T]):
         self._order = lru_cache(1)(self._order_of)
         self._open: tuple[int, Shuffled[T]] | None = None
         self._fetched = -1
-        self._volume(int(self._order(0)[0][0]))  # what is wrong with it is told before a run begins
+        # Load the first volume now, so that errors surface before training starts.
+        self._volume(int(self._order(0)[0][0]))
 
     def __len__(self) -> int:
-        """Samples of one round."""
+        """Return the number of samples per round."""
         return int(self.sizes.sum())
 
     def batch(self, first: int, count: int, masked: float | None = None) -> list[T]:
         samples: list[T] = []
         while count:
-            turn, place = divmod(first, len(self))
-            order, ends = self._order(turn)
-            at = int(np.searchsorted(ends, place, side="right"))
-            volume, left = int(order[at]), int(ends[at]) - place
+            round_, index = divmod(first, len(self))
+            order, ends = self._order(round_)
+            at = int(np.searchsorted(ends, index, side="right"))
+            volume, left = int(order[at]), int(ends[at]) - index
             size, part = int(self.sizes[volume]), min(count, left)
-            samples += self._volume(volume).batch(turn * size + size - left, part, masked)
+            samples += self._volume(volume).batch(round_ * size + size - left, part, masked)
             if at + 1 < len(order):
                 self._fetch_ahead(int(order[at + 1]))
             first, count = first + part, count - part
         return samples
 
-    def _order_of(self, turn: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The volumes of a round, and how many samples it has told at the end of each."""
-        order = Permutation(len(self.sizes), self.seed, turn)(np.arange(len(self.sizes)))
+    def _order_of(self, round_: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the volumes of a round, and the cumulative number of their samples."""
+        order = Permutation(len(self.sizes), self.seed, round_)(np.arange(len(self.sizes)))
         return order, np.cumsum(self.sizes[order])
 
     def _volume(self, number: int) -> Shuffled[T]:
         if self._open is None or self._open[0] != number:
-            self._open = None  # before another is opened: memory holds one
+            # Release the previous volume first: memory holds one volume.
+            self._open = None
             self._open = number, self._opened(self.corpus.part(self.corpus.volumes[number]))
         return self._open[1]
 
     def _fetch_ahead(self, number: int) -> None:
-        """Let the files of the volume that comes next be copied here meanwhile, if they are not."""
+        """Start to download the files of the next volume in the background."""
         if number != self._fetched:
             self._fetched = number
             volume = self.corpus.part(self.corpus.volumes[number])
@@ -103,5 +109,6 @@ class Volumes(Shuffled[T]):
 
 
 def _quietly(fetch: Callable[[], None]) -> None:
-    with suppress(BertkitError):  # it is told when the volume is opened
+    # The error is raised when the volume is loaded.
+    with suppress(BertkitError):
         fetch()

@@ -1,8 +1,8 @@
-"""Raw text as documents.
+"""Readers of raw text as documents.
 
-What is read: `.txt` and `.jsonl`, each also as `.gz`, in UTF-8, with or without a byte order
-mark, and `.parquet`. A file is read in blocks of about a mebibyte, `.parquet` by its row groups, so
-memory does not grow with it. Whatever is wrong is a DataError that names file and line.
+Supported files are `.txt` and `.jsonl`, also as `.gz`, in UTF-8 with or without a byte order mark,
+and `.parquet`. Files are read in blocks of about 1 MiB, and `.parquet` in row groups, so memory use
+does not depend on their size. Invalid input raises a DataError that names the file and the line.
 """
 
 from __future__ import annotations
@@ -28,30 +28,32 @@ from bertkit.errors import DataError, did_you_mean
 from bertkit.storage import check_file, check_unpacked, open_gzip
 
 BlankLines = Literal["paragraphs", "documents"]
-"""What a blank line of a `.txt` file divides: the paragraphs of its one document, or documents
-(the input format of Google's BERT)."""
+"""Meaning of a blank line in a `.txt` file: it separates the paragraphs of the file's only
+document, or it separates documents (the input format of Google's BERT).
+"""
 
 STDIN = Path(console.STDIN)
-"""What is read once, and kept."""
+"""Path of stdin, whose content is cached."""
 
 READ_BYTES = 1 << 20
-"""Bytes read at a time."""
+"""Number of bytes read at a time."""
 
 PARQUET_BATCH_ROWS = 1 << 10
-"""Rows of `.parquet` decoded at a time."""
+"""Number of `.parquet` rows decoded at a time."""
 
 LONGEST_LINE = 64 << 20
-"""Bytes one row of `.jsonl` may have; it must fit in memory, once for each process."""
+"""Maximum number of bytes of a `.jsonl` row, which every process keeps in memory."""
 
 MAX_UNPACKED_BYTES = 2 << 30
-"""Largest unpacked size in bytes of a .gz file that is read at once."""
+"""Maximum uncompressed size in bytes of a .gz file that is read at once."""
 
 
 @dataclass(frozen=True)
 class RawDocument:
-    """A document, or a part of a long one: `continues` if it goes on with the one before.
+    """A document, or a part of a long document.
 
-    Units: `line` counts from 1 and from the beginning of the span that was read.
+    `continues` marks a part that continues the previous one. `line` counts from 1, from the start
+    of the span that was read.
     """
 
     text: str
@@ -62,9 +64,9 @@ class RawDocument:
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes [start, end) of a file, cut at the end of a paragraph, or for `.jsonl` of a row.
+    """Bytes [start, end) of a file that end with a paragraph or, for `.jsonl`, with a row.
 
-    A compressed file is always whole, as is `.parquet`; `end` is then its compressed size.
+    Compressed and `.parquet` files are never split; `end` is then the compressed size.
     """
 
     file: Path
@@ -75,11 +77,17 @@ class Span:
 def documents(
     paths: Sequence[str | Path], *, field: str = "text", blank_lines: BlankLines = "paragraphs"
 ) -> Iterator[RawDocument]:
-    """Every document of these files and folders, in order.
+    """Yield the documents of files and directories, in order.
 
-    A `.txt` file is one document, or with `blank_lines="documents"` one between each two blank
-    lines; long ones come in parts. A row of `.jsonl` or `.parquet` is one, its text in `field`.
-    Raises: DataError naming file and line.
+    Args:
+        paths: The files and directories.
+        field: The field or column of the text in `.jsonl` and `.parquet` files. Each row is a
+            document.
+        blank_lines: "paragraphs" if a `.txt` file is one document, "documents" if blank lines
+            separate documents. Long documents are split into parts.
+
+    Raises:
+        DataError: If a file is invalid. The message names the file and the line.
     """
     for file in files(paths):
         span = Span(file, 0, file.stat().st_size)
@@ -87,13 +95,13 @@ def documents(
 
 
 def spans(file: Path, size: int) -> list[Span]:
-    """Cut a file into spans of about `size` bytes; a compressed file stays whole."""
+    """Split a file into spans of about `size` bytes. Compressed files are not split."""
     end = file.stat().st_size
-    cuts = [0]
+    bounds = [0]
     if file.suffix != ".gz" and suffix(file) != ".parquet":
         with file.open("rb") as stream:
-            while cuts[-1] + 1.5 * size < end:
-                start = cuts[-1] + size
+            while bounds[-1] + 1.5 * size < end:
+                start = bounds[-1] + size
                 stream.seek(start)
                 block = stream.read(min(READ_BYTES, size))
                 find = _first_row_end if suffix(file) == ".jsonl" else _text_end
@@ -101,34 +109,45 @@ def spans(file: Path, size: int) -> list[Span]:
                     block += stream.read(READ_BYTES)
                 if at == 0 or start + at >= end:
                     break
-                cuts.append(start + at)
-    return [Span(file, a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
+                bounds.append(start + at)
+    return [Span(file, a, b) for a, b in zip(bounds, [*bounds[1:], end], strict=True)]
 
 
 def read(span: Span, *, field: str, blank_lines: BlankLines) -> Iterator[RawDocument]:
-    """The documents that begin in a span; one cut by its beginning comes as `continues`."""
+    """Yield the documents that begin in a span.
+
+    If the span begins within a document, the first part has `continues` set.
+
+    Args:
+        span: The bytes to read.
+        field: The field or column of the text in `.jsonl` and `.parquet` files.
+        blank_lines: Meaning of blank lines in `.txt` files.
+
+    Raises:
+        DataError: If the file is invalid or contains no text.
+    """
     if suffix(span.file) == ".jsonl":
-        pieces = _json_documents(span, field)
+        parts = _json_documents(span, field)
     elif suffix(span.file) == ".parquet":
-        pieces = _parquet_documents(span, field)
+        parts = _parquet_documents(span, field)
     elif blank_lines == "documents":
-        pieces = _blank_line_documents(span)
+        parts = _blank_line_documents(span)
     else:
-        pieces = _one_document(span)
+        parts = _file_document(span)
     empty = True
-    for document in pieces:
+    for document in parts:
         empty = False
         yield document
     if empty and span.start == 0 and span.end == span.file.stat().st_size:
-        raise DataError(f"{span.file}: the file holds no text; leave it out")
+        raise DataError(f"{span.file}: the file contains no text; remove it")
 
 
-# ---- blocks
+# ---- Blocks
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Whole lines, checked: `data` in UTF-8, and the same as `text`."""
+    """Complete, validated lines as UTF-8 bytes (`data`) and as `text`."""
 
     data: bytes
     text: str
@@ -139,17 +158,17 @@ def read_text(path: Path) -> str:
     """Return the text of a complete file, also of a .gz file, or of stdin.
 
     Raises:
-        DataError: If the file is missing, empty, damaged, or not UTF-8, or if it unpacks to more
-            than `MAX_UNPACKED_BYTES` bytes.
+        DataError: If the file is missing, empty, damaged, or not UTF-8, or if its uncompressed size
+            exceeds `MAX_UNPACKED_BYTES`.
     """
     if path == STDIN:
         size = sys.maxsize
     elif not path.exists():
         raise DataError(f"{path}: no such file; check the spelling")
     elif path.is_dir():
-        raise DataError(f"{path}: a folder; name a file")
+        raise DataError(f"{path}: expected a file, got a directory; pass a file")
     elif not path.is_file():
-        raise DataError(f"{path}: a pipe or a device; give it on stdin, and name -")
+        raise DataError(f"{path}: not a regular file; pipe it to stdin and pass - instead")
     else:
         size = path.stat().st_size
     texts: list[str] = []
@@ -159,8 +178,8 @@ def read_text(path: Path) -> str:
         unpacked += len(block.data)
         if path.suffix == ".gz" and unpacked > MAX_UNPACKED_BYTES:
             raise DataError(
-                f"{path}: unpacks to more than {MAX_UNPACKED_BYTES >> 30} GiB, all of which must "
-                "fit in memory; unpack or split it"
+                f"{path}: the uncompressed size exceeds {MAX_UNPACKED_BYTES >> 30} GiB, which must "
+                "fit in memory; decompress or split the file"
             )
     text = "".join(texts)
     if not text.strip():
@@ -169,26 +188,36 @@ def read_text(path: Path) -> str:
 
 
 def numbered(path: Path) -> list[tuple[int, str]]:
-    """The lines of a whole file that hold text, each with its number, from 1.
+    """Return the nonempty lines of a file with their line numbers, from 1.
 
-    A newline alone ends a line: what else may separate lines (U+2028, a form feed) stands in texts.
-    Raises: DataError as `read_text` does.
+    Only a newline ends a line. Other separators (U+2028, a form feed) are part of the text.
+
+    Raises:
+        DataError: Like `read_text`.
     """
     return [(number, line) for number, line in enumerate(read_lines(path), 1) if line.strip()]
 
 
 def read_lines(path: Path) -> list[str]:
-    """All lines of a whole file, empty ones too. Raises: DataError as `read_text` does."""
+    """Return all lines of a file, including empty lines.
+
+    Raises:
+        DataError: Like `read_text`.
+    """
     lines = read_text(path).removesuffix("\n").split("\n")
     return [line.removesuffix("\r") for line in lines]
 
 
 def blocks(span: Span) -> Iterator[_Block]:
-    """The bytes of a span in blocks that end where a paragraph or row does."""
+    """Yield the bytes of a span in blocks that end with a paragraph or a row.
+
+    Raises:
+        DataError: If the file is damaged or not UTF-8, or if a row is too long.
+    """
     rows = suffix(span.file) == ".jsonl"
     offset, line, rest = span.start, 1, b""
-    packed = span.file.suffix == ".gz"
-    left = sys.maxsize if packed else span.end - span.start
+    is_compressed = span.file.suffix == ".gz"
+    left = sys.maxsize if is_compressed else span.end - span.start
     with open_bytes(span.file) as stream:
         if span.start:
             stream.seek(span.start)
@@ -199,7 +228,7 @@ def blocks(span: Span) -> Iterator[_Block]:
                 if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
                     raise
                 raise DataError(
-                    f"{span.file}: damaged or cut short ({error}); get the file again"
+                    f"{span.file}: damaged or truncated ({error}); download it again"
                 ) from None
             left -= len(data)
             last = left == 0 or len(data) < READ_BYTES
@@ -208,13 +237,13 @@ def blocks(span: Span) -> Iterator[_Block]:
             data, rest = data[:at], data[at:]
             if len(rest) > LONGEST_LINE:
                 raise DataError(
-                    f"{span.file}:{_line(span, line)}: a row of more than "
-                    f"{LONGEST_LINE >> 20} MiB; is this really .jsonl, one object a line?"
+                    f"{span.file}:{_line(span, line)}: the row exceeds {LONGEST_LINE >> 20} MiB; "
+                    "check that the file is .jsonl, with one object per line"
                 )
             if data:
                 text = _decode(data, span, offset, line)
-                mark = offset == 0 and text.startswith("\ufeff")
-                yield _Block(data[3:] if mark else data, text[1:] if mark else text, line)
+                has_bom = offset == 0 and text.startswith("\ufeff")
+                yield _Block(data[3:] if has_bom else data, text[1:] if has_bom else text, line)
                 offset += len(data)
                 line += data.count(b"\n")
             if last:
@@ -222,7 +251,7 @@ def blocks(span: Span) -> Iterator[_Block]:
 
 
 def open_bytes(file: Path) -> IO[bytes]:
-    """Open the bytes of a file, unpacked if it is .gz, or those of stdin."""
+    """Open a file or stdin for reading bytes; a .gz file is decompressed."""
     if file == STDIN:
         return io.BytesIO(_read_once(sys.stdin.buffer))
     return open_gzip(file, DataError) if file.suffix == ".gz" else file.open("rb")
@@ -234,17 +263,17 @@ def _read_once(stream: IO[bytes]) -> bytes:
 
 
 def _decode(data: bytes, span: Span, offset: int, line: int) -> str:
-    wide = offset == 0 and data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    if wide:
+    is_utf16 = offset == 0 and data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if is_utf16:
         raise DataError(
-            f"{span.file}:1: UTF-16, not UTF-8 (byte 0); convert it: "
+            f"{span.file}:1: expected UTF-8, got UTF-16 (byte 0); run "
             f"iconv -f UTF-16 -t UTF-8 {span.file.name} > utf8-{span.file.name}"
         )
     zero = data.find(b"\0")
     if zero >= 0:
         raise DataError(
-            f"{span.file}:{_line(span, line + data.count(10, 0, zero))}: a zero byte at byte "
-            f"{offset + zero}: this is a binary file, not text; leave it out"
+            f"{span.file}:{_line(span, line + data.count(10, 0, zero))}: binary file (zero byte at "
+            f"byte {offset + zero}); remove it"
         )
     try:
         return data.decode("utf-8")
@@ -252,21 +281,21 @@ def _decode(data: bytes, span: Span, offset: int, line: int) -> str:
         at = error.start
         raise DataError(
             f"{span.file}:{_line(span, line + data.count(10, 0, at))}: not UTF-8 "
-            f"(0x{data[at]:02x} at byte {offset + at}); convert it, for example: "
+            f"(0x{data[at]:02x} at byte {offset + at}); convert it, for example with "
             f"iconv -f WINDOWS-1252 -t UTF-8 {span.file.name} > utf8-{span.file.name}"
         ) from None
 
 
 def _line(span: Span, line: int) -> int:
-    """The line number in the whole file; only errors need it, so only they count lines."""
+    """Return the line number in the complete file. Lines are counted only for error messages."""
     if span.start == 0:
         return line
     with span.file.open("rb") as stream:
         left = span.start
         while left > 0:
-            block = stream.read(min(READ_BYTES, left))
-            line += block.count(b"\n")
-            left -= len(block)
+            data = stream.read(min(READ_BYTES, left))
+            line += data.count(b"\n")
+            left -= len(data)
     return line
 
 
@@ -274,7 +303,7 @@ _SENTENCE_END = re.compile(rb"""[.!?](?:["')\]]|\xe2\x80[\x99\x9d]|\xc2\xbb)*[ \
 
 
 def _text_end(data: bytes) -> int:
-    """Where to cut text: after a paragraph, else a sentence, a line, a word, a character."""
+    """Return the end of the last paragraph, or else sentence, line, word or character."""
     half = len(data) // 2
     at = max(data.rfind(b"\n\n", half) + 2, data.rfind(b"\n\r\n", half) + 3)
     if at > 3:
@@ -299,10 +328,10 @@ def _first_row_end(data: bytes) -> int:
     return data.find(b"\n") + 1
 
 
-# ---- documents
+# ---- Documents
 
 
-def _one_document(span: Span) -> Iterator[RawDocument]:
+def _file_document(span: Span) -> Iterator[RawDocument]:
     continues = span.start > 0
     for block in blocks(span):
         if block.text.strip():
@@ -318,7 +347,7 @@ def _blank_line_documents(span: Span) -> Iterator[RawDocument]:
     before = _before(span)
     for block in blocks(span):
         text, line = block.text, block.line
-        # a blank line may lie across two blocks
+        # A blank line may span two blocks.
         edge = before + text[: len(text) - len(text.lstrip())]
         continues = bool(before.strip()) and not _ENDS_BLANK.search(edge)
         start = 0
@@ -334,7 +363,7 @@ def _blank_line_documents(span: Span) -> Iterator[RawDocument]:
 
 
 def _before(span: Span) -> str:
-    """The last characters before a span, by which to tell whether it begins a document."""
+    """Return up to 256 bytes before a span, which show whether it begins a document."""
     if span.start == 0:
         return ""
     with span.file.open("rb") as stream:
@@ -364,11 +393,15 @@ def _json_documents(span: Span, field: str) -> Iterator[RawDocument]:
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a `.parquet` file, with all their columns. Raises: DataError."""
+    """Yield the rows of a `.parquet` file, with all columns.
+
+    Raises:
+        DataError: If the file is missing or damaged.
+    """
     if not path.exists():
         raise DataError(f"{path}: no such file; check the spelling")
     if path.is_dir():
-        raise DataError(f"{path}: a folder; name a file")
+        raise DataError(f"{path}: expected a file, got a directory; pass a file")
     with _parquet(path) as table:
         for rows in _batches(path, table):
             yield from rows.to_pylist()
@@ -376,15 +409,15 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _batches(path: Path, table: Any, **options: Any) -> Iterator[Any]:
     """Yield the rows of a `.parquet` file, and check their total size."""
-    packed, unpacked = path.stat().st_size, 0
+    size, unpacked = path.stat().st_size, 0
     for rows in table.iter_batches(PARQUET_BATCH_ROWS, **options):
         unpacked += rows.nbytes
-        check_unpacked(path, packed, unpacked, DataError)
+        check_unpacked(path, size, unpacked, DataError)
         yield rows
 
 
 def _parquet_documents(span: Span, field: str) -> Iterator[RawDocument]:
-    """Rows of a column; `line` is the number of the row, from 1."""
+    """Yield the rows of a column as documents. `line` is the number of the row, from 1."""
     with _parquet(span.file) as table:
         columns = table.schema_arrow
         if field not in columns.names:
@@ -392,24 +425,28 @@ def _parquet_documents(span: Span, field: str) -> Iterator[RawDocument]:
             raise DataError(f"{span.file}: no column {field!r}; {near}")
         kind = columns.field(field).type
         if str(kind) not in ("string", "large_string"):
-            raise DataError(f"{span.file}: column {field!r} holds {kind}, not text")
+            raise DataError(f"{span.file}: column {field!r} must contain text, got {kind}")
         line = 0
         for rows in _batches(span.file, table, columns=[field]):
             for text in rows.column(field).to_pylist():
                 line += 1
                 if text is None:
-                    raise DataError(f"{span.file}:{line}: column {field!r} holds no text")
+                    raise DataError(f"{span.file}:{line}: column {field!r} is null; add a text")
                 yield RawDocument(text, span.file, line)
 
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[Any]:
-    """The file, open. Raises: DataError where it is damaged, or pyarrow is not there."""
+    """Open a `.parquet` file.
+
+    Raises:
+        DataError: If the file is damaged, or pyarrow is not installed.
+    """
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise DataError(
-            f"{path}: reading .parquet needs pyarrow; pip install 'bertkit[cleaning]'"
+            f"{path}: .parquet files require pyarrow; run pip install 'bertkit[cleaning]'"
         ) from None
     check_file(path, DataError, most=sys.maxsize)
     try:
@@ -419,42 +456,54 @@ def _parquet(path: Path) -> Iterator[Any]:
             check_unpacked(path, path.stat().st_size, size, DataError)
             yield table
     except (ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: damaged or no .parquet ({error}); get it again") from None
+        raise DataError(f"{path}: invalid .parquet file ({error}); download it again") from None
 
 
 def _check_row(raw: bytes, field: str, where: str) -> None:
-    """Say what is wrong with this row, if anything is."""
+    """Raise a DataError with the reason if a row is invalid."""
     row = json_object(raw, where)
     if field not in row:
         raise DataError(f"{where}: no field {field!r}; {did_you_mean(field, row)}")
     if not isinstance(row[field], str):
         kind = type(row[field]).__name__
-        raise DataError(f"{where}: field {field!r} holds a {kind}, not text")
+        raise DataError(f"{where}: field {field!r} must contain text, got {kind}")
     try:
         _row_decoder(field).decode(raw)
-    except msgspec.MsgspecError as error:  # Python writes and reads NaN, which JSON has not
-        raise DataError(f"{where}: not JSON ({error}); write null for NaN") from None
+    except msgspec.MsgspecError as error:
+        # Python's json module accepts NaN, which is not JSON.
+        raise DataError(f"{where}: invalid JSON ({error}); use null instead of NaN") from None
 
 
 def json_object(raw: bytes, where: str) -> dict[str, Any]:
+    """Decode a JSON object.
+
+    Raises:
+        DataError: If the line is not a JSON object, or contains a lone surrogate.
+    """
     try:
         row = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error}); .jsonl has one object a line") from None
+        raise DataError(f"{where}: invalid JSON ({error}); use one JSON object per line") from None
     if not isinstance(row, dict):
-        raise DataError(f"{where}: a {type(row).__name__}, not an object; write {{...}} on a line")
-    if b"\\u" in raw or b"\xed" in raw:  # Python reads half a pair, and cannot write it
+        kind = type(row).__name__
+        raise DataError(f"{where}: expected a JSON object, got {kind}; write {{...}}")
+    # Python reads lone surrogates from JSON but cannot encode them.
+    if b"\\u" in raw or b"\xed" in raw:
         refuse_halves(where, json.dumps(row, ensure_ascii=False))
     return row
 
 
 def refuse_halves(where: str, *texts: str) -> None:
-    """Raises: DataError for half of a surrogate pair."""
+    """Check that texts contain no lone surrogate.
+
+    Raises:
+        DataError: If a text contains half of a surrogate pair.
+    """
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character; write "
-                "the whole pair, or \\ufffd"
+                f"{where}: lone surrogate (\\ud800 to \\udfff); use the complete surrogate pair, "
+                "or \\ufffd"
             ) from None

@@ -1,4 +1,4 @@
-"""What labels say as they are written: names, several of them, or numbers."""
+"""Parsing of labels: names, lists of names, or numbers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ SEPARATORS = re.compile(r"[,;/\s]+")
 """Separators of labels in other libraries."""
 
 WHOLE = re.compile(r"([+-]?\d+)(?:\.0*)?")
-"""A whole number; pandas writes 1 as 1.0 where its column lacked a number."""
+"""A whole number. pandas writes 1 as 1.0 if its column has missing values."""
 
 
 def several(label: str, where: str) -> list[str]:
-    """The names in a JSON list, or between vertical bars.
+    """Return the names in a JSON list, or between vertical bars.
 
-    Raises: DataError for a malformed list.
+    Args:
+        label: The label as written.
+        where: File and line, for messages.
+
+    Raises:
+        DataError: If the list is malformed.
     """
     if not label.startswith("["):
         return [part.strip() for part in label.split("|") if part.strip()]
@@ -29,7 +34,7 @@ def several(label: str, where: str) -> list[str]:
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(n, str | int) for n in names):
-        raise DataError(f'{where}: {label!r} is no list of labels; write ["a", "b"]')
+        raise DataError(f'{where}: expected a list such as ["a", "b"], got {label!r}')
     return [str(name) for name in names]
 
 
@@ -45,19 +50,19 @@ def check_separators(written: Collection[str], names: Collection[str]) -> None:
         written: Labels as the rows contain them.
         names: The labels that `several` found in them.
     """
-    expected = 'separate labels with |, as in a|b, or write a JSON list, as in ["a", "b"]'
+    remedy = 'separate labels with |, as in a|b, or write a JSON list, as in ["a", "b"]'
     for name in sorted(names):
         parts = [part.strip() for part in SEPARATORS.split(name) if part.strip()]
         if len(parts) > 1 and all(part in names for part in parts):
-            each = " and ".join(map(repr, parts))
-            say(f"warning: label {name!r} is one label, but {each} are labels, too; {expected}")
+            also = " and ".join(map(repr, parts))
+            say(f"warning: label {name!r} is one label, but {also} are labels, too; {remedy}")
             return
     if not any(label.startswith("[") or "|" in label for label in written):
-        say(f"warning: no row has several labels; {expected}")
+        say(f"warning: no row has several labels; {remedy}")
 
 
 def number(label: str) -> float | None:
-    """None for what is no finite number."""
+    """Return a label as a number, or None if it is not a finite number."""
     try:
         value = float(label)
     except ValueError:
@@ -66,13 +71,13 @@ def number(label: str) -> float | None:
 
 
 def natural(label: str) -> tuple[float, str]:
-    """The order of labels: numbers by value, then words by letters."""
+    """Return a sort key of labels: numbers by value, then other labels alphabetically."""
     value = number(label)
     return (math.inf if value is None else value, label)
 
 
 def without_fractions(labels: Collection[str]) -> set[str]:
-    """The same labels; 1.0 as 1 where all are whole numbers, or where 1 is one of them, too."""
+    """Return the labels with 1.0 written as 1, if all are whole numbers or 1 is also a label."""
     whole = [WHOLE.fullmatch(label) for label in labels]
     return {
         number[1] if number and (all(whole) or number[1] in labels) else label
@@ -81,8 +86,9 @@ def without_fractions(labels: Collection[str]) -> set[str]:
 
 
 def known_as(label: str, known: Collection[str]) -> str:
-    """What a label is called among those that are known: 1.0 and 1 are the same, and true and True,
-    which files and programs write differently.
+    """Return the spelling of a label in `known`, or the label itself.
+
+    Files and libraries write some labels differently: 1.0 and 1 are equal, and true and True.
     """
     whole = None if label in known else WHOLE.fullmatch(label)
     forms = (whole[1], f"{whole[1]}.0") if whole else ()

@@ -1,6 +1,6 @@
-"""English that is already on the machine: the Python reference and docstrings of what is installed.
+"""English text of every installation: the Python reference and docstrings of packages.
 
-Nothing is imported or run: source files are parsed for their docstrings.
+Source files are only parsed for their docstrings, never imported or run.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("torch", "sympy", "networkx", "numpy", "huggingface_hub")
-"""Packages with docstrings of prose that every installation has: torch requires sympy, networkx."""
+"""Packages with prose in docstrings that every installation contains. torch requires sympy and
+networkx.
+"""
 
 MAX_SOURCE_CHARACTERS = 5_000_000
-"""Characters taken from one source at most, so that none drowns the others."""
+"""Maximum number of characters from one source, so that no source dominates."""
 
 
 def documents() -> Iterator[tuple[str, str]]:
-    """(source, text) of every document; one source file's docstrings are one document."""
+    """Yield (source, text) of every document. The docstrings of a file are one document."""
     from pydoc_data.topics import topics
 
     for _, text in sorted(topics.items()):
@@ -47,12 +49,14 @@ def _limited(source: str, folder: Path, skip: str = "tests") -> Iterator[tuple[s
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """The docstrings of one source file, in its order, without their code examples."""
+    """Yield the docstrings of a source file, in order, without their code examples."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's escapes are not our business
+            # Packages may contain invalid escape sequences.
+            warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # broken on purpose in some packages
+    except (SyntaxError, ValueError):
+        # Some packages contain invalid files for tests.
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

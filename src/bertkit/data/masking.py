@@ -1,4 +1,4 @@
-"""Choosing the tokens to predict. Devlin et al. 2019, section 3.1, task 1."""
+"""Selection of the tokens to predict. Devlin et al. 2019, section 3.1, task 1."""
 
 from __future__ import annotations
 
@@ -14,53 +14,64 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Masking(Settings, frozen=True):
-    """How much is masked, and in what units."""
+    """Fraction and units of masked tokens."""
 
     mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
-    """Share of a sample's tokens that are chosen."""
+    """Fraction of a sample's tokens to predict."""
     first_mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None
-    """Another share at the start of a run; by default the same."""
+    """Fraction at the start of the run. Default: `mlm_probability`."""
     first_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    """Share of the steps after which `mlm_probability` is reached."""
+    """Fraction of the steps after which `mlm_probability` is reached."""
     schedule: Literal["linear", "step"] = "linear"
-    """How it is reached: evenly (Ankner et al. 2024), or in one step."""
+    """Schedule of the fraction: linear (Ankner et al. 2024), or in one step."""
     unit: Literal["token", "word", "span", "ngram"] = "token"
-    """Tokens; whole words (google-research/bert, 2019); spans of words (SpanBERT); or n-grams of
-    one to three words (ALBERT). Whether a chosen token becomes [MASK], another or none is drawn for
-    each token, as the code of BERT and ALBERT does; for spans once for all of a span."""
+    """Unit to select: tokens, complete words (google-research/bert, 2019), spans of words
+    (SpanBERT), or n-grams of one to three words (ALBERT). Spans are masked, replaced or kept as a
+    unit. Tokens of words and n-grams are masked, replaced or kept independently, as in the code of
+    BERT and ALBERT.
+    """
     mask: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.8
-    """Share of the chosen that become [MASK]."""
+    """Fraction of the selected tokens to replace with [MASK]."""
     random: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
-    """Share of the chosen that become a random piece; the rest is left as it is."""
+    """Fraction of the selected tokens to replace with a random token. The remaining tokens are
+    unchanged.
+    """
     dupe_factor: Annotated[int, Meta(ge=1)] | None = None
-    """Static masking: the masks (and pairs) of this many epochs, over and over; BERT's data had
-    10. Without it every epoch draws new ones (RoBERTa's dynamic masking)."""
+    """Number of epochs with different masks and pairs, which are then repeated (static masking); 10
+    in BERT's data. By default every epoch has new masks (RoBERTa's dynamic masking).
+    """
 
     def __post_init__(self) -> None:
         if self.mask + self.random > 1.0:
             raise ValueError(
-                f"mask = {self.mask} and random = {self.random} are shares of the chosen; "
-                "together they cannot exceed 1"
+                f"mask + random must not exceed 1, got {self.mask} + {self.random}; reduce one "
+                "of them"
             )
         if self.first_mlm_probability is None:
             if (self.first_share, self.schedule) != (1.0, "linear"):
                 raise ValueError(
-                    "first_share, schedule: say how the share of masks changes, and it does not; "
-                    "set first_mlm_probability, or leave them out"
+                    "first_share and schedule require first_mlm_probability; set it, or remove "
+                    "first_share and schedule"
                 )
             return
         if self.dupe_factor is not None:
             raise ValueError(
-                "first_mlm_probability: static masks (dupe_factor) stay the same; leave out either"
+                "first_mlm_probability cannot be combined with dupe_factor (static masks); remove "
+                "one of them"
             )
         if self.schedule == "step" and self.first_share == 1.0:
             raise ValueError(
-                "first_share = 1.0: the step from first_mlm_probability to mlm_probability would "
-                "never be taken; set it below 1"
+                'first_share must be less than 1 with schedule = "step", or mlm_probability is '
+                "never reached"
             )
 
     def probability(self, step: int, steps: int) -> float:
-        """The share of tokens that are chosen in a step, from 0, of a run of so many."""
+        """Return the fraction of tokens to predict in a step.
+
+        Args:
+            step: Index of the step, from 0.
+            steps: Number of steps of the run.
+        """
         first, last = self.first_mlm_probability, self.mlm_probability
         if first is None:
             return last
@@ -72,18 +83,20 @@ class Masking(Settings, frozen=True):
 
 
 SPANS = np.power(0.8, np.arange(10.0))
-"""How likely a span is of 1, 2 … 10 words, up to a factor: geometric with p = 0.2 and no longer
-ones, 3.8 words on average."""
+"""Relative probabilities of spans of 1, 2 … 10 words.
+
+They are geometric with p = 0.2, truncated at 10 words; the mean is 3.8 words.
+"""
 
 NGRAM_WEIGHTS = 1.0 / np.arange(1, 4)
-"""How likely an n-gram is of 1, 2 or 3 words, up to a factor."""
+"""Relative probabilities of n-grams of 1, 2 and 3 words."""
 
 
 class Masker:
-    """Masks samples of one vocabulary."""
+    """Masking of samples with one vocabulary."""
 
     def __init__(self, settings: Masking, tokenizer: Tokenizer) -> None:
-        self.settings, self.share = settings, settings.mlm_probability
+        self.settings, self.probability = settings, settings.mlm_probability
         self.mask = tokenizer.mask
         self.special = np.zeros(tokenizer.vocab_size, dtype=bool)
         self.special[list(tokenizer.special_ids)] = True
@@ -91,42 +104,53 @@ class Masker:
         if settings.unit != "token":
             self.starts_word = tokenizer.starts_word
 
-    def with_share(self, share: float) -> Masker:
-        """One that chooses another share of the tokens."""
+    def with_probability(self, probability: float) -> Masker:
+        """Return a copy with a different masking probability."""
         masker = copy.copy(self)
-        masker.share = share
+        masker.probability = probability
         return masker
 
     def __call__(
         self, ids: NDArray[np.int64], rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The masked ids, and the positions of the chosen tokens in order.
+        """Mask a sample.
 
-        Special tokens are never chosen nor drawn; at least one token is chosen where there is an
-        ordinary one. Tokens are chosen until round(share × tokens) are reached; a word
-        or span that would overshoot is passed over, unless nothing is chosen yet.
+        Special tokens are never selected or inserted. At least one token is selected if the sample
+        has an ordinary token. Tokens are selected until round(probability × tokens) are reached. A
+        word or span that would exceed this number is skipped, unless nothing is selected yet.
+
+        Args:
+            ids: The tokens of the sample.
+            rng: Random number generator.
+
+        Returns:
+            The masked ids, and the positions of the selected tokens in ascending order.
+
+        Shapes:
+            ids: (T,); returns (T,) and (M,).
         """
         candidates = np.flatnonzero(~self.special[ids])
         if not len(candidates):
             return ids, candidates
-        wanted = max(1, round(self.share * len(candidates)))
+        target = max(1, round(self.probability * len(candidates)))
         match self.settings.unit:
             case "token":
-                positions = rng.permutation(candidates)[:wanted]
+                positions = rng.permutation(candidates)[:target]
             case "word":
                 words = self._words(ids, candidates)
-                positions = _take(words, rng.permutation(len(words)), wanted)
+                positions = _select_words(words, rng.permutation(len(words)), target)
             case "span":  # Joshi et al. 2020 (SpanBERT), section 3.1
-                positions = self._spans(ids, candidates, wanted, rng, SPANS)
+                positions = self._spans(ids, candidates, target, rng, SPANS)
             case "ngram":  # Lan et al. 2020 (ALBERT), section 4.1
-                positions = self._spans(ids, candidates, wanted, rng, NGRAM_WEIGHTS)
+                positions = self._spans(ids, candidates, target, rng, NGRAM_WEIGHTS)
         positions = np.sort(positions)
         masked = ids.copy()
-        draw = rng.random(len(positions))
-        if self.settings.unit == "span":  # spans that touch are one, as in the authors' code
-            draw = draw[np.cumsum(np.diff(positions, prepend=positions[0]) > 1)]
-        masked[positions[draw < self.settings.mask]] = self.mask
-        random = positions[(draw >= self.settings.mask) & (draw < self._replaced)]
+        action = rng.random(len(positions))
+        if self.settings.unit == "span":
+            # Adjacent spans are treated as one span, as in the code of SpanBERT.
+            action = action[np.cumsum(np.diff(positions, prepend=positions[0]) > 1)]
+        masked[positions[action < self.settings.mask]] = self.mask
+        random = positions[(action >= self.settings.mask) & (action < self._replaced)]
         masked[random] = rng.choice(self.ordinary, len(random))
         return masked, positions
 
@@ -137,50 +161,51 @@ class Masker:
     def _words(
         self, ids: NDArray[np.int64], candidates: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        """The candidates, grouped: a piece joins the one before it unless it starts a word."""
-        apart = self.starts_word[ids[candidates]]
-        apart[1:] |= np.diff(candidates) > 1
-        return np.split(candidates, np.flatnonzero(apart[1:]) + 1)
+        """Group the candidates by word. A token that starts no word joins the previous token."""
+        begins = self.starts_word[ids[candidates]]
+        begins[1:] |= np.diff(candidates) > 1
+        return np.split(candidates, np.flatnonzero(begins[1:]) + 1)
 
     def _spans(
         self,
         ids: NDArray[np.int64],
         candidates: NDArray[np.int64],
-        wanted: int,
+        target: int,
         rng: np.random.Generator,
         likelihoods: NDArray[np.float64],
     ) -> NDArray[np.int64]:
-        """Spans of whole words; `likelihoods` are those of spans of one, two, three … words."""
+        """Select spans of complete words. Entry n of `likelihoods` weights spans of n + 1 words."""
         bounds = np.cumsum(likelihoods) / likelihoods.sum()
         words = self._words(ids, candidates)
-        free = np.ones(len(words), dtype=bool)
+        unselected = np.ones(len(words), dtype=bool)
         chosen: list[NDArray[np.int64]] = []
         count = 0
         for first in rng.permutation(len(words)):
             length = int(np.searchsorted(bounds, rng.random(), side="right")) + 1
             for word in range(first, min(first + length, len(words))):
-                if not free[word]:
+                if not unselected[word]:
                     break
-                if count and count + len(words[word]) > wanted:
+                if count and count + len(words[word]) > target:
                     break
-                free[word] = False
+                unselected[word] = False
                 chosen.append(words[word])
                 count += len(words[word])
-            if count >= wanted:
+            if count >= target:
                 break
         return np.concatenate(chosen)
 
 
-def _take(
-    words: list[NDArray[np.int64]], order: NDArray[np.int64], wanted: int
+def _select_words(
+    words: list[NDArray[np.int64]], order: NDArray[np.int64], target: int
 ) -> NDArray[np.int64]:
+    """Select words in this order until `target` tokens are reached."""
     chosen: list[NDArray[np.int64]] = []
     count = 0
     for word in order:
-        if count and count + len(words[word]) > wanted:
+        if count and count + len(words[word]) > target:
             continue
         chosen.append(words[word])
         count += len(words[word])
-        if count >= wanted:
+        if count >= target:
             break
     return np.concatenate(chosen)

@@ -14,10 +14,18 @@ from bertkit.errors import DataError, did_you_mean
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A text, what may go with it, and the place of the right choice, None where unknown.
+    """A text, an optional stem, and the choices of a multiple-choice question.
 
-    The model reads `text [SEP] stem choice`: the stem is a question about the text, or how every
-    choice begins.
+    The input of the model is `text [SEP] stem choice`. The stem is a question about the text, or
+    the beginning of every choice.
+
+    Attributes:
+        text: The text.
+        choices: The choices.
+        answer: Index of the right choice, or None if unknown.
+        stem: The stem.
+        where: File and line, for messages.
+        dialogue: Number of the dialogue in the file, if the text is the start of a dialogue.
     """
 
     text: str
@@ -25,15 +33,21 @@ class ChoiceQuestion:
     answer: int | None = None
     stem: str = ""
     where: str = "a question"
-    """File and line, for messages."""
     dialogue: int | None = field(default=None, repr=False)
-    """Its number in the file, where texts are turns of dialogues up to some place."""
 
 
 def read_choices(source: Source, labelled: bool) -> tuple[list[ChoiceQuestion], str]:
-    """Return the questions of a .jsonl file, or of rows, and a one-line summary.
+    """Read the questions of a .jsonl file or of rows.
 
-    Raises: DataError naming file and line.
+    Args:
+        source: The file or rows.
+        labelled: If true, every row needs a label.
+
+    Returns:
+        The questions, and a one-line summary.
+
+    Raises:
+        DataError: If a row is invalid. The message names the file and the line.
     """
     if not has_records(source):
         raise DataError(f"{source}: unknown file type; pass a .jsonl file, or .jsonl.gz")
@@ -51,23 +65,24 @@ def is_right(question: ChoiceQuestion, index: int) -> bool:
 
 
 def checked(question: ChoiceQuestion) -> ChoiceQuestion:
-    """The question itself.
+    """Check a question and return it.
 
-    Raises: DataError naming its place, for an empty text or choice, fewer than two choices, or a
-    right choice that stands there twice.
+    Raises:
+        DataError: If a text or a choice is empty, if there are fewer than two choices, or if the
+            right choice occurs twice.
     """
     where, choices = question.where, question.choices
     if not question.text.strip():
-        raise DataError(f"{where}: the text is empty; give one or remove the question")
+        raise DataError(f"{where}: the text is empty; add a text or remove the question")
     if len(choices) < 2:
         number = "no choices" if not choices else "only one choice"
-        raise DataError(f"{where}: {number}; give two or more")
-    for place, choice in enumerate(choices, 1):
+        raise DataError(f"{where}: {number}; add choices, at least two are required")
+    for i, choice in enumerate(choices, 1):
         if not choice.strip():
-            raise DataError(f"{where}: choice {place} of {len(choices)} is empty; give it a text")
+            raise DataError(f"{where}: choice {i} of {len(choices)} is empty; add a text")
     if question.answer is not None and choices.count(choices[question.answer]) > 1:
         raise DataError(
-            f"{where}: the right choice, {choices[question.answer]!r}, stands there twice; keep one"
+            f"{where}: duplicate right choice {choices[question.answer]!r}; remove one of the two"
         )
     return question
 
@@ -79,8 +94,13 @@ S = TypeVar("S")
 def each_row(read: Callable[[str, S], R], kind: type[S], source: Source) -> list[R]:
     """Return the results of `read(where, row)` for rows of one type.
 
+    Args:
+        read: Function of the file and line and of a row.
+        kind: Type of the rows.
+        source: The file or rows.
+
     Raises:
-        DataError: If a row has another type, or cannot be read.
+        DataError: If a row has another type, or `read` rejects it.
     """
 
     def convert(where: str, fields: dict[str, Any]) -> R:
@@ -94,7 +114,11 @@ def each_row(read: Callable[[str, S], R], kind: type[S], source: Source) -> list
 
 
 def place_of(text: str, choices: Sequence[str], where: str) -> int:
-    """Where a choice stands among all. Raises: DataError when it does not."""
+    """Return the index of a choice.
+
+    Raises:
+        DataError: If the text is not one of the choices.
+    """
     if text not in choices:
         raise DataError(
             f"{where}: {text!r} is not among the choices; {did_you_mean(text, choices)}"
@@ -102,11 +126,10 @@ def place_of(text: str, choices: Sequence[str], where: str) -> int:
     return choices.index(text)
 
 
-def _place(number: int, choices: Sequence[str], where: str) -> int:
+def _check_number(number: int, choices: Sequence[str], where: str) -> int:
+    """Return the index of a choice, or raise a DataError if it is out of range."""
     if not 0 <= number < len(choices):
-        raise DataError(
-            f"{where}: label {number}, but there are {len(choices)} choices, numbered from 0"
-        )
+        raise DataError(f"{where}: label must be from 0 to {len(choices) - 1}, got {number}")
     return number
 
 
@@ -121,14 +144,14 @@ def _read_rows(source: Source, labelled: bool) -> list[ChoiceQuestion]:
     def question(where: str, row: _Row) -> ChoiceQuestion:
         texts = [text for text in (row.context, row.question) if text is not None]
         if not all(text.strip() for text in texts) or not texts:
-            raise DataError(f"{where}: no question and no context, or an empty one; give a text")
+            raise DataError(f"{where}: question or context missing or empty; add a text")
         answer = None
         if labelled and row.label is None:
-            raise DataError(f"{where}: no label; give the right choice's place, from 0, or text")
+            raise DataError(f"{where}: no label; add the right choice's index, from 0, or text")
         if labelled and isinstance(row.label, str):
             answer = place_of(row.label, row.choices, where)
         elif labelled and isinstance(row.label, int):
-            answer = _place(row.label, row.choices, where)
+            answer = _check_number(row.label, row.choices, where)
         return checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), where))
 
     return each_row(question, _Row, source)

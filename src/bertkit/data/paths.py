@@ -1,4 +1,4 @@
-"""The files that paths name, and their kinds."""
+"""Paths of input files, and their types."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _CODES = (
 )
 
 LANGUAGES = frozenset(_CODES.split())
-"""ISO 639-1: the file of one language of a parallel corpus ends in it, such as train.en."""
+"""ISO 639-1 codes, which are the suffixes of the files of a parallel corpus, such as train.en."""
 
 
 def paths_of(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Paths, or one alone, as a list."""
+    """Return one or several paths as a list."""
     several = [paths] if isinstance(paths, str | Path) else paths
     return [Path(path) for path in several]
 
@@ -37,6 +37,10 @@ def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path
 
     A directory contributes the files of `files_inside`. A file that is passed by name may also end
     in a language (train.en, train.en.gz), which is read like .txt.
+
+    Args:
+        paths: The files and directories.
+        kinds: Supported file types.
 
     Raises:
         DataError: If a path is missing, empty, listed twice, or of another type.
@@ -50,27 +54,27 @@ def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path
             if not inside:
                 note = note and f"; {note}"
                 raise DataError(
-                    f"{path}: no {' or '.join(kinds)} file in this folder (nor as .gz){note}"
+                    f"{path}: no {' or '.join(kinds)} file in this directory (or as .gz){note}"
                 )
             if note:
                 say(f"{path}: files: {len(inside):,}; {note}")
             chosen += inside
         elif not path.exists():
-            raise DataError(f"{path}: no such file or folder; check the spelling")
+            raise DataError(f"{path}: no such file or directory; check the spelling")
         elif suffix(path) not in kinds and not (
             ".txt" in kinds and suffix(path).removeprefix(".") in LANGUAGES
         ):
-            raise DataError(f"{path}: unknown kind of file; text is read from {known}, also .gz")
+            raise DataError(f"{path}: unsupported file type; use {known}, also as .gz")
         else:
             chosen.append(path)
     if not chosen:
-        raise DataError("no text: name at least one file or folder")
+        raise DataError("no input; pass at least one file or directory")
     seen: set[Path] = set()
     for path in chosen:
         if path.stat().st_size == 0:
-            raise DataError(f"{path}: the file is empty; leave it out")
+            raise DataError(f"{path}: the file is empty; remove it")
         if path.resolve() in seen:
-            raise DataError(f"{path}: named twice; name each file once")
+            raise DataError(f"{path}: duplicate file; remove one of the two")
         seen.add(path.resolve())
     return chosen
 
@@ -95,7 +99,7 @@ def files_inside(folder: Path, kinds: Sequence[str]) -> tuple[list[Path], Counte
         if reason := _reason_to_skip(path, folder, root):
             skipped[reason] += 1
         elif kind not in kinds:
-            skipped[kind or "without a kind"] += 1
+            skipped[kind or "without a suffix"] += 1
         elif (target := path.resolve()) in chosen:
             skipped["linked twice"] += 1
         else:
@@ -124,14 +128,14 @@ def counted(kinds: Mapping[str, int]) -> str:
 
 
 def suffix(file: Path) -> str:
-    """The kind of a file, whether compressed or not: notes.txt.gz is .txt."""
+    """Return the type of a file, without .gz: notes.txt.gz is .txt."""
     return (Path(file.stem) if file.suffix == ".gz" else file).suffix.lower()
 
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".gz")
-"""How files of rows are named."""
+"""Suffixes of files of rows."""
 
 
 def is_table(text: str) -> bool:
-    """Whether what was given as a text is the name of a file of rows that is there."""
+    """Return whether a text is the path of an existing file of rows."""
     return len(text) < 256 and text.endswith(TABLES) and Path(text).is_file()

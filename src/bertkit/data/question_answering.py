@@ -21,10 +21,15 @@ from bertkit.errors import DataError
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a context, and its right answers; without one it has none there.
+    """A question about a context, and its answers, if the context contains any.
 
-    Units: each answer is (text, start), the place of its first character in the context. The
-    first is learned, and all count in the score.
+    Attributes:
+        question: The question.
+        context: The context.
+        answers: Pairs (text, start), where start is the position of the first character in the
+            context. The first answer is the training target; all answers count in the score.
+        id: Id of the question.
+        where: File and line, or file and id, for messages.
     """
 
     question: str
@@ -32,7 +37,6 @@ class Question:
     answers: tuple[tuple[str, int], ...] = ()
     id: str = ""
     where: str = "a question"
-    """File and line, or file and id, for messages."""
 
     @property
     def answerable(self) -> bool:
@@ -93,14 +97,17 @@ def _decode(raw: str | msgspec.Raw | dict[str, Any], kind: type[S], file: str, p
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         text, _, inner = str(error).partition(" - at ")
-        place = (path + inner.strip("`$")).lstrip(".") or "the whole"
-        raise DataError(f"{file}: {place}: {text[0].lower()}{text[1:]}; fix it") from None
+        location = (path + inner.strip("`$")).lstrip(".") or "the whole"
+        raise DataError(f"{file}: {location}: {text[0].lower()}{text[1:]}; fix it") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"{file}: invalid JSON ({error}); fix or remove it") from None
 
 
 def _squad(file: Path, labelled: bool) -> Iterator[Question]:
-    """SQuAD 1.1 and 2.0: data → paragraphs → qas, read piece by piece to name each place."""
+    """Yield the questions of SQuAD 1.1 and 2.0: data → paragraphs → qas.
+
+    Each level is decoded separately, so that messages contain the path of an invalid value.
+    """
     text = read_text(file)
     for i, article in enumerate(_decode(text, _Squad, str(file)).data):
         path = f"data[{i}]"
@@ -108,17 +115,17 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
         for j, raw in enumerate(paragraphs):
             inner = f"{path}.paragraphs[{j}]"
             paragraph = _decode(raw, _SquadParagraph, str(file), inner)
-            for k, asked in enumerate(paragraph.qas):
-                question = _decode(asked, _SquadQuestion, str(file), f"{inner}.qas[{k}]")
+            for k, item in enumerate(paragraph.qas):
+                question = _decode(item, _SquadQuestion, str(file), f"{inner}.qas[{k}]")
                 where = f"{file}: {question.id}"
                 answers = question.answers
                 if answers is None and question.is_impossible:
                     answers = []
                 if labelled and question.is_impossible == bool(answers):
-                    says = str(question.is_impossible).lower()
+                    value = str(question.is_impossible).lower()
                     raise DataError(
-                        f"{where}: is_impossible is {says}, and it has "
-                        f"{len(answers or ())} answers; mend one of the two"
+                        f"{where}: is_impossible is {value}, but the question has "
+                        f"{len(answers or ())} answers; fix one of the two"
                     )
                 yield Question(
                     question.question,
@@ -160,28 +167,39 @@ def _read_rows(source: Source, labelled: bool) -> list[Question]:
 def _checked(
     answers: Sequence[_SquadAnswer] | None, context: str, where: str
 ) -> tuple[tuple[str, int], ...]:
-    """The answers, each of which stands at its start. Raises: DataError for one that does not."""
+    """Return the answers as (text, start), and check that the context contains them at start."""
     if answers is None:
         raise DataError(
-            f"{where}: has no answers; write empty lists if the context contains no answer"
+            f"{where}: answers are missing; use empty lists if the context contains no answer"
         )
     spans = tuple((answer.text, answer.start) for answer in answers)
     for text, start in spans:
-        there = context[start : start + len(text)]
+        found = context[start : start + len(text)]
         if not text.strip():
             raise DataError(
-                f"{where}: an answer is empty; write empty lists if the context contains no answer"
+                f"{where}: an answer is empty; use empty lists if the context contains no answer"
             )
-        if there != text:
+        if found != text:
             raise DataError(
-                f"{where}: the answer {text!r} does not stand at character {start} of the "
-                f"context, where {there!r} stands; mend its start"
+                f"{where}: expected the answer {text!r} at character {start} of the context, got "
+                f"{found!r}; fix its start"
             )
     return spans
 
 
 def read_questions(source: Source, *, labelled: bool) -> tuple[list[Question], str]:
-    """The questions of a file, and a sentence on what was read. Raises: DataError."""
+    """Read the questions of a file or of rows.
+
+    Args:
+        source: The file or rows.
+        labelled: If true, every question needs answers, or empty lists.
+
+    Returns:
+        The questions, and a one-line summary.
+
+    Raises:
+        DataError: If a question is invalid. The message names the file and the question.
+    """
     if has_records(source):
         questions = _read_rows(source, labelled)
     elif isinstance(source, Path) and suffix(source) == ".json":
@@ -192,20 +210,20 @@ def read_questions(source: Source, *, labelled: bool) -> tuple[list[Question], s
             "with .gz"
         )
     if not questions:
-        raise DataError(f"{source}: the file holds no question")
+        raise DataError(f"{source}: the file contains no questions")
     seen: dict[str, str] = {}
     for question in questions:
         if not (question.question.strip() and question.context.strip()):
             empty = "context" if question.question.strip() else "question"
-            raise DataError(f"{question.where}: the {empty} is empty; leave it out")
+            raise DataError(f"{question.where}: the {empty} is empty; remove the question")
         if question.id in seen:
             raise DataError(
-                f"{question.where}: the id {question.id!r} stands twice (first: "
-                f"{seen[question.id]}); each question has its own"
+                f"{question.where}: duplicate id {question.id!r} (first: {seen[question.id]}); "
+                "use a unique id for each question"
             )
         seen[question.id] = question.where
-    said = f"{source}: {len(questions):,} questions"
+    summary = f"{source}: {len(questions):,} questions"
     if labelled:
         without = sum(not question.answerable for question in questions)
-        said += f", {without:,} of them without an answer"
-    return questions, said
+        summary += f", {without:,} of them without an answer"
+    return questions, summary

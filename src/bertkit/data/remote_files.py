@@ -1,6 +1,4 @@
-"""A folder that lies elsewhere, in an object store or on a web server: its files are copied here,
-each as a whole, when they are needed.
-"""
+"""Remote directories, in an object store or on a web server, whose files are copied on demand."""
 
 from __future__ import annotations
 
@@ -18,61 +16,63 @@ from typing import Any, NamedTuple
 from bertkit import storage
 from bertkit.errors import BertkitError, ConfigError, DataError
 
-PLACE, LIMIT = "BERTKIT_CACHE", "BERTKIT_CACHE_GB"
-"""Environment variables: the folder of the copies, and how much those of a corpus may take."""
+CACHE, LIMIT = "BERTKIT_CACHE", "BERTKIT_CACHE_GB"
+"""Environment variables: the cache directory, and the maximum size of a corpus in it."""
 
 PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
 TRIES, WAIT = 3, 1.0
-"""How often a file is asked for, and seconds before the second time; then four times as long."""
+"""Number of attempts per file, and seconds before the second one; then four times as long."""
 
 
-class Kept(NamedTuple):
-    """What a file must be like."""
+class FileInfo(NamedTuple):
+    """Expected size and hash of a file."""
 
     bytes: int
     sha256: str
 
 
-class _Unlike(Exception):
-    """A file did not come, or not as it must be."""
+class _CopyError(Exception):
+    """A file could not be copied, or differs from the manifest."""
 
 
-def is_url(place: str | Path) -> bool:
-    return "://" in str(place)
+def is_url(path: str | Path) -> bool:
+    return "://" in str(path)
 
 
 @dataclass(frozen=True)
 class RemoteDirectory:
-    """A folder elsewhere, and the one here that holds copies of its files."""
+    """A remote directory and the local directory of its cached files."""
 
     url: str
     folder: Path
     files: Any
-    """The file system of fsspec that reads it."""
+    """File system of fsspec."""
     root: str
-    """Its path there."""
+    """Path of the directory in the file system."""
 
     @staticmethod
     def open(url: str) -> RemoteDirectory:
-        """Copy its manifest, whose hash names the folder here, and its tokenizer.
+        """Download the manifest, whose hash is the name of the local directory, and the tokenizer.
 
-        Raises: DataError where it cannot be reached, ConfigError for a protocol that is unknown or
-        not installed.
+        Raises:
+            DataError: If the directory cannot be reached.
+            ConfigError: If the protocol is unknown or not installed, or the URL contains a
+                password.
         """
         from fsspec.core import url_to_fs
 
         url = url.rstrip("/")
         if PASSWORD.search(url):
             raise ConfigError(
-                "corpus: an address with a password would be written to run.json and shown; give "
-                "it by the store's own environment variables or files"
+                "corpus: URLs with a password are not supported, because run.json would contain "
+                "it; use the environment variables or credential files of the store"
             )
         try:
             files, root = url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{url}: {error}") from None
-        cache = Path(os.environ.get(PLACE) or Path.home() / ".cache" / "bertkit")
+        cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "bertkit")
         store = RemoteDirectory(url, cache, files, root)
         manifest = store.read("manifest.json")
         folder = cache / hashlib.sha256(manifest).hexdigest()[:32]
@@ -86,87 +86,104 @@ class RemoteDirectory:
         return store
 
     def read(self, name: str) -> bytes:
-        """A small file. Raises: DataError."""
+        """Read a small file.
+
+        Raises:
+            DataError: If the file cannot be read, or is too large.
+        """
         most = storage.VOCABULARY + 1
-        content: bytes = self._asked(name, lambda place: self.files.cat_file(place, 0, most))
+        content: bytes = self._retry(name, lambda path: self.files.cat_file(path, 0, most))
         if len(content) > storage.VOCABULARY:
             raise DataError(
-                f"{self.url}/{name}: {len(content):,} bytes, and a file of its kind has at most "
-                f"{storage.VOCABULARY:,}; is this a corpus?"
+                f"{self.url}/{name}: {len(content):,} bytes, the limit is {storage.VOCABULARY:,}; "
+                "check that this is a corpus"
             )
         return content
 
     def names(self, folder: str) -> list[str]:
-        """Of the files in a folder. Raises: DataError."""
-        listed = self._asked(folder, lambda place: self.files.ls(place, detail=True))
-        paths = [Path(one["name"]) for one in listed if one["type"] == "file"]
+        """Return the names of the files in a directory.
+
+        Raises:
+            DataError: If the directory cannot be read.
+        """
+        entries = self._retry(folder, lambda path: self.files.ls(path, detail=True))
+        paths = [Path(entry["name"]) for entry in entries if entry["type"] == "file"]
         return [path.name for path in paths if path.suffix in (".json", ".txt", ".model")]
 
-    def fetch(self, files: Mapping[str, Kept]) -> None:
-        """Copy those that are not here yet; others go, the longest unused first, where the limit
-        asks for it. Processes of one machine take turns.
+    def fetch(self, files: Mapping[str, FileInfo]) -> None:
+        """Download missing files.
 
-        Raises: DataError for one that cannot be had as it must be, after some tries.
+        The least recently used files are deleted if the limit requires it. Processes of one machine
+        download one after another.
+
+        Args:
+            files: Size and hash of each file.
+
+        Raises:
+            DataError: If a file cannot be downloaded after several attempts, or differs from the
+                manifest.
         """
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            missing = {n: kept for n, kept in files.items() if not self._here(n, kept.bytes)}
-            self._make_room(sum(kept.bytes for kept in missing.values()), files)
-            for name, kept in missing.items():
-                self._asked(name, lambda place, n=name, k=kept: self._copy(place, n, k))
+            missing = {n: info for n, info in files.items() if not self._is_cached(n, info.bytes)}
+            self._free_space(sum(info.bytes for info in missing.values()), files)
+            for name, info in missing.items():
+                self._retry(name, lambda path, n=name, i=info: self._copy(path, n, i))
 
-    def _here(self, name: str, size: int) -> bool:
+    def _is_cached(self, name: str, size: int) -> bool:
         path = self.folder / name
         if not path.is_file() or path.stat().st_size != size:
             return False
         path.touch()
         return True
 
-    def _copy(self, place: str, name: str, kept: Kept) -> None:
+    def _copy(self, path: str, name: str, info: FileInfo) -> None:
         with storage.writing(self.folder / name) as partial:
             try:
-                self.files.get_file(place, str(partial))
+                self.files.get_file(path, str(partial))
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                raise _Unlike(_said(error)) from None
-            if partial.stat().st_size != kept.bytes:
-                raise _Unlike(f"{partial.stat().st_size:,} of {kept.bytes:,} bytes came")
-            if storage.sha256(partial) != kept.sha256:
-                raise _Unlike("its hash is not the manifest's")
+                raise _CopyError(_reason(error)) from None
+            if partial.stat().st_size != info.bytes:
+                raise _CopyError(f"got {partial.stat().st_size:,} of {info.bytes:,} bytes")
+            if storage.sha256(partial) != info.sha256:
+                raise _CopyError("the hash differs from the manifest")
 
-    def _make_room(self, size: int, wanted: Mapping[str, Kept]) -> None:
-        given = os.environ.get(LIMIT) or "100"
+    def _free_space(self, size: int, required: Mapping[str, FileInfo]) -> None:
+        value = os.environ.get(LIMIT) or "100"
         try:
-            limit = float(given) * 1e9
+            limit = float(value) * 1e9
         except ValueError:
-            raise ConfigError(f"{LIMIT}: {given!r} is no number; write gigabytes, as 100") from None
-        shards = [p for p in self.folder.glob("shard-*") if p.name not in wanted]
+            raise ConfigError(f"{LIMIT} must be a number of gigabytes, got {value!r}") from None
+        shards = [p for p in self.folder.glob("shard-*") if p.name not in required]
         oldest = sorted(shards, key=lambda path: path.stat().st_mtime)
-        held = size + sum(path.stat().st_size for path in oldest)
+        used = size + sum(path.stat().st_size for path in oldest)
         for path in oldest:
-            if held <= limit:
+            if used <= limit:
                 break
-            held -= path.stat().st_size
+            used -= path.stat().st_size
             path.unlink()
 
-    def _asked(self, name: str, ask: Any) -> Any:
-        """What the store says, asked again where it fails. Raises: DataError."""
+    def _retry(self, name: str, request: Any) -> Any:
+        """Return the result of a request, which is retried if it fails."""
         for number in range(TRIES):
             if number:
                 time.sleep(WAIT * 4 ** (number - 1))
             try:
-                return ask(f"{self.root}/{name}")
+                return request(f"{self.root}/{name}")
             except FileNotFoundError:
-                raise DataError(f"{self.url}/{name}: not there; is this a corpus?") from None
-            except BertkitError:  # the disk here
+                raise DataError(f"{self.url}/{name} not found; check that it is a corpus") from None
+            # Errors of the local disk are not retried.
+            except BertkitError:
                 raise
-            except Exception as error:  # each store has its own
-                reason = _said(error)
+            # Each store raises its own exceptions.
+            except Exception as error:
+                reason = _reason(error)
         raise DataError(
-            f"{self.url}/{name}: asked for {TRIES} times, and {reason}; try again later"
+            f"{self.url}/{name}: {TRIES} attempts failed ({reason}); run it again later"
         )
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Rows that cannot be used, named all at once."""
+"""Errors of several rows, reported together."""
 
 from __future__ import annotations
 
@@ -9,38 +9,48 @@ from typing import TypeVar
 from bertkit.console import say
 from bertkit.errors import DataError
 
-NAMED, FEW = 100, 5
-"""How many that cannot be used are named each in a line, and how many names a sentence holds."""
+MAX_LINES, MAX_NAMES = 100, 5
+"""Maximum number of bad rows that are logged, one per line, and of names in a message."""
 
 MAX_ROW_ERRORS = 1000
-"""After so many nothing more is read: perhaps all rows are like that."""
+"""Number of bad rows after which reading stops, because perhaps all rows are invalid."""
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
 class BadRows(DataError):
-    """Several rows of a file cannot be used; `each` says what is wrong with one."""
+    """Several rows of a file cannot be used. `each` contains one message per row."""
 
     each: Sequence[str] = ()
 
 
 def each_of(read: Callable[[T], R], rows: Iterable[T]) -> list[R]:
-    """What is read of each row. Raises: DataError for one bad row, BadRows for several."""
-    made, bad = [], []
+    """Return `read(row)` for each row.
+
+    Raises:
+        DataError: If one row cannot be used.
+        BadRows: If several rows cannot be used.
+    """
+    results, bad = [], []
     for row in rows:
         try:
-            made.append(read(row))
+            results.append(read(row))
         except DataError as error:
             bad.append(error)
             if len(bad) == MAX_ROW_ERRORS:
                 break
     refuse(bad)
-    return made
+    return results
 
 
 def refuse(bad: Sequence[DataError]) -> None:
-    """Raises: DataError for one bad row, BadRows for several, where there are any."""
+    """Raise the errors of bad rows, if there are any.
+
+    Raises:
+        DataError: If there is one error.
+        BadRows: If there are several errors.
+    """
     if not bad:
         return
     if len(bad) == 1:
@@ -53,15 +63,15 @@ def refuse(bad: Sequence[DataError]) -> None:
 
 
 def place(message: str) -> str:
-    """Where something is wrong: what a message begins with."""
+    """Return the location that a message begins with, such as `rows.csv:17`."""
     return message.split(": ")[0]
 
 
 def some(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
-    listed = list(names)
-    shown = ", ".join(listed[:FEW])
-    return shown if len(listed) <= FEW else f"{shown} and {len(listed) - FEW:,} more"
+    """Return the first few names, and the number of further names."""
+    texts = list(names)
+    text = ", ".join(texts[:MAX_NAMES])
+    return text if len(texts) <= MAX_NAMES else f"{text} and {len(texts) - MAX_NAMES:,} more"
 
 
 @contextmanager
@@ -75,8 +85,13 @@ def shown() -> Iterator[None]:
 
 
 def show(each: Sequence[str], before: str = "") -> None:
-    """Say what is wrong with each, a line for one."""
-    for message in each[:NAMED]:
+    """Log one line per message, up to `MAX_LINES`.
+
+    Args:
+        each: The messages.
+        before: Prefix of each line.
+    """
+    for message in each[:MAX_LINES]:
         say(f"{before}{message}")
-    if len(each) > NAMED:
-        say(f"… and {len(each) - NAMED:,} more")
+    if len(each) > MAX_LINES:
+        say(f"… and {len(each) - MAX_LINES:,} more")

@@ -1,4 +1,4 @@
-"""Rows of files and of programs, one source for every task."""
+"""Rows of files and of Python objects, in the same form for every task."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ WORDS = ("tab", "space")
 
 
 class Rows:
-    """Columns of values, and where each row is.
+    """Columns of values, and the location of each row.
 
     Values are text in .csv and .tsv, JSON values in .jsonl, and any values in memory. A value is
     UNSET if the row lacks the field.
 
     Attributes:
-        name: The file, or the name of the value in a program.
+        name: The file, or the name of the value in Python.
         columns: Names of the columns.
         summary: Sentence on the columns, for the user to check.
-        header: Whether the first line of the file is a header line.
+        header: If true, the first line of the file is a header line.
         separator: Separator of the columns; empty if values have types.
         lines: Line where each row begins, from 1; None if rows are numbered from 0.
     """
@@ -55,17 +55,17 @@ class Rows:
         values: Mapping[str, Sequence[Any]],
         *,
         lines: Sequence[int] | None = None,
-        place: str | None = None,
+        prefix: str | None = None,
         text: Callable[[Any], str] = str,
         plain: Callable[[Any], Any] | None = None,
     ) -> None:
         """Collect columns of equal length.
 
         Args:
-            name: The file, or the name of the value in a program.
+            name: The file, or the name of the value in Python.
             values: The values of each column.
             lines: Line where each row begins, from 1. Default: rows are numbered from 0.
-            place: Name that precedes the number of a row. Default: the name.
+            prefix: Name that precedes the number of a row. Default: the name.
             text: Function that converts a value to text.
             plain: Function that converts a value to JSON. Default: values are JSON.
         """
@@ -76,7 +76,7 @@ class Rows:
         self.separator = ""
         self._values = values
         self.lines = lines
-        self._place = name if place is None else place
+        self._prefix = name if prefix is None else prefix
         self._text, self._plain = text, plain
         self._uneven: list[tuple[int, int]] = []
 
@@ -87,11 +87,11 @@ class Rows:
         Args:
             path: The file. Stdin is JSON Lines if it begins with `{`, tab-separated if its first
                 line contains a tab, and CSV otherwise.
-            header: Whether the first line contains the names of the columns. If false, the columns
+            header: If true, the first line contains the names of the columns. If false, the columns
                 are called "1", "2", and so on.
-            separator: Character that separates columns, `tab`, or `space` to split a line after
-                its first word. Default: a comma in .csv, otherwise a tab. If set, the file may
-                have any suffix.
+            separator: Character that separates columns, `tab`, or `space` to split a line after its
+                first word. Default: a comma in .csv, otherwise a tab. If set, the file may have any
+                suffix.
 
         Raises:
             DataError: If the file cannot be read.
@@ -102,11 +102,11 @@ class Rows:
             return cls.of_records(str(path), parquet_rows(path), text=text_of, plain=json_value)
         if kind not in (*TABLES, ".txt") and separator is None and path != STDIN and path.is_file():
             raise DataError(
-                f"{path}: rows are read from .tsv, .csv, .jsonl, .txt, and .parquet files; for a "
-                "text file with another suffix, set --separator"
+                f"{path}: unsupported file type; use .tsv, .csv, .jsonl, .txt or .parquet, or set "
+                "--separator for a text file with another suffix"
             )
         if separator is not None and separator not in WORDS and len(separator) != 1:
-            raise DataError(f"separator: {separator!r}; use one character, tab, or space")
+            raise DataError(f"separator must be one character, tab or space, got {separator!r}")
         text = read_text(path)
         first = text.lstrip("\n\r ").partition("\n")[0]
         if path == STDIN:
@@ -150,8 +150,8 @@ class Rows:
     def where(self, index: int) -> str:
         """Return the location of a row, such as `rows.csv:17` or `train[16]`."""
         if self.lines is None:
-            return f"{self._place}[{index}]"
-        return f"{self._place}:{self.lines[index]}"
+            return f"{self._prefix}[{index}]"
+        return f"{self._prefix}:{self.lines[index]}"
 
     def check_lengths(self, *names: str) -> None:
         """Check that all rows have the same number of columns.
@@ -167,10 +167,10 @@ class Rows:
             [
                 DataError(
                     f"{self.where(index)}: expected {len(self.columns)} columns as in the first "
-                    f"line, found {found}; fix this line"
+                    f"line, got {count}; fix this line"
                 )
-                for index, found in self._uneven
-                if needed is None or found < needed
+                for index, count in self._uneven
+                if needed is None or count < needed
             ]
         )
 
@@ -223,9 +223,7 @@ class Rows:
                 line = json.dumps(record, ensure_ascii=False, default=str)
                 digest.update(line.encode() + b"\n")
             except UnicodeEncodeError:
-                raise DataError(
-                    f"{where}: half of a surrogate pair is not a character; write \\ufffd"
-                ) from None
+                raise DataError(f"{where}: lone surrogate; replace it with \\ufffd") from None
         return digest.hexdigest()
 
 
@@ -302,7 +300,9 @@ def _split_csv(path: Path, text: str, separator: str) -> tuple[list[int], list[l
                 cells.append(row)
             line = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{line}: not CSV ({error}); check the quotes here") from None
+        raise DataError(
+            f"{path}:{line}: invalid CSV ({error}); check the quotes on this line"
+        ) from None
     return lines, cells
 
 

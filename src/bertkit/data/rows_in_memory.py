@@ -54,21 +54,20 @@ def rows_of(value: Any, name: str) -> Rows:
 
     Args:
         value: The rows.
-        name: Name of the value in the program. Messages contain `name[4]`, or of pandas
-            `name.iloc[4]`.
+        name: Name of the value in Python. Messages contain `name[4]`, or `name.iloc[4]` for pandas.
 
     Raises:
         DataError: If the value is not rows.
     """
     if not (hasattr(value, "__iter__") or is_rows(value)):
-        raise DataError(f"{name}: {type(value).__name__} holds no rows; give {KINDS}")
-    place = f"{name}.iloc" if hasattr(value, "iloc") else name
-    options: dict[str, Any] = {"place": place, "text": text_of, "plain": json_value}
+        raise DataError(f"{name}: unsupported type {type(value).__name__}; pass {KINDS}")
+    prefix = f"{name}.iloc" if hasattr(value, "iloc") else name
+    options: dict[str, Any] = {"prefix": prefix, "text": text_of, "plain": json_value}
     columns = _columns(value, name)
     if columns is not None:
         rows = Rows(name, columns, **options)
     else:
-        items = of_dataset(value) if hasattr(value, "features") else _of_items(value, name, place)
+        items = of_dataset(value) if hasattr(value, "features") else _of_items(value, name, prefix)
         rows = Rows.of_records(name, items, **options)
     if not len(rows):
         raise DataError(f"{name}: no rows")
@@ -81,17 +80,17 @@ def texts_of(rows: Any, text: str | None, name: str) -> Sequence[str]:
     Args:
         rows: The rows, texts, or a Path.
         text: The column of the texts. Default: a column with a known name.
-        name: Name of the rows in the program.
+        name: Name of the rows in Python.
 
     Raises:
         DataError: If a text is empty, or no column has a known name.
     """
-    if isinstance(rows, Sequence) and all(isinstance(one, str) for one in rows):
+    if isinstance(rows, Sequence) and all(isinstance(item, str) for item in rows):
         return rows
     table = Rows.read(rows) if isinstance(rows, Path) else rows_of(rows, name)
     texts = table.texts(choose_text(table, text))
-    for index, one in enumerate(texts):
-        if not one.strip():
+    for index, item in enumerate(texts):
+        if not item.strip():
             raise DataError(f"{table.where(index)}: the text is empty; remove the row")
     return texts
 
@@ -100,7 +99,8 @@ def name_of(rows: Any) -> str | None:
     """Return the name of a `datasets.Dataset`, or the type of another table; None for others."""
     if not _is_table(rows):
         return None
-    info = getattr(rows, "info", None)  # a method of a DataFrame
+    # `info` of a DataFrame is a method, which has no names.
+    info = getattr(rows, "info", None)
     parts = [getattr(info, name, None) for name in ("dataset_name", "config_name")]
     parts.append(getattr(rows, "split", None))
     words = [str(part) for part in parts if part is not None and str(part) != "default"]
@@ -116,7 +116,7 @@ def _is_table(rows: Any) -> bool:
 def _columns(rows: Any, name: str) -> dict[str, Sequence[Any]] | None:
     """Return the columns of a table; None if the rows are a sequence of items."""
     if isinstance(rows, Mapping):
-        return _of_columns(rows, name)
+        return _check_columns(rows, name)
     if hasattr(rows, "features") or not _is_table(rows):
         return None
     is_pandas = hasattr(rows, "iloc")
@@ -129,12 +129,12 @@ def _columns(rows: Any, name: str) -> dict[str, Sequence[Any]] | None:
     return {column: _cells(rows[column]) for column in names}
 
 
-def _of_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[Any]]:
+def _check_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[Any]]:
     if part := next((key for key, part in columns.items() if _is_table(part)), None):
-        raise DataError(f"{name}: holds parts, each a table; give one, such as [{part!r}] of it")
+        raise DataError(f"{name} is a dict of tables; pass one of them, such as {name}[{part!r}]")
     for column, cells in columns.items():
         if isinstance(cells, str) or not hasattr(cells, "__iter__"):
-            raise DataError(f"{name}: {column!r} is {_a(cells)}, and no column; give a list")
+            raise DataError(f"{name}: column {column!r} must be a list, got {_a(cells)}")
     values = {str(column): _cells(cells) for column, cells in columns.items()}
     sizes = {column: len(cells) for column, cells in values.items()}
     if len(set(sizes.values())) > 1:
@@ -144,10 +144,11 @@ def _of_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[Any
 
 
 def of_dataset(rows: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a `datasets.Dataset`, with names of classes instead of their numbers."""
+    """Yield the rows of a `datasets.Dataset`, with names of classes instead of their indices."""
     named: dict[str, Callable[[Any], Any]] = {}
     for column, feature in (rows.features or {}).items():
-        kinds: tuple[Any, ...] = (feature, getattr(feature, "feature", None))  # of a list's items
+        # A list has the feature of its items.
+        kinds: tuple[Any, ...] = (feature, getattr(feature, "feature", None))
         for kind in kinds:
             if hasattr(kind, "int2str"):
                 named[column] = kind.int2str
@@ -161,10 +162,10 @@ def _classes(name: Callable[[Any], Any] | None, value: Any) -> Any:
     return name(value)
 
 
-def _of_items(rows: Any, name: str, place: str) -> Iterator[Mapping[Any, Any]]:
+def _of_items(rows: Any, name: str, prefix: str) -> Iterator[Mapping[Any, Any]]:
     if _are_columns(rows):
         raise DataError(
-            f"{name}: a {type(rows).__name__} of columns; give a DataFrame, or "
+            f"{name}: expected rows, got a {type(rows).__name__} of columns; pass a DataFrame, or "
             "list(zip(texts, labels))"
         )
     first = ""
@@ -172,18 +173,18 @@ def _of_items(rows: Any, name: str, place: str) -> Iterator[Mapping[Any, Any]]:
         if isinstance(item, str) or is_missing(item):
             item = (item,)
         if not isinstance(item, Mapping | tuple | list | np.ndarray):
-            raise DataError(f"{place}[{number}]: {_a(item)} is no row; give {KINDS}")
+            raise DataError(f"{prefix}[{number}]: unsupported row {_a(item)}; pass {KINDS}")
         kind = "a dict" if isinstance(item, Mapping) else f"{len(item)} item{'s' * (len(item) > 1)}"
         first = first or kind
         if kind != first:
-            raise DataError(f"{place}[{number}]: {kind}, and {place}[0] is {first}; give all alike")
+            raise DataError(f"{prefix}[{number}]: expected {first} as in {prefix}[0], got {kind}")
         if isinstance(item, Mapping):
             yield item
         elif len(item) in TUPLES:
             yield dict(zip(TUPLES[len(item)], item, strict=True))
         else:
             raise DataError(
-                f"{place}[{number}]: {kind}; give (text, label) or (text, pair, label), or dicts"
+                f"{prefix}[{number}]: {kind}; pass (text, label) or (text, pair, label), or dicts"
             )
 
 
@@ -191,9 +192,9 @@ def _are_columns(rows: Any) -> bool:
     """Return whether a list or tuple contains columns rather than rows."""
     if not isinstance(rows, list | tuple) or len(rows) not in TUPLES:
         return False
-    if any(hasattr(one, "to_pylist") or hasattr(one, "to_list") for one in rows):
+    if any(hasattr(column, "to_pylist") or hasattr(column, "to_list") for column in rows):
         return True
-    cells = all(isinstance(one, list | np.ndarray) for one in rows)
+    cells = all(isinstance(column, list | np.ndarray) for column in rows)
     return cells and isinstance(rows, tuple) and min(map(len, rows)) > max(TUPLES)
 
 

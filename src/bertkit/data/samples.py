@@ -1,4 +1,4 @@
-"""Pretraining samples, made when they are asked for from a corpus of sentences."""
+"""Pretraining samples, built on access from a corpus of sentences."""
 
 from __future__ import annotations
 
@@ -21,69 +21,82 @@ from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int64]
 SAMPLING_VERSION = 3
-"""Version of the sampling code; a run resumes only with its own."""
+"""Version of the sampling code. A run resumes only with the same version."""
 NEXT_CANDIDATES = 64
-"""Windows of other documents among which a false B is chosen."""
+"""Number of windows of other documents from which a false B is chosen."""
 SENTENCE_MARKS = tuple(".!?…。！？")
 FIRST_SHARE = 0.9
 WORD_MARKS = "Ġ▁"
-"""Prefixes of a word's first piece, in byte-level BPE and in Unigram vocabularies."""
+"""Prefixes of a word's first token, in byte-level BPE and in Unigram vocabularies."""
 
 
 class Sampling(Settings, frozen=True):
-    """How samples are taken from documents."""
+    """Settings of how samples are built from documents."""
 
     pairs: Literal["nsp", "sop", "none"] = "nsp"
-    """nsp: A and B, where B follows A or comes from another document; sop: A and B in order or
-    swapped; none: one stretch of sentences."""
+    """nsp: sentences A and B, where B follows A or comes from another document. sop: A and B in
+    order or swapped. none: consecutive sentences.
+    """
     cross_documents: bool = False
-    """Without pairs, stretches may run over the end of a document, with a separator there
-    (RoBERTa's full-sentences), instead of stopping (doc-sentences)."""
+    """If true, samples without pairs cross document boundaries, with a separator (RoBERTa's
+    full-sentences). If false, they stop there (doc-sentences).
+    """
     length: Annotated[int, Meta(ge=8)] = 128
-    """Tokens of a sample at most, special tokens included."""
+    """Maximum number of tokens per sample, including special tokens."""
     first_length: Annotated[int, Meta(ge=8)] | None = None
-    """A shorter length for the first part of training, as BERT did with 128 before 512."""
+    """Shorter length for the first part of the run; BERT used 128 before 512."""
     first_share: Annotated[float, Meta(ge=0.0, le=1.0)] = FIRST_SHARE
-    """Share of the steps with `first_length`."""
+    """Fraction of the steps with `first_length`."""
     short_seq_probability: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
-    """Share of samples that are shorter, evenly from 2 tokens up, so that the model sees them."""
+    """Fraction of samples with a shorter length, sampled uniformly from 2 tokens, so that the model
+    is trained on short texts.
+    """
     held_out: Annotated[float, Meta(ge=0.0, lt=0.5)] = 0.01
-    """Share of the tokens, in whole documents, kept for evaluation; 0 keeps none."""
+    """Fraction of the tokens, in complete documents, to hold out for evaluation; 0 holds out none.
+    """
 
     def __post_init__(self) -> None:
         if self.first_length is None and self.first_share != FIRST_SHARE:
             raise ValueError(
-                "first_share: says how long first_length lasts, and there is none; set it, or "
-                "leave both out"
+                "first_share requires first_length; set first_length or remove first_share"
             )
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One sequence, masked. Shapes: ids and types (T,); masked_positions and labels (M,)."""
+    """One masked sequence.
+
+    Shapes:
+        ids, types: (T,).
+        masked_positions, labels: (M,).
+    """
 
     ids: Ids
     types: Ids
     masked_positions: Ids
     labels: Ids
     pair: int | None
-    """nsp: 0 B follows A, 1 B is from elsewhere. sop: 0 in order, 1 swapped. As transformers."""
+    """nsp: 0 if B follows A, 1 if B is from another document. sop: 0 in order, 1 swapped.
+    transformers uses the same values.
+    """
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class Samples(Shuffled[Sample]):
-    """The samples of some documents; which is which depends on (seed, epoch, index) only.
+    """The samples of documents. A sample depends only on (seed, epoch, index).
 
-    A document is cut once into windows of sentences; every epoch draws anew where a window is
-    divided into A and B, which other document B comes from, and what is masked. For pairs a window
-    goes on until it fills a sample, and is cut to size; without pairs it holds the whole sentences
-    that fit. The draws follow google-research/bert `create_pretraining_data.py`, but nothing that
-    can be counted tells a true pair from a false one. A true and a false B are both found for every
-    sample, and its lengths are decided before chance takes one of the two. A false B ends a window
-    of another document as the true B ends its own. Sentences that it displaces are not put back
-    but wait for the next epoch.
+    Documents are split once into windows of sentences. In every epoch, the division of a window
+    into A and B, the document of a false B, and the masks are sampled again. With pairs, a window
+    ends with the sentence that fills a sample, and the sample is truncated. Without pairs, a window
+    contains the complete sentences that fit.
+
+    The procedure follows google-research/bert `create_pretraining_data.py`, but no statistic of
+    tokens distinguishes true pairs from false ones. A true and a false B are found for every
+    sample, and the lengths are fixed before one of them is selected at random. A false B ends a
+    window of another document, just as the true B ends its own window. The sentences that a false B
+    replaces are not used until the next epoch.
     """
 
     def __init__(
@@ -100,33 +113,34 @@ class Samples(Shuffled[Sample]):
         self.corpus, self.tokenizer, self.sampling = corpus, tokenizer, sampling
         self.masking, self.masker = masking, Masker(masking, tokenizer)
         self.documents = np.arange(corpus.documents) if documents is None else documents
-        pieces = tokenizer.pieces(np.arange(tokenizer.vocab_size))
+        tokens = tokenizer.pieces(np.arange(tokenizer.vocab_size))
         try:
             self.starts_word = tokenizer.starts_word
-        except TokenizerError:  # whose pieces do not show it: each may begin a word
+        except TokenizerError:
+            # The tokens do not show where words begin: any token may begin one.
             self.starts_word = np.ones(tokenizer.vocab_size, dtype=bool)
-        self.opens = np.array([piece.lstrip(WORD_MARKS)[:1].isupper() for piece in pieces])
-        self.closes = np.array([piece.endswith(SENTENCE_MARKS) for piece in pieces])
+        self.opens = np.array([token.lstrip(WORD_MARKS)[:1].isupper() for token in tokens])
+        self.closes = np.array([token.endswith(SENTENCE_MARKS) for token in tokens])
         self.seed, self.length = seed, length or sampling.length
-        self.room = self.length - (2 if sampling.pairs == "none" else 3)
+        self.capacity = self.length - (2 if sampling.pairs == "none" else 3)
         self.windows = windows(
             corpus,
             self.documents,
-            self.room,
+            self.capacity,
             across=self._across,
             fill=sampling.pairs != "none",
             mirror=sampling.pairs == "sop",
         )
-        full = np.diff(corpus.starts[self.windows], axis=1)[:, 0] >= self.room
+        full = np.diff(corpus.starts[self.windows], axis=1)[:, 0] >= self.capacity
         self.pools = self.windows[~full], self.windows[full]
         if not len(self.windows):
-            raise DataError(f"{corpus.folder}: no text to make samples from")
+            raise DataError(f"{corpus.folder}: the documents contain no text")
         if sampling.pairs == "nsp" and len(self.documents) < 2:
             raise DataError(
-                f"{corpus.folder}: next-sentence prediction takes a false B from another document, "
-                f"and there is only {len(self.documents)}; add documents (where a blank line of a "
-                ".txt file ends one, prepare it with --blank-lines documents), or set "
-                'sampling.pairs to "sop" or "none"'
+                f"{corpus.folder}: next-sentence prediction requires at least 2 documents, got "
+                f"{len(self.documents)}; add documents (if blank lines of a .txt file separate "
+                "documents, prepare it with --blank-lines documents), or set sampling.pairs to "
+                '"sop" or "none"'
             )
 
     @property
@@ -134,16 +148,16 @@ class Samples(Shuffled[Sample]):
         return self.sampling.cross_documents and self.sampling.pairs == "none"
 
     def __len__(self) -> int:
-        """Samples of one epoch."""
+        """Return the number of samples per epoch."""
         return len(self.windows)
 
-    def masked(self, share: float) -> Samples:
+    def with_probability(self, probability: float) -> Samples:
         samples = copy.copy(self)
-        samples.masker = self.masker.with_share(share)
+        samples.masker = self.masker.with_probability(probability)
         return samples
 
     def sample(self, epoch: int, index: int) -> Sample:
-        """The sample of one window in one epoch."""
+        """Return the sample of a window in an epoch."""
         if self.masking.dupe_factor and epoch != EVALUATION_EPOCH:
             epoch %= self.masking.dupe_factor
         rng = generator(self.seed, epoch, index, Purpose.SAMPLE)
@@ -159,38 +173,40 @@ class Samples(Shuffled[Sample]):
         return Sample(masked, np.concatenate(types), positions, labels[positions], pair)
 
     def _parts(self, index: int, rng: np.random.Generator) -> tuple[list[Ids], int | None]:
-        first, last, wanted = self._window(index, rng)
+        """Return the text, or A and B, of a sample, and the label of the pair."""
+        first, last, size = self._window(index, rng)
         if self.sampling.pairs == "none":
-            return _cut([self._running(first, last)], self.room, rng), None
+            return _cut([self._running(first, last)], self.capacity, rng), None
         a, b = self._divide(first, last, rng)
         other = int(rng.random() < 0.5)
         if self.sampling.pairs == "sop":
-            return _cut([b, a] if other else [a, b], self.room, rng), other
-        false = self._elsewhere(first, last, wanted, b, rng)
-        size = min(len(b), len(false))
-        b = false if other else b
-        return _cut([a, b[len(b) - size :]], self.room, rng), other
+            return _cut([b, a] if other else [a, b], self.capacity, rng), other
+        false_b = self._sample_false_b(first, last, size, b, rng)
+        shorter = min(len(b), len(false_b))
+        b = false_b if other else b
+        return _cut([a, b[len(b) - shorter :]], self.capacity, rng), other
 
     def _window(self, index: int, rng: np.random.Generator) -> tuple[int, int, int]:
-        """First and last sentence (exclusive) of a sample, and how many tokens it should have.
+        """Return the first and last sentence (exclusive) of a sample, and its number of tokens.
 
-        One that should be shorter ends with the sentence that reaches so many; for sentence order
-        it may begin with that sentence instead, so that neither part is the longer by it.
+        A shorter sample ends with the sentence that reaches its size. For sentence order it may
+        begin with that sentence instead, so that neither A nor B is longer on average.
         """
         first, last = map(int, self.windows[index])
         if rng.random() >= self.sampling.short_seq_probability:
-            return first, last, self.room
-        wanted, starts = int(rng.integers(2, self.room + 1)), self.corpus.starts
+            return first, last, self.capacity
+        size, starts = int(rng.integers(2, self.capacity + 1)), self.corpus.starts
         if self.sampling.pairs == "sop" and rng.random() < 0.5:
-            reached = int(starts.searchsorted(starts[last] - wanted, side="right")) - 1
-            return max(first, reached), last, wanted
-        return first, min(last, int(starts.searchsorted(starts[first] + wanted))), wanted
+            start = int(starts.searchsorted(starts[last] - size, side="right")) - 1
+            return max(first, start), last, size
+        return first, min(last, int(starts.searchsorted(starts[first] + size))), size
 
     def _divide(self, first: int, last: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """A and B, parted between two sentences; between two words where there is one.
+        """Split a window into A and B between two sentences, or else between two words.
 
-        How a sentence begins and ends tells which half of it comes first: for sentence order two
-        tokens at least are left out at each end, its mark and perhaps a quotation mark.
+        The start and the end of a sentence show which half comes first. For sentence order, a
+        single sentence therefore loses at least two tokens at each end: the final punctuation mark,
+        and perhaps a quotation mark.
         """
         if last - first > 1:
             middle = int(rng.integers(first + 1, last))
@@ -201,34 +217,37 @@ class Samples(Shuffled[Sample]):
         if self.sampling.pairs == "sop" and size > 5:
             inner = edges[(edges >= 2) & (edges <= size - 2)]
             edges = inner if len(inner) > 2 else np.arange(2, size - 1)
-        if len(edges) == 2:  # one word
+        if len(edges) == 2:
+            # A single word is split between any two of its tokens.
             edges = np.arange(size + 1)
         middle = int(edges[1 + rng.integers(max(len(edges) - 2, 1))])
         return tokens[edges[0] : middle], tokens[middle : edges[-1]]
 
-    def _elsewhere(
-        self, first: int, last: int, wanted: int, b: Ids, rng: np.random.Generator
+    def _sample_false_b(
+        self, first: int, last: int, size: int, b: Ids, rng: np.random.Generator
     ) -> Ids:
-        """The end of a window of another document, as like the true B as one of some can be.
+        """Return the end of a window of another document that resembles the true B.
 
-        Both begin with a sentence, or both inside one; their windows are both full, or both end
-        with their document; both begin with a word, and with a capital letter, and end with a
-        sentence mark, or neither does; and their lengths are as near as can be.
+        The candidates are `NEXT_CANDIDATES` random windows of other documents. They are full if the
+        window of the true B is full, and otherwise end with their document, unless other documents
+        have no such windows. A candidate starts within a sentence if the true B does. The result is
+        the candidate with the closest length among candidates with the same form as the true B
+        (`_form`).
         """
         starts, documents = self.corpus.starts, self.corpus.document_starts
-        own = int(documents.searchsorted(first, side="right"))
-        full = starts[last] - starts[first] >= wanted
+        document = int(documents.searchsorted(first, side="right"))
+        full = starts[last] - starts[first] >= size
         for pool in (self.pools[int(full)], self.windows):
-            low, high = pool[:, 0].searchsorted(documents[own - 1 : own + 1])
+            low, high = pool[:, 0].searchsorted(documents[document - 1 : document + 1])
             if len(pool) > high - low:
                 break
-        drawn = rng.integers(len(pool) - (high - low), size=NEXT_CANDIDATES)
-        drawn += (drawn >= low) * (high - low)
-        firsts, lasts = pool[drawn].T
-        if wanted < self.room:
-            lasts = np.minimum(lasts, starts.searchsorted(starts[firsts] + wanted))
+        windows = rng.integers(len(pool) - (high - low), size=NEXT_CANDIDATES)
+        windows += (windows >= low) * (high - low)
+        firsts, lasts = pool[windows].T
+        if size < self.capacity:
+            lasts = np.minimum(lasts, starts.searchsorted(starts[firsts] + size))
         ends = starts[lasts]
-        unlike = np.zeros(NEXT_CANDIDATES, dtype=bool)
+        mismatch = np.zeros(NEXT_CANDIDATES, dtype=bool)
         if last - first == 1:
             sentences = lasts - 1
             begins = np.maximum(ends - len(b), starts[sentences] + 1)
@@ -237,26 +256,26 @@ class Samples(Shuffled[Sample]):
             near -= starts[near] + starts[near - 1] > 2 * (ends - len(b))
             sentences = np.minimum(np.maximum(near, firsts + 1), lasts - 1)
             begins = starts[sentences]
-            unlike = lasts - firsts == 1
-        order = np.argsort(np.abs(ends - begins - len(b)) + unlike * self.length, kind="stable")
-        looks = self._looks(b)
+            mismatch = lasts - firsts == 1
+        order = np.argsort(np.abs(ends - begins - len(b)) + mismatch * self.length, kind="stable")
+        form = self._form(b)
         candidates = []
-        for place in order:
-            skipped = begins[place] - starts[sentences[place]]
-            candidates.append(self._tokens(int(sentences[place]), int(lasts[place]))[skipped:])
-            if self._looks(candidates[-1]) == looks:
+        for index in order:
+            skipped = begins[index] - starts[sentences[index]]
+            candidates.append(self._tokens(int(sentences[index]), int(lasts[index]))[skipped:])
+            if self._form(candidates[-1]) == form:
                 return candidates[-1]
         return candidates[0]
 
-    def _looks(self, tokens: Ids) -> tuple[bool, bool, bool] | None:
-        """Whether these begin with a word, with a capital letter, and end with a sentence mark."""
+    def _form(self, tokens: Ids) -> tuple[bool, bool, bool] | None:
+        """Return whether tokens begin with a word and a capital, and end with a sentence mark."""
         if not len(tokens):
             return None
         begin, end = tokens[0], tokens[-1]
         return self.starts_word[begin], self.opens[begin], self.closes[end]
 
     def _running(self, first: int, last: int) -> Ids:
-        """Sentences in a row, with a separator where one document ends and the next begins."""
+        """Return consecutive sentences, with a separator between two documents."""
         starts, documents = self.corpus.starts, self.corpus.document_starts
         within = documents.searchsorted([first, last], side="right")
         ends = documents[within[0] : within[1]]
@@ -269,45 +288,56 @@ class Samples(Shuffled[Sample]):
 
 
 def split_documents(corpus: Corpus, share: float) -> tuple[Ids, Ids]:
-    """Documents to train on, and documents held out: at most `share` of the tokens, drawn whole.
+    """Return the documents to train on and the held-out documents.
 
-    They are the same for every seed of a run, so that losses of two runs are of the same text.
-    A document that does not fit any more is passed over; where fewer than two fit, the two
-    smallest are held out. With fewer than four documents none is.
+    The held-out documents do not depend on the seed of a run, so that losses of two runs are
+    comparable. They are selected in random order, and a document that does not fit is skipped.
+    Fewer than four documents are never split.
+
+    Args:
+        corpus: The corpus.
+        share: Maximum fraction of the tokens to hold out. If fewer than two documents fit, the two
+            smallest are held out.
+
+    Returns:
+        Indices of the documents to train on, and of the held-out documents.
     """
     documents = np.arange(corpus.documents)
     if share == 0.0 or corpus.documents < 4:
         return documents, documents[:0]
     sizes = np.diff(corpus.starts[corpus.document_starts])
     order = generator(0, 0, 0, Purpose.SPLIT).permutation(documents)
-    room, chosen = share * corpus.tokens, []
-    for document in order[sizes[order] <= room]:
-        if sizes[document] <= room:
+    budget, chosen = share * corpus.tokens, []
+    for document in order[sizes[order] <= budget]:
+        if sizes[document] <= budget:
             chosen.append(document)
-            room -= sizes[document]
+            budget -= sizes[document]
     if len(chosen) < 2:
         chosen = list(np.argsort(sizes, kind="stable")[:2])
     held_out = np.sort(chosen[: corpus.documents - 2])
     return np.setdiff1d(documents, held_out), held_out
 
 
-def _cut(parts: Sequence[Ids], room: int, rng: np.random.Generator) -> list[Ids]:
-    """Parts that fit: the longer loses tokens first, each from the front or the back by chance."""
+def _cut(parts: Sequence[Ids], capacity: int, rng: np.random.Generator) -> list[Ids]:
+    """Truncate parts to fit, each at the start or the end at random.
+
+    The longer part loses tokens until both are equally long; then both lose tokens.
+    """
     sizes = [len(part) for part in parts]
-    surplus = sum(sizes) - room
+    surplus = sum(sizes) - capacity
     if surplus <= 0:
         return list(parts)
     keep = list(sizes)
     if len(parts) == 1:
-        keep[0] = room
+        keep[0] = capacity
     else:
         long = int(sizes[1] > sizes[0])
         lead = min(surplus, abs(sizes[0] - sizes[1]))
         keep[long] -= lead
         keep[0] -= (surplus - lead) // 2
         keep[1] -= surplus - lead - (surplus - lead) // 2
-    cut = []
+    truncated = []
     for part, size in zip(parts, keep, strict=True):
         front = int(rng.binomial(len(part) - size, 0.5))
-        cut.append(part[front : front + size])
-    return cut
+        truncated.append(part[front : front + size])
+    return truncated

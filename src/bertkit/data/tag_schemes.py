@@ -15,7 +15,7 @@ from bertkit.errors import DataError
 
 
 class Entity(NamedTuple):
-    """An entity of a sentence. Units: words [start, end)."""
+    """An entity of a sentence: the words [start, end)."""
 
     start: int
     end: int
@@ -23,9 +23,11 @@ class Entity(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """Which labels may follow each other, begin and end a sentence.
+    """Labels that may follow each other, begin a sentence, and end a sentence.
 
-    Shapes: allowed (L, L) [from, to], starts (L,), ends (L,).
+    Shapes:
+        allowed: (L, L), indexed [from, to].
+        starts, ends: (L,).
     """
 
     allowed: NDArray[np.bool_]
@@ -46,16 +48,21 @@ class Scheme:
 
     name: Literal["iob1", "iob2", "bioes"]
     prefixes: str
-    """Of the tags of an entity, in the order of its labels."""
+    """Prefixes of the tags of an entity, in the order of the labels."""
 
     def labels(self, types: Sequence[str]) -> list[str]:
-        """O, and then all tags of each type."""
+        """Return O, and then all tags of each type."""
         return ["O", *(f"{prefix}-{kind}" for kind in types for prefix in self.prefixes)]
 
     def encode(self, entities: Sequence[Entity], length: int) -> list[str]:
-        """The tags of a sentence of `length` words; `spans` gives the entities back.
+        """Return the tags of a sentence. `spans` is the inverse.
 
-        Raises: DataError for entities that overlap, are not sorted, or lie outside the sentence.
+        Args:
+            entities: Entities, sorted, without overlaps.
+            length: Number of words of the sentence.
+
+        Raises:
+            DataError: If entities overlap, are not sorted, or are outside the sentence.
         """
         tags = ["O"] * length
         end, type_before = 0, ""
@@ -63,8 +70,8 @@ class Scheme:
             start, kind = entity.start, entity.type
             if not end <= start < entity.end <= length:
                 raise DataError(
-                    f"entity {tuple(entity)} overlaps another or lies outside a sentence of "
-                    f"{length} words; give entities sorted and apart"
+                    f"entity {tuple(entity)} overlaps another one or is outside the sentence of "
+                    f"{length} words; use sorted entities without overlaps"
                 )
             touches = start > 0 and start == end and kind == type_before
             first = "I" if self.name == "iob1" and not touches else "B"
@@ -75,7 +82,7 @@ class Scheme:
         return tags
 
     def allows(self, before: str, tag: str) -> bool:
-        """Whether a tag may follow another; O stands for both ends of a sentence."""
+        """Return whether a tag may follow another. O represents both ends of a sentence."""
         continues = before[0] in "BI" and before[1:] == tag[1:]
         match self.name:
             case "iob1":
@@ -85,29 +92,32 @@ class Scheme:
         return continues if tag[0] in "IE" else before[0] not in "BI"
 
     def masks(self, labels: Sequence[str]) -> Masks:
-        """`allows` as arrays."""
+        """Return the result of `allows` as arrays."""
         return Masks(
-            np.array([[self.allows(one, other) for other in labels] for one in labels]),
+            np.array([[self.allows(before, tag) for tag in labels] for before in labels]),
             np.array([self.allows("O", label) for label in labels]),
             np.array([self.allows(label, "O") for label in labels]),
         )
 
     def surroundings(self, tags: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The tags before and after part of a sentence, where an entity crosses its borders."""
+        """Return the tags before and after a part of a sentence whose borders split entities."""
         first, last = tags[0], tags[-1]
         before = [] if self.allows("O", first) else [f"B{first[1:]}"]
         after = [] if self.allows(last, "O") else [f"E{last[1:]}"]
         return before, after
 
     def fits(self, pairs: Set[tuple[str, str]]) -> bool:
-        """Whether all tags that stand beside each other may; O is at both ends of a sentence."""
+        """Return whether all pairs of adjacent tags are allowed.
+
+        O is at both ends of a sentence.
+        """
         tags = {tag for _, tag in pairs}
         return all(_TAG.fullmatch(tag) and tag[0] in f"O{self.prefixes}" for tag in tags) and all(
             self.allows(before, tag) for before, tag in pairs
         )
 
     def faults(self, tags: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """Each word whose tag breaks the rules, and what was expected in its place."""
+        """Yield the index of each word whose tag breaks the rules, and the expected tag."""
         before = "O"
         for i, tag in enumerate(tags):
             if not _TAG.fullmatch(tag):
@@ -123,31 +133,31 @@ class Scheme:
             before = tag
 
     def _expected(self, before: str, tag: str) -> str:
-        """What could stand in place of a tag that may not follow another."""
+        """Return which tags may follow `before` instead of a tag that may not."""
         match self.name:
             case "iob1":
-                return f"I{tag[1:]}, as no entity of this type ends just before"
+                return f"I{tag[1:]}, because the previous word does not end such an entity"
             case "iob2":
-                return f"B{tag[1:]} where an entity begins"
+                return f"B{tag[1:]} at the beginning of an entity"
         if before[0] in "BI":
             return f"I{before[1:]} or E{before[1:]} after {before}"
-        return f"B{tag[1:]} or S{tag[1:]} where an entity begins"
+        return f"B{tag[1:]} or S{tag[1:]} at the beginning of an entity"
 
 
 IOB1 = Scheme("iob1", "BI")
-"""I- throughout; B- begins an entity directly after another of its type."""
+"""I- marks entities; B- begins an entity directly after another entity of its type."""
 IOB2 = Scheme("iob2", "BI")
-"""B- begins each entity, I- goes on."""
+"""B- begins an entity, and I- continues it."""
 BIOES = Scheme("bioes", "BIES")
-"""B- I- E- for several words, S- for a single one."""
+"""B-, I- and E- mark entities of several words, and S- entities of one word."""
 SCHEMES: dict[str | None, Scheme] = {scheme.name: scheme for scheme in (IOB2, IOB1, BIOES)}
 
 
 def spans(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, in any scheme, also where tags break its rules.
+    """Return the entities of a sentence in any scheme, even if tags break its rules.
 
-    The lenient reading of conlleval and of seqeval's default: an entity begins at B- or S-, after
-    O, E- or S-, and where the type changes.
+    Like in conlleval and the default mode of seqeval, an entity begins at B- or S-, after O, E- or
+    S-, and if the type changes.
     """
     entities: list[Entity] = []
     before, type_before = "O", ""
@@ -164,35 +174,38 @@ def spans(tags: Sequence[str]) -> list[Entity]:
 
 
 def neighbors(tags: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each two tags of a sentence that stand beside each other, and O at its ends."""
+    """Yield pairs of adjacent tags of a sentence, with O at both ends."""
     return zip(("O", *tags), (*tags, "O"), strict=True)
 
 
 def look_like_tags(values: Sequence[str]) -> bool:
-    """Whether most values have the form of tags."""
-    # most, not all: one wrong tag must be refused, not make the column one of another kind
-    counts = Counter(values)  # few differ
-    alike = sum(count for value, count in counts.items() if _LIKE_A_TAG.fullmatch(value))
-    return 0 < len(values) <= 2 * alike
+    """Return whether most values have the form of tags."""
+    # A single invalid tag must raise an error, not turn the column into one without tags.
+    counts = Counter(values)
+    matches = sum(count for value, count in counts.items() if _LIKE_A_TAG.fullmatch(value))
+    return 0 < len(values) <= 2 * matches
 
 
 _PREFIXED = re.compile(r"(?P<mark>[A-Z])(?:[-_:./](?P<type>.+))?", re.DOTALL | re.IGNORECASE)
 _SUFFIXED = re.compile(r"(?P<type>.+)[-_:./](?P<mark>[A-Z])", re.DOTALL | re.IGNORECASE)
 _MARKS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
-"""Marks of BILOU, BMES, BMEW, IOE and so on, and the marks of BIOES with the same meaning."""
+"""Prefixes of BILOU, BMES, BMEW, IOE and so on, and the equivalent prefixes of BIOES."""
 
 NO_TYPE = "ENTITY"
-"""Type of the entities of a model whose labels have none, such as B, I and O."""
+"""Entity type of a model whose labels have no types, such as B, I and O."""
 
 
 def standard_labels(labels: Sequence[str]) -> list[str] | None:
-    """Write the labels of a model as in IOB2 or BIOES.
+    """Convert the labels of a model to IOB2 or BIOES.
 
-    Reads BILOU, BMES, BMEW and IOE; marks in lower case; marks after the type (PER-B); `_`, `:`,
-    `.` and `/` as separators.
+    Supported are BILOU, BMES, BMEW and IOE, prefixes in lower case, suffixes instead of prefixes
+    (PER-B), and `_`, `:`, `.` and `/` as separators.
+
+    Args:
+        labels: The labels.
 
     Returns:
-        A label for each label, or None if they mark no entities in one of these ways.
+        The converted labels, or None if the labels mark no entities in one of these schemes.
     """
     for form in (_PREFIXED, _SUFFIXED):
         matches = [None if label in ("O", "o") else form.fullmatch(label) for label in labels]
@@ -210,7 +223,7 @@ def standard_labels(labels: Sequence[str]) -> list[str] | None:
 
 
 def scheme_of_labels(labels: Sequence[str]) -> Scheme | None:
-    """The scheme of a model's labels by their names; None where they mark no entities."""
+    """Return the scheme of a model's labels, or None if they mark no entities."""
     if not all(map(_TAG.fullmatch, labels)):
         return None
     return BIOES if any(label[0] in "ES" for label in labels) else IOB2
@@ -222,11 +235,18 @@ def scheme_of(
         f"sentence {sentence + 1}, word {word + 1}"
     ),
 ) -> Scheme | None:
-    """The scheme that tags follow; None where most have no such form, as parts of speech.
+    """Return the scheme of tags, or None if most values are not entity tags, such as POS tags.
 
-    Tags that are all O count as IOB2. `where` names a word by the indices of its sentence and its
-    own, for messages.
-    Raises: DataError naming the first tag that breaks the scheme with the fewest faults.
+    Tags that are all O count as IOB2.
+
+    Args:
+        sentences: The tags of each sentence.
+        where: Function that returns the location of a word, from the indices of the sentence and
+            the word, for messages.
+
+    Raises:
+        DataError: If no scheme fits. The message names the first tag that breaks the scheme with
+            the fewest errors.
     """
     if not look_like_tags([tag for tags in sentences for tag in tags]):
         return None

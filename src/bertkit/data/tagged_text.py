@@ -1,7 +1,7 @@
-"""Files of tagged text: words with a tag each, or raw text with spans.
+"""Readers of tagged text: words with one tag per word, or raw text with spans.
 
-What is read: CoNLL-style columns and `.jsonl` rows with character spans, each also as `.gz`, in
-UTF-8. Whatever is wrong is a DataError that names file and line.
+Supported files are CoNLL-style columns and `.jsonl` rows with character spans, also as `.gz`, in
+UTF-8. Invalid input raises a DataError that names the file and the line.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from bertkit.errors import ConfigError, DataError, did_you_mean
 
 @dataclass(frozen=True)
 class TaggedText:
-    """A text, its words, and a tag for each, in any scheme; None where tags are to be predicted.
+    """A text, its words, and one tag per word, in any scheme.
 
-    Units: `word_spans` are [start, end) characters of the text, a pair for each word.
+    Attributes:
+        text: The text.
+        word_spans: Characters [start, end) of each word.
+        tags: Tag of each word, or None if the tags are to be predicted.
+        where: File and line, for messages.
+        line_a_word: If true, the file contains one word per line, with the first word at `where`.
     """
 
     text: str
     word_spans: list[tuple[int, int]]
     tags: list[str] | None = None
     where: str = "a text"
-    """File and line, for messages."""
     line_a_word: bool = False
-    """Whether each word stands on a line of its own, the first at `where`."""
 
     @property
     def words(self) -> list[str]:
@@ -48,14 +51,14 @@ class TaggedText:
         return split_words(self.text, self.word_spans)
 
     def where_is(self, word: int) -> str:
-        """File and line of a word, as near as it is known."""
+        """Return the file and line of a word, or of its text if the line is unknown."""
         file, _, line = self.where.rpartition(":")
         return f"{file}:{int(line) + word}" if self.line_a_word else self.where
 
 
 @dataclass(frozen=True)
 class SpanText:
-    """Raw text and its entities (start, end, label), sorted and apart: characters [start, end)."""
+    """Raw text and its entities: characters [start, end) and label, sorted, without overlaps."""
 
     text: str
     entities: list[tuple[int, int, str]]
@@ -63,41 +66,62 @@ class SpanText:
 
 
 class Aligned(NamedTuple):
-    """Tags (IOB2) of a text's words; how many entities grew to whole words, how many were lost."""
+    """IOB2 tags of a text's words, and the number of expanded and of skipped entities."""
 
     tags: list[str]
-    grown: int
-    lost: int
+    expanded: int
+    skipped: int
 
 
 def read_tagged(source: Source, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
-    """Tagged texts of a file, and how it was read: spans of .jsonl, columns of any other file.
+    """Read tagged texts: spans of .jsonl rows, or columns of any other file.
 
-    Raises: DataError as `read_spans` and `read_conll` do, and for words without tags.
+    Args:
+        source: The file or rows.
+        word: Column of the words.
+        tag: Column of the tags, or None to detect it.
+
+    Returns:
+        The texts, and a summary for the log.
+
+    Raises:
+        DataError: If the file is invalid, or has no column of tags.
     """
     if isinstance(source, Path) and not has_records(source):
         sentences = read_conll(source, word=word, tag=tag)
         if sentences[0].tags is None:
-            raise DataError(f"{sentences[0].where}: only words and no tags; give a column of tags")
+            raise DataError(f"{sentences[0].where}: the only column contains words; add tags")
         return sentences, _summary(source, "sentences", sentences)
-    texts, grown, lost = [], 0, 0
+    texts, expanded, skipped = [], 0, 0
     for row in read_spans(source):
         spans = words_of(row.text)
         aligned = align(row.entities, spans)
-        grown, lost = grown + aligned.grown, lost + aligned.lost
+        expanded, skipped = expanded + aligned.expanded, skipped + aligned.skipped
         texts.append(TaggedText(row.text, spans, aligned.tags, row.where))
     summary = _summary(source, "texts", texts)
-    if grown:
-        summary += f"; entities grown to whole words: {grown:,}"
-    if lost:
-        summary += f"; entities left out, as no word is theirs alone: {lost:,}"
+    if expanded:
+        summary += f"; {expanded:,} entities expanded to complete words"
+    if skipped:
+        summary += f"; {skipped:,} entities skipped because they contain no separate word"
     return texts, summary
 
 
 def read_untagged(source: Source, *, word: int, tag: int | None) -> tuple[list[TaggedText], str]:
-    """The same without tags; rows of .jsonl hold a text."""
+    """Read texts without tags: texts of rows, or words of a column file.
+
+    Args:
+        source: The file or rows.
+        word: Column of the words.
+        tag: Column of the tags, which are removed.
+
+    Returns:
+        The texts, and a summary for the log.
+
+    Raises:
+        DataError: If the file is invalid.
+    """
     if isinstance(source, Path) and not has_records(source):
-        sentences = [replace(one, tags=None) for one in read_conll(source, word=word, tag=tag)]
+        sentences = [replace(text, tags=None) for text in read_conll(source, word=word, tag=tag)]
         return sentences, _summary(source, "sentences", sentences)
     table = Rows.read(source) if isinstance(source, Path) else source
     check_columns(table, "text")
@@ -106,13 +130,21 @@ def read_untagged(source: Source, *, word: int, tag: int | None) -> tuple[list[T
 
 
 def untagged(text: str, where: str = "a text") -> TaggedText:
-    """Raw text and its words. Raises: DataError for half of a surrogate pair."""
+    """Split raw text into words.
+
+    Args:
+        text: The text.
+        where: File and line, for messages.
+
+    Raises:
+        DataError: If the text contains a lone surrogate.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{where}, character {error.start}: half of a surrogate pair is no character; clean "
-            'the text with text.encode("utf-8", "replace").decode()'
+            f"{where}, character {error.start}: lone surrogate; replace it with "
+            'text.encode("utf-8", "replace").decode()'
         ) from None
     return TaggedText(text, words_of(text), where=where)
 
@@ -120,8 +152,8 @@ def untagged(text: str, where: str = "a text") -> TaggedText:
 def _summary(source: Source, unit: str, texts: Sequence[TaggedText]) -> str:
     words = sum(len(text.word_spans) for text in texts)
     summary = f"{source}: {len(texts):,} {unit}, {words:,} words"
-    if prefix := _language(texts):
-        summary += f"; every word begins with {prefix!r}, which is no part of it: take it off"
+    if prefix := _language_prefix(texts):
+        summary += f"; warning: every word begins with {prefix!r}; remove this prefix"
     tags = [text.tags for text in texts if text.tags is not None]
     if not tags:
         return summary
@@ -133,25 +165,34 @@ def _summary(source: Source, unit: str, texts: Sequence[TaggedText]) -> str:
     return f"{summary}; tags in {scheme.name.upper()}: {', '.join(types) or 'no entities'}"
 
 
-def _language(texts: Sequence[TaggedText]) -> str | None:
-    """A language before each word, as WikiANN has it: en:London."""
+def _language_prefix(texts: Sequence[TaggedText]) -> str | None:
+    """Return the language code that precedes every word, as in WikiANN (en:London), if any."""
     prefixes = {word[: word.find(":") + 1] for text in texts for word in text.words}
     if len(prefixes) == 1 and re.fullmatch(r"[a-z]{2,3}(-[a-z]+)?:", prefix := prefixes.pop()):
         return prefix
     return None
 
 
-# ---- columns
+# ---- Columns
 
 
 def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[TaggedText]:
-    """The sentences of a file with a word a line, its columns apart by tabs or else spaces.
+    """Read sentences from a file with one word per line, in columns.
 
-    Blank lines end sentences. Lines of -DOCSTART- are skipped, and so are comments (`# ...`
-    before a sentence) unless they have as many columns as the words. Columns count from 0, or
-    backwards from -1; `tag` None takes the first column after the word's where most values look
-    like O and B-TYPE, one of chunks (B-NP) only where there is no other; else the last one.
-    Raises: DataError naming file and line: columns of unequal number, tags that fit no scheme.
+    Columns are separated by tabs or spaces, and blank lines end sentences. Lines of -DOCSTART- are
+    skipped. Comments (`# ...` before a sentence) are skipped unless they have as many columns as
+    the words.
+
+    Args:
+        path: The file.
+        word: Column of the words, from 0, or backward from -1.
+        tag: Column of the tags, from 0, or backward from -1. If None, the first column after the
+            words in which most values look like O and B-TYPE; chunks (B-NP) only if there is no
+            other such column. If no column looks like tags, the last column.
+
+    Raises:
+        DataError: If lines have different numbers of columns, or tags fit no scheme. The message
+            names the file and the line.
     """
     path = Path(path)
     lines = read_text(path).split("\n")
@@ -163,16 +204,16 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
     if tag is not None:
         tag_at = _column(path, tag, count, "tag")
         if tag_at == word_at:
-            raise DataError(f"{path}: column {tag} cannot hold both words and tags; name another")
+            raise DataError(f"{path}: column {tag} is the column of words; use another for tags")
     elif count > 1:
         others = [i for i in range(count) if i != word_at]
         after = [i for i in others if i > word_at and look_like_tags(values[i])]
-        named = [i for i in after if not _are_chunks(values[i])]
-        tag_at = [*named, *after, others[-1]][0]
+        entities = [i for i in after if not _are_chunks(values[i])]
+        tag_at = [*entities, *after, others[-1]][0]
     for group in groups:
         for line, cells in group:
             if not cells[word_at] or (tag_at is not None and not cells[tag_at]):
-                raise DataError(f"{path}:{line}: an empty word or tag; mend this line")
+                raise DataError(f"{path}:{line}: empty word or tag; fix this line")
     sentences = [
         _sentence(
             f"{path}:{group[0][0]}",
@@ -181,14 +222,13 @@ def read_conll(path: Path, *, word: int = 0, tag: int | None = None) -> list[Tag
         )
         for group in groups
     ]
-    scheme_of(
-        [one.tags or [] for one in sentences], lambda one, word: sentences[one].where_is(word)
-    )
+    scheme_of([text.tags or [] for text in sentences], lambda i, word: sentences[i].where_is(word))
     return sentences
 
 
 CHUNKS = frozenset(["NP", "VP", "PP", "ADVP", "ADJP", "SBAR", "PRT", "CONJP", "INTJ", "LST", "UCP"])
-"""Phrases that stand before the names in the files of CoNLL-2003 (Tjong Kim Sang & Buchholz 2000).
+"""Phrase types of the chunk column of CoNLL-2003, which precedes the column of names (Tjong Kim
+Sang & Buchholz 2000).
 """
 
 
@@ -197,21 +237,21 @@ def _are_chunks(tags: Sequence[str]) -> bool:
 
 
 def _sentence(where: str, words: list[str], tags: list[str] | None) -> TaggedText:
-    """Words with a space between any two; a line each."""
+    """Join words with spaces. Each word has its own line."""
     ends = list(accumulate(len(word) + 1 for word in words))
     spans = [(end - 1 - len(word), end - 1) for end, word in zip(ends, words, strict=True)]
     return TaggedText(" ".join(words), spans, tags, where, line_a_word=True)
 
 
 def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
-    """The rows (line, cells) of each sentence, all equally long."""
+    """Return the rows (line, cells) of each sentence. All rows have the same number of cells."""
     rows = [
         (number, line.rstrip(" \t\r"))
         for number, line in enumerate(lines, 1)
         if line.strip() and not line.startswith("-DOCSTART-")
     ]
     if not rows:
-        raise DataError(f"{path}: the file holds no words")
+        raise DataError(f"{path}: the file contains no words")
     first, sample = next((row for row in rows if row[1].split()[0] != "#"), rows[0])
     tabs = "\t" in sample
     count = len(_cells(sample, tabs))
@@ -225,8 +265,8 @@ def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
             if not groups[-1] and line.split()[0] == "#":
                 continue
             raise DataError(
-                f"{path}:{number}: expected {count} columns ({'tabs' if tabs else 'spaces'} "
-                f"between) as in line {first}, found {len(cells)}; mend this line"
+                f"{path}:{number}: expected {count} columns separated by "
+                f"{'tabs' if tabs else 'spaces'} as in line {first}, got {len(cells)}; fix it"
             )
         groups[-1].append((number, cells))
         last = number
@@ -234,50 +274,57 @@ def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
 
 
 def _cells(line: str, tabs: bool) -> list[str]:
-    # not split(): other white space, such as a no-break space, may belong to a word
+    # Other white space, such as a no-break space, may be part of a word.
     if tabs:
         return [cell.strip(" ") for cell in line.split("\t")]
     return [cell for cell in line.replace("\t", " ").split(" ") if cell]
 
 
 def column_number(option: str, column: str) -> int:
-    """What names a column of tags. Raises: ConfigError for what is no number."""
+    """Return the column of tags that an option names.
+
+    Raises:
+        ConfigError: If it is not an integer.
+    """
     try:
         return int(column)
     except ValueError:
         raise ConfigError(
-            f"{option}: {column!r} is no column; they are counted from 0, or back from -1"
+            f"{option} must be a column number from 0, or backward from -1, got {column!r}"
         ) from None
 
 
-def _column(path: Path, column: int, count: int, what: str) -> int:
+def _column(path: Path, column: int, count: int, role: str) -> int:
     if not -count <= column < count:
         raise DataError(
-            f"{path}: no column {column} for the {what}; there are {count}, counted from 0"
+            f"{path}: column {column} for the {role} not found; the file has {count} columns, "
+            "numbered from 0"
         )
     return column % count
 
 
-# ---- spans of characters
+# ---- Character spans
 
 
 def read_spans(source: Source) -> list[SpanText]:
-    """The rows {"text": ..., "entities": [{"start": ..., "end": ..., "label": ...}, ...]}.
+    """Read rows {"text": ..., "entities": [{"start": ..., "end": ..., "label": ...}, ...]}.
 
     An entity may also be a list [start, end, label].
-    Raises: DataError naming file and line: not such a row, offsets outside the text or reversed,
-    entities that overlap.
+
+    Raises:
+        DataError: If a row has another form, or if offsets are outside the text, reversed, or
+            overlap. The message names the file and the line.
     """
     if not has_records(source):
-        raise DataError(f"{source}: spans are read from .jsonl files, also .gz")
+        raise DataError(f"{source}: spans must be in a .jsonl or .jsonl.gz file")
 
     def read(where: str, row: dict[str, Any]) -> SpanText:
-        text, listed = (_field(row, name, kind, where) for name, kind in _FIELDS)
-        return SpanText(text, _entities(text, listed, where), where)
+        text, entities = (_field(row, name, kind, where) for name, kind in _FIELDS)
+        return SpanText(text, _entities(text, entities, where), where)
 
     texts = each_record(read, source)
     if not texts:
-        raise DataError(f"{source}: the file holds no rows")
+        raise DataError(f"{source}: the file contains no rows")
     return texts
 
 
@@ -288,8 +335,8 @@ def _field(row: dict[str, Any], name: str, kind: type, where: str) -> Any:
     if name not in row:
         raise DataError(f"{where}: no field {name!r}; {did_you_mean(name, row)}")
     if not isinstance(row[name], kind):
-        wanted = "text" if kind is str else "a list"
-        raise DataError(f"{where}: field {name!r} holds a {type(row[name]).__name__}, not {wanted}")
+        expected, actual = "text" if kind is str else "a list", type(row[name]).__name__
+        raise DataError(f"{where}: field {name!r} must contain {expected}, got {actual}")
     return row[name]
 
 
@@ -303,40 +350,44 @@ def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, 
                 pass
             case _:
                 raise DataError(
-                    f"{where}: entity {entity!r} is neither "
-                    '{"start": number, "end": number, "label": text} nor [start, end, label]'
+                    f"{where}: entity {entity!r} must be "
+                    '{"start": number, "end": number, "label": text} or [start, end, label]'
                 )
         if isinstance(start, bool) or isinstance(end, bool) or not 0 <= start < end <= len(text):
             raise DataError(
-                f"{where}: entity {start}:{end} ({label}) is no span of a text of {len(text)} "
-                "characters; start counts from 0, end is one past the last"
+                f"{where}: entity {start}:{end} ({label}) is outside the text of {len(text)} "
+                "characters, or empty; use 0 <= start < end <= length"
             )
         entities.append((start, end, label))
     entities.sort()
-    for one, other in pairwise(entities):
-        if other[0] < one[1]:
+    for first, second in pairwise(entities):
+        if second[0] < first[1]:
             raise DataError(
-                f"{where}: entities {one[0]}:{one[1]} ({one[2]}) and {other[0]}:{other[1]} "
-                f"({other[2]}) overlap; keep one of them"
+                f"{where}: entities {first[0]}:{first[1]} ({first[2]}) and {second[0]}:{second[1]} "
+                f"({second[2]}) overlap; remove one of them"
             )
     return entities
 
 
 def align(entities: Sequence[tuple[int, int, str]], words: Sequence[tuple[int, int]]) -> Aligned:
-    """Entities in characters as tags of words; both sorted and apart.
+    """Convert entities in characters to tags of words.
 
-    An entity that begins or ends inside a word grows to whole words. One that holds no word, or
-    whose first word belongs to the entity before it, is lost.
+    An entity that begins or ends inside a word is expanded to complete words. An entity is skipped
+    if it contains no word, or if its first word belongs to the previous entity.
+
+    Args:
+        entities: Entities (start, end, label), sorted, without overlaps.
+        words: Characters [start, end) of each word.
     """
     starts, ends = [start for start, _ in words], [end for _, end in words]
     matches: list[Entity] = []
-    grown = lost = free = 0
+    expanded = skipped = free = 0
     for start, end, label in entities:
         first, after = bisect_right(ends, start), bisect_left(starts, end)
         if first >= after or first < free:
-            lost += 1
+            skipped += 1
             continue
-        grown += starts[first] < start or end < ends[after - 1]
+        expanded += starts[first] < start or end < ends[after - 1]
         matches.append(Entity(first, after, label))
         free = after
-    return Aligned(IOB2.encode(matches, len(words)), grown, lost)
+    return Aligned(IOB2.encode(matches, len(words)), expanded, skipped)

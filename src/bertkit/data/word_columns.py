@@ -1,4 +1,4 @@
-"""Words of columns, split like raw text, so that a tagger reads both in the same way."""
+"""Words of columns, split like raw text, so that a tagger processes both in the same way."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def words_of(text: str) -> list[tuple[int, int]]:
 class WordParts:
     """The parts of a text's words: what the words would be in raw text (`words_of`).
 
-    A tokenizer encodes `chunks`: strings between white space, and single Chinese characters. So
-    the tokens are those of the text, whether its words come from columns or from raw text.
+    A tokenizer encodes `chunks`: strings between white space, and single Chinese characters. The
+    tokens therefore do not depend on whether the words come from columns or from raw text.
     """
 
     spans: list[tuple[int, int]]
@@ -79,7 +79,7 @@ class WordParts:
 
 
 def split_words(text: str, word_spans: Sequence[tuple[int, int]]) -> WordParts:
-    """Split words at the places where `words_of` splits raw text."""
+    """Split words at the positions where `words_of` splits raw text."""
     spans, words, chunks, first = list[tuple[int, int]](), list[int](), list[str](), list[int]()
     last, is_alone = -1, False
     for number, (start, end) in enumerate(word_spans):

@@ -1,4 +1,4 @@
-"""Worker processes that tokenize units of text into shards of a corpus."""
+"""Worker processes that tokenize work units of text into shards of a corpus."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer
 
 Step = Literal["check", "make", "filter", "write"]
-"""Of preparing, and of cleaning."""
+"""Steps of `prepare` and of cleaning."""
 
 BATCH_CHARACTERS = 1 << 18
-"""Characters tokenized at a time."""
+"""Number of characters tokenized at a time."""
 
 
 class CorpusSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,10 @@ class CorpusSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Spans of files as (file, start, end) in bytes, and their characters once counted."""
+    """A work unit: spans of files as (file, start, end) in bytes.
+
+    `characters` is the number of characters, once counted.
+    """
 
     spans: list[tuple[str, int, int]]
     characters: int = 0
@@ -56,11 +59,14 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 Message = int | msgspec.Struct
-"""Units of progress, or, at the end of a step, what came of it."""
+"""A number of processed characters, or the result of a step."""
 
 
 class WorkerTask(Protocol):
-    """What a pool's processes do; each is sent it once. `lock` is held during the step "make"."""
+    """Task of a pool's processes. It is sent to each process once.
+
+    `lock` is the file that a process locks during the step "make".
+    """
 
     lock: Path
 
@@ -68,23 +74,24 @@ class WorkerTask(Protocol):
 
 
 def text_of(unit: Unit, settings: CorpusSettings) -> Iterator[RawDocument]:
-    """The documents of a unit's spans."""
+    """Yield the documents of a unit's spans."""
     for file, start, end in unit.spans:
         span = Span(Path(file), start, end)
         yield from read(span, field=settings.field, blank_lines=settings.blank_lines)
 
 
 class Worker:
-    """Runs units, in a process of its own or in this one."""
+    """A worker that runs units in a separate process or in this one."""
 
     def __init__(self, out: Path, settings: CorpusSettings, lock: str = "workers") -> None:
         self._out, self._settings = out, settings
         self.work = out / ".work"
         self.lock = self.work / lock
-        """Held while a unit is made, so that what comes after waits for a worker without owner."""
+        """File locked while a unit is made, so that a later command can wait for orphaned workers.
+        """
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
-        """Yield characters done as they grow, and at the end the checked unit or its shards."""
+        """Run a step. Yield numbers of processed characters, then the result of the step."""
         return self._check(unit) if step == "check" else self._make(number, unit)
 
     def _check(self, unit: Unit) -> Iterator[Message]:
@@ -98,15 +105,15 @@ class Worker:
         documents: list[int] = []
         characters, continues = 0, False
         for document in text_of(unit, self._settings):
-            pieces = encode.spaced(
+            texts = encode.spaced(
                 placed(document.text, self._settings.language), begins=not document.continues
             )
             if document.continues and documents:
-                documents[-1] += len(pieces)
+                documents[-1] += len(texts)
             else:
                 continues = continues if documents else document.continues
-                documents.append(len(pieces))
-            sentences += pieces
+                documents.append(len(texts))
+            sentences += texts
             characters += len(document.text)
             if characters >= BATCH_CHARACTERS:
                 shards.add(*encode(sentences), documents, continues)
@@ -114,51 +121,56 @@ class Worker:
                 sentences, documents, characters = [], [], 0
         if documents:
             shards.add(*encode(sentences), documents, continues)
-        made = shards.close()
-        storage.write_text(self.work / f"{number:06d}.json", msgspec.json.encode(made).decode())
+        result = shards.close()
+        storage.write_text(self.work / f"{number:06d}.json", msgspec.json.encode(result).decode())
         yield characters
-        yield made
+        yield result
 
 
 @lru_cache(maxsize=1)
 def _encoder(folder: Path, fingerprint: str) -> CachedTokenizer:
-    """Kept by the process, not by the worker, which Ray hands over anew with each unit."""
+    """Load the encoder, cached per process.
+
+    Ray sends a new copy of the worker with each work unit.
+    """
     return CachedTokenizer(Tokenizer.load(folder))
 
 
 MAX_TRIES = 3
-"""How often a unit is begun whose workers die."""
+"""Maximum number of times that a unit is started if its workers die."""
 
 
 class Tries:
-    """What was done of each unit since it was begun, and how often its workers died."""
+    """Progress of each unit since it was last started, and the number of its dead workers."""
 
     def __init__(self) -> None:
         self._done, self._deaths = Counter[int](), Counter[int]()
 
     def add(self, number: int, characters: int) -> None:
-        """Count what was done of a unit."""
+        """Add the number of processed characters of a unit."""
         self._done[number] += characters
 
-    def again(self, number: int) -> int:
-        """Say that a unit whose worker died is begun again; returns what was done of it.
+    def restart(self, number: int) -> int:
+        """Log that a unit whose worker died is restarted, and return its processed characters.
 
-        Raises: StorageError where it was begun often enough.
+        Raises:
+            StorageError: If the unit was started `MAX_TRIES` times.
         """
         self._deaths[number] += 1
         if self._deaths[number] == MAX_TRIES:
             raise StorageError(
-                f"a worker process died, {MAX_TRIES} times at one piece of text (out of "
-                'memory? or a script without the usual if __name__ == "__main__":); '
-                "run it again, perhaps with fewer processes"
+                f"worker processes died {MAX_TRIES} times on the same text, because memory ran out "
+                'or a script lacks if __name__ == "__main__":; run it again with fewer processes'
             ) from None
-        say("a worker process died; another begins its piece of text again")
+        say("a worker process died; a new worker restarts its text")
         return self._done.pop(number, 0)
 
 
 class WorkerPool:
-    """Workers that take units in turn. Another takes the place of one that dies, and begins its
-    unit again; none outlives the owner.
+    """Worker processes that run units one after another.
+
+    A process that dies is replaced, and its unit is restarted. All processes end with the pool's
+    owner.
     """
 
     def __init__(self, worker: WorkerTask, processes: int) -> None:
@@ -170,12 +182,13 @@ class WorkerPool:
 
     def _start(self) -> Connection:
         context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there, self._worker), daemon=True)
+        local, remote = context.Pipe()
+        process = context.Process(target=_serve, args=(remote, self._worker), daemon=True)
         process.start()
-        there.close()  # so that only the worker holds it, and its death is an end of file
-        self._processes[here] = process
-        return here
+        # Only the worker keeps this end open, so that its death closes the pipe.
+        remote.close()
+        self._processes[local] = process
+        return local
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -188,8 +201,15 @@ class WorkerPool:
     def run(self, step: Step, units: dict[int, Unit]) -> Iterator[tuple[int, Message]]:
         """Run a step for all units and yield the workers' messages, with the unit's number.
 
-        What was done of a unit that is begun again is taken back by a negative number.
-        Raises: a worker's error, or StorageError where a unit's workers die again and again.
+        If a unit is restarted, a negative number cancels its processed characters.
+
+        Args:
+            step: The step.
+            units: The units by number.
+
+        Raises:
+            StorageError: If the workers of a unit die `MAX_TRIES` times.
+            Exception: An error of a worker.
         """
         if not self._processes:
             for number, unit in units.items():
@@ -197,11 +217,11 @@ class WorkerPool:
                     for message in self._worker(step, number, unit):
                         yield number, message
             return
-        left = iter(units.items())
+        waiting = iter(units.items())
         busy: dict[Connection, int] = {}
         tries = Tries()
         for pipe in self._processes:
-            _hand(pipe, step, left, busy)
+            _send_next(pipe, step, waiting, busy)
         while busy:
             for ready in wait(list(busy)):
                 pipe = cast(Connection, ready)
@@ -210,8 +230,8 @@ class WorkerPool:
                 except (EOFError, ConnectionResetError):
                     number = busy.pop(pipe)
                     self._processes.pop(pipe).join()
-                    yield number, -tries.again(number)
-                    _hand(self._start(), step, iter([(number, units[number])]), busy)
+                    yield number, -tries.restart(number)
+                    _send_next(self._start(), step, iter([(number, units[number])]), busy)
                     continue
                 if isinstance(message, Exception):
                     raise message
@@ -219,14 +239,14 @@ class WorkerPool:
                 if isinstance(message, int):
                     tries.add(busy[pipe], message)
                 else:
-                    _hand(pipe, step, left, busy)
+                    _send_next(pipe, step, waiting, busy)
 
 
-def _hand(
-    pipe: Connection, step: Step, left: Iterator[tuple[int, Unit]], busy: dict[Connection, int]
+def _send_next(
+    pipe: Connection, step: Step, waiting: Iterator[tuple[int, Unit]], busy: dict[Connection, int]
 ) -> None:
-    """Give a worker its next unit, if there is one."""
-    number, unit = next(left, (-1, None))
+    """Send the next unit to a worker, if any."""
+    number, unit = next(waiting, (-1, None))
     if unit is None:
         busy.pop(pipe, None)
     else:
@@ -235,9 +255,11 @@ def _hand(
 
 
 def _serve(pipe: Connection, worker: WorkerTask) -> None:
-    """Main loop of a worker process; it ends with its owner."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who ends us
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for every core already
+    """Run the main loop of a worker process, which ends with its owner."""
+    # On Ctrl-C the owner terminates its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Every core has a process already.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         while True:
             for message in messages(worker, *pipe.recv()):
@@ -249,33 +271,39 @@ def _serve(pipe: Connection, worker: WorkerTask) -> None:
 def messages(
     worker: WorkerTask, step: Step, number: int, unit: Unit
 ) -> Iterator[Message | Exception]:
-    """What a worker says of a unit, in a process of its own: an error is its last word."""
-    with _alive(worker.lock if step == "make" else None):
+    """Yield the messages of a worker process for a unit. An error is the last message."""
+    with _locked(worker.lock if step == "make" else None):
         try:
             with plainly():
                 yield from worker(step, number, unit)
         except Exception as error:
             if not isinstance(error, BertkitError):
-                error.add_note(traceback.format_exc())  # what pickling would lose
+                # Pickling loses the traceback.
+                error.add_note(traceback.format_exc())
             yield error
 
 
 @contextmanager
 def plainly() -> Iterator[None]:
-    """Turn an OSError into one of our errors."""
+    """Convert an OSError to a BertkitError.
+
+    Raises:
+        StorageError: If the disk is full.
+        DataError: On any other OSError except BrokenPipeError.
+    """
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError("the disk is full; free space and run again") from None
+            raise StorageError("the disk is full; free space and run it again") from None
         raise DataError(f"{error.filename}: {error.strerror or error}") from None
 
 
 @contextmanager
-def _alive(lock: Path | None) -> Iterator[None]:
-    """Hold a lock that tells the next `prepare` that this worker may still write."""
+def _locked(lock: Path | None) -> Iterator[None]:
+    """Hold a lock that shows the next `prepare` that this worker may still write."""
     if lock is None:
         yield
     else:

@@ -1,4 +1,4 @@
-"""How a causal model reads what it labels: Radford et al. 2018, figure 1."""
+"""Input format of causal models for labeling: Radford et al. 2018, figure 1."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from bertkit.text.tokenizer import Tokenizer
 
 START, DELIMITER, EXTRACT, PAD = "<start>", "<delimiter>", "<extract>", "<pad>"
 SPECIAL = (START, DELIMITER, EXTRACT)
-"""Before a text, between two, and behind them: the token from whose state an answer is read. Packed
-batches have no padding; transformers finds the last token by what is none."""
+"""Special tokens before a text, between two texts, and after the last one.
+
+The label is predicted from the hidden state of the last one. Packed batches have no padding;
+transformers finds the last token that is not padding.
+"""
 
 
 def framed(tokenizer: Tokenizer) -> Tokenizer:
-    """The same with these tokens, of which it adds those that it lacks, around each text or pair.
+    """Return a tokenizer that adds these special tokens around each text or pair.
 
-    No id changes; what separates texts (`sep`) is the delimiter. A BOS token that the tokenizer
-    adds stays before the frame.
-    Raises: TokenizerError where ids are not those of a core (Marian).
+    Missing tokens are added to the vocabulary, and no id changes. The delimiter becomes the `sep`
+    token. A BOS token that the tokenizer adds remains the first token.
+
+    Args:
+        tokenizer: The tokenizer of a causal model.
+
+    Raises:
+        TokenizerError: If the ids of the tokenizer are in a separate file (Marian).
     """
     core = tokenizers.Tokenizer.from_str(tokenizer.core.to_str())
     padding = [] if tokenizer.knows("pad") else [PAD]
@@ -37,5 +45,5 @@ def framed(tokenizer: Tokenizer) -> Tokenizer:
     offsets = [processors.ByteLevel(trim_offsets=False)] if bytes_ else []
     core.post_processor = processors.Sequence([*offsets, template])
     settings = {"sep_token": DELIMITER, **({"pad_token": PAD} if padding else {})}
-    # a class of its own would have transformers leave out the frame
+    # With another class, transformers would not add the special tokens.
     return tokenizer.remade(core, {**settings, "tokenizer_class": "PreTrainedTokenizerFast"})

@@ -1,4 +1,4 @@
-"""The tokens of a text: how the `tokenizers` library makes them, their cuts and their windows."""
+"""Encodings of texts: conversion from the `tokenizers` library, truncation, and windows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ from bertkit.errors import DataError
 from bertkit.text.tokenizer_files import usable
 
 Text = str | Sequence[str]
-"""A raw string, or its words already split."""
+"""A raw string, or a list of words."""
 
 Truncate = Literal["error", "longest", "first", "second"]
 
 Side = Literal["right", "left"]
-"""The end of a text from which tokens are removed."""
+"""End of a text at which tokens are removed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """The tokens of one text or pair, special tokens included.
+    """The tokens of one text or pair, including special tokens.
 
-    Shapes: ids (T,), types (T,) segment of each token, offsets (T, 2).
-    Units: offsets are [start, end) characters of the raw text; for words already split, of the
-    word that `words` names. Added special tokens have offsets (0, 0), word None, sequence None, and
-    so have those of a prompt.
-    `words` numbers the words of each sequence from 0; `sequence` says 0 for text, 1 for pair.
+    Attributes:
+        ids: Token ids.
+        types: Segment of each token.
+        offsets: Characters [start, end) of the raw text, or of a word if the input is split into
+            words. Special tokens and tokens of a prompt have (0, 0).
+        words: Index of the word in its sequence, from 0. Special tokens and prompts have None.
+        sequence: 0 for the text, 1 for the pair. Special tokens and prompts have None.
+        truncated: True if tokens were removed.
+
+    Shapes:
+        ids, types: (T,).
+        offsets: (T, 2).
     """
 
     ids: NDArray[np.int64]
@@ -45,27 +52,41 @@ class Encoding:
 
     @staticmethod
     def of_ids(ids: NDArray[np.int64], *, truncated: bool = False) -> Encoding:
-        """Tokens that were written as ids: of no text."""
-        none = np.zeros(len(ids), dtype=np.int64)
+        """Return an encoding of ids that belong to no text.
+
+        Args:
+            ids: Token ids.
+            truncated: True if tokens were removed.
+        """
+        zeros = np.zeros(len(ids), dtype=np.int64)
         offsets = np.zeros((len(ids), 2), dtype=np.int64)
-        nothing: list[int | None] = [None] * len(ids)
-        return Encoding(ids, none, offsets, nothing, nothing, truncated)
+        no_words: list[int | None] = [None] * len(ids)
+        return Encoding(ids, zeros, offsets, no_words, no_words, truncated)
 
     def behind(self, ids: Sequence[int]) -> Encoding:
-        """The same behind tokens that are of no text."""
+        """Return a copy with preceding tokens that belong to no text.
+
+        Args:
+            ids: Ids of the preceding tokens.
+        """
         before = len(ids)
-        none: list[int | None] = [None] * before
+        no_words: list[int | None] = [None] * before
         return Encoding(
             np.concatenate([np.array(ids, dtype=np.int64), self.ids]),
             np.pad(self.types, (before, 0)),
             np.pad(self.offsets, ((before, 0), (0, 0))),
-            none + self.words,
-            none + self.sequence,
+            no_words + self.words,
+            no_words + self.sequence,
             self.truncated,
         )
 
     def only(self, kept: NDArray[np.intp], *, truncated: bool = True) -> Encoding:
-        """The tokens at these indices, in this order."""
+        """Return the tokens at these indices, in this order.
+
+        Args:
+            kept: Indices of the tokens.
+            truncated: Value of `truncated`.
+        """
         indices = kept.tolist()
         return Encoding(
             self.ids[kept],
@@ -77,11 +98,20 @@ class Encoding:
         )
 
     def span(self, which: int) -> slice:
-        """The indices of the text's tokens (0), or of the pair's (1): they stand together."""
+        """Return the indices of the tokens of the text (0) or the pair (1).
+
+        These tokens are contiguous.
+        """
         return _span_in(self.sequence, which)
 
     def covering(self, start: int, end: int, which: int = 0) -> NDArray[np.int64]:
-        """The indices of the tokens that hold any of the characters [start, end) of a text."""
+        """Return the indices of the tokens that overlap characters of a text.
+
+        Args:
+            start: First character.
+            end: Position after the last character.
+            which: 0 for the text, 1 for the pair.
+        """
         span = self.span(which)
         offsets = self.offsets[span]
         inside = (offsets[:, 0] < end) & (offsets[:, 1] > start)
@@ -91,20 +121,28 @@ class Encoding:
     def cut(
         self, kept: Mapping[int, tuple[int, int]], *, truncated: bool | None = None
     ) -> Encoding:
-        """Only the tokens [start, end) of some texts; special tokens and other texts are whole.
+        """Return only some tokens of the given texts, and all other tokens.
 
-        `truncated` None says whether any token was left out.
+        Args:
+            kept: Tokens [start, end) to keep of each text (0 or 1).
+            truncated: Value of `truncated`. Default: whether a token was removed.
         """
         indices = tokens_in(kept, self.sequence)
         lost = len(indices) < len(self) if truncated is None else truncated
         return self.only(indices, truncated=lost)
 
     def windows(self, which: int, max_length: int, overlap: int) -> list[Encoding]:
-        """Windows over one text's tokens; each has the special tokens and the other text.
+        """Return overlapping windows over the tokens of one text.
 
-        Together they hold every token, so that none is `truncated` unless the encoding is. One that
-        holds everything is the encoding itself. Units: max_length and overlap in tokens; there must
-        be room for more than the overlap.
+        Each window contains the special tokens and the other text. Together the windows contain all
+        tokens, so `truncated` is unchanged. If a single window is sufficient, it is the encoding
+        itself.
+
+        Args:
+            which: Text to split: 0 for the text, 1 for the pair.
+            max_length: Maximum number of tokens of a window. It must leave space for more than
+                `overlap` tokens of the text.
+            overlap: Number of tokens that consecutive windows share.
         """
         span = self.span(which)
         length = span.stop - span.start
@@ -130,7 +168,7 @@ def _span_in(sequence: Sequence[int | None], which: int) -> slice:
 def tokens_in(
     kept: Mapping[int, tuple[int, int]], sequence: Sequence[int | None]
 ) -> NDArray[np.intp]:
-    """Return the indices of the tokens [start, end) of some texts, and of all other tokens."""
+    """Return the indices of the tokens [start, end) of the given texts, and of all other tokens."""
     keep = np.ones(len(sequence), dtype=np.bool_)
     for which, (start, end) in kept.items():
         span = _span_in(sequence, which)
@@ -139,20 +177,27 @@ def tokens_in(
     return np.flatnonzero(keep)
 
 
-def strides(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
-    """[start, end) of windows of `room` tokens, the last ending where the text does."""
-    starts = range(0, max(length - overlap, 1), room - overlap)
-    return [(start, min(start + room, length)) for start in starts]
+def strides(length: int, capacity: int, overlap: int) -> list[tuple[int, int]]:
+    """Return [start, end) of windows of `capacity` tokens. The last window ends with the text."""
+    starts = range(0, max(length - overlap, 1), capacity - overlap)
+    return [(start, min(start + capacity, length)) for start in starts]
 
 
 def word_windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, NDArray[np.int64]]]:
-    """Windows of at most `length` tokens, and where the words that belong to each begin.
+    """Yield windows of a text, and the positions of the words that belong to each window.
 
-    They overlap by a quarter of the length. A word belongs to one window, in which its first
-    piece stands: to the one that shows more on the side where it shows less, the earlier of
-    equals (max context, in run_squad.py of Google's BERT); so it is whole there unless it has
-    more pieces than the overlap. Windows to which no word belongs are left out.
-    Raises: DataError for a length that leaves no room for an overlap.
+    The position of a word is the position of its first token. Windows overlap by a quarter of the
+    length. A word belongs to the window in which the shorter of its two contexts is longest; if two
+    windows are equal, to the earlier one (max context, in run_squad.py of Google's BERT). This
+    window contains all tokens of the word, unless there are more tokens than the overlap. Windows
+    without words are skipped.
+
+    Args:
+        encoding: The tokens of a text.
+        length: Maximum number of tokens of a window.
+
+    Raises:
+        DataError: If the length leaves no space for an overlap.
     """
     words = np.array([-1 if word is None else word for word in encoding.words])
     first = np.flatnonzero((words >= 0) & (np.diff(words, prepend=-1) != 0))
@@ -161,25 +206,25 @@ def word_windows(encoding: Encoding, length: int) -> Iterator[tuple[Encoding, ND
         return
     span = encoding.span(0)
     size = span.stop - span.start
-    overlap, room = length // 4, length - (len(encoding) - size)
-    if room <= overlap:
+    overlap, capacity = length // 4, length - (len(encoding) - size)
+    if capacity <= overlap:
         raise DataError(
-            f"length: of {length} tokens {room} are left for words, and windows overlap by "
-            f"{overlap}; read longer sequences"
+            f"length = {length} is too short: {capacity} tokens remain after special tokens, and "
+            f"windows overlap by {overlap}; increase length"
         )
-    starts = span.start + np.array([start for start, _ in strides(size, room, overlap)])
-    owner = np.minimum((first - span.start) // (room - overlap), len(starts) - 1)
+    starts = span.start + np.array([start for start, _ in strides(size, capacity, overlap)])
+    window_ids = np.minimum((first - span.start) // (capacity - overlap), len(starts) - 1)
     last = np.append(first[1:], span.stop) - 1
-    shown_before, shown_after = first - starts[owner], starts[owner] + overlap - 1 - last
-    owner -= (owner > 0) & (shown_before <= shown_after)
-    bounds = np.searchsorted(owner, np.arange(len(starts) + 1))
+    shown_before, shown_after = first - starts[window_ids], starts[window_ids] + overlap - 1 - last
+    window_ids -= (window_ids > 0) & (shown_before <= shown_after)
+    bounds = np.searchsorted(window_ids, np.arange(len(starts) + 1))
     for number, window in enumerate(encoding.windows(0, length, overlap)):
         heads = first[bounds[number] : bounds[number + 1]]
         if len(heads):
             yield window, heads - starts[number] + span.start
 
 
-# ---- from texts to tokens
+# ---- Conversion of texts to tokens
 
 
 def encode_raw(
@@ -191,36 +236,46 @@ def encode_raw(
     plain: bool = False,
     named: bool = False,
 ) -> list[tokenizers.Encoding]:
-    """Through Rust, without truncation.
+    """Encode texts with the `tokenizers` library, without truncation.
 
-    `spaced` puts a space before each word but the first, where words are given. `plain` leaves out
-    special tokens and offsets, which is faster; and the text of pieces, unless they are `named`.
+    Args:
+        core: The tokenizer of the library.
+        texts: Texts, or texts split into words.
+        pairs: Second texts.
+        spaced: Whether to add a space before each word except the first one, if the texts are
+            split.
+        plain: Whether to omit special tokens, offsets and token strings, which is faster.
+        named: Whether to include token strings even if `plain`.
+
+    Raises:
+        DataError: If the input has an invalid type or length, or contains a lone surrogate.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
-        raise DataError("a batch is a sequence of texts, not one string; put it in a list")
+        raise DataError("expected a sequence of texts, got a string; pass a list")
     if pairs is not None and len(pairs) != len(texts):
-        raise DataError(f"{len(texts)} texts but {len(pairs)} pairs; give one pair to each text")
-    if len(texts) == 0:  # an array has no truth
+        raise DataError(f"{len(texts)} texts but {len(pairs)} pairs; pass one pair for each text")
+    if len(texts) == 0:
         return []
     split = is_words(texts[0])
     columns = [_checked(column, split) for column in (texts, pairs) if column is not None]
-    given = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
-    batch: list[Any] = given[0] if len(given) == 1 else list(zip(*given, strict=True))
+    inputs = [list(map(_spaced, column)) for column in columns] if split and spaced else columns
+    batch: list[Any] = inputs[0] if len(inputs) == 1 else list(zip(*inputs, strict=True))
     run = core.encode_batch_fast if plain and not named else core.encode_batch
     with usable("the tokenizer"):
         try:
             return run(batch, is_pretokenized=split, add_special_tokens=not plain)
-        except TypeError:  # the only strings Rust cannot take are those that are not Unicode text
+        except TypeError:
+            # Rust rejects lone surrogates.
             for column in columns:
-                _refuse_surrogates(column)
+                _check_surrogates(column)
             raise
 
 
 def words_lose_their_space(core: tokenizers.Tokenizer) -> bool:
-    """Whether a word given alone has other pieces than within a text.
+    """Return whether the tokens of a word differ if the input is split into words.
 
-    Byte-level BPE writes the space before a word as part of it, and leaves to the text whether
-    there is one; Unigram puts one before any word, and WordPiece has none.
+    In byte-level BPE, the space before a word is part of it, if the text contains one. Unigram
+    always adds a space before a word, and WordPiece never does.
     """
     text = core.encode("a a", add_special_tokens=False)
     words = core.encode(["a", "a"], is_pretokenized=True, add_special_tokens=False)
@@ -228,23 +283,27 @@ def words_lose_their_space(core: tokenizers.Tokenizer) -> bool:
 
 
 def with_prompts(prompts: Sequence[str], texts: Sequence[Text]) -> Sequence[Text]:
-    """Each text behind its prompt. Raises: DataError for words, which no prompt is put before."""
+    """Return the texts with their prompts prepended.
+
+    Raises:
+        DataError: If a text with a prompt is split into words.
+    """
     if not any(prompts):
         return texts
     if not all(isinstance(text, str) for text in texts):
-        raise DataError("a prompt stands before a text; give texts, not words already split")
+        raise DataError("a prompt requires texts as strings, got lists of words; join the words")
     return [f"{prompt}{text}" for prompt, text in zip(prompts, texts, strict=True)]
 
 
 def _checked(texts: Sequence[Text], split: bool) -> list[Any]:
-    """The same texts as strings, or as lists of words; all must be of one kind."""
+    """Return the texts as strings or as lists of words, and check that all have the same type."""
     checked: list[Any] = []
     for i, text in enumerate(texts):
         words = None if isinstance(text, str) else list(text) if _is_list(text) else [text]
         if (words is not None) != split or not all(isinstance(w, str) for w in words or ()):
             kind = type(text).__name__
-            wanted = "a sequence of words, as the first text is" if split else "a string"
-            raise DataError(f"text {i} is of type {kind}, not {wanted}; clean the input first")
+            expected = "a sequence of words, like the first text" if split else "a string"
+            raise DataError(f"text {i}: expected {expected}, got {kind}; remove or convert it")
         checked.append(words if split else text)
     return checked
 
@@ -255,12 +314,12 @@ def _spaced(words: Sequence[str]) -> list[str]:
 
 
 def _first(words: Sequence[str]) -> int:
-    """The place of the first word that is not empty."""
+    """Return the index of the first word that is not empty."""
     return next((i for i, word in enumerate(words) if word), len(words))
 
 
 def is_words(text: object) -> bool:
-    """Whether a text is given as its words."""
+    """Return whether a text is split into words."""
     return not isinstance(text, str) and _is_list(text)
 
 
@@ -268,52 +327,63 @@ def _is_list(text: object) -> bool:
     return isinstance(text, Sequence | np.ndarray)
 
 
-def _refuse_surrogates(texts: Sequence[Text]) -> None:
+def _check_surrogates(texts: Sequence[Text]) -> None:
     for i, text in enumerate(texts):
         for part in [text] if isinstance(text, str) else text:
             try:
                 part.encode()
             except UnicodeEncodeError as error:
                 raise DataError(
-                    f"text {i}, character {error.start}: half of a surrogate pair "
-                    f"(U+{ord(part[error.start]):04X}) is not text; read the file as UTF-8, or "
-                    'clean it with text.encode("utf-8", "replace").decode()'
+                    f"text {i}, character {error.start}: lone surrogate "
+                    f"(U+{ord(part[error.start]):04X}); read the file as UTF-8, or use "
+                    'text.encode("utf-8", "replace").decode()'
                 ) from None
 
 
 def spans_to_keep(
-    lengths: tuple[int, int], room: int, limit: int, truncate: Truncate, side: Side, where: str
+    lengths: tuple[int, int], size: int, limit: int, truncate: Truncate, side: Side, where: str
 ) -> dict[int, tuple[int, int]]:
-    """Return the tokens of each sequence to keep so that both fill `room`, as in `transformers`.
+    """Return the tokens [start, end) to keep of each text, as in `transformers`.
 
-    Source: tokenizers, `truncate_encodings`; longest-first levels the two down to equal length,
-    the odd token going to the longer one.
+    Source: tokenizers, `truncate_encodings`. "longest" truncates the longer text until both texts
+    are equally long; an odd token is kept in the longer one.
+
+    Args:
+        lengths: Number of tokens of the text and of the pair.
+        size: Number of tokens to keep in total.
+        limit: Maximum number of tokens, including special tokens, for messages.
+        truncate: Text to truncate, or "error".
+        side: End at which tokens are removed.
+        where: Prefix of messages.
+
+    Raises:
+        DataError: If truncation is not allowed or not possible.
     """
     first, second = lengths
-    excess = first + second - room
+    excess = first + second - size
     if truncate == "error":
         raise DataError(
-            f"{where}{limit + excess} tokens, but the limit is {limit}; cut it with truncate="
-            '"longest", split it with windows(), or raise max_length as far as the model goes'
+            f"{where}{limit + excess} tokens, but the limit is {limit}; set truncate="
+            '"longest", use windows(), or increase max_length up to the limit of the model'
         )
-    if room < 0:
+    if size < 0:
         raise DataError(
-            f"{where}max_length {limit} is less than the special tokens need; "
-            f"it must be {limit - room} or more"
+            f"{where}max_length must be at least {limit - size} because of the special "
+            f"tokens, got {limit}"
         )
     if truncate == "longest":
         short, long = sorted(lengths)
         if second:
-            short, long = (short, room - short) if 2 * short <= room else (room // 2, -(-room // 2))
+            short, long = (short, size - short) if 2 * short <= size else (size // 2, -(-size // 2))
         else:
-            long = room
+            long = size
         kept = (long, short) if first > second else (short, long)
         return {which: _span(lengths[which], kept[which], side) for which in (0, 1)}
     which = 0 if truncate == "first" else 1
     if excess >= lengths[which]:
         raise DataError(
-            f"{where}cutting {excess} tokens from the {truncate} text, which has "
-            f'{lengths[which]}, leaves nothing; use truncate="longest", or raise max_length '
+            f"{where}removing {excess} tokens from the {truncate} text, which has "
+            f'{lengths[which]}, leaves none; use truncate="longest", or increase max_length '
             f"above {limit}"
         )
     return {which: _span(lengths[which], lengths[which] - excess, side)}
@@ -331,14 +401,18 @@ def from_raw(
     spaced: Sequence[Text] | None,
     kept: NDArray[np.intp] | None = None,
 ) -> Encoding:
-    """Convert the tokens of the library.
+    """Convert an encoding of the `tokenizers` library.
 
-    `prompt` is its length; `spaced` are the words, of each sequence, that were given a space:
-    neither is part of the text. `kept` are the indices of the tokens that truncation keeps; only
-    these are converted if possible, because converting all tokens of a long text is slow.
+    Args:
+        raw: The encoding.
+        prompt: Number of characters of the prompt, which is not part of the text.
+        spaced: Words of each sequence if a space was added before them, which is not part of the
+            text.
+        kept: Indices of the tokens that truncation keeps. If possible, only these are converted,
+            because converting all tokens of a long text is slow.
     """
     if kept is not None and not prompt and spaced is None:
-        return _kept_of(raw, kept.tolist())
+        return _select_tokens(raw, kept.tolist())
     ids = np.array(raw.ids, dtype=np.int64)
     types = np.array(raw.type_ids, dtype=np.int64)
     offsets = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
@@ -349,7 +423,7 @@ def from_raw(
         before = min((word for word in words if word is not None), default=0)
         words = [None if word is None else word - before for word in words]
     if spaced is not None:
-        first = [_first(each) for each in spaced]
+        first = [_first(text) for text in spaced]
         later = [
             w is not None and s is not None and w > first[s]
             for w, s in zip(words, sequence, strict=True)
@@ -359,9 +433,10 @@ def from_raw(
     return encoding if kept is None else encoding.only(kept)
 
 
-def _kept_of(raw: tokenizers.Encoding, kept: Sequence[int]) -> Encoding:
+def _select_tokens(raw: tokenizers.Encoding, kept: Sequence[int]) -> Encoding:
     ids, types = raw.ids, raw.type_ids
-    offsets = [raw.token_to_chars(i) or (0, 0) for i in kept]  # none of a special token
+    # Special tokens have no offsets.
+    offsets = [raw.token_to_chars(i) or (0, 0) for i in kept]
     return Encoding(
         np.array([ids[i] for i in kept], dtype=np.int64),
         np.array([types[i] for i in kept], dtype=np.int64),
@@ -373,7 +448,7 @@ def _kept_of(raw: tokenizers.Encoding, kept: Sequence[int]) -> Encoding:
 
 
 def sequence_of(raw: tokenizers.Encoding, prompt: int) -> list[int | None]:
-    """Return the text of each token; None for special tokens, and for those of the prompt."""
+    """Return the text (0 or 1) of each token; None for special tokens and prompts."""
     if not prompt:
         return raw.sequence_ids
     owners = zip(raw.sequence_ids, raw.offsets, strict=True)

@@ -1,4 +1,4 @@
-"""More words for a WordPiece vocabulary: no id changes, and each new word is one piece."""
+"""Extension of WordPiece vocabularies with new words, without changing existing ids."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bertkit.errors import ConfigError
 from bertkit.text.tokenizer import Tokenizer
 
 UNUSED = re.compile(r"\[unused\d+\]")
-"""Pieces that BERT's vocabularies keep free; new words take their places first."""
+"""Reserved tokens of BERT's vocabularies. New words first get the ids of these tokens."""
 
 
 def pieces(tokenizer: Tokenizer, word: str) -> list[int]:
-    """The ids of a word as `text.vocabulary_training.count_words` gives it."""
+    """Return the token ids of a word, as counted by `text.vocabulary_training.count_words`."""
     return [token.id for token in tokenizer.core.model.tokenize(word)]
 
 
 def fertility(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
-    """Pieces a word, on the average of a text with these words."""
+    """Return the average number of tokens per word of a text with these word counts."""
     total = sum(count * len(pieces(tokenizer, word)) for word, count in counts.items())
     return total / sum(counts.values())
 
@@ -30,9 +30,15 @@ def fertility(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
 def choose(
     tokenizer: Tokenizer, counts: Mapping[str, int], size: int, *, min_frequency: int = 5
 ) -> list[str]:
-    """The words that save most pieces where each becomes one: frequency × (pieces - 1).
+    """Return the words that reduce the number of tokens most: frequency × (tokens - 1).
 
-    Equals in the order of their letters. Words that hold an unknown character are passed over.
+    Ties are sorted alphabetically. Words with an unknown character are skipped.
+
+    Args:
+        tokenizer: The tokenizer.
+        counts: Frequency of each word.
+        size: Maximum number of words.
+        min_frequency: Minimum frequency of a word.
     """
     saved = {}
     for word, count in counts.items():
@@ -43,35 +49,44 @@ def choose(
 
 
 def extended(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, dict[int, list[int]]]:
-    """The vocabulary with these words as pieces; for each new id, the ids it was made of before.
+    """Add words to a WordPiece vocabulary.
 
-    Words are normalized as text is. Raises: ConfigError for a vocabulary that is no WordPiece, a
-    word that is a piece already or twice in the list, and for what is more or less than one word.
+    Words are normalized like text.
+
+    Args:
+        tokenizer: The tokenizer.
+        words: The new words.
+
+    Returns:
+        The new tokenizer, and for each new id the previous token ids of its word.
+
+    Raises:
+        ConfigError: If the vocabulary is not WordPiece, or an entry is not a single new word.
     """
     core = tokenizer.core
     if not isinstance(core.model, models.WordPiece):
         raise ConfigError(
-            f"{tokenizer.source}: only WordPiece vocabularies can be extended; others are learned "
-            "anew with `bertkit tokenizer train`"
+            f"{tokenizer.source}: only WordPiece vocabularies can be extended; train a new "
+            "vocabulary with `bertkit tokenizer train`"
         )
     spec = json.loads(core.to_str())
     vocab: dict[str, int] = spec["model"]["vocab"]
-    free = sorted((i, piece) for piece, i in vocab.items() if UNUSED.fullmatch(piece))
+    free = sorted((i, token) for token, i in vocab.items() if UNUSED.fullmatch(token))
     last = tokenizer.vocab_size
-    made: dict[int, list[int]] = {}
-    for given in words:
-        word = core.normalizer.normalize_str(given) if core.normalizer else given
+    old_ids: dict[int, list[int]] = {}
+    for text in words:
+        word = core.normalizer.normalize_str(text) if core.normalizer else text
         parts = [part for part, _ in core.pre_tokenizer.pre_tokenize_str(word)]
         if len(parts) != 1:
-            raise ConfigError(f"words: {given!r} is {len(parts)} words; give one at a time")
+            raise ConfigError(f"words: expected one word, got {text!r} ({len(parts)} words)")
         if parts[0] in vocab:
-            raise ConfigError(f"words: {given!r} is a piece already; leave it out")
+            raise ConfigError(f"words: {text!r} is already in the vocabulary; remove it")
         if free:
-            place, unused = free.pop(0)
+            index, unused = free.pop(0)
             del vocab[unused]
             spec["added_tokens"] = [t for t in spec["added_tokens"] if t["content"] != unused]
         else:
-            place, last = last, last + 1
-        vocab[parts[0]] = place
-        made[place] = pieces(tokenizer, parts[0])
-    return tokenizer.remade(tokenizers.Tokenizer.from_str(json.dumps(spec))), made
+            index, last = last, last + 1
+        vocab[parts[0]] = index
+        old_ids[index] = pieces(tokenizer, parts[0])
+    return tokenizer.remade(tokenizers.Tokenizer.from_str(json.dumps(spec))), old_ids

@@ -1,6 +1,6 @@
-"""Limits of tokenizer files, checked before the `tokenizers` library reads them.
+"""Limits of tokenizer files, checked before the `tokenizers` library loads them.
 
-The library has none: it frees a vocabulary recursively, so that a long token overflows the stack.
+The library has no limits. It frees a vocabulary recursively, so a long token overflows the stack.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from tokenizers import Regex, normalizers
 from bertkit.errors import TokenizerError
 
 MAX_TOKEN = 1_000
-"""Characters of a token, and of a word that WordPiece splits."""
+"""Maximum number of characters of a token, and of a word that WordPiece splits."""
 
 MAX_ADDED = 2_000_000
-"""Characters of all added tokens together."""
+"""Maximum number of characters of all added tokens together."""
 
 MAX_GROWTH = 1_000
-"""Characters that a normalizer or a decoder may make of one character, and may add to a text."""
+"""Maximum number of characters that replace one character in a normalizer or a decoder, and that
+are added to a text.
+"""
 
 MAX_STRING, MAX_VALUES = 20_000, 5_000
-"""Characters of any other string, such as a regular expression, and values in all other parts."""
+"""Maximum number of characters of any other string, such as a regular expression, and number of
+values in all other parts.
+"""
 
 
 def check_json(text: str, source: str) -> None:
@@ -64,8 +68,8 @@ def check_json(text: str, source: str) -> None:
             _check(source, f"characters of {key}", len(value), MAX_STRING)
     for part in ("normalizer", "decoder"):
         _check(source, f"growth of a text in the {part}", _growth(parts.get(part)), MAX_GROWTH)
-    pieces = sum(key in ("ids", "tokens") for key, _ in values)
-    _check(source, "special tokens of a text", pieces, MAX_GROWTH)
+    num_special = sum(key in ("ids", "tokens") for key, _ in values)
+    _check(source, "special tokens of a text", num_special, MAX_GROWTH)
 
 
 def check_tokens(tokens: Iterable[str], source: str) -> None:
@@ -93,10 +97,10 @@ def check_charsmap(content: bytes, source: str) -> None:
     _check(source, "bytes of a string in precompiled_charsmap", longest, MAX_GROWTH)
 
 
-def _check(source: str, what: str, value: object, limit: int) -> None:
+def _check(source: str, quantity: str, value: object, limit: int) -> None:
     if isinstance(value, int | float) and value > limit:
         raise TokenizerError(
-            f"{source}: {what}: {value:,}, the limit is {limit:,}; fetch the file again"
+            f"{source}: {quantity}: {value:,}, the limit is {limit:,}; download the file again"
         )
 
 
@@ -115,15 +119,15 @@ def _values(content: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             waiting += value.items()
         elif isinstance(value, list):
-            waiting += ((key, each) for each in value)
+            waiting += ((key, item) for item in value)
         else:
             yield key, value
 
 
 def _growth(part: Any) -> int:
-    """Return the characters that the steps of a normalizer or a decoder can make of one.
+    """Return the maximum number of characters that a normalizer or a decoder makes of one.
 
-    A step multiplies the growth if it can apply to what an earlier step inserted.
+    A step multiplies the growth if it can apply to text that an earlier step inserted.
     """
     growth, inserted = 1, ""
     for step in _flat_steps(part):

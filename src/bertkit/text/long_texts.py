@@ -1,4 +1,4 @@
-"""What to do with a text longer than the model: a policy named at each call, never a surprise."""
+"""Encoding of texts that exceed the maximum length: error, truncation or windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 Long = Literal["error", "truncate", "window"]
-"""Refuse it; cut it and say so; or read it in overlapping windows."""
+"""Handling of long texts: raise an error, truncate and report it, or use overlapping windows."""
 
 
 def encode(
@@ -27,41 +27,52 @@ def encode(
     prompts: Sequence[str] | None = None,
     windowed: bool = True,
 ) -> tuple[list[Encoding], list[int]]:
-    """Encodings of at most `length` tokens, and which text each belongs to.
+    """Encode texts as sequences of at most `length` tokens.
 
-    Only windows are several for one text; a quarter of each overlaps the next, and of a pair it is
-    the second that is cut into windows. `where` says where each text stands, for messages;
-    `prompts` are put before each text, and before each of its windows. `windowed` says whether
-    windows are to be advised.
-    Raises: DataError for a text that is too long, where `long` is error.
+    Args:
+        tokenizer: The tokenizer.
+        texts: The texts.
+        pairs: Second texts.
+        length: Maximum number of tokens.
+        long: Handling of longer texts. Windows overlap by a quarter of the length; of a pair, the
+            second text is split into windows.
+        where: File and line of each text, for messages.
+        prompts: Prompt of each text, which is also added to each of its windows.
+        windowed: Whether to suggest windows in the error message.
+
+    Returns:
+        The encodings, and the index of the text that each encoding belongs to.
+
+    Raises:
+        DataError: If a text is too long and `long` is "error".
     """
     refuse_unknown("long", long, get_args(Long))
     if long == "window":
-        encodings, owner = [], []
-        for place, text in enumerate(texts):
+        encodings, text_ids = [], []
+        for index, text in enumerate(texts):
             windows = tokenizer.windows(
                 text,
-                None if pairs is None else pairs[place],
+                None if pairs is None else pairs[index],
                 max_length=length,
                 overlap=length // 4,
                 slide="first" if pairs is None else "second",
-                prompt=prompts[place] if prompts else "",
+                prompt=prompts[index] if prompts else "",
             )
             encodings += windows
-            owner += [place] * len(windows)
-        return encodings, owner
+            text_ids += [index] * len(windows)
+        return encodings, text_ids
     limit = length if long == "truncate" else NO_LIMIT
     encodings = tokenizer.encode_batch(
         texts, pairs, max_length=limit, truncate="longest", prompts=prompts
     )
-    for place, encoding in enumerate(encodings):
+    for index, encoding in enumerate(encodings):
         if len(encoding) > length:
-            stands = f"{where[place]}: " if where else ""
-            remedy = "shorten it, cut it (--long truncate), or read it in parts (--long window)"
+            prefix = f"{where[index]}: " if where else ""
+            remedy = "shorten it, truncate it (--long truncate), or split it (--long window)"
             if not windowed:
-                remedy = "shorten it, or cut it (--long truncate)"
+                remedy = "shorten it, or truncate it (--long truncate)"
             raise DataError(
-                f"{stands}{texts[place][:40]!r}…: {len(encoding)} tokens, and the model reads "
+                f"{prefix}{texts[index][:40]!r}…: {len(encoding)} tokens, but the limit is "
                 f"{length}; {remedy}"
             )
     return encodings, list(range(len(texts)))
@@ -70,9 +81,15 @@ def encode(
 def averaged(
     rows: NDArray[np.float32], encodings: Sequence[Encoding], owner: Sequence[int]
 ) -> NDArray[np.float32]:
-    """Average the outputs of a text's windows, weighted by window length.
+    """Average the outputs of each text's windows, weighted by window length.
 
-    Shapes: rows (W, D), in the order of the texts -> (S, D).
+    Args:
+        rows: One output per window, in text order.
+        encodings: The windows.
+        owner: Index of the text that each window belongs to.
+
+    Shapes:
+        rows: (W, D); returns (S, D).
     """
     if len(rows) == owner[-1] + 1:
         return rows
@@ -83,8 +100,16 @@ def averaged(
 
 
 def cut(encodings: Sequence[Encoding], owner: Sequence[int]) -> list[bool]:
-    """Which texts were cut. Shapes: (S,)."""
-    texts = [False] * (owner[-1] + 1)
-    for place, encoding in zip(owner, encodings, strict=True):
-        texts[place] |= encoding.truncated
-    return texts
+    """Return which texts were truncated.
+
+    Args:
+        encodings: The encodings.
+        owner: Index of the text that each encoding belongs to.
+
+    Shapes:
+        returns: (S,).
+    """
+    is_truncated = [False] * (owner[-1] + 1)
+    for index, encoding in zip(owner, encodings, strict=True):
+        is_truncated[index] |= encoding.truncated
+    return is_truncated

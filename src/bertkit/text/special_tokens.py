@@ -18,12 +18,17 @@ ROLES = {
     "bos": ("<s>",),
     "eos": ("</s>", "<|endoftext|>"),
 }
-"""The special tokens, and their usual names where a folder does not name them. No vocabulary has
-to have them all: GPT-2's has an end alone, T5's no beginning."""
+"""Special tokens by role, and their default names if the directory does not specify them.
+
+A vocabulary need not have all of them: GPT-2 only has an EOS token, and T5 has no BOS token.
+"""
 
 
 def named_token(settings: Mapping[str, Any], role: str) -> str | None:
-    """The token a folder names for a role: a string, or an object with its content."""
+    """Return the token that the settings specify for a role.
+
+    The value is a string, or an object with the content of the token.
+    """
     named = settings.get(f"{role}_token")
     if isinstance(named, Mapping):
         named = named.get("content")
@@ -41,11 +46,11 @@ def find_specials(
         TokenizerError: If the vocabulary lacks a token that the settings name.
     """
     specials = {}
-    for role, usual in ROLES.items():
+    for role, defaults in ROLES.items():
         named = named_token(settings, role)
         if settings.get(f"{role}_token", "") is None:
             continue
-        for token in usual if named is None else (named,):
+        for token in defaults if named is None else (named,):
             if core.token_to_id(token) is not None:
                 specials[role] = token
                 break
@@ -56,22 +61,29 @@ def find_specials(
 
 
 LATE = ("mask", "bos", "eos")
-"""Roles that folders name for the sake of a class of transformers, whatever their vocabulary has;
-missed when they are used."""
+"""Roles that are checked only on use.
+
+Directories specify these tokens for the sake of a class of transformers, even if the vocabulary
+lacks them.
+"""
 
 
 def required(specials: Mapping[str, str], role: str, source: str) -> str:
-    """The token of a role. Raises: TokenizerError where there is none."""
+    """Return the token of a role.
+
+    Raises:
+        TokenizerError: If there is none.
+    """
     if role not in specials:
         raise TokenizerError(lacks(role, source))
     return specials[role]
 
 
 def lacks(role: str, source: str, named: str | None = None) -> str:
-    wanted = " or ".join(ROLES[role]) if named is None else named
+    names = " or ".join(ROLES[role]) if named is None else named
     return (
-        f"{source}: the vocabulary has no {role} token ({wanted}); "
-        f"add it, or name the one it uses as {role}_token in tokenizer_config.json"
+        f"{source}: the vocabulary has no {role} token ({names}); "
+        f"add it, or set {role}_token in tokenizer_config.json"
     )
 
 

@@ -33,13 +33,13 @@ SETTINGS = (
     "separate_vocabs",
     "chat_template",
 )
-"""The keys of tokenizer_config.json that `Tokenizer.save` writes again."""
+"""The keys of tokenizer_config.json that `Tokenizer.save` writes."""
 
 _METADATA = "metadata of the file"
 _PADDING = "bertkit packs sequences and has no padding"
 _CALL = "default of a call of transformers, which from_pretrained does not use"
 _FILES = "bertkit reads the files of the directory"
-_CHAT = "bertkit reads no answers with it"
+_CHAT = "bertkit does not parse responses with it"
 
 KEYS = KeyTable(
     applied=(
@@ -96,11 +96,12 @@ class TokenizerClass:
 
     Attributes:
         reads: Settings from which the class builds its normalizer and pre-tokenizer.
-        adds: Roles of the first and the last token that the class adds to a text, unless it takes
-            them from tokenizer.json.
+        adds: Roles of the first and the last token that the class adds to a text, unless it uses
+            the ones of tokenizer.json.
         file: The vocabulary file from which bertkit can build it without tokenizer.json.
-        tokens: The special tokens of such a tokenizer, by role, if the directory names no others.
-        rebuilds: Whether it builds the tokenizer anew next to tokenizer.json.
+        tokens: The special tokens of such a tokenizer, by role, if the directory specifies no
+            others.
+        rebuilds: If true, the class rebuilds the tokenizer even if there is a tokenizer.json.
     """
 
     reads: tuple[str, ...] = ()
@@ -139,7 +140,7 @@ CLASSES = {
     "PreTrainedTokenizerFast": TokenizerClass(rebuilds=False),
     "TokenizersBackend": TokenizerClass(rebuilds=False),
 }
-"""Classes by name, without "Fast". Any other class is taken to read all settings."""
+"""Classes by name, without "Fast". Any other class is assumed to use all settings."""
 
 _ALIASES = {
     "BartTokenizer": "RobertaTokenizer",
@@ -160,11 +161,11 @@ _CLASS_OF_MODEL = {
     "openai-gpt": "OpenAIGPTTokenizer",
     "roberta": "RobertaTokenizer",
 }
-"""Classes of models whose directory names no class."""
+"""Classes of models whose directory specifies no class."""
 
 
 def find_class(settings: Mapping[str, Any]) -> TokenizerClass:
-    """Return the class that the settings name; BERT's if they name none."""
+    """Return the class in the settings; BERT's if there is none."""
     name = settings.get("tokenizer_class")
     return CLASSES["BertTokenizer"] if name is None else CLASSES.get(_plain_name(name), OTHER)
 
@@ -176,7 +177,7 @@ def _plain_name(name: object) -> str:
 
 
 def name_class(settings: Mapping[str, Any], model_type: str, folder: Path, file: str) -> str | None:
-    """Return the class of a directory without tokenizer.json; None if the directory names none.
+    """Return the class of a directory without tokenizer.json, or None if it specifies none.
 
     Raises:
         TokenizerError: If bertkit cannot build the class from `file`.

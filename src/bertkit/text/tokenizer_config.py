@@ -23,17 +23,17 @@ SPECIAL_TOKENS = (
     "extra_special_tokens",
     "model_specific_special_tokens",
 )
-"""Keys of special_tokens_map.json; other keys that end with `_token` name further tokens."""
+"""Keys of special_tokens_map.json. Other keys that end with `_token` specify further tokens."""
 
 MAX_SENTINELS = 10_000
-"""Sentinel tokens of a T5."""
+"""Maximum number of sentinel tokens of a T5 tokenizer."""
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Read tokenizer_config.json, special_tokens_map.json, and chat_template.jinja.
 
-    special_tokens_map.json wins, unless tokenizer_config.json has `added_tokens_decoder`, as in
-    transformers.
+    special_tokens_map.json takes precedence, unless tokenizer_config.json has
+    `added_tokens_decoder`, as in transformers.
 
     Raises:
         TokenizerError: If a file is invalid, or a setting is not supported.
@@ -42,12 +42,14 @@ def read_settings(folder: Path) -> dict[str, Any]:
     settings = read_dict(path) if path.is_file() else {}
     if "added_tokens_decoder" not in settings and names.is_file():
         settings |= _read_special_tokens(names)
-    if (folder / "chat_template.jinja").is_file():  # where transformers 5 writes it
+    # transformers 5 saves the chat template in this file.
+    if (folder / "chat_template.jinja").is_file():
         settings["chat_template"] = read_text(folder / "chat_template.jinja")
     if settings.get("tokenizer_class") is None and (folder / "config.json").is_file():
         named = read_dict(folder / "config.json").get("tokenizer_class")
         settings |= {} if named is None else {"tokenizer_class": named}
-    if "max_len" in settings:  # the name before transformers 2
+    # The name of the setting before transformers 2.
+    if "max_len" in settings:
         settings.setdefault("model_max_length", settings["max_len"])
     try:
         KEYS.check(settings)
@@ -57,12 +59,12 @@ def read_settings(folder: Path) -> dict[str, Any]:
     sentinels = settings.get("extra_ids", 0)
     if not isinstance(sentinels, int) or not 0 <= sentinels <= MAX_SENTINELS:
         raise TokenizerError(
-            f"{path}: extra_ids is {sentinels!r}; it must be at most {MAX_SENTINELS:,}"
+            f"{path}: extra_ids must be at most {MAX_SENTINELS:,}, got {sentinels!r}"
         )
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float)):
-        raise TokenizerError(f"{path}: model_max_length is {limit!r}, not a number")
+        raise TokenizerError(f"{path}: model_max_length must be a number, got {limit!r}")
     if side not in ("left", "right", None):
-        raise TokenizerError(f"{path}: truncation_side is {side!r}; write 'left' or 'right'")
+        raise TokenizerError(f"{path}: truncation_side must be 'left' or 'right', got {side!r}")
     return settings
 
 
@@ -86,15 +88,15 @@ def read_text(path: Path) -> str:
         return read_bytes(path, TokenizerError, most=VOCABULARY).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TokenizerError(
-            f"{path}: not UTF-8 text (byte {error.start}); fetch the file again"
+            f"{path}: not UTF-8 text (byte {error.start}); download the file again"
         ) from None
 
 
 def read_dict(path: Path, most: int = MOST) -> dict[str, Any]:
     """Read a JSON object from a file of limited size."""
-    content = read_json(path, TokenizerError, "fetch the file again", most=most)
+    content = read_json(path, TokenizerError, "download the file again", most=most)
     if not isinstance(content, dict):
-        raise TokenizerError(f"{path}: holds no JSON object; fetch the file again")
+        raise TokenizerError(f"{path}: not a JSON object; download the file again")
     return content
 
 
@@ -102,11 +104,11 @@ def read_flag(settings: Mapping[str, Any], key: str, default: Any, folder: Path)
     """Return a boolean setting."""
     value = settings.get(key, default)
     if not isinstance(value, bool | None):
-        raise TokenizerError(f"{folder / CONFIG}: {key} is {value!r}; write true or false")
+        raise TokenizerError(f"{folder / CONFIG}: {key} must be true or false, got {value!r}")
     return default if value is None and key != "strip_accents" else value
 
 
-# ---- applying settings
+# ---- Application of settings
 
 
 def apply_settings(
@@ -114,15 +116,16 @@ def apply_settings(
 ) -> None:
     """Apply the settings of a directory to the tokenizer of its tokenizer.json.
 
-    Settings of a WordPiece normalizer and of byte-level BPE replace the ones of the file, as the
-    class of transformers does. Any other setting must agree with the file. If a setting is missing,
-    tokenizer.json decides; `transformers` 5 would then lowercase, also for a cased model.
+    Settings of a WordPiece normalizer and of byte-level BPE replace the settings in the file, like
+    in the classes of transformers. Any other setting must agree with the file. If a setting is
+    missing, tokenizer.json takes precedence; `transformers` 5 would then lowercase, also for a
+    cased model.
 
     Args:
         settings: The content of tokenizer_config.json.
-        core: The tokenizer, which is changed.
+        core: The tokenizer, which is modified.
         folder: The directory, for messages.
-        built: Whether bertkit built `core` from the settings, without tokenizer.json.
+        built: If true, bertkit built `core` from the settings, without tokenizer.json.
 
     Raises:
         TokenizerError: If a setting contradicts tokenizer.json.
@@ -141,7 +144,7 @@ def apply_settings(
 def _apply_normalizer(
     settings: Mapping[str, Any], core: tokenizers.Tokenizer, named: TokenizerClass, folder: Path
 ) -> None:
-    """Apply case, accents, and Chinese characters to a normalizer of BERT."""
+    """Apply the settings for case, accents, and Chinese characters to a BERT normalizer."""
     was = core.normalizer
     if not isinstance(was, normalizers.BertNormalizer) or "strip_accents" not in named.reads:
         return
@@ -172,7 +175,7 @@ def _apply_byte_level(
 def _check_agreement(
     settings: Mapping[str, Any], core: tokenizers.Tokenizer, named: TokenizerClass, folder: Path
 ) -> None:
-    """Check the settings that bertkit does not apply next to tokenizer.json.
+    """Check the settings that bertkit does not apply if there is a tokenizer.json.
 
     Raises:
         TokenizerError: If one of them contradicts the file.
@@ -184,10 +187,10 @@ def _check_agreement(
         if key in named.reads and not is_default and value not in values:
             raise _contradiction(folder, key, value, f"{values[0]!r}")
     tokens = core.encode("").tokens
-    for role, place in zip(named.adds, (0, -1), strict=True):
+    for role, index in zip(named.adds, (0, -1), strict=True):
         token = None if role is None else named_token(settings, role)
         missing = settings.get(f"{role}_token", "") is None
-        if missing or (token is not None and (not tokens or tokens[place] != token)):
+        if missing or (token is not None and (not tokens or tokens[index] != token)):
             raise _contradiction(folder, f"{role}_token", token, "another token")
     if isinstance(core.model, models.Unigram) and settings.get("unk_token", "") is None:
         raise _contradiction(folder, "unk_token", None, "an unknown token")
@@ -208,7 +211,7 @@ def _unknown_token(core: tokenizers.Tokenizer, named: TokenizerClass) -> str | N
 
 
 def _check_roles(settings: Mapping[str, Any], core: tokenizers.Tokenizer, folder: Path) -> None:
-    """Check that BOS, EOS and mask tokens are added tokens of Unigram or of GPT's BPE.
+    """Check that BOS, EOS and mask tokens are added tokens of Unigram or byte-level BPE.
 
     The classes of transformers would add them, and split texts at them.
     """
@@ -234,13 +237,13 @@ def _contradiction(folder: Path, key: str, value: object, actual: str) -> Tokeni
 def _behavior(
     core: tokenizers.Tokenizer, settings: Mapping[str, Any]
 ) -> dict[str, tuple[object, ...]]:
-    """Return the values of settings that agree with a normalizer and a pre-tokenizer."""
+    """Return the values of settings that agree with the normalizer and the pre-tokenizer."""
     values: dict[str, tuple[object, ...]] = {}
     normalizer, steps = core.normalizer, dict(_steps(core.pre_tokenizer))
     if not isinstance(normalizer, normalizers.BertNormalizer):
-        lower, plain = ("A", "é") if normalizer is None else map(normalizer.normalize_str, "Aé")
+        lower, stripped = ("A", "é") if normalizer is None else map(normalizer.normalize_str, "Aé")
         values["do_lower_case"] = (lower != "A",)
-        values["keep_accents"] = (plain != "e",)
+        values["keep_accents"] = (stripped != "e",)
     values["split_by_punct"] = ("Punctuation" in steps,)
     if "ByteLevel" in steps:
         values["add_prefix_space"] = (steps["ByteLevel"]["add_prefix_space"], None)
@@ -267,7 +270,7 @@ def _add_tokens(
     *,
     built: bool,
 ) -> None:
-    """Add the added tokens and further special tokens of a directory, as transformers does."""
+    """Add the added tokens and further special tokens of a directory, like transformers."""
     known = core.get_added_tokens_decoder()
     decoder = settings.get("added_tokens_decoder")
     if decoder is not None:
@@ -294,7 +297,7 @@ def _add_tokens(
 
 
 def _add_older_tokens(path: Path, core: tokenizers.Tokenizer) -> None:
-    """Add the tokens of added_tokens.json, by which older directories extend a vocabulary."""
+    """Add the tokens of added_tokens.json, which extends the vocabulary in older directories."""
     tokens = read_dict(path)
     check_added(tokens, str(path))
     for token, i in sorted(tokens.items(), key=lambda item: int(item[1])):
@@ -306,8 +309,8 @@ def _add_older_tokens(path: Path, core: tokenizers.Tokenizer) -> None:
 
 def _misplaced(path: Path, token: str, expected: object, actual: object) -> TokenizerError:
     return TokenizerError(
-        f"{path}: {token!r} has id {expected}, but would get {actual}; "
-        "added tokens must follow the vocabulary without holes"
+        f"{path}: {token!r} has id {expected}, but the next free id is {actual}; "
+        "use consecutive ids after the vocabulary"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tokenizer files as the ecosystem has them, as objects of the `tokenizers` library."""
+"""Tokenizer files of Hugging Face models, loaded as objects of the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bertkit.text.tokenizer_config import (
 )
 
 Language = Literal["source", "target"]
-"""Texts of a tokenizer: those that a translator reads, or those that it generates."""
+"""Texts of a translation model's tokenizer: source or target texts."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Numbering:
     """Files of the tokenizer, which are saved unchanged."""
 
     @cached_property
-    def pieces(self) -> dict[int, str]:
+    def tokens(self) -> dict[int, str]:
         """The token of each id."""
-        return {i: piece for piece, i in self.ids.items()}
+        return {i: token for token, i in self.ids.items()}
 
 
 class Opened(NamedTuple):
-    """A tokenizer, the settings beside it, and what to name in messages about it."""
+    """A tokenizer, the settings of its directory, and its path for messages."""
 
     core: tokenizers.Tokenizer
     settings: dict[str, Any]
@@ -73,37 +73,40 @@ TOKENIZERS: Mapping[str, TokenizerFormat] = Registry("tokenizers", {})
 """Formats of tokenizers by the `use` of their vocabularies."""
 
 WORD_END = "</w>"
-"""What GPT's vocabulary marks the last piece of a word by."""
+"""Suffix of the last token of a word in GPT's vocabulary."""
 
-MOST_PIECES = 1 << 22
-"""Of a vocabulary, and of its merges."""
+MAX_VOCAB = 1 << 22
+"""Maximum size of a vocabulary, and of its merges."""
 
 
 @contextlib.contextmanager
 def usable(source: str) -> Iterator[None]:
-    """Whatever the `tokenizers` library raises, panics of its Rust too, as a TokenizerError."""
+    """Convert any exception of the `tokenizers` library, also a Rust panic, to a TokenizerError."""
     try:
         yield
     except BertkitError:
         raise
-    except BaseException as error:  # a panic is no Exception, and neither has a class to import
+    except BaseException as error:
+        # PanicException is not a subclass of Exception, and cannot be imported.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise TokenizerError(
-            f"{source}: not a tokenizer that can be read ({error}); fetch or save it again"
+            f"{source}: invalid tokenizer ({error}); download it or save it again"
         ) from None
 
 
 def open_tokenizer(path: Path, side: Language = "source") -> Opened:
-    """Open a tokenizer file, or the tokenizer of a directory.
+    """Load a tokenizer file, or the tokenizer of a directory.
+
+    Args:
+        path: The file or directory.
+        side: Language of the texts, if a translation model has two tokenizers.
 
     Raises:
         TokenizerError: If there is no tokenizer, or a file is damaged.
     """
     if not path.exists():
-        raise TokenizerError(
-            f"{path}: no such file or folder; name a folder with tokenizer.json or vocab.txt"
-        )
+        raise TokenizerError(f"{path} not found; use a directory with tokenizer.json or vocab.txt")
     if path.is_file():
         return _open_file(path, {})
     settings = read_settings(path)
@@ -121,18 +124,18 @@ def open_tokenizer(path: Path, side: Language = "source") -> Opened:
             _class_of(path, settings, other.file)
             return other.open(path, settings, side)
     for sentencepiece in sorted(path.glob("*.model")):
-        raise TokenizerError(_not_readable(sentencepiece))
+        raise TokenizerError(_unsupported(sentencepiece))
     raise TokenizerError(
-        f"{path}: no tokenizer here (neither tokenizer.json nor vocab.txt); copy the model's "
-        "tokenizer files into this folder, or name the folder that holds them"
+        f"{path}: no tokenizer.json or vocab.txt; copy the model's tokenizer files into this "
+        "directory, or use the directory that contains them"
     )
 
 
 def _open_file(path: Path, settings: dict[str, Any], named: str | None = None) -> Opened:
     if path.suffix == ".txt":
-        return Opened(_word_piece(path, settings, named), settings, path)
+        return Opened(_wordpiece(path, settings, named), settings, path)
     if path.suffix != ".json":
-        raise TokenizerError(_not_readable(path))
+        raise TokenizerError(_unsupported(path))
     text = read_text(path)
     with usable(str(path)):
         check_json(text, str(path))
@@ -161,27 +164,27 @@ def _with_tokens(settings: dict[str, Any], named: str | None) -> dict[str, Any]:
     return {**tokens, **settings}
 
 
-def _not_readable(path: Path) -> str:
+def _unsupported(path: Path) -> str:
     return (
-        f"{path}: this kind of file is not read; open its folder once with transformers' "
-        "AutoTokenizer, save_pretrained() it, and load the tokenizer.json written there"
+        f"{path}: unsupported tokenizer file; load its directory with transformers' "
+        "AutoTokenizer, run save_pretrained(), and use the tokenizer.json that it writes"
     )
 
 
-def _word_piece(path: Path, settings: Mapping[str, Any], named: str | None) -> tokenizers.Tokenizer:
+def _wordpiece(path: Path, settings: Mapping[str, Any], named: str | None) -> tokenizers.Tokenizer:
     """Build BERT's or MPNet's tokenizer from a vocab.txt."""
-    pieces = _lines(path)
-    check_tokens(pieces, str(path))
+    tokens = _lines(path)
+    check_tokens(tokens, str(path))
     vocab: dict[str, int] = {}
-    for i, piece in enumerate(pieces):
-        if piece in vocab:
+    for i, token in enumerate(tokens):
+        if token in vocab:
             raise TokenizerError(
-                f"{path}:{i + 1}: {piece!r} is already on line {vocab[piece] + 1}; rename one of "
-                f"them to an unused name such as [unused-{i}], which keeps all other ids"
+                f"{path}:{i + 1}: duplicate of line {vocab[token] + 1}: {token!r}; rename one of "
+                f"them, for example to [unused-{i}], to keep all other ids"
             )
-        vocab[piece] = i
+        vocab[token] = i
     words = (p for p in vocab if not (p.startswith("[") and p.endswith("]")))
-    cased = any(piece != piece.lower() for piece in words)
+    cased = any(token != token.lower() for token in words)
     unk = named_token(settings, "unk") or "[UNK]"
     if unk not in vocab:
         raise TokenizerError(lacks("unk", str(path)))
@@ -208,7 +211,7 @@ def _roberta_processor(
 
 
 def template(core: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    """BERT's frame: [CLS] text [SEP], and pair [SEP] with type 1."""
+    """Return BERT's special tokens: [CLS] text [SEP], and pair [SEP] with type 1."""
     return processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
@@ -221,8 +224,8 @@ def _pair_merges(
 ) -> tokenizers.Tokenizer:
     """Build a BPE tokenizer from the older layout, vocab.json and merges.txt.
 
-    Without a class in the directory, a vocabulary of bytes has a token for the space, and GPT's
-    vocabulary marks the ends of words.
+    If the directory specifies no class, a vocabulary with a token for the space is byte-level;
+    otherwise, a vocabulary with suffixes at the ends of words is GPT's.
     """
     merges = [
         tuple(line.split(" "))
@@ -231,7 +234,7 @@ def _pair_merges(
     ]
     vocab = read_dict(folder / "vocab.json", VOCABULARY)
     check_tokens(chain(vocab, *merges), str(folder / "vocab.json"))
-    if named is None and "Ġ" not in vocab and any(piece.endswith(WORD_END) for piece in vocab):
+    if named is None and "Ġ" not in vocab and any(token.endswith(WORD_END) for token in vocab):
         named = "OpenAIGPTTokenizer"
     with usable(f"{folder / 'vocab.json'} with merges.txt"):
         if named == "OpenAIGPTTokenizer":
@@ -246,7 +249,7 @@ def _pair_merges(
 def _word_level(
     folder: Path, settings: Mapping[str, Any], vocab: dict[str, int], merges: Sequence[Any]
 ) -> tokenizers.Tokenizer:
-    """Build GPT's tokenizer: lowercased words, the last token of each marked.
+    """Build GPT's tokenizer: lowercased words, with a suffix at the last token of each.
 
     Source: Radford et al. 2018, section 4.1.
     """
@@ -276,9 +279,9 @@ def _byte_level(
 def _add_ends(
     core: tokenizers.Tokenizer, settings: Mapping[str, Any], folder: Path, named: str | None
 ) -> None:
-    """Add RoBERTa's special tokens, or the BOS and EOS tokens that GPT-2's settings ask for.
+    """Add RoBERTa's special tokens, or the BOS and EOS tokens that GPT-2's settings require.
 
-    Without a class, a vocabulary with [CLS] and [SEP] is RoBERTa's.
+    Without a class, a vocabulary with [CLS] and [SEP] tokens is treated as RoBERTa's.
     """
     specials = find_specials(core, settings, str(folder))
     if named == "RobertaTokenizer" or (named is None and {"cls", "sep"} <= specials.keys()):
@@ -307,70 +310,84 @@ def _add_ends(
 
 def _lines(path: Path) -> list[str]:
     text = read_text(path).replace("\r\n", "\n").removesuffix("\n")
-    if text.count("\n") >= MOST_PIECES:
-        raise TokenizerError(f"{path}: more than {MOST_PIECES:,} lines; fetch the file again")
+    if text.count("\n") >= MAX_VOCAB:
+        raise TokenizerError(f"{path}: more than {MAX_VOCAB:,} lines; download the file again")
     return text.split("\n")
 
 
 def normalizer_settings(core: tokenizers.Tokenizer) -> dict[str, Any]:
-    was = core.normalizer
-    if not isinstance(was, normalizers.BertNormalizer):
+    """Return the settings of a BERT normalizer, or an empty dict."""
+    current = core.normalizer
+    if not isinstance(current, normalizers.BertNormalizer):
         return {}
     return {
-        "do_lower_case": was.lowercase,
-        "strip_accents": was.strip_accents,
-        "tokenize_chinese_chars": was.handle_chinese_chars,
+        "do_lower_case": current.lowercase,
+        "strip_accents": current.strip_accents,
+        "tokenize_chinese_chars": current.handle_chinese_chars,
     }
 
 
 def lowercase(core: tokenizers.Tokenizer) -> dict[str, Any]:
     """Add lowercasing before the normalizer, and return the settings that this changes.
 
-    Accents stay unless the normalizer removes them already.
+    Accents are kept unless the normalizer already removes them.
     """
-    was = core.normalizer
-    if isinstance(was, normalizers.BertNormalizer):
-        strip = was.lowercase if was.strip_accents is None else was.strip_accents
-        was.strip_accents, was.lowercase = strip, True
+    current = core.normalizer
+    if isinstance(current, normalizers.BertNormalizer):
+        strip = current.lowercase if current.strip_accents is None else current.strip_accents
+        current.strip_accents, current.lowercase = strip, True
         return {"do_lower_case": True, "strip_accents": strip}
-    steps: list[Any] = [] if was is None else [was]
-    if isinstance(was, normalizers.Sequence):
-        steps = list(was)  # type: ignore[call-overload]
+    steps: list[Any] = [] if current is None else [current]
+    if isinstance(current, normalizers.Sequence):
+        steps = list(current)  # type: ignore[call-overload]
     if not any(isinstance(step, normalizers.Lowercase) for step in steps):
         core.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
-    # The classes of transformers would build the normalizer anew.
+    # The classes of transformers would rebuild the normalizer.
     return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-def usual_class(core: tokenizers.Tokenizer) -> str:
+def default_class(core: tokenizers.Tokenizer) -> str:
+    """Return the transformers class of a tokenizer whose settings specify none."""
     bert = isinstance(core.model, models.WordPiece) and isinstance(
         core.normalizer, normalizers.BertNormalizer
     )
     return "BertTokenizer" if bert else "PreTrainedTokenizerFast"
 
 
-def word_starts(core: tokenizers.Tokenizer, pieces: Sequence[str], source: str) -> list[bool]:
-    """For each piece, whether it begins a word.
+def word_starts(core: tokenizers.Tokenizer, tokens: Sequence[str], source: str) -> list[bool]:
+    """Return whether each token begins a word.
 
-    Raises: TokenizerError if the pieces do not show it.
+    Args:
+        core: The tokenizer.
+        tokens: The tokens.
+        source: Path of the tokenizer, for messages.
+
+    Raises:
+        TokenizerError: If the tokens do not show where words begin.
     """
     model, spec = core.model, str(core.pre_tokenizer)
     if isinstance(model, models.WordPiece):
         prefix = model.continuing_subword_prefix
-        return [not piece.startswith(prefix) or piece == prefix for piece in pieces]
+        return [not token.startswith(prefix) or token == prefix for token in tokens]
     if "ByteLevel" in spec:
-        return [piece.startswith(("Ġ", "Ċ", "ĉ", "č")) for piece in pieces]
+        return [token.startswith(("Ġ", "Ċ", "ĉ", "č")) for token in tokens]
     if "Metaspace" in spec:
-        return [piece.startswith("▁") for piece in pieces]
+        return [token.startswith("▁") for token in tokens]
     raise TokenizerError(
-        f"{source}: its pieces do not show where words begin; mask tokens, not words"
+        f"{source}: the tokens do not show where words begin; mask tokens instead of words"
     )
 
 
 def fingerprint(
     core: tokenizers.Tokenizer, specials: Mapping[str, str], ids: Mapping[str, int] | None
 ) -> str:
-    """SHA-256 over everything that decides ids; `ids` are those of pieces, if not those of core."""
+    """Return the SHA-256 of everything that affects ids.
+
+    Args:
+        core: The tokenizer.
+        specials: Special token of each role.
+        ids: Ids of tokens, if they differ from the ids of `core`.
+    """
     spec = json.loads(core.to_str())
     normalizer = spec["normalizer"] or {}
     if normalizer.get("type") == "BertNormalizer" and normalizer["strip_accents"] is None:
@@ -381,7 +398,7 @@ def fingerprint(
         "normalizer": normalizer,
         "pre_tokenizer": spec["pre_tokenizer"],
         "added": sorted((t["id"], t["content"], t["special"]) for t in spec["added_tokens"]),
-        # bos and eos are left out: they decide no ids, and older fingerprints had none
+        # BOS and EOS do not affect ids, and are not part of older fingerprints.
         "specials": {r: t for r, t in specials.items() if r not in ("bos", "eos")},
         "template": [[e.ids, e.type_ids] for e in template],
     }
@@ -392,8 +409,8 @@ def fingerprint(
 
 
 def _without_defaults(value: Any) -> Any:
-    """Drop what is null or false, so that a newer library's new options change no fingerprint."""
+    """Remove null and false values, so that new options of the library keep the fingerprint."""
     if isinstance(value, dict):
-        kept = {k: _without_defaults(v) for k, v in value.items()}
-        return {k: v for k, v in kept.items() if v is not None and v is not False}
+        nonnull = {k: _without_defaults(v) for k, v in value.items()}
+        return {k: v for k, v in nonnull.items() if v is not None and v is not False}
     return value

@@ -1,18 +1,18 @@
-"""A vocabulary from raw text, in bounded memory and the same every time.
+"""Training of vocabularies from raw text, in bounded memory and with reproducible results.
 
-Method: `tokenizers`' trainers count words in a map that grows with the text and, for WordPiece
-and Unigram, depend on that map's random order. So words are counted here:
+Method: The trainers of `tokenizers` count words in a map that grows with the text. For WordPiece
+and Unigram, the result depends on the random order of this map. Words are therefore counted here:
 
-1. White-space chunks are counted first (few are distinct), then each distinct chunk is
-   normalized and split into words once. The words are those the trainer itself would see.
-2. Word counts are pruned: whenever there are more than `MAX_WORDS` distinct ones, the more frequent
-   half stays. A word's count falls short by at most the largest count dropped at each pruning,
-   so URLs, hashes and typing errors go, and no word that matters for a vocabulary is lost. Text
-   with fewer distinct words than that is counted exactly.
-3. The trainer is fed each word as often as it was counted; beyond `MAX_TRAINED_WORDS` words in all,
+1. White-space chunks are counted first (few are distinct). Each distinct chunk is then normalized
+   and split into words once. The words are the same as in the trainer.
+2. Word counts are pruned: whenever there are more than `MAX_WORDS` distinct words, the more
+   frequent half is kept. A count is too low by at most the largest count removed at each pruning.
+   Pruning thus removes URLs, hashes and typing errors, but no word that matters for a vocabulary.
+   Text with fewer distinct words is counted exactly.
+3. The trainer gets each word as often as it was counted. Beyond `MAX_TRAINED_WORDS` words in total,
    counts are divided by a common number. Memory thus depends on `MAX_WORDS`, not on the text.
-4. The pieces of one character come first and in order, which fixes every tie in the trainer.
-   (Unigram: scores are rounded, pieces with equal scores are sorted.)
+4. Tokens of one character come first and in a fixed order, which breaks every tie in the trainer.
+   (Unigram: scores are rounded, and tokens with equal scores are sorted.)
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ SPECIALS: dict[str, tuple[str, ...]] = {
     "unigram": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
     "words": ("<S>", "</S>", "<UNK>"),
 }
-"""Special tokens of each kind by id: BERT's, RoBERTa's, ALBERT's, and those of ELMo's softmax."""
+"""Special tokens of each vocabulary type in the order of ids, like BERT, RoBERTa, ALBERT and ELMo.
+"""
 
 END_OF_TEXT = "<|endoftext|>"
-"""GPT-2's only special token, before and behind every text."""
+"""GPT-2's only special token, before and after every text."""
 
 SPANS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
-"""T5's, beside a hundred that stand for spans; they have the last ids."""
+"""T5's special tokens, in addition to 100 sentinel tokens with the last ids."""
 
 SENTINELS = tuple(f"<extra_id_{number}>" for number in reversed(range(100)))
 
@@ -59,22 +60,24 @@ ROLES = {
 }
 
 MAX_WORDS = 500_000
-"""Largest number of distinct words kept. It and `MAX_CHARACTERS` limit the memory."""
+"""Maximum number of distinct words. It and `MAX_CHARACTERS` limit memory use."""
 
 MAX_CHARACTERS = 8_000_000
-"""All characters of the distinct words kept."""
+"""Maximum number of characters of all distinct words."""
 
 MAX_CHUNKS = 400_000
-"""Distinct white-space chunks counted before they are split into words."""
+"""Maximum number of distinct white-space chunks before they are split into words."""
 
 SLICE_CHARACTERS = 1_000_000
-"""Characters of one text handled at a time."""
+"""Number of characters of a text that are processed at a time."""
 
 MAX_WORD_CHARACTERS = 256
-"""Longer words (hashes, base64) are left out, as WordPiece gives up on those beyond 100."""
+"""Maximum number of characters of a word. Longer words (hashes, base64) are skipped; WordPiece maps
+words of more than 100 characters to the unknown token.
+"""
 
 MAX_TRAINED_WORDS = 100_000_000
-"""Words given to the trainer at most."""
+"""Maximum number of words in the input of the trainer."""
 
 CHUNK = re.compile(r"\s*\S+|\s+")
 SPACE = re.compile(r"(?<!\s)\s")
@@ -82,7 +85,9 @@ SPACE = re.compile(r"(?<!\s)\s")
 SCRIPTS = pre_tokenizers.Split(
     tokenizers.Regex(r"▁?[\p{P}\p{S}&&[^▁]]+|▁?\p{N}+"), behavior="isolated"
 )
-"""No Unigram piece mixes letters, digits and punctuation: SentencePiece learns so by default."""
+"""Separates letters, digits and punctuation, like SentencePiece by default, so that no Unigram
+token mixes them.
+"""
 
 
 def train(
@@ -98,26 +103,36 @@ def train(
     character_coverage: float = 0.9999,
     max_length: int | None = 512,
 ) -> Tokenizer:
-    """Learn a vocabulary of `size` pieces, specials and alphabet included, in one pass.
+    """Train a vocabulary in one pass over the texts.
 
-    `wordpiece` follows BERT, `bpe` RoBERTa (byte-level), `unigram` ALBERT; `words` are whole words,
-    the most frequent first, for an ELMo. `lowercase` None is the paper's choice: yes, no, yes, no;
-    `strip_accents` None follows it. `chinese_chars` makes each
-    a word of its own (WordPiece). Words with characters beyond `character_coverage` of the text
-    are left to the unknown token (byte-level BPE has none). A vocabulary comes out smaller if
-    the text has fewer pieces that occur `min_frequency` times. `use` write is for models that
-    write, whose texts have no frame: GPT-2's, of `bpe` alone; spans for those that learn from
-    damaged text: T5's, with a hundred tokens that stand for spans, `bpe` too. (`train_vocabulary`
-    trains one to translate with.)
-    Raises: ConfigError if `size` is below specials plus alphabet, naming the minimum; DataError
-    if there is no text or it is not Unicode.
+    Args:
+        texts: The texts.
+        kind: `wordpiece` like BERT, `bpe` like RoBERTa (byte-level), `unigram` like ALBERT, or
+            `words`, the most frequent complete words, for ELMo.
+        size: Number of tokens, including special tokens and the alphabet. The vocabulary is smaller
+            if the text has fewer tokens that occur `min_frequency` times.
+        use: "encode", "write" for generative models like GPT-2, without special tokens around texts
+            (only `bpe`), or "spans" for T5, with 100 sentinel tokens (only `bpe`). Use
+            `train_vocabulary` for translation.
+        lowercase: Whether to lowercase. Default: true for `wordpiece` and `unigram`.
+        strip_accents: Whether to remove accents. Default: `lowercase`.
+        chinese_chars: If true, each Chinese character is a word (WordPiece).
+        min_frequency: Minimum frequency of a token.
+        character_coverage: Fraction of the text's characters in the alphabet. Words with other
+            characters become the unknown token, which byte-level BPE does not have.
+        max_length: Maximum number of tokens of a text, saved with the tokenizer.
+
+    Raises:
+        ConfigError: If `size` is smaller than the number of special tokens and characters, or
+            settings cannot be combined.
+        DataError: If there is no text, or it is not Unicode.
     """
     refuse_unknown("kind", kind, SPECIALS)
     refuse_unknown("use", use, get_args(Use))
     if use == "translate":
-        raise ConfigError("use: a vocabulary to translate with is learned by `train_vocabulary`")
+        raise ConfigError("use = 'translate' is not supported here; use `train_vocabulary`")
     if use in ("write", "spans") and kind != "bpe":
-        raise ConfigError(f"use: a {kind} vocabulary is for reading; one to write with is bpe")
+        raise ConfigError(f"use = {use!r} is not supported by kind = {kind!r}; use bpe")
     specials = dict(zip(ROLES[kind], SPECIALS[kind], strict=True))
     if use == "write":
         specials = {"eos": END_OF_TEXT}
@@ -125,24 +140,24 @@ def train(
         specials, size = SPANS, size - len(SENTINELS)
     if not 0 < character_coverage <= 1:
         raise ConfigError(
-            f"character_coverage is {character_coverage}; it must be above 0, at most 1"
+            f"character_coverage must be above 0 and at most 1, got {character_coverage}"
         )
     low = kind not in ("bpe", "words") if lowercase is None else lowercase
     accents = low if strip_accents is None else strip_accents
-    _require(size, len(specials) + (256 if kind == "bpe" else 2), "any text")
-    core = _blank(kind, low, accents, chinese_chars)
+    _check_size(size, len(specials) + (256 if kind == "bpe" else 2), "any text")
+    core = _build_untrained(kind, low, accents, chinese_chars)
     splitter = core.pre_tokenizer
     if kind == "unigram":
         splitter = pre_tokenizers.Sequence([splitter, SCRIPTS])
     counts = count_words(texts, core.normalizer, splitter, whole=kind == "bpe")
     if kind == "wordpiece":
-        _word_piece(core, counts, size, min_frequency, character_coverage)
+        _train_wordpiece(core, counts, size, min_frequency, character_coverage)
     elif kind == "bpe":
-        _byte_level(core, counts, size, min_frequency, list(specials.values()))
+        _train_byte_level(core, counts, size, min_frequency, list(specials.values()))
     elif kind == "words":
-        _whole_words(core, counts, size, min_frequency)
+        _select_words(core, counts, size, min_frequency)
     else:
-        _unigram(core, counts, size, character_coverage)
+        _train_unigram(core, counts, size, character_coverage)
     if use == "spans":
         core.add_special_tokens(list(SENTINELS))
         end = specials["eos"]
@@ -167,11 +182,20 @@ def count_words(
     *,
     whole: bool,
 ) -> Counter[str]:
-    """How often each word of the texts occurs, after normalizing and splitting.
+    """Return the frequency of each word of the texts, after normalizing and splitting.
 
-    `whole` keeps the white space before a chunk, which byte-level BPE counts as part of a word.
-    Text is taken in slices that end before white space, so no word is cut unless it is longer
+    Text is processed in slices that end before white space, so no word is split unless it is longer
     than a slice.
+
+    Args:
+        texts: The texts.
+        normalizer: Normalizer of the vocabulary.
+        splitter: Pre-tokenizer of the vocabulary.
+        whole: Whether to keep the white space before a chunk, which is part of the word in
+            byte-level BPE.
+
+    Raises:
+        DataError: If there is no word, or the text is not Unicode.
     """
     split: Callable[[str], list[str]] = CHUNK.findall if whole else str.split
     chunks: Counter[str] = Counter()
@@ -185,11 +209,11 @@ def count_words(
             full = sum(map(len, chunks)) > MAX_CHARACTERS
             unchecked = 0
         if full:
-            words = _absorb(words, chunks, normalizer, splitter)
+            words = _add_words(words, chunks, normalizer, splitter)
             chunks.clear()
-    words = _absorb(words, chunks, normalizer, splitter)
+    words = _add_words(words, chunks, normalizer, splitter)
     if not words:
-        raise DataError("no words to learn from: the texts are empty or hold white space only")
+        raise DataError("the texts contain no words; add text")
     return words
 
 
@@ -197,20 +221,20 @@ def _slices(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         start = 0
         while len(text) - start > SLICE_CHARACTERS:
-            near = SPACE.search(text, start + SLICE_CHARACTERS // 2, start + SLICE_CHARACTERS)
-            end = near.start() if near else start + SLICE_CHARACTERS
+            space = SPACE.search(text, start + SLICE_CHARACTERS // 2, start + SLICE_CHARACTERS)
+            end = space.start() if space else start + SLICE_CHARACTERS
             yield text[start:end]
             start = end
         yield text[start:]
 
 
-def _absorb(
+def _add_words(
     words: Counter[str],
     chunks: Counter[str],
     normalizer: normalizers.Normalizer | None,
     splitter: pre_tokenizers.PreTokenizer,
 ) -> Counter[str]:
-    """Add the words of the chunks, pruning where needed."""
+    """Add the words of the chunks, and prune the counts if there are too many words."""
     normalize = str if normalizer is None else normalizer.normalize_str
     split = splitter.pre_tokenize_str
     try:
@@ -219,17 +243,17 @@ def _absorb(
                 if len(word) <= MAX_WORD_CHARACTERS:
                     words[word] += count
             if len(words) > MAX_WORDS:
-                words = _pruned(words)
+                words = _prune(words)
     except (UnicodeEncodeError, TypeError):
         raise DataError(
-            f"half of a surrogate pair in {chunk[:40]!r} is not text; clean the input with "
+            f"lone surrogate in {chunk[:40]!r}; clean the input with "
             'text.encode("utf-8", "replace").decode()'
         ) from None
-    return _pruned(words)
+    return _prune(words)
 
 
-def _pruned(words: Counter[str]) -> Counter[str]:
-    """The same counts, or the more frequent half (of equals, those seen first)."""
+def _prune(words: Counter[str]) -> Counter[str]:
+    """Return the counts of all words, or of the more frequent half (of equals, the first seen)."""
     if len(words) <= MAX_WORDS and sum(map(len, words)) <= MAX_CHARACTERS:
         return words
     keep: dict[str, int] = {}
@@ -242,10 +266,10 @@ def _pruned(words: Counter[str]) -> Counter[str]:
     return Counter(keep)
 
 
-def _blank(
+def _build_untrained(
     kind: Kind, lowercase: bool, strip_accents: bool, chinese_chars: bool
 ) -> tokenizers.Tokenizer:
-    """Normalization, splitting and decoding of a kind, around an empty model."""
+    """Build the normalizer, pre-tokenizer and decoder of a vocabulary type, with an empty model."""
     if kind == "wordpiece":
         core = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
         core.normalizer = normalizers.BertNormalizer(
@@ -279,19 +303,19 @@ def _blank(
     return core
 
 
-def _word_piece(
+def _train_wordpiece(
     core: tokenizers.Tokenizer,
     counts: Counter[str],
     size: int,
     min_frequency: int,
     coverage: float,
 ) -> None:
-    counts = _covered(counts, coverage)
+    counts = _apply_coverage(counts, coverage)
     specials = list(SPECIALS["wordpiece"])
     begin = sorted({c for word in counts for c in word})
     inside = sorted({"##" + c for word in counts for c in word[1:]})
-    _require(size, len(specials) + len(begin) + len(inside), "this text")
-    # Given as specials, the alphabet gets its ids in this order and not in that of a hash map.
+    _check_size(size, len(specials) + len(begin) + len(inside), "this text")
+    # As special tokens, the characters get ids in this order, not in the order of a hash map.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=min_frequency,
@@ -305,7 +329,7 @@ def _word_piece(
     core.post_processor = template(core, "[CLS]", "[SEP]")
 
 
-def _byte_level(
+def _train_byte_level(
     core: tokenizers.Tokenizer,
     counts: Counter[str],
     size: int,
@@ -320,7 +344,7 @@ def _byte_level(
         show_progress=False,
     )
     core.model = _run(tokenizers.Tokenizer(models.BPE()), counts, trainer).model
-    core.add_special_tokens([_spaced(token) for token in specials])
+    core.add_special_tokens([_special_token(token) for token in specials])
     if "<s>" not in specials:
         return
     cls, sep = (("<s>", core.token_to_id("<s>")), ("</s>", core.token_to_id("</s>")))
@@ -332,11 +356,13 @@ def _byte_level(
     )
 
 
-def _unigram(core: tokenizers.Tokenizer, counts: Counter[str], size: int, coverage: float) -> None:
-    counts = _covered(counts, coverage)
+def _train_unigram(
+    core: tokenizers.Tokenizer, counts: Counter[str], size: int, coverage: float
+) -> None:
+    counts = _apply_coverage(counts, coverage)
     specials = list(SPECIALS["unigram"])
     alphabet = sorted({c for word in counts for c in word})
-    _require(size, len(specials) + len(alphabet), "this text")
+    _check_size(size, len(specials) + len(alphabet), "this text")
     trainer = trainers.UnigramTrainer(
         vocab_size=size,
         special_tokens=specials,
@@ -345,68 +371,72 @@ def _unigram(core: tokenizers.Tokenizer, counts: Counter[str], size: int, covera
         show_progress=False,
     )
     learned = _run(tokenizers.Tokenizer(models.Unigram()), counts, trainer)
-    pieces = json.loads(learned.to_str())["model"]["vocab"][len(specials) :]
-    scores = _settled(dict(pieces))
+    tokens = json.loads(learned.to_str())["model"]["vocab"][len(specials) :]
+    scores = _stable_scores(dict(tokens))
     core.model = models.Unigram([*((token, 0.0) for token in specials), *scores], unk_id=1)
-    core.add_special_tokens([_spaced(token) for token in specials])
+    core.add_special_tokens([_special_token(token) for token in specials])
     core.post_processor = template(core, "[CLS]", "[SEP]")
 
 
-def _whole_words(
+def _select_words(
     core: tokenizers.Tokenizer, counts: Counter[str], size: int, min_frequency: int
 ) -> None:
-    """The most frequent words, those first; of equally frequent ones the first in the alphabet."""
+    """Build a vocabulary of the most frequent words. Ties are sorted alphabetically."""
     specials = SPECIALS["words"]
-    often = [word for word, count in counts.items() if count >= min_frequency]
-    words = sorted(set(often) - {*specials}, key=lambda word: (-counts[word], word))
-    known = [*specials, *words[: size - len(specials)]]
-    vocab = {word: place for place, word in enumerate(known)}
+    frequent = [word for word, count in counts.items() if count >= min_frequency]
+    words = sorted(set(frequent) - {*specials}, key=lambda word: (-counts[word], word))
+    tokens = [*specials, *words[: size - len(specials)]]
+    vocab = {word: index for index, word in enumerate(tokens)}
     core.model = models.WordLevel(vocab, unk_token=specials[2])
-    core.add_special_tokens([_spaced(token) for token in specials])
+    core.add_special_tokens([_special_token(token) for token in specials])
 
 
-def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
-    """The pieces, best first, without what differs from one run of the trainer to the next.
+def _stable_scores(scores: dict[str, float]) -> list[tuple[str, float]]:
+    """Return the tokens, best first, with the same scores in every run of the trainer.
 
-    EM adds up in any order, so scores keep six digits. Characters that EM had dropped come back
-    at the lowest score, plus 0.0001 for each one before, in any order; here at the lowest.
+    EM sums in random order, so scores are rounded to six digits. The trainer adds characters that
+    EM removed at the lowest score, plus 0.0001 for each previous one, in random order; here all of
+    them get the lowest score.
     """
     lowest = min(scores.values())
-    returned = sorted((score, piece) for piece, score in scores.items() if len(piece) == 1)
-    for i, (score, piece) in enumerate(returned):
+    characters = sorted((score, token) for token, score in scores.items() if len(token) == 1)
+    for i, (score, token) in enumerate(characters):
         if abs(score - lowest - i * 1e-4) > 1e-6:
             break
-        scores[piece] = lowest
+        scores[token] = lowest
     return sorted(((p, round(s, 6)) for p, s in scores.items()), key=lambda p: (-p[1], p[0]))
 
 
-def _spaced(token: str) -> tokenizers.AddedToken:
-    """A mask takes the space before it along, so that its prediction may bring one."""
+def _special_token(token: str) -> tokenizers.AddedToken:
+    """Return a special token.
+
+    A mask token includes the preceding space, so that the predicted token may contain one.
+    """
     mask = token in ("<mask>", "[MASK]")
     return tokenizers.AddedToken(token, lstrip=mask, special=True, normalized=False)
 
 
-def _covered(counts: Counter[str], coverage: float) -> Counter[str]:
-    """The words whose characters are among the most frequent that make up so much of the text."""
+def _apply_coverage(counts: Counter[str], coverage: float) -> Counter[str]:
+    """Return the words that consist of the most frequent characters, up to the coverage."""
     characters: Counter[str] = Counter()
     for word, count in counts.items():
         for c in word:
             characters[c] += count
-    wanted = coverage * characters.total()
+    target = coverage * characters.total()
     alphabet, covered = set(), 0
     for c, count in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
-        if covered >= wanted:
+        if covered >= target:
             break
         alphabet.add(c)
         covered += count
     return Counter({word: n for word, n in counts.items() if alphabet.issuperset(word)})
 
 
-def _require(size: int, minimum: int, what: str) -> None:
+def _check_size(size: int, minimum: int, source: str) -> None:
     if size < minimum:
         raise ConfigError(
-            f"size {size} is too small: the special tokens and the alphabet of {what} need "
-            f"{minimum}; raise size to well above that"
+            f"size must be at least {minimum} (special tokens and alphabet of {source}), got "
+            f"{size}; use a much larger size"
         )
 
 
@@ -414,22 +444,22 @@ def _run(
     learned: tokenizers.Tokenizer, counts: Counter[str], trainer: trainers.Trainer
 ) -> tokenizers.Tokenizer:
     learned.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
-    learned.train_from_iterator(_repeated(counts), trainer)
+    learned.train_from_iterator(_repeat(counts), trainer)
     return learned
 
 
-def _repeated(counts: Counter[str], at_once: int = 4096) -> Iterator[str]:
-    """Each word as often as it was counted, in lines of a few thousand."""
+def _repeat(counts: Counter[str], max_words: int = 4096) -> Iterator[str]:
+    """Yield each word as often as it was counted, in lines of up to `max_words` words."""
     divisor = -(-counts.total() // MAX_TRAINED_WORDS)
     line: list[str] = []
     pending = 0
     for word, count in counts.items():
         left = round(count / divisor)
         while left:
-            n = min(left, at_once - pending)
+            n = min(left, max_words - pending)
             line.append((word + " ") * n)
             left, pending = left - n, pending + n
-            if pending == at_once:
+            if pending == max_words:
                 yield "".join(line)
                 line, pending = [], 0
     yield "".join(line)

@@ -1,4 +1,4 @@
-"""Raw text as whole words, and the characters of a word in a text."""
+"""Splitting of raw text into words, and search for a word in a text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ CHINESE = (
 
 
 MIN_SIMILARITY = 0.5
-"""Least difflib ratio at which one word counts as a form of the other."""
+"""Minimum difflib ratio of a word and one of its forms."""
 
 MAX_WORD_CHARACTERS = 64
-"""Most characters of a word."""
+"""Maximum number of characters of a word."""
 
 
 @lru_cache
 def word_splitter() -> pre_tokenizers.PreTokenizer:
-    """BERT's basic tokenisation: words are what white space divides; each punctuation mark and
-    each Chinese character is a word of its own.
+    """Return BERT's basic tokenization.
+
+    White space separates words. Each punctuation mark and each Chinese character is a word.
     """
     return pre_tokenizers.Sequence(
         [
@@ -36,22 +37,23 @@ def word_splitter() -> pre_tokenizers.PreTokenizer:
 
 
 def find_word(word: str, text: str) -> tuple[int, int] | None:
-    """Return the characters of a word or one of its forms in a text, as in carry and "carried".
+    """Return the characters [start, end) of a word or one of its forms in a text.
 
-    It is the first of the most similar words (ratio of difflib, at least `MIN_SIMILARITY`) with the
-    same first letter; `went` is not found for `go`. Words longer than `MAX_WORD_CHARACTERS` are
-    skipped, since comparing takes cubic time.
+    For carry, for example, it finds "carried". The result is the first of the most similar words
+    (ratio of difflib, at least `MIN_SIMILARITY`) with the same first letter; `went` is not found
+    for `go`. Words longer than `MAX_WORD_CHARACTERS` are skipped, because the comparison takes
+    cubic time.
     """
-    wanted = word.casefold()
-    best, place, start = 0.0, None, 0
+    target = word.casefold()
+    best, best_span, start = 0.0, None, 0
     for part in text.split():
         start = text.index(part, start)
         bare = part.strip(".,;:!?\"'()[]`")
-        own = bare.casefold()
-        if own[:1] == wanted[:1] and max(len(own), len(wanted)) <= MAX_WORD_CHARACTERS:
-            alike = SequenceMatcher(None, wanted, own, autojunk=False).ratio()
-            if alike > best and alike >= MIN_SIMILARITY:
+        candidate = bare.casefold()
+        if candidate[:1] == target[:1] and max(len(candidate), len(target)) <= MAX_WORD_CHARACTERS:
+            ratio = SequenceMatcher(None, target, candidate, autojunk=False).ratio()
+            if ratio > best and ratio >= MIN_SIMILARITY:
                 begin = start + part.index(bare)
-                best, place = alike, (begin, begin + len(bare))
+                best, best_span = ratio, (begin, begin + len(bare))
         start += len(part)
-    return place
+    return best_span

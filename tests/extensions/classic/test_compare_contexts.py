@@ -128,5 +128,5 @@ def test_refusals_leave_nothing_behind(
     refused(DataError, "others.txt: no vector of 'class'", models=[str(unknown)])
     out.mkdir()
     (out / "mine").touch()
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         contexts("class", texts, models=[str(models["bert"])], out=out)

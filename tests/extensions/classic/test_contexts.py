@@ -60,7 +60,7 @@ def test_texts_without_the_word(minilm: Path) -> None:
         word.prepare([("bank", ("a bank", "no such thing"))], long="error")
     with pytest.raises(DataError, match="texts: 1; a word is compared in 2 to 32"):
         word.prepare([("bank", ("a bank",))], long="error")
-    with pytest.raises(DataError, match="tokens, and the model reads 256"):
+    with pytest.raises(DataError, match="tokens, but the limit is 256"):
         word.prepare([("bank", ("a bank", "so " * 400 + "bank"))], long="error")
 
 
@@ -78,7 +78,7 @@ def test_a_causal_model_reads_as_bertkit_contexts_does(english: list[str], tmp_p
     cosines = np.array(found.cosines)
     np.testing.assert_allclose(cosines[:, 0, 1], 1.0, atol=1e-5)
     assert cosines[-1, 0, 2] < 1 - 1e-3
-    with pytest.raises(DataError, match="tokens, and the model reads 4"):
+    with pytest.raises(DataError, match="tokens, but the limit is 4"):
         word.prepare([("class", ("class", "so " * 50 + "class"))], long="error")
 
 

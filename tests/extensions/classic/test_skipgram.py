@@ -174,7 +174,7 @@ def test_documents_are_read_whole_and_rare_words_left_out(tmp_path: Path) -> Non
 
 def test_refusals_come_before_work_and_write_nothing(toy: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "v.txt"
-    with pytest.raises(DataError, match="no text: name at least one"):
+    with pytest.raises(DataError, match="no input; pass at least one"):
         train_vectors([], out=out)
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         train_vectors([tmp_path / "none.txt"], out=out)
@@ -182,7 +182,7 @@ def test_refusals_come_before_work_and_write_nothing(toy: Path, tmp_path: Path) 
         train_vectors([toy], out=out, settings=Skipgram(min_count=9999))
     assert not out.parent.exists()
     before = toy.read_bytes()
-    with pytest.raises(ConfigError, match="exists already; choose another out="):
+    with pytest.raises(ConfigError, match="already exists; choose another out="):
         train_vectors([toy], out=toy)
     assert toy.read_bytes() == before
 

@@ -179,7 +179,7 @@ def test_bad_input_is_refused_before_work_begins(
     cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
         (ConfigError, r"filters: no such value 'gopher'; did you mean", {"filters": ["gopher"]}),
         (ConfigError, r"duplicates: no such value 'fuzzy'; known", {"duplicates": "fuzzy"}),
-        (ConfigError, r"texts: exists already; choose another out=", {"out": texts}),
+        (ConfigError, r"texts already exists; choose another out=", {"out": texts}),
         (ConfigError, r"choose another removed=", {"removed": texts}),
         (ConfigError, r"must not contain out= or be within it", {"removed": out}),
         (ConfigError, r"must not contain out= or be within it", {"removed": out / "removed"}),
@@ -207,7 +207,7 @@ def test_at_the_command_line_a_refusal_is_a_sentence(
     assert cli.run(["clean", str(texts), "--out", str(out), "--filter", "gopher"]) == 2
     assert "gopher-quality" in capsys.readouterr().err
     assert cli.run(["clean", str(texts), "--out", str(texts)]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     given = ["--filter", "c4", "--filter", "gopher-repetition", "--no-mask", "--processes", "1"]
     assert cli.run(["clean", str(texts), "--out", str(out), *given]) == 0
     said = capsys.readouterr()

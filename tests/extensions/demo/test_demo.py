@@ -48,7 +48,7 @@ def test_from_a_folder_to_a_report(small: None, tmp_path: Path, english: list[st
         "part3",
     )
     assert "no benefit of pretraining" in page
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         demo(out, text=[folder], steps=12)
     with pytest.raises(ConfigError, match="steps must be at least 1, got 0"):
         demo(tmp_path / "none", text=[folder], steps=0)

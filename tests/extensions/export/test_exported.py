@@ -66,7 +66,7 @@ def test_prompts_go_with_the_graph(tiny: Path, graph: Path, tmp_path: Path) -> N
 
 def test_long_texts_as_asked(graph: Path) -> None:
     ready = Exported(graph)
-    with pytest.raises(DataError, match=r"102 tokens, and the model reads 32; .*truncate") as told:
+    with pytest.raises(DataError, match=r"102 tokens, but the limit is 32; .*truncate") as told:
         ready("a " * 100)
     assert "window" not in str(told.value)
     assert [cut for _, cut in ready.stream(["a " * 100, "b"], long="truncate")] == [[True, False]]
@@ -210,7 +210,7 @@ def test_the_commands(
     assert cli.run(["export", str(tiny), "--out", out]) == 0
     assert json.loads(capsys.readouterr().out)["length"] == 32
     assert cli.run(["export", str(tiny), "--out", out]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert cli.run(["embed", out, "a b"]) == 0
     row = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(row, pipeline("embed", tiny)("a b")[0], atol=1e-5)

@@ -51,7 +51,7 @@ def test_the_same_answers(model: Path, exported: Path) -> None:
         assert one.scores == pytest.approx(other.scores, abs=1e-5)
     assert answer(texts[3]).scores == pytest.approx(ours(texts[3]).scores, abs=1e-5)
     assert answer("a b c d a b c d", long="truncate").truncated
-    with pytest.raises(DataError, match="10 tokens, and the model reads 8"):
+    with pytest.raises(DataError, match="10 tokens, but the limit is 8"):
         answer("a b c d a b c d")
     assert [a.label for a in bertkit.predict(exported, TEXTS)] == [a.label for a in ours(TEXTS)]
 

@@ -169,7 +169,7 @@ def test_too_few_texts_are_refused(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="63 texts to calibrate with, and 64 are needed"):
         quantize(tiny, [texts(tmp_path / "t.txt", 63)], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         quantize(tiny, [tmp_path / "t.txt"], out=tmp_path)
 
 

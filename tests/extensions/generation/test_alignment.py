@@ -132,7 +132,7 @@ def test_the_command_prints_numbers_or_draws_them(
     drawn = re.findall(r'fill-opacity="([\d.]+)"', out.read_text(encoding="utf-8"))
     np.testing.assert_allclose(list(map(float, drawn)), looked.weights.flatten(), atol=1e-3)
     for words, message in (
-        (["--out", str(out)], "exists already"),
+        (["--out", str(out)], "already exists"),
         (["--out", str(tmp_path / "a.png")], "the suffix must be .svg"),
     ):
         assert cli.run(["view", "align", folder, "a b c", *words]) == 2

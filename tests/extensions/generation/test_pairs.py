@@ -132,9 +132,9 @@ def test_rows_of_one_file_are_the_same_pairs(
         (
             "de\ten\tfr\na\tA\tx\n",
             {"source_column": "de"},
-            r"a known name for the target; name it with target_column= \(columns: de, en, fr\)",
+            r"a known name for the target; set target_column= \(columns: de, en, fr\)",
         ),
-        ("de\ten\na\tA\n", {}, "for the source and the target; name it with source_column= and"),
+        ("de\ten\na\tA\n", {}, "for the source and the target; set source_column= and"),
         ("de\ten\na\tA\n", {"source_column": "nl"}, "no column 'nl'"),
     ],
 )

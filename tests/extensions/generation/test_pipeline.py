@@ -107,7 +107,7 @@ def test_one_prompt_and_settings_as_plain_data(write: Generate) -> None:
     for wrong in (Decoding(temperature=-1.0), {"temperature": -1.0}):
         with pytest.raises(ConfigError, match=r"^temperature: expected `float` >= 0"):
             write(["one"], wrong)
-    with pytest.raises(ConfigError, match=r"^generate: int given for Decoding; give that"):
+    with pytest.raises(ConfigError, match=r"^generate: expected Decoding or a dict, got int"):
         write(["one"], 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"^max_tokens: expected `int` >= 1"):
         list(write.stream("one", Decoding(max_tokens=0)))

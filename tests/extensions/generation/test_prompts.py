@@ -118,7 +118,7 @@ def test_what_cannot_be_asked_is_named(
 
 
 def test_a_folder_in_use_is_left_as_it_is(folder: Path, files: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         evaluate_prompts(folder, **files, out=folder)
 
 

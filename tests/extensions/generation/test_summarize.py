@@ -102,7 +102,7 @@ def test_what_cannot_be_summarized_is_refused(t5: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a document is empty"):
         summarize(["a cat", " "])
     assert isinstance(summarize, WriteSummaries)
-    with pytest.raises(DataError, match="the model reads 64; shorten it"):
+    with pytest.raises(DataError, match="the limit is 64; shorten it"):
         summarize(["the cat " * 100], long="error")
     folder = tmp_path / "odd"
     shutil.copytree(t5, folder)

@@ -69,7 +69,7 @@ def test_a_folder_is_listed_with_what_is_left_out(
     assert [name for _, name in listing.files] == ["a.md", "d.html"]
     assert str(listing) == (
         "files: 2 (1 .html, 1 .md); skipped: 5 (2 .png, 1 .rst, which needs pip install "
-        "'bertkit[search]', 1 hidden, 1 without a kind)"
+        "'bertkit[search]', 1 hidden, 1 without a suffix)"
     )
     with pytest.raises(DataError, match=r"e.rst: nothing is installed that reads it; pip install"):
         listed([tmp_path / "e.rst"])
@@ -94,7 +94,7 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
     used = [d.id for d in documents([tmp_path], DocumentColumns(), bad=bad.append)]
     assert used == ["1", "3", "e.html"]
     said = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: a second document"]
-    said += ["c.jsonl:3: no field 'text'", "d.jsonl:2: not JSON", "f.html: no text in this"]
+    said += ["c.jsonl:3: no field 'text'", "d.jsonl:2: invalid JSON", "f.html: no text in this"]
     assert len(bad) == len(said)
     for error, words in zip(bad, said, strict=True):
         assert words in str(error)
@@ -107,7 +107,7 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
         ({"id": "a"}, r"docs.jsonl:2: no field 'text'; known: 'id'"),
         ({"id": "a", "texts": "b"}, r"docs.jsonl:2: no field 'text'; did you mean 'texts'\?"),
         ({"id": " ", "text": "b"}, r"docs.jsonl:2: the id is empty"),
-        ({"id": "a", "text": "b\ud800"}, r"docs.jsonl:2: half of a surrogate pair"),
+        ({"id": "a", "text": "b\ud800"}, r"docs.jsonl:2: lone surrogate"),
         (
             {"id": "a", "text": "x" * (MAX_DOCUMENT_CHARACTERS + 1)},
             r"docs.jsonl:2: a document of 16,777,217 char",

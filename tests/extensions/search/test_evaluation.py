@@ -143,6 +143,6 @@ def test_what_cannot_be_mined_is_refused(
         mine(searcher, queries=queries, judgments=judgments, out=out, negatives=16)
     assert not out.exists()
     out.write_text("mine")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         mine(searcher, queries=queries, judgments=judgments, out=out)
     assert out.read_text() == "mine"

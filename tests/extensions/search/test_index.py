@@ -90,7 +90,7 @@ def test_long_documents_as_asked(tiny: Path, tmp_path: Path) -> None:
     short = index([file], model=tiny, store=str(tmp_path / "short"), length=12)
     assert short["passages"] > 9
     assert all(len(hit.text) <= 19 for hit in held(str(tmp_path / "short")))
-    with pytest.raises(DataError, match=r"a.jsonl:\d+: .* tokens, and the model reads 32"):
+    with pytest.raises(DataError, match=r"a.jsonl:\d+: .* tokens, but the limit is 32"):
         index([file], model=tiny, store=str(tmp_path / "none"), long="error")
     for length in (7, 33):
         with pytest.raises(ConfigError, match=f"length: {length}; this model reads 8 to 32"):

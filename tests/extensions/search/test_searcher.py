@@ -184,7 +184,7 @@ def test_an_empty_query_is_refused(query: str, searcher: Searcher) -> None:
 
 def test_a_long_query_is_refused_or_cut(searcher: Searcher) -> None:
     query = "break loop " * 10_000
-    with pytest.raises(DataError, match="20002 tokens, and the model reads 256"):
+    with pytest.raises(DataError, match="20002 tokens, but the limit is 256"):
         searcher(query)
     assert searcher(query, long="truncate")[0].id == "loop"
     with pytest.raises(ConfigError, match="a query has one vector"):
