@@ -52,13 +52,13 @@ S = TypeVar("S", bound=Settings)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def decode(kind: type[S], data: Any, where: str = "") -> S:
+def decode(kind: type[S], data: Any, location: str = "") -> S:
     """Build settings from plain data (a parsed TOML or JSON file).
 
     Args:
         kind: Class of the settings.
         data: The data.
-        where: Key path of the group, for messages.
+        location: Key path of the group, for messages.
 
     Raises:
         ConfigError: If a setting is invalid. The message contains its key path, and a suggestion
@@ -67,12 +67,12 @@ def decode(kind: type[S], data: Any, where: str = "") -> S:
     try:
         settings = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(_message(kind, data, str(error), where)) from None
+        raise ConfigError(_message(kind, data, str(error), location)) from None
     for path, value in flat(data).items():
         for item in value if isinstance(value, list | tuple) else [value]:
             # JSON cannot represent NaN and infinity.
             if isinstance(item, float) and not math.isfinite(item):
-                full_path = ".".join(filter(None, [where, path]))
+                full_path = ".".join(filter(None, [location, path]))
                 raise ConfigError(f"{full_path}: expected a finite number, got {item}")
     return settings
 
@@ -329,11 +329,11 @@ def parse_changes(words: Sequence[str], options: Sequence[str]) -> Iterator[tupl
         yield name, value
 
 
-def _message(kind: type[Settings], data: Any, error: str, where: str) -> str:
+def _message(kind: type[Settings], data: Any, error: str, location: str) -> str:
     # TOML has no null.
     text, _, position = error.replace(" | null", "").partition(" - at ")
     inner = position.strip("`$").lstrip(".")
-    path = ".".join(filter(None, [where, inner]))
+    path = ".".join(filter(None, [location, inner]))
     unknown = re.match(r"Object contains unknown field `(.*)`", text)
     if unknown:
         group, key = _group_at(kind, data, inner), unknown.group(1)

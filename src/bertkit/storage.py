@@ -227,12 +227,12 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
-def check_file(path: Path, refuse: type[BertkitError], *, most: int) -> None:
+def check_file(path: Path, error_type: type[BertkitError], *, most: int) -> None:
     """Check that a path is a regular file of limited size.
 
     Args:
         path: The path.
-        refuse: Class of the error.
+        error_type: Class of the error.
         most: Maximum number of bytes.
 
     Raises:
@@ -245,14 +245,14 @@ def check_file(path: Path, refuse: type[BertkitError], *, most: int) -> None:
         raise
     except (OSError, ValueError) as error:
         # A zero byte in the path raises a ValueError.
-        raise refuse(
+        raise error_type(
             f"{str(path)!r}: cannot be read ({error}); fix its name or permissions"
         ) from None
     # Reading a pipe or a device may never end.
     if not stat.S_ISREG(status.st_mode):
-        raise refuse(f"{path}: not a regular file; replace it with a file")
+        raise error_type(f"{path}: not a regular file; replace it with a file")
     if status.st_size > most:
-        raise refuse(
+        raise error_type(
             f"{path}: {status.st_size:,} bytes, the limit is {most:,}; download or save it again"
         )
 
@@ -262,40 +262,40 @@ def fits(path: Path, most: int) -> bool:
     return path.is_file() and path.stat().st_size <= most
 
 
-def read_bytes(path: Path, refuse: type[BertkitError], *, most: int = SETTINGS) -> bytes:
+def read_bytes(path: Path, error_type: type[BertkitError], *, most: int = SETTINGS) -> bytes:
     """Return the content of a small file.
 
     Args:
         path: The file.
-        refuse: Class of the error.
+        error_type: Class of the error.
         most: Maximum number of bytes.
 
     Raises:
         FileNotFoundError: If the file does not exist.
         BertkitError: If the file cannot be read, or is too large.
     """
-    check_file(path, refuse, most=most)
+    check_file(path, error_type, most=most)
     try:
         return path.read_bytes()
     except OSError as error:
-        raise refuse(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise error_type(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def check_unpacked(path: Path, packed: int, unpacked: int, refuse: type[BertkitError]) -> None:
+def check_unpacked(path: Path, packed: int, unpacked: int, error_type: type[BertkitError]) -> None:
     """Check the uncompressed size of a file, which could exhaust the memory.
 
     Args:
         path: The file.
         packed: Compressed size in bytes.
         unpacked: Uncompressed size in bytes.
-        refuse: Class of the error.
+        error_type: Class of the error.
 
     Raises:
         BertkitError: If the ratio is much larger than for text or numbers.
     """
     most = max(FLOOR, EXPANSION * packed)
     if unpacked > most:
-        raise refuse(
+        raise error_type(
             f"{path}: {packed:,} bytes expand to more than {most:,}, which may exhaust the memory; "
             "remove the file, or decompress it if you trust it"
         )
@@ -304,8 +304,8 @@ def check_unpacked(path: Path, packed: int, unpacked: int, refuse: type[BertkitE
 class _Unpacked(io.RawIOBase):
     """The uncompressed bytes of a .gz file, up to the limit of `check_unpacked`."""
 
-    def __init__(self, path: Path, refuse: type[BertkitError]) -> None:
-        self.path, self.refuse, self.count = path, refuse, 0
+    def __init__(self, path: Path, error_type: type[BertkitError]) -> None:
+        self.path, self.error_type, self.count = path, error_type, 0
         self.packed = path.stat().st_size
         self.stream = gzip.GzipFile(path, "rb")
 
@@ -315,7 +315,7 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         size = self.stream.readinto(buffer)
         self.count += size
-        check_unpacked(self.path, self.packed, self.count, self.refuse)
+        check_unpacked(self.path, self.packed, self.count, self.error_type)
         return size
 
     def close(self) -> None:
@@ -323,20 +323,22 @@ class _Unpacked(io.RawIOBase):
         super().close()
 
 
-def open_gzip(path: Path, refuse: type[BertkitError]) -> IO[bytes]:
+def open_gzip(path: Path, error_type: type[BertkitError]) -> IO[bytes]:
     """Open a .gz file for reading uncompressed bytes.
 
-    Reading raises `refuse` if the limit of `check_unpacked` is exceeded.
+    Reading raises `error_type` if the limit of `check_unpacked` is exceeded.
     """
-    return io.BufferedReader(_Unpacked(path, refuse), 1 << 16)
+    return io.BufferedReader(_Unpacked(path, error_type), 1 << 16)
 
 
-def read_json(path: Path, refuse: type[BertkitError], remedy: str, *, most: int = SETTINGS) -> Any:
+def read_json(
+    path: Path, error_type: type[BertkitError], remedy: str, *, most: int = SETTINGS
+) -> Any:
     """Load a JSON file.
 
     Args:
         path: The file.
-        refuse: Class of the error.
+        error_type: Class of the error.
         remedy: End of the error message.
         most: Maximum number of bytes.
 
@@ -344,11 +346,11 @@ def read_json(path: Path, refuse: type[BertkitError], remedy: str, *, most: int 
         FileNotFoundError: If the file does not exist.
         BertkitError: If the file is damaged, or exceeds a limit of `from_json`.
     """
-    content = read_bytes(path, refuse, most=most)
+    content = read_bytes(path, error_type, most=most)
     try:
         return from_json(content)
     except ValueError as error:
-        raise refuse(f"{path}: invalid JSON ({error}); {remedy}") from None
+        raise error_type(f"{path}: invalid JSON ({error}); {remedy}") from None
 
 
 def from_json(content: bytes) -> Any:
@@ -415,7 +417,5 @@ def _sync(path: Path) -> None:
 
 def _reason(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"{path}: the disk is full and the old file is unchanged; free space and run it again"
-        )
+        return f"{path}: the disk is full and the old file is unchanged; free space and run again"
     return f"{path}: cannot be written ({error.strerror or error}); choose another path"

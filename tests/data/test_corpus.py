@@ -189,7 +189,7 @@ def test_missing_and_cut_files_are_named_on_opening(corpus: Corpus, part: str) -
     ):
         Corpus.open(corpus.folder)
     path.unlink()
-    with pytest.raises(DataError, match=rf"shard-00001\.{part}: missing"):
+    with pytest.raises(DataError, match=rf"shard-00001\.{part}: file not found"):
         Corpus.open(corpus.folder)
 
 

@@ -323,7 +323,7 @@ def test_every_word_stands_in_one_window_where_most_is_seen(sizes: list[int], le
 
 def test_windows_need_room(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
-    with pytest.raises(DataError, match="of 2 tokens 0 are left"):
+    with pytest.raises(DataError, match="length = 2 is too short: 0 tokens remain"):
         task.features([tagged("a b", "O O")], tokenizer, 2, long="window", labelled=False)
 
 

@@ -459,22 +459,22 @@ def _parquet(path: Path) -> Iterator[Any]:
         raise DataError(f"{path}: invalid .parquet file ({error}); download it again") from None
 
 
-def _check_row(raw: bytes, field: str, where: str) -> None:
+def _check_row(raw: bytes, field: str, location: str) -> None:
     """Raise a DataError with the reason if a row is invalid."""
-    row = json_object(raw, where)
+    row = json_object(raw, location)
     if field not in row:
-        raise DataError(f"{where}: no field {field!r}; {did_you_mean(field, row)}")
+        raise DataError(f"{location}: no field {field!r}; {did_you_mean(field, row)}")
     if not isinstance(row[field], str):
         kind = type(row[field]).__name__
-        raise DataError(f"{where}: field {field!r} must contain text, got {kind}")
+        raise DataError(f"{location}: field {field!r} must contain text, got {kind}")
     try:
         _row_decoder(field).decode(raw)
     except msgspec.MsgspecError as error:
         # Python's json module accepts NaN, which is not JSON.
-        raise DataError(f"{where}: invalid JSON ({error}); use null instead of NaN") from None
+        raise DataError(f"{location}: invalid JSON ({error}); use null instead of NaN") from None
 
 
-def json_object(raw: bytes, where: str) -> dict[str, Any]:
+def json_object(raw: bytes, location: str) -> dict[str, Any]:
     """Decode a JSON object.
 
     Raises:
@@ -483,17 +483,17 @@ def json_object(raw: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: invalid JSON ({error}); use one JSON object per line") from None
+        raise DataError(f"{location}: invalid JSON ({error}); use one object per line") from None
     if not isinstance(row, dict):
         kind = type(row).__name__
-        raise DataError(f"{where}: expected a JSON object, got {kind}; write {{...}}")
+        raise DataError(f"{location}: expected a JSON object, got {kind}; write {{...}}")
     # Python reads lone surrogates from JSON but cannot encode them.
     if b"\\u" in raw or b"\xed" in raw:
-        refuse_halves(where, json.dumps(row, ensure_ascii=False))
+        refuse_halves(location, json.dumps(row, ensure_ascii=False))
     return row
 
 
-def refuse_halves(where: str, *texts: str) -> None:
+def refuse_halves(location: str, *texts: str) -> None:
     """Check that texts contain no lone surrogate.
 
     Raises:
@@ -504,6 +504,6 @@ def refuse_halves(where: str, *texts: str) -> None:
             text.encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{where}: lone surrogate (\\ud800 to \\udfff); use the complete surrogate pair, "
-                "or \\ufffd"
+                f"{location}: lone surrogate (\\ud800 to \\udfff); use the complete surrogate "
+                "pair, or \\ufffd"
             ) from None

@@ -17,12 +17,12 @@ WHOLE = re.compile(r"([+-]?\d+)(?:\.0*)?")
 """A whole number. pandas writes 1 as 1.0 if its column has missing values."""
 
 
-def several(label: str, where: str) -> list[str]:
+def several(label: str, location: str) -> list[str]:
     """Return the names in a JSON list, or between vertical bars.
 
     Args:
         label: The label as written.
-        where: File and line, for messages.
+        location: File and line, for messages.
 
     Raises:
         DataError: If the list is malformed.
@@ -34,7 +34,7 @@ def several(label: str, where: str) -> list[str]:
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(n, str | int) for n in names):
-        raise DataError(f'{where}: expected a list such as ["a", "b"], got {label!r}')
+        raise DataError(f'{location}: expected a list such as ["a", "b"], got {label!r}')
     return [str(name) for name in names]
 
 

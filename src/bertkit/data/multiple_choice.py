@@ -71,18 +71,18 @@ def checked(question: ChoiceQuestion) -> ChoiceQuestion:
         DataError: If a text or a choice is empty, if there are fewer than two choices, or if the
             right choice occurs twice.
     """
-    where, choices = question.where, question.choices
+    location, choices = question.where, question.choices
     if not question.text.strip():
-        raise DataError(f"{where}: the text is empty; add a text or remove the question")
+        raise DataError(f"{location}: the text is empty; add a text or remove the question")
     if len(choices) < 2:
         number = "no choices" if not choices else "only one choice"
-        raise DataError(f"{where}: {number}; add choices, at least two are required")
+        raise DataError(f"{location}: {number}; add choices, at least two are required")
     for i, choice in enumerate(choices, 1):
         if not choice.strip():
-            raise DataError(f"{where}: choice {i} of {len(choices)} is empty; add a text")
+            raise DataError(f"{location}: choice {i} of {len(choices)} is empty; add a text")
     if question.answer is not None and choices.count(choices[question.answer]) > 1:
         raise DataError(
-            f"{where}: duplicate right choice {choices[question.answer]!r}; remove one of the two"
+            f"{location}: duplicate right choice {choices[question.answer]!r}; remove one of them"
         )
     return question
 
@@ -92,7 +92,7 @@ S = TypeVar("S")
 
 
 def each_row(read: Callable[[str, S], R], kind: type[S], source: Source) -> list[R]:
-    """Return the results of `read(where, row)` for rows of one type.
+    """Return the results of `read(location, row)` for rows of one type.
 
     Args:
         read: Function of the file and line and of a row.
@@ -103,17 +103,17 @@ def each_row(read: Callable[[str, S], R], kind: type[S], source: Source) -> list
         DataError: If a row has another type, or `read` rejects it.
     """
 
-    def convert(where: str, fields: dict[str, Any]) -> R:
+    def convert(location: str, fields: dict[str, Any]) -> R:
         try:
             row = msgspec.convert(fields, kind)
         except msgspec.ValidationError as error:
-            raise DataError(f"{where}: {error}") from None
-        return read(where, row)
+            raise DataError(f"{location}: {error}") from None
+        return read(location, row)
 
     return each_record(convert, source)
 
 
-def place_of(text: str, choices: Sequence[str], where: str) -> int:
+def place_of(text: str, choices: Sequence[str], location: str) -> int:
     """Return the index of a choice.
 
     Raises:
@@ -121,15 +121,15 @@ def place_of(text: str, choices: Sequence[str], where: str) -> int:
     """
     if text not in choices:
         raise DataError(
-            f"{where}: {text!r} is not among the choices; {did_you_mean(text, choices)}"
+            f"{location}: {text!r} is not among the choices; {did_you_mean(text, choices)}"
         )
     return choices.index(text)
 
 
-def _check_number(number: int, choices: Sequence[str], where: str) -> int:
+def _check_number(number: int, choices: Sequence[str], location: str) -> int:
     """Return the index of a choice, or raise a DataError if it is out of range."""
     if not 0 <= number < len(choices):
-        raise DataError(f"{where}: label must be from 0 to {len(choices) - 1}, got {number}")
+        raise DataError(f"{location}: label must be from 0 to {len(choices) - 1}, got {number}")
     return number
 
 
@@ -141,17 +141,17 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def _read_rows(source: Source, labelled: bool) -> list[ChoiceQuestion]:
-    def question(where: str, row: _Row) -> ChoiceQuestion:
+    def question(location: str, row: _Row) -> ChoiceQuestion:
         texts = [text for text in (row.context, row.question) if text is not None]
         if not all(text.strip() for text in texts) or not texts:
-            raise DataError(f"{where}: question or context missing or empty; add a text")
+            raise DataError(f"{location}: question or context missing or empty; add a text")
         answer = None
         if labelled and row.label is None:
-            raise DataError(f"{where}: no label; add the right choice's index, from 0, or text")
+            raise DataError(f"{location}: no label; add the right choice's index, from 0, or text")
         if labelled and isinstance(row.label, str):
-            answer = place_of(row.label, row.choices, where)
+            answer = place_of(row.label, row.choices, location)
         elif labelled and isinstance(row.label, int):
-            answer = _check_number(row.label, row.choices, where)
-        return checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), where))
+            answer = _check_number(row.label, row.choices, location)
+        return checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), location))
 
     return each_row(question, _Row, source)

@@ -117,22 +117,22 @@ def _squad(file: Path, labelled: bool) -> Iterator[Question]:
             paragraph = _decode(raw, _SquadParagraph, str(file), inner)
             for k, item in enumerate(paragraph.qas):
                 question = _decode(item, _SquadQuestion, str(file), f"{inner}.qas[{k}]")
-                where = f"{file}: {question.id}"
+                location = f"{file}: {question.id}"
                 answers = question.answers
                 if answers is None and question.is_impossible:
                     answers = []
                 if labelled and question.is_impossible == bool(answers):
                     value = str(question.is_impossible).lower()
                     raise DataError(
-                        f"{where}: is_impossible is {value}, but the question has "
+                        f"{location}: is_impossible is {value}, but the question has "
                         f"{len(answers or ())} answers; fix one of the two"
                     )
                 yield Question(
                     question.question,
                     paragraph.context,
-                    _checked(answers, paragraph.context, where) if labelled else (),
+                    _checked(answers, paragraph.context, location) if labelled else (),
                     question.id,
-                    where,
+                    location,
                 )
 
 
@@ -142,47 +142,47 @@ def _read_rows(source: Source, labelled: bool) -> list[Question]:
     "id" is optional.
     """
 
-    def question(where: str, fields: dict[str, Any]) -> Question:
-        row = _decode(fields, _Row, where)
+    def question(location: str, fields: dict[str, Any]) -> Question:
+        row = _decode(fields, _Row, location)
         answers = None
         if row.answers is not None:
             texts, starts = row.answers.text, row.answers.start
             if len(texts) != len(starts):
                 raise DataError(
-                    f"{where}: answers has {len(texts)} values in text and {len(starts)} in "
+                    f"{location}: answers has {len(texts)} values in text and {len(starts)} in "
                     "answer_start; write one answer_start for each text"
                 )
             answers = list(map(_SquadAnswer, texts, starts))
         return Question(
             row.question,
             row.context,
-            _checked(answers, row.context, where) if labelled else (),
-            where if row.id is None else str(row.id),
-            where,
+            _checked(answers, row.context, location) if labelled else (),
+            location if row.id is None else str(row.id),
+            location,
         )
 
     return each_record(question, source)
 
 
 def _checked(
-    answers: Sequence[_SquadAnswer] | None, context: str, where: str
+    answers: Sequence[_SquadAnswer] | None, context: str, location: str
 ) -> tuple[tuple[str, int], ...]:
     """Return the answers as (text, start), and check that the context contains them at start."""
     if answers is None:
         raise DataError(
-            f"{where}: answers are missing; use empty lists if the context contains no answer"
+            f"{location}: answers are missing; use empty lists if the context contains no answer"
         )
     spans = tuple((answer.text, answer.start) for answer in answers)
     for text, start in spans:
         found = context[start : start + len(text)]
         if not text.strip():
             raise DataError(
-                f"{where}: an answer is empty; use empty lists if the context contains no answer"
+                f"{location}: an answer is empty; use empty lists if the context contains no answer"
             )
         if found != text:
             raise DataError(
-                f"{where}: expected the answer {text!r} at character {start} of the context, got "
-                f"{found!r}; fix its start"
+                f"{location}: expected the answer {text!r} at character {start} of the context, "
+                f"got {found!r}; fix its start"
             )
     return spans
 

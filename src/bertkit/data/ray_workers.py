@@ -166,7 +166,7 @@ def connected(processes: int | None) -> Iterator[Any]:
             _check_address(address)
             ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise ConfigError(f"RAY_ADDRESS: {address}: {error}") from None
+            raise ConfigError(f"RAY_ADDRESS = {address}: {error}") from None
         stack.callback(ray.shutdown)
         yield ray
 

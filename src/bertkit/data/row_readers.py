@@ -99,7 +99,7 @@ class Rows:
         path = Path(path)
         kind = suffix(path)
         if kind == ".parquet":
-            return cls.of_records(str(path), parquet_rows(path), text=text_of, plain=json_value)
+            return cls.collect(str(path), parquet_rows(path), text=text_of, plain=json_value)
         if kind not in (*TABLES, ".txt") and separator is None and path != STDIN and path.is_file():
             raise DataError(
                 f"{path}: unsupported file type; use .tsv, .csv, .jsonl, .txt or .parquet, or set "
@@ -125,7 +125,7 @@ class Rows:
         return rows
 
     @classmethod
-    def of_records(cls, name: str, records: Iterable[Mapping[Any, Any]], **options: Any) -> Rows:
+    def collect(cls, name: str, records: Iterable[Mapping[Any, Any]], **options: Any) -> Rows:
         """Collect the columns of records, which may have different fields."""
         values: dict[str, list[Any]] = {}
         count = 0
@@ -218,12 +218,12 @@ class Rows:
     def sha256(self) -> str:
         """Hash of all values."""
         digest = hashlib.sha256()
-        for where, record in self.records():
+        for location, record in self.records():
             try:
                 line = json.dumps(record, ensure_ascii=False, default=str)
                 digest.update(line.encode() + b"\n")
             except UnicodeEncodeError:
-                raise DataError(f"{where}: lone surrogate; replace it with \\ufffd") from None
+                raise DataError(f"{location}: lone surrogate; replace it with \\ufffd") from None
         return digest.hexdigest()
 
 
@@ -232,7 +232,7 @@ Source = Path | Rows
 
 
 def each_record(read: Callable[[str, dict[str, Any]], R], source: Source) -> list[R]:
-    """Return the results of `read(where, fields)` for the rows of a .jsonl file, or for rows.
+    """Return `read(location, fields)` for the rows of a .jsonl file, or for rows.
 
     Raises:
         DataError: If one row cannot be used.
@@ -242,8 +242,8 @@ def each_record(read: Callable[[str, dict[str, Any]], R], source: Source) -> lis
         return each_of(lambda i: read(source.where(i), source.record(i)), range(len(source)))
 
     def line(numbered_line: tuple[int, str]) -> R:
-        where = f"{source}:{numbered_line[0]}"
-        return read(where, json_object(numbered_line[1].encode(), where))
+        location = f"{source}:{numbered_line[0]}"
+        return read(location, json_object(numbered_line[1].encode(), location))
 
     return each_of(line, numbered(source))
 
@@ -256,7 +256,7 @@ def has_records(source: Source) -> bool:
 def _read_json(path: Path) -> Rows:
     lines = numbered(path)
     records = each_of(lambda line: json_object(line[1].encode(), f"{path}:{line[0]}"), lines)
-    return Rows.of_records(str(path), records, lines=[number for number, _ in lines], text=_as_text)
+    return Rows.collect(str(path), records, lines=[number for number, _ in lines], text=_as_text)
 
 
 def _as_text(value: Any) -> str:
@@ -300,9 +300,7 @@ def _split_csv(path: Path, text: str, separator: str) -> tuple[list[int], list[l
                 cells.append(row)
             line = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(
-            f"{path}:{line}: invalid CSV ({error}); check the quotes on this line"
-        ) from None
+        raise DataError(f"{path}:{line}: invalid CSV ({error}); check its quotes") from None
     return lines, cells
 
 

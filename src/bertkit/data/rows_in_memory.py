@@ -67,8 +67,10 @@ def rows_of(value: Any, name: str) -> Rows:
     if columns is not None:
         rows = Rows(name, columns, **options)
     else:
-        items = of_dataset(value) if hasattr(value, "features") else _of_items(value, name, prefix)
-        rows = Rows.of_records(name, items, **options)
+        items = (
+            of_dataset(value) if hasattr(value, "features") else _item_records(value, name, prefix)
+        )
+        rows = Rows.collect(name, items, **options)
     if not len(rows):
         raise DataError(f"{name}: no rows")
     return rows
@@ -162,7 +164,7 @@ def _classes(name: Callable[[Any], Any] | None, value: Any) -> Any:
     return name(value)
 
 
-def _of_items(rows: Any, name: str, prefix: str) -> Iterator[Mapping[Any, Any]]:
+def _item_records(rows: Any, name: str, prefix: str) -> Iterator[Mapping[Any, Any]]:
     if _are_columns(rows):
         raise DataError(
             f"{name}: expected rows, got a {type(rows).__name__} of columns; pass a DataFrame, or "

@@ -231,7 +231,7 @@ def scheme_of_labels(labels: Sequence[str]) -> Scheme | None:
 
 def scheme_of(
     sentences: Sequence[Sequence[str]],
-    where: Callable[[int, int], str] = lambda sentence, word: (
+    locate: Callable[[int, int], str] = lambda sentence, word: (
         f"sentence {sentence + 1}, word {word + 1}"
     ),
 ) -> Scheme | None:
@@ -241,7 +241,7 @@ def scheme_of(
 
     Args:
         sentences: The tags of each sentence.
-        where: Function that returns the location of a word, from the indices of the sentence and
+        locate: Function that returns the location of a word, from the indices of the sentence and
             the word, for messages.
 
     Raises:
@@ -266,6 +266,6 @@ def scheme_of(
             best, fewest = scheme, faults
     sentence, word, expected = fewest[0]
     raise DataError(
-        f"{where(sentence, word)}: tag {sentences[sentence][word]!r} does not fit "
+        f"{locate(sentence, word)}: tag {sentences[sentence][word]!r} does not fit "
         f"{best.name.upper()}, which the other tags follow; expected {expected}"
     )

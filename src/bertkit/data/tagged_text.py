@@ -236,11 +236,11 @@ def _are_chunks(tags: Sequence[str]) -> bool:
     return {tag[2:] for tag in tags if tag[1:2] == "-"} <= CHUNKS
 
 
-def _sentence(where: str, words: list[str], tags: list[str] | None) -> TaggedText:
+def _sentence(location: str, words: list[str], tags: list[str] | None) -> TaggedText:
     """Join words with spaces. Each word has its own line."""
     ends = list(accumulate(len(word) + 1 for word in words))
     spans = [(end - 1 - len(word), end - 1) for end, word in zip(ends, words, strict=True)]
-    return TaggedText(" ".join(words), spans, tags, where, line_a_word=True)
+    return TaggedText(" ".join(words), spans, tags, location, line_a_word=True)
 
 
 def _groups(path: Path, lines: list[str]) -> list[list[tuple[int, list[str]]]]:
@@ -290,7 +290,7 @@ def column_number(option: str, column: str) -> int:
         return int(column)
     except ValueError:
         raise ConfigError(
-            f"{option} must be a column number from 0, or backward from -1, got {column!r}"
+            f"{option}: expected a column number from 0, or backward from -1, got {column!r}"
         ) from None
 
 
@@ -318,9 +318,9 @@ def read_spans(source: Source) -> list[SpanText]:
     if not has_records(source):
         raise DataError(f"{source}: spans must be in a .jsonl or .jsonl.gz file")
 
-    def read(where: str, row: dict[str, Any]) -> SpanText:
-        text, entities = (_field(row, name, kind, where) for name, kind in _FIELDS)
-        return SpanText(text, _entities(text, entities, where), where)
+    def read(location: str, row: dict[str, Any]) -> SpanText:
+        text, entities = (_field(row, name, kind, location) for name, kind in _FIELDS)
+        return SpanText(text, _entities(text, entities, location), location)
 
     texts = each_record(read, source)
     if not texts:
@@ -331,16 +331,16 @@ def read_spans(source: Source) -> list[SpanText]:
 _FIELDS = (("text", str), ("entities", list))
 
 
-def _field(row: dict[str, Any], name: str, kind: type, where: str) -> Any:
+def _field(row: dict[str, Any], name: str, kind: type, location: str) -> Any:
     if name not in row:
-        raise DataError(f"{where}: no field {name!r}; {did_you_mean(name, row)}")
+        raise DataError(f"{location}: no field {name!r}; {did_you_mean(name, row)}")
     if not isinstance(row[name], kind):
         expected, actual = "text" if kind is str else "a list", type(row[name]).__name__
-        raise DataError(f"{where}: field {name!r} must contain {expected}, got {actual}")
+        raise DataError(f"{location}: field {name!r} must contain {expected}, got {actual}")
     return row[name]
 
 
-def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, str]]:
+def _entities(text: str, listed: list[Any], location: str) -> list[tuple[int, int, str]]:
     entities: list[tuple[int, int, str]] = []
     for entity in listed:
         match entity:
@@ -350,12 +350,12 @@ def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, 
                 pass
             case _:
                 raise DataError(
-                    f"{where}: entity {entity!r} must be "
+                    f"{location}: entity {entity!r} must be "
                     '{"start": number, "end": number, "label": text} or [start, end, label]'
                 )
         if isinstance(start, bool) or isinstance(end, bool) or not 0 <= start < end <= len(text):
             raise DataError(
-                f"{where}: entity {start}:{end} ({label}) is outside the text of {len(text)} "
+                f"{location}: entity {start}:{end} ({label}) is outside the text of {len(text)} "
                 "characters, or empty; use 0 <= start < end <= length"
             )
         entities.append((start, end, label))
@@ -363,8 +363,8 @@ def _entities(text: str, listed: list[Any], where: str) -> list[tuple[int, int, 
     for first, second in pairwise(entities):
         if second[0] < first[1]:
             raise DataError(
-                f"{where}: entities {first[0]}:{first[1]} ({first[2]}) and {second[0]}:{second[1]} "
-                f"({second[2]}) overlap; remove one of them"
+                f"{location}: entities {first[0]}:{first[1]} ({first[2]}) and "
+                f"{second[0]}:{second[1]} ({second[2]}) overlap; remove one of them"
             )
     return entities
 

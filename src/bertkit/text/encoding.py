@@ -97,22 +97,22 @@ class Encoding:
             truncated,
         )
 
-    def span(self, which: int) -> slice:
+    def span(self, part: int) -> slice:
         """Return the indices of the tokens of the text (0) or the pair (1).
 
         These tokens are contiguous.
         """
-        return _span_in(self.sequence, which)
+        return _span_in(self.sequence, part)
 
-    def covering(self, start: int, end: int, which: int = 0) -> NDArray[np.int64]:
+    def covering(self, start: int, end: int, part: int = 0) -> NDArray[np.int64]:
         """Return the indices of the tokens that overlap characters of a text.
 
         Args:
             start: First character.
             end: Position after the last character.
-            which: 0 for the text, 1 for the pair.
+            part: 0 for the text, 1 for the pair.
         """
-        span = self.span(which)
+        span = self.span(part)
         offsets = self.offsets[span]
         inside = (offsets[:, 0] < end) & (offsets[:, 1] > start)
         indices: NDArray[np.int64] = span.start + np.flatnonzero(inside)
@@ -131,7 +131,7 @@ class Encoding:
         lost = len(indices) < len(self) if truncated is None else truncated
         return self.only(indices, truncated=lost)
 
-    def windows(self, which: int, max_length: int, overlap: int) -> list[Encoding]:
+    def windows(self, part: int, max_length: int, overlap: int) -> list[Encoding]:
         """Return overlapping windows over the tokens of one text.
 
         Each window contains the special tokens and the other text. Together the windows contain all
@@ -139,12 +139,12 @@ class Encoding:
         itself.
 
         Args:
-            which: Text to split: 0 for the text, 1 for the pair.
+            part: Text to split: 0 for the text, 1 for the pair.
             max_length: Maximum number of tokens of a window. It must leave space for more than
                 `overlap` tokens of the text.
             overlap: Number of tokens that consecutive windows share.
         """
-        span = self.span(which)
+        span = self.span(part)
         length = span.stop - span.start
         spans = strides(length, max_length - len(self) + length, overlap)
         if len(spans) == 1:
@@ -159,9 +159,9 @@ class Encoding:
         ]
 
 
-def _span_in(sequence: Sequence[int | None], which: int) -> slice:
-    count = sequence.count(which)
-    start = sequence.index(which) if count else 0
+def _span_in(sequence: Sequence[int | None], part: int) -> slice:
+    count = sequence.count(part)
+    start = sequence.index(part) if count else 0
     return slice(start, start + count)
 
 
@@ -170,8 +170,8 @@ def tokens_in(
 ) -> NDArray[np.intp]:
     """Return the indices of the tokens [start, end) of the given texts, and of all other tokens."""
     keep = np.ones(len(sequence), dtype=np.bool_)
-    for which, (start, end) in kept.items():
-        span = _span_in(sequence, which)
+    for part, (start, end) in kept.items():
+        span = _span_in(sequence, part)
         keep[span.start : span.start + start] = False
         keep[span.start + end : span.stop] = False
     return np.flatnonzero(keep)
@@ -341,7 +341,7 @@ def _check_surrogates(texts: Sequence[Text]) -> None:
 
 
 def spans_to_keep(
-    lengths: tuple[int, int], size: int, limit: int, truncate: Truncate, side: Side, where: str
+    lengths: tuple[int, int], size: int, limit: int, truncate: Truncate, side: Side, location: str
 ) -> dict[int, tuple[int, int]]:
     """Return the tokens [start, end) to keep of each text, as in `transformers`.
 
@@ -354,7 +354,7 @@ def spans_to_keep(
         limit: Maximum number of tokens, including special tokens, for messages.
         truncate: Text to truncate, or "error".
         side: End at which tokens are removed.
-        where: Prefix of messages.
+        location: Prefix of messages.
 
     Raises:
         DataError: If truncation is not allowed or not possible.
@@ -363,12 +363,12 @@ def spans_to_keep(
     excess = first + second - size
     if truncate == "error":
         raise DataError(
-            f"{where}{limit + excess} tokens, but the limit is {limit}; set truncate="
+            f"{location}{limit + excess} tokens, but the limit is {limit}; set truncate="
             '"longest", use windows(), or increase max_length up to the limit of the model'
         )
     if size < 0:
         raise DataError(
-            f"{where}max_length must be at least {limit - size} because of the special "
+            f"{location}max_length must be at least {limit - size} because of the special "
             f"tokens, got {limit}"
         )
     if truncate == "longest":
@@ -378,15 +378,15 @@ def spans_to_keep(
         else:
             long = size
         kept = (long, short) if first > second else (short, long)
-        return {which: _span(lengths[which], kept[which], side) for which in (0, 1)}
-    which = 0 if truncate == "first" else 1
-    if excess >= lengths[which]:
+        return {part: _span(lengths[part], kept[part], side) for part in (0, 1)}
+    part = 0 if truncate == "first" else 1
+    if excess >= lengths[part]:
         raise DataError(
-            f"{where}removing {excess} tokens from the {truncate} text, which has "
-            f'{lengths[which]}, leaves none; use truncate="longest", or increase max_length '
+            f"{location}removing {excess} tokens from the {truncate} text, which has "
+            f'{lengths[part]}, leaves none; use truncate="longest", or increase max_length '
             f"above {limit}"
         )
-    return {which: _span(lengths[which], lengths[which] - excess, side)}
+    return {part: _span(lengths[part], lengths[part] - excess, side)}
 
 
 def _span(length: int, kept: int, side: Side) -> tuple[int, int]:

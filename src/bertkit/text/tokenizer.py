@@ -186,7 +186,7 @@ class Tokenizer:
 
     @property
     def _has_types(self) -> bool:
-        """Whether transformers passes the segments of this tokenizer to the model."""
+        """If true, transformers passes the segments of this tokenizer to the model."""
         names = self._settings.get("model_input_names")
         if not isinstance(names, list | None):
             raise TokenizerError(
@@ -434,14 +434,15 @@ class Tokenizer:
                 sequence = sequence_of(raw, prompt)
                 lengths = sequence.count(0), sequence.count(1)
                 capacity = limit - len(raw) + sum(lengths)
-                where = f"text {i}: " if len(texts) > 1 else ""
+                location = f"text {i}: " if len(texts) > 1 else ""
                 side = self.truncation_side
                 if side == "left" and prompt and truncate != "error":
                     raise DataError(
-                        f"{where}{len(raw)} tokens, but the limit is {limit}, and truncation_side "
-                        "= 'left' would remove the prompt; use windows(), or omit the prompt"
+                        f"{location}{len(raw)} tokens, but the limit is {limit}, and "
+                        "truncation_side = 'left' would remove the prompt; use windows(), or omit "
+                        "the prompt"
                     )
-                spans = spans_to_keep(lengths, capacity, limit, truncate, side, where)
+                spans = spans_to_keep(lengths, capacity, limit, truncate, side, location)
                 kept = tokens_in(spans, sequence)
             encodings.append(self._encoding(raw, prompt, words, kept))
         return encodings
@@ -575,8 +576,8 @@ class Tokenizer:
         if overlap < 0:
             raise DataError(f"overlap must be at least 0 tokens, got {overlap}")
         encoding = next(self._encode_full([text], None if pair is None else [pair], [prompt]))
-        which = 0 if slide == "first" else 1
-        num_fixed = len(encoding) - encoding.sequence.count(which)
+        part = 0 if slide == "first" else 1
+        num_fixed = len(encoding) - encoding.sequence.count(part)
         capacity = max_length - num_fixed
         if capacity <= overlap:
             raise DataError(
@@ -584,4 +585,4 @@ class Tokenizer:
                 f"and the other text need {num_fixed}, so {max(capacity, 0)} remain for an "
                 f"overlap of {overlap}; increase max_length or reduce overlap"
             )
-        return encoding.windows(which, max_length, overlap)
+        return encoding.windows(part, max_length, overlap)
