@@ -100,7 +100,7 @@ def test_lines_of_stdin_that_hold_text(
     data = "\ufeffone\r\n\n  \ntwo é \n".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
     assert list(console.lines()) == ["one", "two é "]
-    assert capfd.readouterr().err == "stdin: 2 lines without text skipped\n"
+    assert capfd.readouterr().err == "stdin: skipped lines without text: 2\n"
     bad = io.TextIOWrapper(io.BytesIO(data + b"caf\xe9\n"), encoding="ascii")
     monkeypatch.setattr(sys, "stdin", bad)
     texts = console.lines()
@@ -119,7 +119,7 @@ def test_a_terminal_is_asked_and_a_pipe_is_read(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n"))
     assert list(console.asked("> ")) == ["one", "two"]
-    assert capfd.readouterr() == ("", "stdin: 1 lines without text skipped\n")
+    assert capfd.readouterr() == ("", "stdin: skipped lines without text: 1\n")
     typed = iter(["one", "", "two"])
 
     def read() -> str:

@@ -72,7 +72,7 @@ def numbered_lines(*, blank: bool = False) -> Iterator[tuple[int, str]]:
     if not count:
         raise DataError("stdin: no text; pass one text per line")
     if skipped:
-        say(f"stdin: {skipped:,} lines without text skipped")
+        say(f"stdin: skipped lines without text: {skipped:,}")
 
 
 def _decoded() -> Iterator[str]:

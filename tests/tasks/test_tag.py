@@ -152,8 +152,8 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
     assert (second.words, second.tags, second.where) == ([], [], f"{path}:2")
     assert second.where_is(0) == f"{path}:2"
     assert said == (
-        f"{path}: 2 texts, 5 words; tags in IOB2: LOC, PER; 1 entities "
-        "expanded to complete words; 1 entities skipped because they contain no separate word"
+        f"{path}: 2 texts, 5 words; tags in IOB2: LOC, PER; entities "
+        "expanded to complete words: 1; entities skipped because they contain no separate word: 1"
     )
     bare = write(tmp_path / "b.jsonl", '{"text": "Ada ran"}\n')
     [found], _ = Tag.reader.read(bare, Reading(), labelled=False)

@@ -1,4 +1,4 @@
-"""Corpora on disk: token ids in memory-mapped shards, with boundaries of sentences.
+"""Corpora on disk: memory-mapped shards of token ids, sentence and document boundaries.
 
 A corpus is a directory of these little-endian files and a copy of the tokenizer in `tokenizer/`:
 
@@ -297,7 +297,7 @@ def check_total(counts: NDArray[Any], total: int, path: Path) -> None:
     """Check that counts add up to the total in the manifest.
 
     Raises:
-        DataError: If they do not.
+        DataError: If the sum differs.
     """
     if (found := int(counts.sum(dtype=np.int64))) != total:
         raise DataError(
@@ -309,7 +309,7 @@ def check_ids(ids: NDArray[Any], vocab_size: int, folder: Path, name: str) -> No
     """Check that the tokens of a file are in the vocabulary.
 
     Raises:
-        DataError: If a token is not.
+        DataError: If a token is not in the vocabulary.
     """
     if len(ids) and ids.max() >= vocab_size:
         raise DataError(

@@ -497,7 +497,7 @@ def refuse_halves(location: str, *texts: str) -> None:
     """Check that texts contain no lone surrogate.
 
     Raises:
-        DataError: If a text contains half of a surrogate pair.
+        DataError: If a text contains a lone surrogate.
     """
     for text in texts:
         try:

@@ -183,7 +183,7 @@ def _check_address(address: str) -> None:
 
     Raises:
         OSError: If no process listens at the address.
-        ConfigError: If Ray workers do not support the address.
+        ConfigError: If the address is for Ray Client.
     """
     if address.startswith("ray://"):
         raise ConfigError(

@@ -31,10 +31,12 @@ def split(text: str, language: str = "en") -> list[str]:
     """Split a text into sentences with single spaces. No other character is lost or moved.
 
     `sentencex` handles the abbreviations of the language, initials, decimals and ellipses.
-    Paragraphs are separated by blank lines, and the lines of a paragraph are joined. `sentencex`
-    treats a quotation as a single sentence, however long. Quotation marks are therefore replaced
-    with spaces before the split. A quotation mark then belongs to the adjacent sentence. The
-    sentence "Go!" she said is not split, because the text after the quotation is in lower case.
+    Paragraphs are separated by blank lines, and the lines of a paragraph are joined.
+
+    `sentencex` treats a quotation as a single sentence, however long. Quotation marks are therefore
+    replaced with spaces before the split, and a quotation mark belongs to the sentence that it
+    touches. The sentence "Go!" she said is not split, because the text after the quotation is in
+    lower case.
 
     Args:
         text: The text.
@@ -173,10 +175,10 @@ class CachedTokenizer:
         return tokens, np.add.reduceat(counts, first_word)
 
     def _tokenize_words(self, words: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Tokenize words that are not cached. Few long texts are faster than many short ones.
+        """Tokenize words that are not cached.
 
-        A rare word separates the words. If one of them contains it, the words are tokenized
-        separately.
+        Words are joined, because a few long texts are faster than many short ones. A rare word
+        separates them. If a word contains the rare word, all words are tokenized separately.
         """
         if self._separator is not None:
             word, id_ = self._separator

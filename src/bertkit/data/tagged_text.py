@@ -100,9 +100,9 @@ def read_tagged(source: Source, *, word: int, tag: int | None) -> tuple[list[Tag
         texts.append(TaggedText(row.text, spans, aligned.tags, row.where))
     summary = _summary(source, "texts", texts)
     if expanded:
-        summary += f"; {expanded:,} entities expanded to complete words"
+        summary += f"; entities expanded to complete words: {expanded:,}"
     if skipped:
-        summary += f"; {skipped:,} entities skipped because they contain no separate word"
+        summary += f"; entities skipped because they contain no separate word: {skipped:,}"
     return texts, summary
 
 

@@ -87,8 +87,7 @@ class Worker:
         self._out, self._settings = out, settings
         self.work = out / ".work"
         self.lock = self.work / lock
-        """File locked while a unit is made, so that a later command can wait for orphaned workers.
-        """
+        """File that is locked while a unit is made, so that later commands wait for orphans."""
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
         """Run a step. Yield numbers of processed characters, then the result of the step."""
@@ -159,8 +158,8 @@ class Tries:
         self._deaths[number] += 1
         if self._deaths[number] == MAX_TRIES:
             raise StorageError(
-                f"worker processes died {MAX_TRIES} times on the same text, because memory ran out "
-                'or a script lacks if __name__ == "__main__":; run it again with fewer processes'
+                f"worker processes died {MAX_TRIES} times on the same text (perhaps out of memory, "
+                'or a script without if __name__ == "__main__":); use fewer processes'
             ) from None
         say("a worker process died; a new worker restarts its text")
         return self._done.pop(number, 0)
