@@ -129,7 +129,7 @@ def test_json_within_bounds_is_read(content: bytes, found: object, tmp_path: Pat
     [
         (b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1), "more than 64 levels"),
         (b"[" + b"[]," * 200_000 + b"1]", "more than 131,072 lists"),
-        (b"NaN", "NaN is no number"),
+        (b"NaN", "NaN is not valid JSON"),
         (b'"\\ud800"', "surrogates not allowed"),
         (b'"\xff"', "can't decode byte"),
         (b"1" * 9_000_000, "9,000,000 bytes"),
@@ -170,7 +170,7 @@ def test_a_place_of_runs_is_new_or_resumed(tmp_path: Path) -> None:
     place = tmp_path / "out"
     check_out(place, resume=False)
     check_out(place, resume="auto")
-    with pytest.raises(ConfigError, match="no run to resume here"):
+    with pytest.raises(ConfigError, match="contains no run to resume"):
         check_out(place, resume=True)
     place.mkdir()
     (place / ".run.json.partial-99999999").touch()  # of a process that is gone

@@ -32,8 +32,7 @@ def classification(
 
     Returns:
         The scores. The Matthews correlation is Gorodkin's R_K; it is 0 if all predicted or all
-            expected
-        labels are the same.
+        expected labels are the same.
     """
     indices = {label: index for index, label in enumerate(dict.fromkeys([*actual, *predicted]))}
     confusion = np.zeros((len(indices), len(indices)))

@@ -250,7 +250,7 @@ def check_file(path: Path, error_type: type[BertkitError], *, most: int) -> None
         ) from None
     # Reading a pipe or a device may never end.
     if not stat.S_ISREG(status.st_mode):
-        raise error_type(f"{path}: not a regular file; replace it with a file")
+        raise error_type(f"{path}: not a file; replace it with a regular file")
     if status.st_size > most:
         raise error_type(
             f"{path}: {status.st_size:,} bytes, the limit is {most:,}; download or save it again"

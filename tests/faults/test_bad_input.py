@@ -230,10 +230,10 @@ def test_a_run_is_neither_overwritten_nor_changed(run: Path, world: Any, refused
 
 def test_there_is_nothing_to_resume(world: Any, refused: Any, tmp_path: Path) -> None:
     words = ("pretrain", world.config, "--corpus", world.corpus, "--resume", "--out")
-    assert "no run to resume here" in refused(*words, tmp_path / "none")
+    assert "contains no run to resume" in refused(*words, tmp_path / "none")
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    assert "no run to resume here" in refused(*words, tmp_path / "file")
+    assert "contains no run to resume" in refused(*words, tmp_path / "file")
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 

@@ -30,7 +30,7 @@ def go_on(world: Any, forker: Any, run: Path) -> None:
     """Resume, or begin where the kill came before the run was one."""
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     code = forker(*argv, "--resume")
-    if code == 2 and "no run to resume here" in forker.said:
+    if code == 2 and "contains no run to resume" in forker.said:
         code = forker(*argv)
     assert code == 0, forker.said
 

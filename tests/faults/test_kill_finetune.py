@@ -40,7 +40,7 @@ def whole(command: list[object], forker: Any, tmp_path_factory: pytest.TempPathF
 def go_on(command: list[object], forker: Any, run: Path) -> None:
     """Resume, or begin where the kill came before the run was one."""
     code = forker(*command, run, "--resume")
-    if code == 2 and "no run to resume here" in forker.said:
+    if code == 2 and "contains no run to resume" in forker.said:
         code = forker(*command, run)
     assert code == 0, forker.said
 

@@ -68,7 +68,7 @@ def test_a_folder_in_use_is_refused_and_one_without_a_run_not_resumed(tmp_path: 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     for name in ("none", "other"):
-        with pytest.raises(ConfigError, match="no run to resume here"):
+        with pytest.raises(ConfigError, match="contains no run to resume"):
             Run(tmp_path / name, resume=True)
     assert not (tmp_path / "none").exists()
 

@@ -174,15 +174,15 @@ def _checked(
         )
     spans = tuple((answer.text, answer.start) for answer in answers)
     for text, start in spans:
-        found = context[start : start + len(text)]
+        actual = context[start : start + len(text)]
         if not text.strip():
             raise DataError(
                 f"{location}: an answer is empty; use empty lists if the context contains no answer"
             )
-        if found != text:
+        if actual != text:
             raise DataError(
                 f"{location}: expected the answer {text!r} at character {start} of the context, "
-                f"got {found!r}; fix its start"
+                f"got {actual!r}; fix its start"
             )
     return spans
 

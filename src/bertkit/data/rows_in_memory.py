@@ -118,7 +118,7 @@ def _is_table(rows: Any) -> bool:
 def _columns(rows: Any, name: str) -> dict[str, Sequence[Any]] | None:
     """Return the columns of a table; None if the rows are a sequence of items."""
     if isinstance(rows, Mapping):
-        return _check_columns(rows, name)
+        return _read_columns(rows, name)
     if hasattr(rows, "features") or not _is_table(rows):
         return None
     is_pandas = hasattr(rows, "iloc")
@@ -131,7 +131,7 @@ def _columns(rows: Any, name: str) -> dict[str, Sequence[Any]] | None:
     return {column: _cells(rows[column]) for column in names}
 
 
-def _check_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[Any]]:
+def _read_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[Any]]:
     if part := next((key for key, part in columns.items() if _is_table(part)), None):
         raise DataError(f"{name} is a dict of tables; pass one of them, such as {name}[{part!r}]")
     for column, cells in columns.items():
