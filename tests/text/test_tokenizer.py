@@ -481,7 +481,7 @@ def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
     for name in ("spiece.model", "pytorch_model.bin"):
         (tmp_path / name).write_bytes(b"\x80\x02")
         assert f"{name}: unsupported tokenizer file" in refused(tmp_path / name)
-    assert "spiece.model: this kind" in refused(tmp_path)
+    assert "spiece.model: unsupported tokenizer file" in refused(tmp_path)
     file = tmp_path / "tokenizer.json"
     for content in (b'{"version": ', b"[]", b"{}", b"null", b""):
         file.write_bytes(content)

