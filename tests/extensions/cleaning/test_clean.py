@@ -221,7 +221,7 @@ def test_nothing_is_left_behind(
 ) -> None:
     (texts / "2.jsonl").write_text('{"text": "One."}\n{"text": 2}\n', encoding="utf-8")
     given: Any = {"out": tmp_path / "out", "removed": tmp_path / "removed", "processes": 1}
-    with pytest.raises(DataError, match=r"2\.jsonl:2: field 'text' holds a int"):
+    with pytest.raises(DataError, match=r"2\.jsonl:2: field 'text' must contain text, got int"):
         clean([texts], **given)
     (texts / "2.jsonl").unlink()
 
