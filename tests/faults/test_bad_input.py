@@ -230,10 +230,10 @@ def test_a_run_is_neither_overwritten_nor_changed(run: Path, world: Any, refused
 
 def test_there_is_nothing_to_resume(world: Any, refused: Any, tmp_path: Path) -> None:
     words = ("pretrain", world.config, "--corpus", world.corpus, "--resume", "--out")
-    assert "contains no run to resume" in refused(*words, tmp_path / "none")
+    assert "no run to resume here" in refused(*words, tmp_path / "none")
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    assert "contains no run to resume" in refused(*words, tmp_path / "file")
+    assert "no run to resume here" in refused(*words, tmp_path / "file")
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
@@ -362,9 +362,9 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     ),
     "heads of no kind": (edit_config(bertkit={"heads": [1]}), "bertkit.heads must be a list"),
     "bertkit of no kind": (edit_config(bertkit=3), "bertkit.heads must be a list"),
-    "config cut": (write("config.json", b'{"model_type": "be'), "config.json: not valid JSON"),
-    "config too deep": (write("config.json", b"[" * 100_000), "config.json: not valid JSON"),
-    "config binary": (write("config.json", b"\xff\x00"), "config.json: not valid JSON"),
+    "config cut": (write("config.json", b'{"model_type": "be'), "config.json: invalid JSON"),
+    "config too deep": (write("config.json", b"[" * 100_000), "config.json: invalid JSON"),
+    "config binary": (write("config.json", b"\xff\x00"), "config.json: invalid JSON"),
     "config a list": (
         write("config.json", b"[]"),
         "config.json: expected a JSON object, got a list",

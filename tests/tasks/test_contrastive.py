@@ -166,7 +166,7 @@ def test_every_encoder_has_this_head(family: str, tmp_path: Path) -> None:
 def test_a_folder_whose_head_was_cut_is_refused(tuned: Path, tmp_path: Path) -> None:
     opened = load(tuned)
     save(tmp_path / "one", opened.model, opened.tokenizer, BERT, labels=("a", "b", "c"))
-    with pytest.raises(CheckpointError, match="names 3 labels, and the vector head has 2 outputs"):
+    with pytest.raises(CheckpointError, match="has 3 labels, but the vector head has 2 outputs"):
         load(tmp_path / "one")
 
 

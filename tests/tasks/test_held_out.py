@@ -137,7 +137,7 @@ def test_a_share_is_told_by_its_number(
     assert [*take(0.25)][1].examples == dev.examples
     monkeypatch.chdir(tmp_path)
     Path("0.25").mkdir()  # what is there is a file's name, not a number
-    with pytest.raises(DataError, match="a folder; name a file"):
+    with pytest.raises(DataError, match="expected a file, got a directory"):
         take("0.25")
 
 

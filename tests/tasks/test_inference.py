@@ -43,7 +43,7 @@ def test_what_is_refused() -> None:
         answer.answers([answer._example(1)])
     with pytest.raises(ConfigError, match="long: classify supports error, truncate, window"):
         answer("a", long="middle")  # type: ignore[call-overload]
-    with pytest.raises(DataError, match="and the model reads 8"):
+    with pytest.raises(DataError, match="but the limit is 8"):
         answer("a b c " * 5)
     cut = answer("a b c " * 5, long="truncate")
     assert cut.truncated

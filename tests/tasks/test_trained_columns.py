@@ -78,5 +78,5 @@ def test_config_json_keeps_column_numbers(tmp_path: Path) -> None:
     path.write_text("spam,win a prize now\nham,see you at noon\n", encoding="utf-8")
     rows = read_examples(Classify, path, Reading(header=False), learned=learned)
     assert [row.label for row in rows] == ["spam", "ham"]
-    with pytest.raises(DataError, match="set header=False if the first line is data"):
+    with pytest.raises(DataError, match="or header=False if the first line is data"):
         read_examples(Classify, path, learned=learned)

@@ -248,7 +248,7 @@ def test_large_parts_are_left_out_or_rounded(
         ((" \n",), "text: the text is empty"),
         (("bank", ""), "pair: the text is empty"),
         (("\u200b",), "the text has no tokens"),
-        (("bank \ud800",), "half of a surrogate pair"),
+        (("bank \ud800",), "lone surrogate"),
     ],
 )
 def test_what_is_no_text_is_refused(loaded: Loaded, texts: Any, sentence: str) -> None:
