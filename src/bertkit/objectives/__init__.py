@@ -1,1 +1,1 @@
-"""What a model learns from: functions of (model, batch)."""
+"""Training objectives: functions that compute a loss from a model and a batch."""

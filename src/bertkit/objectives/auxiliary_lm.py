@@ -1,4 +1,4 @@
-"""What a model was pretrained on, learned on beside a task. Radford et al. 2018, section 3.2."""
+"""Auxiliary language-model loss in fine-tuning. Radford et al. 2018, section 3.2."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ from bertkit.models.model import Model
 from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Totals
 
-LossOf = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
-"""A task's loss from what its head says."""
+TaskLoss = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
+"""Function that computes a task's loss from the outputs of its head."""
 
 
 class WithNextWords:
-    """A task's loss, and `weight` times that of the next word: equation 5, whose λ it is.
+    """Task loss plus a weighted loss of next-token prediction.
 
-    The second is the mean over all tokens of a step that have one behind them, those of the frame
-    too; the head `lm` finds it.
+    Equation 5 of Radford et al. 2018, in which the weight is λ. The second loss is the mean
+    cross-entropy over all tokens of a step that have a successor, special tokens included. The head
+    `lm` predicts it.
+
+    Args:
+        task_loss: The loss of the task.
+        head: Name of the task's head.
+        weight: Weight of the next-token loss.
     """
 
-    def __init__(self, loss_of: LossOf, *, head: str, weight: float) -> None:
-        self.loss_of, self.head, self.weight = loss_of, head, weight
+    def __init__(self, task_loss: TaskLoss, *, head: str, weight: float) -> None:
+        self.task_loss, self.head, self.weight = task_loss, head, weight
 
     def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss:
         states, head = model.states(batch), model.heads[self.head]
-        task = self.loss_of(head(states, batch).float(), batch, totals, head)
-        words = next_words(model, states, batch) / max(totals.tokens - totals.sequences, 1)
-        words = self.weight * words
-        return Loss(task.total + words, {**task.parts, "lm": words.detach()}, task.correct)
+        task = self.task_loss(head(states, batch).float(), batch, totals, head)
+        lm_loss = next_token_loss(model, states, batch) / max(totals.tokens - totals.sequences, 1)
+        lm_loss = self.weight * lm_loss
+        return Loss(task.total + lm_loss, {**task.parts, "lm": lm_loss.detach()}, task.correct)
 
 
-def next_words(model: Model, states: Tensor, batch: Batch) -> Tensor:
-    """The summed cross-entropy of each token's successor. Shapes: states (N, D) -> a scalar."""
+def next_token_loss(model: Model, states: Tensor, batch: Batch) -> Tensor:
+    """Return the summed cross-entropy of each token's successor. Shapes: states (N, D) -> ()."""
     head, layout = cast(LanguageModelHead, model.heads["lm"]), batch.layout
-    followed = torch.ones_like(batch.ids, dtype=torch.bool)
-    followed[layout.first + layout.counts - 1] = False
-    places = followed.nonzero().squeeze(1)
-    features = head.features(states.index_select(0, places), batch)
-    return linear_cross_entropy(features, head.weight, head.bias, batch.ids[places + 1])[0]
+    has_next = torch.ones_like(batch.ids, dtype=torch.bool)
+    has_next[layout.first + layout.counts - 1] = False
+    positions = has_next.nonzero().squeeze(1)
+    features = head.features(states.index_select(0, positions), batch)
+    return linear_cross_entropy(features, head.weight, head.bias, batch.ids[positions + 1])[0]

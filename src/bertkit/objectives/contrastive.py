@@ -1,4 +1,4 @@
-"""Learning by comparison: a loss of pairs, a head fitted to vectors, steps larger than memory."""
+"""Contrastive losses, logistic regression, and steps that exceed the memory."""
 
 from __future__ import annotations
 
@@ -14,44 +14,74 @@ from bertkit.models.heads import VectorClassifier
 from bertkit.models.model import Model
 
 MAX_BATCH_TOKENS = 8192
-"""Tokens whose states are in memory while a step learns; the rest is computed twice."""
+"""Number of tokens whose activations are in memory during training.
+
+The forward pass of larger steps is computed twice.
+"""
 
 INVERSE_PENALTY = 10.0
-"""The inverse of the weight of the head's L2 penalty, on vectors of length 1."""
+"""Inverse weight of the L2 penalty of `fit_logistic`, for vectors of mean length 1."""
 
 
 def contrastive_loss(vectors: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-    """The mean squared distance of cosines from 1 within labels and from 0 between them, half each.
+    """Compute the mean squared error of cosines: target 1 within a label, 0 between labels.
 
-    Of all pairs in a step, where the paper has those alone that were drawn: a step of 32 pairs
-    then has two thousand, for the same work. The same row twice is no pair.
-    Shapes: (S, D), (S,), (S,).
+    The two means have equal weight. All pairs in a step are used, whereas the paper uses only
+    sampled pairs: a step of 32 pairs then has two thousand, at the same cost. A pair of the same
+    row with itself is excluded.
+
+    Args:
+        vectors: One embedding per text.
+        labels: Label of each text.
+        rows: Index of the example of each text.
+
+    Returns:
+        The loss, a scalar.
+
+    Shapes:
+        vectors: (S, D).
+        labels, rows: (S,).
     """
     unit = F.normalize(vectors, dim=-1)
-    cosines, same = unit @ unit.T, labels[:, None] == labels
-    near = same & (rows[:, None] != rows)
-    losses = ((1 - cosines).square()[near], cosines.square()[~same])
+    cosines, has_same_label = unit @ unit.T, labels[:, None] == labels
+    is_same_pair = has_same_label & (rows[:, None] != rows)
+    losses = ((1 - cosines).square()[is_same_pair], cosines.square()[~has_same_label])
     return sum((loss.sum() / max(len(loss), 1) for loss in losses), cosines.new_zeros(())) / 2
 
 
 def fit_logistic(
     vectors: Tensor, targets: Tensor, *, labels: int, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The weight and bias of a logistic regression with an L2 penalty, as scikit-learn's.
+    """Fit a logistic regression with an L2 penalty, like scikit-learn's.
 
-    Vectors are divided by their mean length first. Shapes: (N, D), (N,) -> (L, D), (L,).
+    Vectors are divided by their mean length first.
+
+    Args:
+        vectors: One vector per example.
+        targets: Label index of each example.
+        labels: Number of labels.
+        weights: Weight of each label; all are 1 by default.
+
+    Returns:
+        Weight and bias.
+
+    Shapes:
+        vectors: (N, D).
+        targets: (N,).
+        weights: (L,).
+        returns: (L, D) and (L,).
     """
     length = vectors.double().norm(dim=-1).mean().clamp(min=1e-12)
     unit = vectors.double() / length
     weight = torch.zeros(labels, vectors.shape[1], dtype=torch.double, requires_grad=True)
     bias = torch.zeros(labels, dtype=torch.double, requires_grad=True)
-    each = None if weights is None else weights.double()
+    scales = None if weights is None else weights.double()
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=500, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        wrong = F.cross_entropy(F.linear(unit, weight, bias), targets, each, reduction="sum")
-        total = wrong + weight.square().sum() / (2 * INVERSE_PENALTY)
+        nats = F.cross_entropy(F.linear(unit, weight, bias), targets, scales, reduction="sum")
+        total = nats + weight.square().sum() / (2 * INVERSE_PENALTY)
         total.backward()
         return total
 
@@ -59,29 +89,37 @@ def fit_logistic(
     return (weight / length).detach(), bias.detach()
 
 
-def of_step(ask: Callable[[Model, Batch], Tensor], model: Model, batch: Batch) -> Tensor:
-    """What `ask` says of a batch whose sequences are compared with each other.
+def of_step(compute: Callable[[Model, Batch], Tensor], model: Model, batch: Batch) -> Tensor:
+    """Compute the outputs of a batch whose sequences are compared with each other.
 
-    What does not fit the budget while learning is computed part by part, and again for its
-    gradient, so that a step can be as large as its loss wants (Gao et al. 2021, GradCache).
+    A training batch of more than `MAX_BATCH_TOKENS` tokens is computed in parts, and again for the
+    gradient. The step size is then not limited by memory (Gao et al. 2021, GradCache).
+
+    Args:
+        compute: Function that computes the outputs of a model and a batch.
+        model: The model.
+        batch: All sequences of the step.
+
+    Returns:
+        The concatenated outputs of `compute`.
     """
     parts = _parts(batch) if model.training else [batch]
     if len(parts) == 1:
-        return ask(model, batch)
-    return torch.cat([checkpoint(ask, model, part, use_reentrant=False) for part in parts])
+        return compute(model, batch)
+    return torch.cat([checkpoint(compute, model, part, use_reentrant=False) for part in parts])
 
 
 def _parts(batch: Batch) -> list[Batch]:
-    """The batch's sequences in parts of at most the budget."""
+    """Split a batch into parts of at most `MAX_BATCH_TOKENS` tokens."""
     layout, parts = batch.layout, []
     for part in split_by_tokens(layout.lengths, MAX_BATCH_TOKENS):
         start, end = (int(layout.cu_seqlens[i]) for i in (part.start, part.stop))
-        own = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
-        parts.append(Batch(batch.ids[start:end], batch.types[start:end], own))
+        part_layout = Packed.of(layout.lengths[part]).to(layout.sequence_ids.device)
+        parts.append(Batch(batch.ids[start:end], batch.types[start:end], part_layout))
     return parts
 
 
 def vectors_of(model: Model, batch: Batch) -> Tensor:
-    """Each text's, which the head reads. Shapes: (S, D)."""
+    """Return the text embeddings that the classification head takes as input. Shapes: (S, D)."""
     (head,) = (head for head in model.heads.values() if isinstance(head, VectorClassifier))
     return head.vectors(model.states(batch), batch).float()

@@ -1,4 +1,4 @@
-"""Learning from a teacher: from its outputs, its states and its attention.
+"""Knowledge distillation from a teacher's outputs, hidden states and attention.
 
 Source: Hinton et al. 2015 (outputs); Sanh et al. 2019 (DistilBERT); Jiao et al. 2020 (TinyBERT);
 Wang et al. 2020 (MiniLM).
@@ -21,58 +21,77 @@ from bertkit.nn.attention import Trace, relations
 from bertkit.objectives.loss import Loss, Totals
 
 MAPS_HEAD = "maps"
-"""The name of the head that holds what turns a student's states into the teacher's width: a map
-of the embedding and one of all layers (TinyBERT's W_e and W_h), or that of the last layer alone."""
+"""Name of the head with the linear maps from the student's hidden size to the teacher's.
+
+TinyBERT needs two maps: of the embedding and of all layers (W_e and W_h). Otherwise, there is one
+map, of the last layer.
+"""
 
 TEACHER_OUTPUTS = "teacher_outputs"
-"""The name of a batch's targets that are what the teacher says, where that is known beforehand."""
+"""Name of the batch targets that contain the teacher's outputs, if they are precomputed."""
 
-LossOf = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
-"""A task's loss, from what the head says."""
+TaskLoss = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
+"""Function that computes a task's loss from the outputs of its head."""
 
 
 class Terms(Settings, frozen=True):
-    """What a student learns from: the weight of each term of its loss, 0 for none."""
+    """Weights of the terms of a student's loss; 0 disables a term."""
 
     labels: Weight = 0.5
-    """The labels, as without a teacher."""
+    """Weight of the loss on the labels, as in training without a teacher."""
     outputs: Weight = 0.5
-    """What the teacher answers: cross-entropy with its softened chances, or the squared difference
-    where a row of outputs is no choice among labels."""
+    """Weight of the loss on the teacher's outputs: cross-entropy with the softened probabilities,
+    or the mean squared error for outputs that are not a choice among labels.
+    """
     temperature: Positive = 2.0
-    """What both sides' outputs are divided by before softmax; above 1 small chances count more."""
+    """Divisor of both models' logits before softmax. Values above 1 give small probabilities more
+    weight.
+    """
     states: Weight = 0.25
-    """The states, as `compare` says."""
+    """Weight of the loss on the hidden states; see `compare`."""
     compare: Literal["squared", "cosine"] = "squared"
-    """Those of the embedding and of each layer by squared difference, added up (TinyBERT); or the
-    last ones by direction (DistilBERT)."""
+    """`squared`: mean squared error of the embedding and of each layer, summed (TinyBERT).
+    `cosine`: cosine distance of the last layer's states (DistilBERT).
+    """
     attention: Weight = 0.0
-    """The scores of each layer's attention before softmax, by squared difference, added up over
-    the layers (TinyBERT)."""
+    """Weight of the mean squared error of each layer's attention logits, summed over the layers
+    (TinyBERT).
+    """
     relations: Weight = 0.0
-    """KL divergence of the last layer's attention distributions and value–value relations
-    (MiniLM)."""
+    """Weight of the KL divergence of the last layer's attention distributions and value–value
+    relations (MiniLM).
+    """
 
     def __post_init__(self) -> None:
         if not (self.labels or self.outputs or self.states or self.attention or self.relations):
-            raise ValueError("every term weighs 0, so that there is nothing to learn from")
+            raise ValueError("at least one loss weight must be greater than 0")
 
 
 class Distillation:
-    """An objective: a task's loss, and what a teacher adds to it.
+    """Objective of distillation: a task's loss plus the terms of the teacher.
 
-    Student and teacher read the same pieces. `layers` names for each of the student's layers the
-    teacher's that it follows, from 1; the embedding follows the embedding. The model that learns is
-    `learner`: the student, with `maps` as a head besides where the widths differ.
+    Student and teacher read the same tokens. Each term is a mean over the whole optimizer step:
+    outputs over their rows, states over tokens, attention and relations over sequences. The model
+    to train is `learner`: the student, with the additional head `maps` if the hidden sizes differ.
 
-    Terms are means over what a whole step has: outputs over their rows, states over tokens,
-    attention and relations over sequences.
-    Raises: ConfigError for layers that are not there, and where a term needs what is not there.
+    Args:
+        task_loss: Loss of the task.
+        teacher: The teacher.
+        student: The student.
+        head: Name of the head whose outputs are compared.
+        terms: Weights of the loss terms.
+        layers: For each student layer, the number of the teacher layer that it is compared with,
+            counted from 1. Default: `usual_layers`. The embeddings are compared with each other.
+        single_label: Whether the outputs are a choice among labels.
+
+    Raises:
+        ConfigError: If vocabularies differ, if `layers` does not match the models, or if a term
+            needs equal numbers of heads and they differ.
     """
 
     def __init__(
         self,
-        loss_of: LossOf,
+        task_loss: TaskLoss,
         *,
         teacher: Model,
         student: Model,
@@ -81,138 +100,145 @@ class Distillation:
         layers: Sequence[int] = (),
         single_label: bool,
     ) -> None:
-        self.loss_of, self.teacher, self.head = loss_of, teacher, head
+        self.task_loss, self.teacher, self.head = task_loss, teacher, head
         self.terms, self.single_label = terms, single_label
-        mine, theirs = student.transformer.config, teacher.transformer.config
-        if mine.vocab != theirs.vocab:
+        config, teacher_config = student.transformer.config, teacher.transformer.config
+        if config.vocab != teacher_config.vocab:
             raise ConfigError(
-                f"the student has {mine.vocab:,} pieces and its teacher {theirs.vocab:,}: what a "
-                "teacher says of tokens needs one vocabulary; give the student the teacher's"
+                f"student and teacher must have the same vocabulary, got {config.vocab:,} and "
+                f"{teacher_config.vocab:,} tokens; use the teacher's tokenizer for the student"
             )
-        if mine.heads != theirs.heads and (terms.attention or terms.relations):
+        if config.heads != teacher_config.heads and (terms.attention or terms.relations):
             raise ConfigError(
-                f"terms: the student has {mine.heads} heads a layer and its teacher "
-                f"{theirs.heads}; attention and relations compare head with head; set both to 0"
+                f"terms: student and teacher have {config.heads} and {teacher_config.heads} heads "
+                "per layer, but attention and relations compare individual heads; set both to 0"
             )
-        self.layers = tuple(layers) or usual_layers(mine.layers, theirs.layers)
-        outside = [layer for layer in self.layers if not 0 < layer <= theirs.layers]
-        if outside or len(self.layers) != mine.layers:
+        self.layers = tuple(layers) or usual_layers(config.layers, teacher_config.layers)
+        outside = [layer for layer in self.layers if not 0 < layer <= teacher_config.layers]
+        if outside or len(self.layers) != config.layers:
             raise ConfigError(
-                f"layers: {list(self.layers)}; name one of the teacher's layers, 1 to "
-                f"{theirs.layers}, for each of the student's {mine.layers}"
+                f"layers must be a teacher layer, 1 to {teacher_config.layers}, for each of the "
+                f"student's {config.layers} layers, got {list(self.layers)}"
             )
         self.learner = student
-        if terms.states and mine.hidden != theirs.hidden:
+        if terms.states and config.hidden != teacher_config.hidden:
             maps = nn.ModuleList(
-                nn.Linear(mine.hidden, theirs.hidden, bias=False)
+                nn.Linear(config.hidden, teacher_config.hidden, bias=False)
                 for _ in range(1 if terms.compare == "cosine" else 2)
             )
             self.learner = student.with_heads({MAPS_HEAD: maps})
 
     def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss:
         terms = self.terms
-        deep = bool(terms.attention or terms.relations)
-        theirs, trace = (Trace(weights=False, projections=deep) for _ in range(2))
+        full = bool(terms.attention or terms.relations)
+        teacher, trace = (Trace(weights=False, projections=full) for _ in range(2))
         head = model.heads[self.head]
         outputs = head(model.encoder(batch, trace), batch).float()
         parts: dict[str, Tensor] = {}
         correct = {}
         if terms.labels:
-            own = self.loss_of(outputs, batch, totals, head)
-            parts["labels"], correct = terms.labels * own.total, dict(own.correct)
-        wanted = batch.targets.get(TEACHER_OUTPUTS)
-        if deep or terms.states or (terms.outputs and wanted is None):
+            task = self.task_loss(outputs, batch, totals, head)
+            parts["labels"], correct = terms.labels * task.total, dict(task.correct)
+        targets = batch.targets.get(TEACHER_OUTPUTS)
+        if full or terms.states or (terms.outputs and targets is None):
             with torch.no_grad():
-                taught = self.teacher.encoder(batch, theirs)
-                if terms.outputs and wanted is None:
-                    wanted = self.teacher.heads[self.head](taught, batch).float()
-        if wanted is not None:
+                states = self.teacher.encoder(batch, teacher)
+                if terms.outputs and targets is None:
+                    targets = self.teacher.heads[self.head](states, batch).float()
+        if targets is not None:
             rows = _rows(outputs, batch, totals)
-            parts["outputs"] = terms.outputs * self._outputs(outputs, wanted) / rows
+            parts["outputs"] = terms.outputs * self._outputs(outputs, targets) / rows
         if terms.states:
-            parts["states"] = terms.states * self._states(model, trace, theirs) / totals.tokens
+            parts["states"] = terms.states * self._states(model, trace, teacher) / totals.tokens
         if terms.attention:
-            gap = self._attention(trace, theirs, batch)
+            gap = self._attention(trace, teacher, batch)
             parts["attention"] = terms.attention * gap / totals.sequences
         if terms.relations:
-            gap = self._relations(trace, theirs, batch)
+            gap = self._relations(trace, teacher, batch)
             parts["relations"] = terms.relations * gap / totals.sequences
         total = torch.stack(list(parts.values())).sum()
         return Loss(total, {name: part.detach() for name, part in parts.items()}, correct)
 
-    def _outputs(self, outputs: Tensor, wanted: Tensor) -> Tensor:
-        """Summed over the rows of outputs."""
+    def _outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss on the outputs, summed over rows."""
         if not self.single_label:
-            return F.mse_loss(outputs, wanted, reduction="sum") / outputs.shape[-1]
-        heat = self.terms.temperature
-        mine, theirs = (torch.log_softmax(x / heat, -1) for x in (outputs, wanted))
-        # gradients of softened outputs are as much smaller: Hinton et al. 2015, section 2
-        return heat**2 * F.kl_div(mine, theirs, reduction="sum", log_target=True)
+            return F.mse_loss(outputs, targets, reduction="sum") / outputs.shape[-1]
+        divisor = self.terms.temperature
+        student, target = (torch.log_softmax(x / divisor, -1) for x in (outputs, targets))
+        # Softening scales gradients by 1 / temperature²: Hinton et al. 2015, section 2.
+        return divisor**2 * F.kl_div(student, target, reduction="sum", log_target=True)
 
-    def _states(self, model: Model, trace: Trace, theirs: Trace) -> Tensor:
-        """Summed over tokens, and over layers where there are several."""
+    def _states(self, model: Model, trace: Trace, teacher_trace: Trace) -> Tensor:
+        """Return the loss on the states, summed over tokens and, unless cosine, over layers."""
         layers = list(enumerate((0, *self.layers)))
         if self.terms.compare == "cosine":
             layers = layers[-1:]
-        gaps = []
-        for mine, other in layers:
-            own, wanted = trace.states[mine], theirs.states[other].float()
+        losses = []
+        for depth, teacher_depth in layers:
+            state, target = trace.states[depth], teacher_trace.states[teacher_depth].float()
             if MAPS_HEAD in model.heads:
                 maps = [*model.heads[MAPS_HEAD].children()]
-                own = maps[-1 if mine else 0](own)
+                state = maps[-1 if depth else 0](state)
             if self.terms.compare == "cosine":
-                gaps.append((1.0 - F.cosine_similarity(own.float(), wanted, dim=-1)).sum())
+                losses.append((1.0 - F.cosine_similarity(state.float(), target, dim=-1)).sum())
             else:
-                gaps.append(F.mse_loss(own.float(), wanted, reduction="sum") / wanted.shape[-1])
-        return torch.stack(gaps).sum()
+                losses.append(F.mse_loss(state.float(), target, reduction="sum") / target.shape[-1])
+        return torch.stack(losses).sum()
 
-    def _attention(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
-        """Summed over sequences and layers."""
-        gaps = []
-        for mine, layer in enumerate(self.layers):
+    def _attention(self, trace: Trace, teacher: Trace, batch: Batch) -> Tensor:
+        """Return the loss on the attention logits, summed over sequences and layers."""
+        losses = []
+        for i, layer in enumerate(self.layers):
             pairs = zip(
-                relations(trace.queries[mine], trace.keys[mine], batch.layout),
-                relations(theirs.queries[layer - 1], theirs.keys[layer - 1], batch.layout),
+                relations(trace.queries[i], trace.keys[i], batch.layout),
+                relations(teacher.queries[layer - 1], teacher.keys[layer - 1], batch.layout),
                 strict=True,
             )
-            gaps += [F.mse_loss(own, other) for own, other in pairs]
-        return torch.stack(gaps).sum()
+            losses += [F.mse_loss(scores, targets) for scores, targets in pairs]
+        return torch.stack(losses).sum()
 
-    def _relations(self, trace: Trace, theirs: Trace, batch: Batch) -> Tensor:
-        """Summed over sequences and both relations."""
+    def _relations(self, trace: Trace, teacher_trace: Trace, batch: Batch) -> Tensor:
+        """Return the loss on the relations, summed over sequences and both relations."""
         pairs = zip(
             _relations(trace, -1, batch.layout),
-            _relations(theirs, self.layers[-1] - 1, batch.layout),
+            _relations(teacher_trace, self.layers[-1] - 1, batch.layout),
             strict=True,
         )
-        gaps = []
-        for own, other in pairs:
-            mine, wanted = torch.log_softmax(own, -1), torch.log_softmax(other, -1)
-            rows = own.shape[0] * own.shape[1]
-            gaps.append(F.kl_div(mine, wanted, reduction="sum", log_target=True) / rows)
-        return torch.stack(gaps).sum()
+        losses = []
+        for scores, targets in pairs:
+            student, teacher = torch.log_softmax(scores, -1), torch.log_softmax(targets, -1)
+            rows = scores.shape[0] * scores.shape[1]
+            losses.append(F.kl_div(student, teacher, reduction="sum", log_target=True) / rows)
+        return torch.stack(losses).sum()
 
 
 def _relations(trace: Trace, layer: int, layout: Packed) -> list[Tensor]:
-    """Of queries and keys, and of values and values. Shapes: (H, T, T), one a sequence each."""
+    """Return the query–key and the value–value relations of a layer, one (H, T, T) per sequence."""
     q, k, v = (x[layer] for x in (trace.queries, trace.keys, trace.values))
     return [*relations(q, k, layout), *relations(v, v, layout)]
 
 
 def _rows(outputs: Tensor, batch: Batch, totals: Totals) -> int:
-    """How many rows of outputs a whole step has: of places, of sequences or of tokens."""
+    """Return the number of output rows of a whole step: token indices, sequences or tokens."""
     if batch.token_indices is not None:
         return totals.positions
     return totals.sequences if len(outputs) == len(batch.layout.lengths) else totals.tokens
 
 
-def usual_layers(mine: int, theirs: int) -> tuple[int, ...]:
-    """The teacher's layers that a student follows: evenly, the last the last (TinyBERT's 3m).
+def usual_layers(student: int, teacher: int) -> tuple[int, ...]:
+    """Return the teacher layer that each student layer is compared with by default.
 
-    Raises: ConfigError for a student that is deeper than its teacher.
+    Layers are spaced evenly and end with the teacher's last layer (TinyBERT's 3m).
+
+    Args:
+        student: Number of layers of the student.
+        teacher: Number of layers of the teacher.
+
+    Raises:
+        ConfigError: If the student has more layers than the teacher.
     """
-    if mine > theirs:
+    if student > teacher:
         raise ConfigError(
-            f"the student has {mine} layers and its teacher {theirs}; a student is no deeper"
+            f"the student must have at most {teacher} layers like its teacher, got {student}"
         )
-    return tuple(round(theirs * (layer + 1) / mine) for layer in range(mine))
+    return tuple(round(teacher * (layer + 1) / student) for layer in range(student))

@@ -1,4 +1,4 @@
-"""What an objective gives back."""
+"""Loss of an objective, and the counts that normalize it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from bertkit.models.model import Model
 
 
 class Totals(dict[str, int]):
-    """How many targets each head has in a whole optimizer step, and of what the step is made."""
+    """Number of targets of each head in an optimizer step, and the size of the step.
+
+    `tokens` is the number of tokens, `sequences` the number of sequences, and `positions` the
+    number of token indices that heads select, such as masked positions.
+    """
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         names = dict.fromkeys(name for batch in batches for name in batch.targets)
@@ -28,11 +32,15 @@ class Totals(dict[str, int]):
 
 @dataclass(frozen=True)
 class Loss:
-    """A batch's share of a step's loss.
+    """Contribution of one batch to the loss of an optimizer step.
 
-    `total` is what is differentiated; `parts` the share of each head, detached; `correct` how
-    many targets each head got right. Shares of all batches of a step add up to its mean loss, so
-    only dropout's draws depend on how a step is cut.
+    The contributions of all batches of a step add up to its mean loss. Apart from dropout, the
+    result does not depend on how a step is split into batches.
+
+    Attributes:
+        total: Loss to differentiate.
+        parts: Contribution of each head or loss term, detached.
+        correct: Number of targets that each head predicts correctly.
     """
 
     total: Tensor
@@ -41,11 +49,11 @@ class Loss:
 
 
 class Objective(Protocol):
-    """What a model learns from: its loss on a batch of a step with these totals."""
+    """Training objective: computes the loss of one batch of an optimizer step."""
 
     def __call__(self, model: Model, batch: Batch, totals: Totals) -> Loss: ...
 
 
 def totals(batches: Sequence[Batch]) -> Totals:
-    """Those of the batches of a step."""
+    """Return the totals of the batches of an optimizer step."""
     return Totals(batches)

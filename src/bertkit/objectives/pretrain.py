@@ -1,5 +1,6 @@
-"""Masked words, and next sentence or sentence order: Devlin et al. 2019, section 3.1. Next words:
-Radford et al. 2018, equation 1.
+"""BERT and GPT pretraining: MLM with NSP or sentence order prediction, and causal LM.
+
+Source: Devlin et al. 2019, section 3.1; Radford et al. 2018, equation 1.
 """
 
 from __future__ import annotations
@@ -18,8 +19,19 @@ from bertkit.objectives.loss import Loss, Totals
 def pretrain(
     model: Model, batch: Batch, totals: Totals, *, smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Loss:
-    """The mean cross-entropy of each head, summed: over masked places, over sequences, or over all
-    tokens; of words with label `smoothing` and `z_loss`.
+    """Compute the sum of the mean cross-entropies of all heads.
+
+    The mean is over masked positions, over sequences, or over all tokens, depending on the head.
+
+    Args:
+        model: The model. Each head needs targets of the same name.
+        batch: The batch.
+        totals: Totals of the optimizer step.
+        smoothing: Label smoothing of the language-model heads.
+        z_loss: Weight of the z-loss of the language-model heads; see `linear_cross_entropy`.
+
+    Returns:
+        The loss of the batch.
     """
     states = model.states(batch)
     parts, correct = {}, {}
@@ -40,9 +52,10 @@ def pretrain(
 
 
 def masked_words_of(outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-    """The same of masked words alone, where what the head says is needed anyway.
+    """Compute the MLM loss from logits that are needed for another loss term.
 
-    Shapes: outputs (M, V).
+    Shapes:
+        outputs: (M, V), one row per masked position.
     """
     targets = batch.targets["mlm"]
     loss = F.cross_entropy(outputs, targets, reduction="sum") / max(totals["mlm"], 1)

@@ -1,4 +1,4 @@
-"""Replaced-token detection: a generator fills masks, the model tells its pieces from real ones.
+"""Replaced-token detection: a generator fills masks, and the model finds the replaced tokens.
 
 Source: Clark et al. 2020 (ELECTRA), section 2.
 """
@@ -20,32 +20,39 @@ from bertkit.nn.cross_entropy import linear_cross_entropy
 from bertkit.objectives.loss import Loss, Objective, Totals
 
 GENERATOR_HEAD = "generator"
-"""The name of the head that holds the generator while a model learns."""
+"""Name of the head that contains the generator during training."""
 
-POSITIONS_AT_ONCE = 1024
-"""Places for which the chances of all pieces are in memory at a time."""
+POSITIONS_PER_CHUNK = 1024
+"""Number of masked positions whose token probabilities are in memory at the same time."""
 
 
 class Generator(Settings, frozen=True):
-    """The shape of the generator, and what its adversary weighs."""
+    """Size of the generator, and weight of replaced-token detection."""
 
     hidden: Count
     heads: Count
     intermediate: Count
     layers: Count | None = None
-    """As many as the model has, by default."""
+    """Number of generator layers. Default: the number of layers of the model."""
     weight: Weight = 50.0
-    """What finding replaced pieces weighs in the loss, beside filling masks with 1."""
+    """Weight of the replaced-token detection loss. The generator's MLM loss has weight 1."""
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
-            raise ValueError(f"heads = {self.heads} do not divide hidden = {self.hidden}")
+            raise ValueError(f"heads = {self.heads} must divide hidden = {self.hidden}")
 
 
 def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
-    """The model with a generator as a head besides, which shares its embedding; and the generator.
+    """Add a generator to a model as a head that shares the model's embeddings.
 
-    Shared are the vectors of pieces, positions and segments, not their norm (section 3.2).
+    They share token, position and segment embeddings, but not the LayerNorm (section 3.2).
+
+    Args:
+        model: The discriminator.
+        shape: Size of the generator.
+
+    Returns:
+        The model with the generator as an additional head, and the generator.
     """
     config = model.transformer.config
     config = structs.replace(
@@ -67,9 +74,13 @@ def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
 
 
 def replaced_tokens(weight: float) -> Objective:
-    """The generator's loss at masked places plus `weight` times the model's at all tokens.
+    """Return the objective of ELECTRA: the generator's MLM loss plus `weight` times the RTD loss.
 
-    The batch's targets are the pieces at masked places (mlm) and at every place (rtd).
+    The MLM loss is computed at masked positions, replaced-token detection (RTD) at all tokens. The
+    targets of a batch are the tokens at masked positions (`mlm`) and at all positions (`rtd`).
+
+    Args:
+        weight: Weight of the RTD loss.
     """
 
     def objective(model: Model, batch: Batch, totals: Totals) -> Loss:
@@ -78,40 +89,40 @@ def replaced_tokens(weight: float) -> Objective:
         head = generator.heads["mlm"]
         assert isinstance(head, MaskedLM)
         features = head.features(generator.encoder(batch), batch)
-        wanted = batch.targets["mlm"]
-        filling, filled = linear_cross_entropy(features, head.weight, head.bias, wanted)
-        # held-out text gets the same pieces every time
-        chance = None if model.training else torch.Generator(features.device).manual_seed(0)
+        targets = batch.targets["mlm"]
+        mlm_loss, mlm_correct = linear_cross_entropy(features, head.weight, head.bias, targets)
+        # Held-out text gets the same sampled tokens in each evaluation.
+        rng = None if model.training else torch.Generator(features.device).manual_seed(0)
         assert batch.token_indices is not None
-        drawn = _drawn(features.detach(), head, chance)
-        ids = batch.ids.index_copy(0, batch.token_indices, drawn)
+        sampled = _sample(features.detach(), head, rng)
+        ids = batch.ids.index_copy(0, batch.token_indices, sampled)
         is_replaced = ids != batch.targets["rtd"]
-        seen = replace(batch, ids=ids)
-        logits = model.heads["rtd"](model.encoder(seen), seen).float()
-        finding = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
+        filled = replace(batch, ids=ids)
+        logits = model.heads["rtd"](model.encoder(filled), filled).float()
+        rtd_loss = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
         parts = {
-            "mlm": filling / max(totals["mlm"], 1),
-            "rtd": weight * finding / totals["rtd"],
+            "mlm": mlm_loss / max(totals["mlm"], 1),
+            "rtd": weight * rtd_loss / totals["rtd"],
         }
         return Loss(
             parts["mlm"] + parts["rtd"],
             {name: part.detach() for name, part in parts.items()},
-            {"mlm": filled, "rtd": ((logits > 0) == is_replaced).sum()},
+            {"mlm": mlm_correct, "rtd": ((logits > 0) == is_replaced).sum()},
         )
 
     return objective
 
 
 @torch.no_grad()
-def _drawn(features: Tensor, head: MaskedLM, chance: torch.Generator | None) -> Tensor:
-    """A piece for each masked place, drawn from the generator's chances. Shapes: (M, E) -> (M,)."""
+def _sample(features: Tensor, head: MaskedLM, rng: torch.Generator | None) -> Tensor:
+    """Sample a token for each masked position from the generator. Shapes: (M, E) -> (M,)."""
     sampled = []
-    for rows in features.split(POSITIONS_AT_ONCE):
-        chances = torch.softmax(F.linear(rows, head.weight, head.bias).float(), -1)
-        sums = chances.cumsum(-1)
-        # one random number a row; torch.multinomial takes one a piece
-        draw = torch.rand(len(rows), 1, generator=chance, device=rows.device) * sums[:, -1:]
+    for rows in features.split(POSITIONS_PER_CHUNK):
+        probs = torch.softmax(F.linear(rows, head.weight, head.bias).float(), -1)
+        sums = probs.cumsum(-1)
+        # One random number per row; torch.multinomial samples one per token.
+        threshold = torch.rand(len(rows), 1, generator=rng, device=rows.device) * sums[:, -1:]
         sampled.append(
-            torch.searchsorted(sums, draw, right=True).squeeze(1).clamp(max=len(head.bias) - 1)
+            torch.searchsorted(sums, threshold, right=True).squeeze(1).clamp(max=len(head.bias) - 1)
         )
     return torch.cat(sampled) if sampled else features.new_empty(0, dtype=torch.int64)
