@@ -16,7 +16,7 @@ from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
 def test_equals_the_plain_loss(
     rows: int, biased: bool, smoothing: float, z_loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_entropy, "LOGITS", 512 * 50 * 8)
+    monkeypatch.setattr(cross_entropy, "MAX_BYTES", 512 * 50 * 8)
     x = torch.randn(rows, 16, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(50, 16, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(50, dtype=torch.float64, requires_grad=True) if biased else None
@@ -42,7 +42,7 @@ def test_what_is_likeliest_in_bf16_is_counted() -> None:
     _, correct = linear_cross_entropy(x, weight, None, targets)
     p = torch.softmax(F.linear(x, weight), -1)
     assert correct.item() == (p.gather(1, targets[:, None])[:, 0] >= p.amax(-1)).sum().item() > 200
-    assert torch.equal(cross_entropy._largest(p), p.amax(-1))
+    assert torch.equal(cross_entropy._row_max(p), p.amax(-1))
 
 
 def test_frozen_weights_get_no_gradient_and_states_the_same() -> None:
@@ -57,7 +57,7 @@ def test_frozen_weights_get_no_gradient_and_states_the_same() -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 40])
 def test_log_probabilities_are_the_plain_ones(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "LOGITS", 7 * 20 * 8)
+    monkeypatch.setattr(cross_entropy, "MAX_BYTES", 7 * 20 * 8)
     x = torch.randn(rows, 8, dtype=torch.float64, requires_grad=True)
     weight, bias = torch.randn(20, 8).double().requires_grad_(), torch.randn(20).double()
     targets, upstream = torch.randint(0, 20, (rows,)), torch.randn(rows)
@@ -85,7 +85,7 @@ def test_no_targets_is_no_loss() -> None:
 def test_bf16_loss_and_gradients_are_near_fp32(
     rows: int, smoothing: float, z_loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_entropy, "LOGITS", 64 * 5000 * 2)
+    monkeypatch.setattr(cross_entropy, "MAX_BYTES", 64 * 5000 * 2)
     targets = torch.randint(0, 5000, (rows,))
     given = torch.randn(rows, 32), torch.randn(5000, 32), torch.randn(5000)
     ours = [x.bfloat16().requires_grad_() for x in given]
@@ -134,7 +134,7 @@ def test_bf16_gradients_of_many_parts_add_up_in_fp32(monkeypatch: pytest.MonkeyP
     def errors() -> list[float]:
         return [float((a - b).norm() / b.norm()) for a, b in zip(gradients(), exact, strict=True)]
 
-    monkeypatch.setattr(cross_entropy, "LOGITS", 32 * 40 * 2)
+    monkeypatch.setattr(cross_entropy, "MAX_BYTES", 32 * 40 * 2)
     assert max(errors()) < 0.01
     monkeypatch.setattr(cross_entropy, "add_up", lambda a, b: b if a is None else a.add_(b))
     assert min(errors()) > 0.015  # the control: sums in bf16

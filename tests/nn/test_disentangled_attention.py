@@ -9,7 +9,7 @@ from torch import nn
 from bertkit.batch import Packed
 from bertkit.nn.attention import Attention
 from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.disentangled_attention import SCORE_TERMS, DistanceTable, bucketed
+from bertkit.nn.disentangled_attention import SCORE_TERMS, DistanceTable, bucket_distances
 
 BUCKETS, FARTHEST, WIDTH, HEADS = 8, 20, 16, 2
 LAYOUT = Packed.of([1, 3, 17, 20, 21, 40, 200])
@@ -32,7 +32,7 @@ def test_buckets_are_those_of_transformers(buckets: int, farthest: int) -> None:
     )
     distances = torch.arange(-700, 701)
     wanted = theirs.make_log_bucket_position(distances, buckets, farthest).long()
-    assert torch.equal(bucketed(distances, buckets, farthest), wanted)
+    assert torch.equal(bucket_distances(distances, buckets, farthest), wanted)
 
 
 def test_a_score_has_three_terms_whatever_the_company() -> None:
@@ -48,7 +48,7 @@ def test_a_score_has_three_terms_whatever_the_company() -> None:
             q, k, v = attention.qkv(own).view(size, 3, HEADS, -1).unbind(1)
             far_q, far_k, _ = attention.qkv(vectors).view(2 * BUCKETS, 3, HEADS, -1).unbind(1)
             back = torch.arange(size)[:, None] - torch.arange(size)
-            row = (bucketed(back, BUCKETS, FARTHEST) + BUCKETS).clamp(0, 2 * BUCKETS - 1)
+            row = (bucket_distances(back, BUCKETS, FARTHEST) + BUCKETS).clamp(0, 2 * BUCKETS - 1)
             scores = torch.einsum("ihk,jhk->hij", q, k)
             scores += torch.einsum("ihk,ijhk->hij", q, far_k[row])
             scores += torch.einsum("jhk,ijhk->hij", k, far_q[row])
@@ -76,7 +76,7 @@ def test_what_is_computed_once_is_what_is_computed_each_time() -> None:
     table, attention, x = made()
     with torch.no_grad():
         wanted = attention(x, context(table, LAYOUT))
-        attention.distant = attention.of_distances(table().vectors)
+        attention.distance_projections = attention.project_distances(table().vectors)
         table.table.weight.zero_()  # not read any more
         assert torch.equal(attention(x, context(table, LAYOUT)), wanted)
 
@@ -85,8 +85,8 @@ def test_dropout_is_each_layers_own() -> None:
     table, _, _ = made()
     table.dropout.rate = 0.5
     shared = table.train()()
-    assert not torch.equal(shared.dropped(), shared.dropped())
-    assert torch.equal(table.eval()().dropped(), shared.vectors)
+    assert not torch.equal(shared.apply_dropout(), shared.apply_dropout())
+    assert torch.equal(table.eval()().apply_dropout(), shared.vectors)
 
 
 def test_a_layer_that_learns_drops_distances() -> None:

@@ -14,7 +14,7 @@ from bertkit.nn.attention import BMM_MAX_LENGTH, attend
 from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.kernels import DenseAttention, Fused, Kernel, Local, Varlen
 from bertkit.nn.matmul_attention import Bmm, softmax, softmax_backward
-from bertkit.nn.padding import in_tiles, rectangle
+from bertkit.nn.padding import pad_bucket, pad_to_tiles
 from bertkit.nn.precision import BF16_TILE_ROWS
 
 KERNELS: list[Kernel] = [Bmm(), Fused(), Local()]
@@ -46,7 +46,7 @@ class Content:
         self.weight = torch.randn(MOST, HEADS, WIDTH, requires_grad=True)
 
     def __call__(self, q: Tensor, kv: Tensor, queries: Bucket, keys: Bucket) -> Tensor:
-        x = rectangle(q[queries.start : queries.start + queries.tokens], queries)
+        x = pad_bucket(q[queries.start : queries.start + queries.tokens], queries)
         return torch.einsum("sihk,jhk->shij", x, self.weight[: keys.length]) / 8
 
 
@@ -123,7 +123,7 @@ def test_kernels_equal_the_formula(
 ) -> None:
     for sizes in LAYOUTS.values():
         q, kv, context = made(sizes, case, behind=behind, kv_heads=kv_heads)
-        reason = kernel.refuses(q, kv, context) if kernel else None
+        reason = kernel.unsupported_reason(q, kv, context) if kernel else None
         if reason:
             pytest.skip(reason)
         ours = attend(q, kv, context, kernel=kernel)
@@ -196,7 +196,7 @@ def test_so_many_scores_are_made_at_a_time_and_few_that_nobody_sees(
 def test_gradients_equal_the_formula(kernel: Kernel, case: str, kv_heads: int, behind: int) -> None:
     for sizes in LAYOUTS.values():
         q, kv, context = made(sizes, case, behind=behind, kv_heads=kv_heads)
-        reason = kernel.refuses(q, kv, context)
+        reason = kernel.unsupported_reason(q, kv, context)
         if reason:
             pytest.skip(reason)
         of = [q.requires_grad_(), kv.requires_grad_(), *learned(context)]
@@ -316,12 +316,12 @@ def test_up_to_which_length_products_are_taken(
 
 def test_a_kernel_that_cannot_serve_says_why() -> None:
     q, kv, context = made([4])
-    assert "CUDA only" in (Varlen().refuses(q, kv, context) or "")
+    assert "CUDA only" in (Varlen().unsupported_reason(q, kv, context) or "")
     with pytest.raises(ValueError, match="CUDA only"):
         attend(q, kv, context, kernel=Varlen())
     for kernel in (Local(), Varlen()):
-        reason = kernel.refuses(q, kv, replace(context, bias=Table(), window=2)) or ""
-        assert "adds nothing to scores" in reason
+        reason = kernel.unsupported_reason(q, kv, replace(context, bias=Table(), window=2)) or ""
+        assert "does not support a bias" in reason
 
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2])
@@ -343,7 +343,7 @@ def test_rows_of_one_length_have_the_same_attention(case: str, kv_heads: int) ->
     ours = attend(spread(q, queries.mask), spread(kv, keys.mask), there)
     ours = ours.unflatten(0, queries.mask.shape)[queries.mask]
     torch.testing.assert_close(ours, reference(q, kv, context))
-    assert DenseAttention().refuses(q, kv, context) is not None
+    assert DenseAttention().unsupported_reason(q, kv, context) is not None
 
 
 @pytest.mark.gpu
@@ -379,8 +379,8 @@ def test_bf16_softmax_is_rounded_once(length: int) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 31, 32, 33])
 def test_rows_of_bf16_are_filled_up_with_zeros(rows: int) -> None:
     x = torch.randn(rows, 3)
-    assert in_tiles(x) is x
-    tiled = in_tiles(x.bfloat16())
+    assert pad_to_tiles(x) is x
+    tiled = pad_to_tiles(x.bfloat16())
     assert len(tiled) % BF16_TILE_ROWS == 0
     assert len(tiled) < rows + BF16_TILE_ROWS
     assert torch.equal(tiled[:rows], x.bfloat16())

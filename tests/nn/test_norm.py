@@ -33,7 +33,7 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_bf16_gradients_add_up_in_fp32(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm, "CONVERTED_AT_ONCE", 1000)  # several parts, the last one shorter
+    monkeypatch.setattr(norm, "CHUNK_VALUES", 1000)  # several parts, the last one shorter
     x = torch.randn(8192, 16).bfloat16()
     grad = (torch.randn(8192, 16) + 0.2).bfloat16()
     ours, theirs = (layer.bfloat16() for layer in layers(16, bias=bias))

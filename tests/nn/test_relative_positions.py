@@ -8,7 +8,7 @@ import torch
 from bertkit.batch import Packed
 from bertkit.nn.attention import attend
 from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.relative_positions import MAX_DISTANCE, RelativeBias, bucketed
+from bertkit.nn.relative_positions import MAX_DISTANCE, RelativeBias, bucket_distances
 
 
 @pytest.mark.parametrize("buckets", [8, 32])
@@ -20,8 +20,8 @@ def test_buckets_are_those_of_t5_and_mpnet(buckets: int) -> None:
     theirs = t5.T5Attention._relative_position_bucket(
         distance, bidirectional=True, num_buckets=buckets, max_distance=MAX_DISTANCE
     )
-    assert torch.equal(bucketed(distance, buckets), theirs)
-    assert bucketed(distance, buckets).unique().numel() == buckets - 1  # none is 0 ahead
+    assert torch.equal(bucket_distances(distance, buckets), theirs)
+    assert bucket_distances(distance, buckets).unique().numel() == buckets - 1  # none is 0 ahead
 
 
 def test_a_sequence_has_its_own_bias_in_any_company() -> None:
@@ -34,7 +34,7 @@ def test_a_sequence_has_its_own_bias_in_any_company() -> None:
         one = AttentionContext(Packed.of([size]), bias=bias())
         torch.testing.assert_close(attend(q[part], kv[part], one), together[part])
         scores = (
-            torch.einsum("qhk,mhk->hqm", q[part], kv[part, 0]) / 2 + bias.between(size, size)[0]
+            torch.einsum("qhk,mhk->hqm", q[part], kv[part, 0]) / 2 + bias.bias_matrix(size, size)[0]
         )
         mixed = torch.einsum("hqm,mhk->qhk", torch.softmax(scores, -1), kv[part, 1])
         torch.testing.assert_close(together[part], mixed, msg=f"sequence {place}")

@@ -420,9 +420,9 @@ def test_control_without_a_term_of_deberta_fails(
         ours.encoder.distances.farthest = 2 * ours.encoder.distances.farthest
     else:
         kept = torch.tensor([0.0, 1.0] if term.startswith("queries") else [1.0, 0.0])
-        whole = Attention.of_distances
+        whole = Attention.project_distances
         monkeypatch.setattr(
-            Attention, "of_distances", lambda *args: whole(*args) * kept[:, None, None]
+            Attention, "project_distances", lambda *args: whole(*args) * kept[:, None, None]
         )
     assert difference(ours, theirs, DEBERTA) > 1e-3
 

@@ -148,7 +148,7 @@ def _place(stack: nn.Module) -> None:
     vectors = stack.distances().vectors
     for part in stack.modules():
         if isinstance(part, Attention):
-            part.distant = part.of_distances(vectors)
+            part.distance_projections = part.project_distances(vectors)
 
 
 def _pack(stack: nn.Module) -> None:

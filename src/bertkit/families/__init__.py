@@ -1,4 +1,4 @@
-"""Model families: each is how to read and write its `config.json`, and a table of weight names."""
+"""Model families: conversion of `config.json` and of weight names, per architecture."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ FAMILIES: Mapping[str, Family] = Registry(
 """Families by the `model_type` of their `config.json`."""
 
 OLDER_NAMES: Mapping[str, str] = {"new": "gte"}
-"""A `model_type` that folders had before transformers knew the architecture -> today's."""
+"""`model_type` that checkpoints had before transformers supported the architecture -> current one.
+"""
 
 
 def family_of(model_type: object) -> Family | None:
-    """The family that a `config.json` names, by its name of today or an older one."""
+    """Return the family of a `model_type`, which may be an older name; None if there is none."""
     if not isinstance(model_type, str):
         return None
     return FAMILIES.get(OLDER_NAMES.get(model_type, model_type))
@@ -53,11 +54,12 @@ OTHERS: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "relative positions": ("xlnet", "funnel"),
-        "a vector for every distance, and matrices for them in each layer, which versions 2 and 3 "
-        "(deberta-v2) have not": ("deberta",),
-        "an adapter for each language in every layer": ("xmod",),
-        "its own rotary positions": ("esm", "eurobert", "jina_embeddings_v3", "roformer"),
-        "another kind of attention": (
+        "the position projections of DeBERTa version 1, unlike versions 2 and 3 (deberta-v2)": (
+            "deberta",
+        ),
+        "an adapter per language in every layer": ("xmod",),
+        "different rotary positions": ("esm", "eurobert", "jina_embeddings_v3", "roformer"),
+        "a different attention mechanism": (
             "big_bird",
             "convbert",
             "fnet",
@@ -67,7 +69,7 @@ OTHERS: Mapping[str, str] = {
             "nystromformer",
             "reformer",
         ),
-        "layers of another shape": (
+        "different layers": (
             "flaubert",
             "ibert",
             "megatron-bert",
@@ -78,9 +80,9 @@ OTHERS: Mapping[str, str] = {
             "xlm",
             "xlm-roberta-xl",
         ),
-        "places on a page": ("layoutlm", "lilt", "markuplm"),
+        "layout embeddings": ("layoutlm", "lilt", "markuplm"),
         "a decoder": ("bert-generation", "mbart"),
-        "a decoder of another shape": (
+        "a different decoder": (
             "gemma",
             "gemma2",
             "gemma3_text",
@@ -91,7 +93,7 @@ OTHERS: Mapping[str, str] = {
     }.items()
     for name in names
 }
-"""Architectures that are none of these, and what they have."""
+"""Unsupported architectures -> the feature that differs."""
 
 __all__ = [
     "ALBERT",

@@ -1,7 +1,7 @@
-"""ALBERT: a narrow embedding, and layers that share their weights. Lan et al. 2020.
+"""ALBERT: small embeddings, and layers that share their weights. Lan et al. 2020.
 
-Dropout stands before both residual sums, as in google-research/albert; transformers has none before
-that of the feed-forward network. Published models are trained further without any (0.0).
+Dropout precedes both residual sums, like in google-research/albert. transformers has no dropout
+after the feed-forward network. Published models are fine-tuned without dropout (0.0).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bertkit.families.keys import TOKEN_IDS
 from bertkit.models.config import TransformerConfig
 
 
-def _order(layers: int, groups: int, inner: int) -> tuple[int, ...]:
-    """`layers` times a group runs, each as often; a group is `inner` layers of their own."""
+def _sharing(layers: int, groups: int, inner: int) -> tuple[int, ...]:
+    """Return the weights of each layer. Groups of `inner` layers run equally often, in order."""
     firsts = (layer * groups // layers * inner for layer in range(layers))
-    return tuple(first + place for first in firsts for place in range(inner))
+    return tuple(first + index for first in firsts for index in range(inner))
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     layers, groups, inner = (
-        theirs.get(name, default)
+        hf_config.get(name, default)
         for name, default in (
             ("num_hidden_layers", 12),
             ("num_hidden_groups", 1),
@@ -40,25 +40,25 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
     )
     if not all(isinstance(n, int) and 0 < n <= 30 for n in (layers, groups, inner)):
         raise ValueError(
-            f"num_hidden_layers = {layers!r}, num_hidden_groups = {groups!r}, inner_group_num = "
-            f"{inner!r}: each is a number from 1 to 30"
+            "num_hidden_layers, num_hidden_groups and inner_group_num must be from 1 to 30, "
+            f"got {layers!r}, {groups!r} and {inner!r}"
         )
-    return {"layers": layers * inner, "layer_sharing": _order(layers, groups, inner)}
+    return {"layers": layers * inner, "layer_sharing": _sharing(layers, groups, inner)}
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:
     weights = max(config.depths) + 1
     for inner in (n for n in range(1, weights + 1) if config.layers % n == weights % n == 0):
         layers, groups = config.layers // inner, weights // inner
-        if groups <= layers and _order(layers, groups, inner) == config.depths:
+        if groups <= layers and _sharing(layers, groups, inner) == config.depths:
             return {
                 "num_hidden_layers": layers,
                 "num_hidden_groups": groups,
                 "inner_group_num": inner,
             }
     raise ConfigError(
-        f"model.layer_sharing = {list(config.depths)}: an albert model runs groups of layers one "
-        "after the other, each equally often"
+        "model.layer_sharing must run groups of layers one after another, each equally often, "
+        f"for albert, got {list(config.depths)}"
     )
 
 
@@ -77,7 +77,7 @@ ALBERT = Family(
     name="albert",
     vocab=30_000,
     settings={
-        **{ours: theirs for ours, theirs in BERT_SETTINGS.items() if ours != "layers"},
+        **{path: key for path, key in BERT_SETTINGS.items() if path != "layers"},
         "embedding": "embedding_size",
         "head.dropout": "classifier_dropout_prob",
     },

@@ -1,6 +1,6 @@
-"""BERT, and ERNIE, which has its shape where it knows no tasks.
+"""BERT, and ERNIE, which has the same architecture without task embeddings.
 
-Devlin et al. 2019, Sun et al. 2019; names and settings as Hugging Face folders have them.
+Source: Devlin et al. 2019, Sun et al. 2019. Names and settings are Hugging Face's.
 """
 
 from __future__ import annotations

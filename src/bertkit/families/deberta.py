@@ -1,7 +1,8 @@
-"""DeBERTa, versions 2 and 3: queries and keys meet vectors of distances. He et al. 2021.
+"""DeBERTa, versions 2 and 3, with disentangled attention. He et al. 2021.
 
-Source of what the paper does not say (one table of buckets, normalized, that all layers read by the
-matrices of their tokens; the convolution of the larger models of version 2): microsoft/DeBERTa.
+Source of details that the paper omits: microsoft/DeBERTa. These are one normalized table of
+distance buckets, projected by the matrices for tokens in all layers, and the convolution of the
+larger models of version 2.
 """
 
 from __future__ import annotations
@@ -30,41 +31,42 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "pos_att_type": ("p2c|c2p", ""),
     "conv_groups": (1, 1),
 }
-"""Theirs that all published models have -> the value, and what it is where a file is silent."""
+"""Keys with one supported value -> that value, and the value if a file omits the key."""
 
-BOTH = {"p2c", "c2p"}
+TERMS = {"p2c", "c2p"}
 HIDDEN, HEADS = 1536, 24
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError for another shape than that of the published models."""
-    for name, (only, silent) in VALUES.items():
-        value = theirs.get(name)
-        value = silent if value is None else value
+def _read(hf: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the settings. Raises ValueError for unsupported values."""
+    for name, (only, default) in VALUES.items():
+        value = hf.get(name)
+        value = default if value is None else value
         terms = value.lower().split("|") if isinstance(value, str) else value
-        same = value == only
-        if name == "pos_att_type":  # in any order, as a string or as a list
-            same = isinstance(terms, list) and {str(term).strip() for term in terms} == BOTH
-        if not same:
-            raise ValueError(f"{name} = {value!r}: deberta-v2 is read with {only!r} only")
-    hidden, heads = theirs.get("hidden_size", HIDDEN), theirs.get("num_attention_heads", HEADS)
-    width = theirs.get("attention_head_size")
+        is_supported = value == only
+        # A string or a list, in any order.
+        if name == "pos_att_type":
+            is_supported = isinstance(terms, list) and {str(t).strip() for t in terms} == TERMS
+        if not is_supported:
+            raise ValueError(f"{name} must be {only!r} for deberta-v2, got {value!r}")
+    hidden, heads = hf.get("hidden_size", HIDDEN), hf.get("num_attention_heads", HEADS)
+    width = hf.get("attention_head_size")
     if isinstance(width, int) and isinstance(heads, int) and width * heads != hidden:
         raise ValueError(
-            f"attention_head_size = {width}: deberta-v2 is read with hidden_size / "
-            "num_attention_heads only"
+            "attention_head_size must be hidden_size / num_attention_heads for deberta-v2, "
+            f"got {width}"
         )
     for name in ("embedding_size", "pooler_hidden_size"):
-        value = theirs.get(name)
+        value = hf.get(name)
         if value is not None and value != hidden:
-            raise ValueError(f"{name} = {value!r}: deberta-v2 is read with hidden_size only")
-    buckets, farthest = theirs.get("position_buckets", -1), theirs.get("max_relative_positions", -1)
+            raise ValueError(f"{name} must be hidden_size for deberta-v2, got {value!r}")
+    buckets, farthest = hf.get("position_buckets", -1), hf.get("max_relative_positions", -1)
     if not isinstance(buckets, int) or buckets < 1:
-        raise ValueError(f"position_buckets = {buckets!r}: deberta-v2 is read with buckets only")
+        raise ValueError(f"position_buckets must be at least 1, got {buckets!r}")
     if not isinstance(farthest, int):
-        raise ValueError(f"max_relative_positions = {farthest!r}: is no number of tokens")
-    tokens = theirs.get("conv_kernel_size", 0)
-    convolution = {"tokens": tokens, "activation": theirs.get("conv_act", "tanh")}
+        raise ValueError(f"max_relative_positions must be an integer, got {farthest!r}")
+    tokens = hf.get("conv_kernel_size", 0)
+    convolution = {"tokens": tokens, "activation": hf.get("conv_act", "tanh")}
     return {
         "positions": {
             "kind": "disentangled",
@@ -78,12 +80,13 @@ def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
 def _write(config: TransformerConfig) -> dict[str, Any]:
     positions, convolution = config.positions, config.convolution
     if not isinstance(positions, DisentangledPositions):
-        raise ConfigError('model.positions: every deberta-v2 model has kind = "disentangled"')
+        raise ConfigError('model.positions must have kind = "disentangled" for deberta-v2')
     written = {name: only for name, (only, _) in VALUES.items()}
     written |= {
         "position_buckets": positions.side_buckets,
         "max_relative_positions": positions.farthest or -1,
-        "legacy": False,  # the head of masked words is that of microsoft/DeBERTa, by its names
+        # The MLM head has the weights and names of microsoft/DeBERTa.
+        "legacy": False,
     }
     if convolution is not None:
         written |= {"conv_kernel_size": convolution.tokens, "conv_act": convolution.activation}
@@ -150,7 +153,7 @@ DEBERTA = Family(
         r"cls\.predictions\.bias": (f"{_MASKED}bias",),
     },
     ignored=(
-        # of pretraining: absolute positions that its decoder adds, and the head of replaced words
+        # Weights of pretraining: absolute positions of the mask decoder, and the RTD head.
         "deberta.embeddings.position_ids",
         "deberta.embeddings.position_embeddings.weight",
         *(

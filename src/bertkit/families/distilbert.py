@@ -1,6 +1,7 @@
-"""DistilBERT: half of BERT's layers, and no segments. Sanh et al. 2019.
+"""DistilBERT: half of BERT's layers, and no token types. Sanh et al. 2019.
 
-Its `sinusoidal_pos_embds` says how positions began; they stand in the weights, and learn.
+`sinusoidal_pos_embds` specifies the initialization of positions. They are stored as weights, and
+trained.
 """
 
 from __future__ import annotations

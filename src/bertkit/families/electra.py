@@ -1,4 +1,4 @@
-"""ELECTRA: an encoder that tells replaced pieces from real ones. Clark et al. 2020."""
+"""ELECTRA: an encoder that is pretrained to detect replaced tokens. Clark et al. 2020."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a family of models is: data that translates between bertkit and published checkpoints."""
+"""Model family: data for the conversion between bertkit and published checkpoints.
+
+Names with the prefix `hf_` are those of Hugging Face checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from bertkit.nn.lora import ADAPTERS
 from bertkit.published_keys import KeyTable
 
 Names = Mapping[str, str | tuple[str, ...]]
-"""Our weight -> theirs; several of theirs are stacked on the first axis. `{}` is the layer."""
+"""bertkit's weight name -> Hugging Face's. Several are concatenated on the first axis. `{}` is the
+layer.
+"""
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -30,10 +35,10 @@ ACTIVATIONS = {
     "swish": "silu",
     "silu": "silu",
 }
-"""Theirs -> ours; of two names of one function the last is written."""
+"""Hugging Face's name -> bertkit's. The last of several names of a function is saved."""
 
 DEFAULTS_TO = {"embedding": "hidden", "head.dropout": "dropout"}
-"""Settings that mean another one's value where they are left out."""
+"""Settings whose default is the value of another setting."""
 
 ACTIVATION = "feedforward.activation"
 POSITIONS = "encoder.embedding.positions.weight"
@@ -42,26 +47,26 @@ TABLES = (POSITIONS, "decoder.embedding.positions.weight")
 
 @dataclass(frozen=True)
 class Special:
-    """What a family's files say in terms of their own."""
+    """Settings of a family that need conversion functions."""
 
     settings: tuple[str, ...]
-    """Ours."""
+    """Paths of bertkit's settings."""
     read: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Their settings -> those of ours. Raises: ValueError for one that we have not."""
+    """Converts a `config.json` to these settings. Raises ValueError for unsupported values."""
     write: Callable[[Any], dict[str, Any]]
-    """The inverse. Raises: ConfigError for one they cannot say."""
+    """The inverse of `read`. Raises ConfigError for values that `config.json` cannot represent."""
     keys: tuple[str, ...] = ()
     """Keys of `config.json` that `read` uses."""
     layer: Callable[[int, Any], str] = lambda weights, _: str(weights)
-    """What stands for the number of a layer's weights in their names."""
+    """Returns the part of weight names that represents the layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """How one family of checkpoints is read and written; nothing else differs between families.
+    """Conversion between a family's checkpoints and bertkit. Families differ in nothing else.
 
-    Settings of `config_type` are named by their paths (`norm.eps`). A setting that nothing here
-    mentions has its default value in all models of the family.
+    Settings of `config_type` are named by their paths (`norm.eps`). Settings that are not listed
+    here have their default values in all models of the family.
     """
 
     name: str
@@ -69,79 +74,90 @@ class Family:
     config_type: type[EncoderConfig] = TransformerConfig
     """Type of the settings of an encoder or decoder."""
     code: tuple[str, ...] = ()
-    """How the names of published code begin that some folders ask to run (`auto_map`), and that
-    computes what bertkit does; it is not run."""
+    """Prefixes of the names of published code (`auto_map`) that bertkit implements. It is not
+    executed.
+    """
     vocab: int = 30_522
-    """Pieces of its published vocabularies."""
+    """Vocabulary size of the published models."""
     settings: Mapping[str, str]
-    """Ours -> theirs, where the value is the same."""
+    """bertkit's settings -> Hugging Face's, if the value is the same."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Ours that all models of the family share, and that are not the defaults of
-    `config_type`."""
+    """Settings that all models of the family share, with values that differ from the defaults of
+    `config_type`.
+    """
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Ours where their files are silent, if `config_type` has another default."""
+    """Values of settings that a `config.json` omits, if they differ from the defaults of
+    `config_type`.
+    """
     activation: str = "hidden_act"
-    """Their name of the setting; empty where there is none."""
+    """Hugging Face's name of the activation setting; empty if there is none."""
     activations: Mapping[str, str] = field(default_factory=lambda: ACTIVATIONS)
-    """Their names of activations -> ours."""
+    """Hugging Face's names of activations -> bertkit's."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Keys of `config.json` that replace another key, as in transformers."""
     neutral: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Keys that are rejected unless they have one of these values, the first of which is saved
-    unless it is None."""
+    """Keys with their supported values. The first value is saved unless it is None."""
     irrelevant: Mapping[str, str] = field(default_factory=dict)
-    """Further keys that change no output of bertkit, with the reason."""
+    """Additional keys that do not affect the outputs of bertkit, with the reason."""
     special: Special | None = None
     roles: tuple[str, ...] = ("pad", "unk", "cls", "sep")
-    """Special tokens that its texts are framed and written with."""
+    """Special tokens that the family's texts and vocabularies use."""
     written_roles: tuple[str, ...] = ("pad",)
-    """Those whose ids stand in `config.json`, where the vocabulary has them."""
+    """Special tokens whose ids are saved in `config.json`, if the vocabulary has them."""
     token_ids: Mapping[str, str] = field(default_factory=dict)
     """Keys of `config.json` -> the special token whose id is saved, or null if there is none.
-    Transformers assumes the ids of its published vocabulary without them."""
+    Without these keys, transformers uses the ids of its published vocabulary.
+    """
     positions_after_pad: bool = False
-    """Whether their positions count on from the padding piece's id: so many rows are unused, which
-    their settings count."""
+    """Whether positions start after the id of the padding token. The preceding rows of the position
+    embedding are unused, but are counted in `max_position_embeddings`.
+    """
     unused_positions: int = 0
-    """So many rows of their tables of positions come before the first, whatever the vocabulary;
-    their settings do not count them."""
+    """Number of unused rows at the start of the position embedding that `config.json` does not
+    count.
+    """
 
     body: Names
-    """The encoder's weights, theirs with the prefix of a model that carries heads."""
+    """Weights of the encoder. Hugging Face's names have the prefix of a model with heads."""
     gated: Names = field(default_factory=dict)
-    """The rows that stand in their place where feed-forward networks are gated."""
+    """Entries that replace those of `body` if feed-forward networks are gated."""
     prefix: str
-    """What a bare encoder's names lack: `bert.`"""
+    """Prefix that the weight names of an encoder without heads lack, such as `bert.`."""
     heads: Mapping[str, Names]
-    """For each head bertkit knows, its weights. Heads of one's own keep their names."""
+    """Weights of each supported head. Custom heads keep their weight names."""
     some: tuple[str, ...] = ()
-    """Their weights of heads that not all models have."""
+    """Hugging Face's names of head weights that some models lack."""
     derived: Mapping[str, str]
-    """Their tensors that duplicate another: checked for equality when read, and not kept."""
+    """Copies of other weights -> the original. They must be equal when loaded, and are not stored.
+    """
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Patterns of their names in some folders -> those of these tables, stacked if several."""
+    """Patterns of alternative weight names -> names in the tables above, split if there are
+    several.
+    """
     ignored: tuple[str, ...] = ()
-    """How the names of their tensors end that are no weights, such as position ids."""
+    """Suffixes of the names of tensors that are not weights, such as position ids."""
     sinusoids: tuple[str, ...] = ()
     """Endings of the names of tensors with sinusoidal positions, which bertkit computes."""
     transposed: tuple[str, ...] = ()
-    """How the names of their matrices end that are stored as (in, out)."""
+    """Suffixes of the names of matrices that are stored as (in, out)."""
     rows: tuple[str, ...] = ()
-    """Their vectors that are stored as a matrix of one row."""
+    """Hugging Face's names of vectors that are stored as a matrix with one row."""
     decoder: Family | None = None
-    """How the settings of a decoder are read and written; its weights are in the tables here."""
+    """Conversion of the decoder's settings. The tables of this family contain the decoder's
+    weights.
+    """
     start: str = ""
-    """The special token that a decoder's texts begin with."""
+    """Special token at the start of a decoder's input."""
     zero_pad: bool = False
-    """Whether the embedding of the padding piece is zero in training, and stays so."""
+    """Whether the embedding of the padding token is zero, and stays zero in training."""
     architectures: Mapping[frozenset[str], str]
-    """Their class for each set of heads."""
+    """Class of transformers for each set of heads."""
 
-    # ---- settings
+    # ---- Settings
 
     @property
     def keys(self) -> KeyTable:
-        """All keys of `config.json` that the reference library reads."""
+        """Keys of `config.json` that the reference library reads."""
         special = () if self.special is None else self.special.keys
         applied = {*keys.APPLIED, *self.settings.values(), *special, *self.aliases}
         applied |= {self.activation} - {"", *self.neutral}
@@ -157,76 +173,103 @@ class Family:
         )
 
     @property
-    def always(self) -> dict[str, Any]:
-        """Our settings that no model of the family has otherwise."""
-        read = {*self.settings, *(self.special.settings if self.special else ()), ACTIVATION}
-        usual = {p: value for p, value in paths(self.config_type).items() if p not in read}
-        return {**usual, **self.fixed}
+    def constants(self) -> dict[str, Any]:
+        """Settings that have the same value in all models of the family, by path."""
+        converted = {*self.settings, *(self.special.settings if self.special else ()), ACTIVATION}
+        defaults = {p: value for p, value in paths(self.config_type).items() if p not in converted}
+        return {**defaults, **self.fixed}
 
     @property
     def usual(self) -> dict[str, Any]:
-        """The settings that a run file of the family need not name, as a table."""
+        """Settings that a run file of the family may omit, as a nested table."""
         return nested({**self.defaults, **self.fixed})
 
     def config(self, settings: Mapping[str, Any]) -> EncoderConfig:
-        """Of a model of the family: these settings, by path, and the family's own."""
+        """Return the configuration of a model of the family.
+
+        Args:
+            settings: Settings by path, which override the family's defaults.
+        """
         return decode(self.config_type, nested({**self.defaults, **self.fixed, **settings}))
 
-    def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
+    def read_config(self, hf_config: Mapping[str, Any]) -> EncoderConfig:
         """Convert the content of a `config.json`.
 
-        Raises: ConfigError or ValueError for a key that bertkit does not support.
-        """
-        self.keys.check(theirs)
-        return self._read(theirs)
+        Args:
+            hf_config: The content.
 
-    def _read(self, theirs: Mapping[str, Any]) -> EncoderConfig:
-        replaced = {name: theirs[a] for a, name in self.aliases.items() if a in theirs}
-        theirs = {**theirs, **replaced}
+        Raises:
+            ConfigError: If the configuration is invalid.
+            ValueError: If bertkit does not support the value of a key.
+        """
+        self.keys.check(hf_config)
+        return self._read(hf_config)
+
+    def _read(self, hf_config: Mapping[str, Any]) -> EncoderConfig:
+        replaced = {name: hf_config[a] for a, name in self.aliases.items() if a in hf_config}
+        hf_config = {**hf_config, **replaced}
         given = {
-            ours: theirs[name]
-            for ours, name in self.settings.items()
-            if theirs.get(name) is not None
+            path: hf_config[name]
+            for path, name in self.settings.items()
+            if hf_config.get(name) is not None
         }
         values: dict[str, Any] = {**self.defaults, **given}
-        if self.activation in theirs:
-            activation = theirs[self.activation]
+        if self.activation in hf_config:
+            activation = hf_config[self.activation]
             if not isinstance(activation, str) or activation not in self.activations:
                 raise ValueError(
-                    f"{self.activation} = {activation!r}: known are {', '.join(self.activations)}"
+                    f"{self.activation} must be one of {', '.join(self.activations)}, "
+                    f"got {activation!r}"
                 )
             values[ACTIVATION] = self.activations[activation]
         if self.special is not None:
-            values |= self.special.read(theirs)
+            values |= self.special.read(hf_config)
         positions = values.get("max_positions")
         pad = values.get("pad_id", self.fixed.get("pad_id", 0))
         if self.positions_after_pad and isinstance(positions, int) and isinstance(pad, int):
             values["max_positions"] = positions - pad - 1
         return self.config(values)
 
-    def read_decoder(self, theirs: Mapping[str, Any]) -> EncoderConfig | None:
-        """The configuration of the decoder, where the family has one. Raises: as `read_config`."""
-        return None if self.decoder is None else self.decoder._read(theirs)
+    def read_decoder(self, hf_config: Mapping[str, Any]) -> EncoderConfig | None:
+        """Convert a `config.json` to the configuration of the decoder, or None if there is none.
+
+        Args:
+            hf_config: The content.
+
+        Raises:
+            ConfigError: If the configuration is invalid.
+            ValueError: If bertkit does not support the value of a key.
+        """
+        return None if self.decoder is None else self.decoder._read(hf_config)
 
     def write_config(
         self, config: EncoderConfig, decoder: EncoderConfig | None = None
     ) -> dict[str, Any]:
-        """Raises: ConfigError for a setting that no model of the family can have."""
-        for path, only in self.always.items():
+        """Convert a configuration to the content of a `config.json`.
+
+        Args:
+            config: Configuration of the encoder, or of a model without a decoder.
+            decoder: Configuration of the decoder.
+
+        Raises:
+            ConfigError: If no model of the family can have the value of a setting.
+        """
+        for path, only in self.constants.items():
             value = at(config, path)
             if value != only:
                 raise ConfigError(
-                    f"model.{path} = {to_builtins(value)!r}: every model of {self.name} has "
-                    f"{to_builtins(only)!r}; change it or choose another family"
+                    f"model.{path} must be {to_builtins(only)!r} for {self.name}, "
+                    f"got {to_builtins(value)!r}; change it or use another family"
                 )
         written: dict[str, Any] = {}
-        for path, theirs in self.settings.items():
+        for path, key in self.settings.items():
             value = at(config, path)
-            if value is None and path in self.defaults:  # their default would be another
+            # A missing key would mean the default of transformers. A string names another setting.
+            if value is None and path in self.defaults:
                 value = at(config, DEFAULTS_TO[path])
-            elif isinstance(value, str) and value in self.settings:  # it names another of ours
+            elif isinstance(value, str) and value in self.settings:
                 value = config.rate(path)
-            written[theirs] = value
+            written[key] = value
         if self.special is not None:
             written |= self.special.write(config)
         if self.positions_after_pad:
@@ -235,11 +278,11 @@ class Family:
             written |= self.decoder.write_config(decoder)
         if self.activation:
             activation = at(config, ACTIVATION)
-            names = {ours: theirs for theirs, ours in self.activations.items()}
+            names = {name: key for key, name in self.activations.items()}
             if activation not in names:
                 raise ConfigError(
-                    f"model.{ACTIVATION} = {activation!r}: every model of {self.name} has one of "
-                    f"{', '.join(names)}; change it or choose another family"
+                    f"model.{ACTIVATION} must be one of {', '.join(names)} for {self.name}, "
+                    f"got {activation!r}; change it or use another family"
                 )
             written[self.activation] = names[activation]
         return {
@@ -249,21 +292,28 @@ class Family:
             **{key: values[0] for key, values in self.neutral.items() if values[0] is not None},
         }
 
-    # ---- weights
+    # ---- Weights
 
-    def names(self, ours: Iterable[str], config: EncoderConfig) -> dict[str, tuple[str, ...]]:
-        """Their names for each of our weights, the layers filled in."""
-        return {name: self._theirs(name, config) for name in ours}
+    def names(self, weights: Iterable[str], config: EncoderConfig) -> dict[str, tuple[str, ...]]:
+        """Return Hugging Face's names for each of bertkit's weights.
 
-    def _theirs(self, name: str, config: EncoderConfig) -> tuple[str, ...]:
+        Args:
+            weights: bertkit's names.
+            config: Configuration of the encoder.
+        """
+        return {name: self._hf_names(name, config) for name in weights}
+
+    def _hf_names(self, name: str, config: EncoderConfig) -> tuple[str, ...]:
         parts = name.split(".")
         layer = ""
-        if name.endswith(ADAPTERS):  # of a run that goes on: it keeps its own name
+        # Adapters occur in checkpoints of runs only, under bertkit's names.
+        if name.endswith(ADAPTERS):
             return (name,)
         if parts[0] == "heads":
-            if parts[1] not in self.heads:  # of a task from outside: it keeps its own names
+            # The head of a third-party task.
+            if parts[1] not in self.heads:
                 return (name,)
-            row: str | tuple[str, ...] = self.heads[parts[1]][".".join(parts[2:])]
+            hf_name: str | tuple[str, ...] = self.heads[parts[1]][".".join(parts[2:])]
         else:
             if parts[1] == "blocks":
                 layer, parts[2] = parts[2], "{}"
@@ -271,83 +321,113 @@ class Family:
                     layer = self.special.layer(int(layer), config)
             key = ".".join(parts)
             gated = self.gated.get(key) if self.gated and at(config, "feedforward.gated") else None
-            row = gated or self.body[key]
-        return tuple(t.format(layer) for t in ((row,) if isinstance(row, str) else row))
+            hf_name = gated or self.body[key]
+        return tuple(t.format(layer) for t in ((hf_name,) if isinstance(hf_name, str) else hf_name))
 
     def head_weights(self, head: str) -> frozenset[str]:
-        """Their names of a head's weights."""
-        rows = self.heads[head].values()
-        return frozenset(t for row in rows for t in ((row,) if isinstance(row, str) else row))
+        """Return Hugging Face's names of a head's weights."""
+        names = self.heads[head].values()
+        return frozenset(t for row in names for t in ((row,) if isinstance(row, str) else row))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Their weights with a row for each label."""
-        named = (head for head in ("classify", "tag") if head in self.heads)
-        rows = (self.heads[head]["out.weight"] for head in named)
+        """Hugging Face's names of the weights that have a row per label."""
+        heads = (head for head in ("classify", "tag") if head in self.heads)
+        rows = (self.heads[head]["out.weight"] for head in heads)
         return tuple(row for row in rows if isinstance(row, str))
 
     def read(
-        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: EncoderConfig
+        self, names: Iterable[str], hf_weights: Mapping[str, Tensor], config: EncoderConfig
     ) -> dict[str, Tensor]:
-        """Our weights from theirs, those that are all there; the rest is for the caller to name.
+        """Convert Hugging Face's weights to bertkit's.
 
-        Raises: CheckpointError for those of one matrix that do not fit each other.
+        Weights whose parts are not all available are skipped; the caller reports them.
+
+        Args:
+            names: bertkit's names of the weights.
+            hf_weights: Hugging Face's weights.
+            config: Configuration of the encoder.
+
+        Returns:
+            The weights by bertkit's names.
+
+        Raises:
+            CheckpointError: If the parts of a matrix have incompatible shapes.
         """
-        read: dict[str, Tensor] = {}
-        for name, rows in self.names(ours, config).items():
-            if all(row in theirs for row in rows):
-                pieces = [self._turned(row, theirs[row]) for row in rows]
+        weights: dict[str, Tensor] = {}
+        for name, hf_names in self.names(names, config).items():
+            if all(key in hf_weights for key in hf_names):
+                tensors = [self._convert(key, hf_weights[key]) for key in hf_names]
                 try:
-                    read[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+                    weights[name] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
                 except RuntimeError:
-                    shapes = ", ".join(f"{row} {list(theirs[row].shape)}" for row in rows)
+                    shapes = ", ".join(f"{key} {list(hf_weights[key].shape)}" for key in hf_names)
                     raise CheckpointError(
-                        f"{shapes}: these weights do not fit each other; fetch the model again"
+                        f"{shapes}: incompatible shapes; download the model again"
                     ) from None
         unused = self._unused(config)
         for table in TABLES:
-            if unused and table in read and read[table].ndim:
-                read[table] = read[table][unused:].clone()
-        return read
+            if unused and table in weights and weights[table].ndim:
+                weights[table] = weights[table][unused:].clone()
+        return weights
 
-    def write(self, ours: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-        """Their weights from ours."""
+    def write(self, weights: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+        """Convert bertkit's weights to Hugging Face's.
+
+        Args:
+            weights: Weights by bertkit's names.
+            config: Configuration of the encoder.
+
+        Returns:
+            The weights by Hugging Face's names.
+        """
         unused = self._unused(config)
         if unused:
-            ours = {
-                name: F.pad(weight, (0, 0, unused, 0)) if name in TABLES else weight
-                for name, weight in ours.items()
+            weights = {
+                name: F.pad(tensor, (0, 0, unused, 0)) if name in TABLES else tensor
+                for name, tensor in weights.items()
             }
-        theirs = {}
-        for name, rows in self.names(ours, config).items():
-            sizes = self.sizes(name, len(ours[name]), config)
-            for row, piece in zip(rows, ours[name].split(sizes), strict=True):
-                theirs[row] = self._turned(row, piece).contiguous()
-        return theirs
+        hf_weights = {}
+        for name, hf_names in self.names(weights, config).items():
+            sizes = self.sizes(name, len(weights[name]), config)
+            for hf_name, part in zip(hf_names, weights[name].split(sizes), strict=True):
+                hf_weights[hf_name] = self._convert(hf_name, part).contiguous()
+        return hf_weights
 
     def sizes(self, name: str, rows: int, config: EncoderConfig) -> list[int]:
-        """How many of the `rows` of one of our weights each of theirs has."""
-        parts = len(self._theirs(name, config))
-        shares = [config.heads, *[at(config, "kv_heads")] * 2] if parts == 3 else [1] * parts
-        return [rows // sum(shares) * share for share in shares]
+        """Return the number of rows of each of Hugging Face's parts of a weight.
+
+        Args:
+            name: bertkit's name of the weight.
+            rows: Total number of rows.
+            config: Configuration of the encoder.
+        """
+        parts = len(self._hf_names(name, config))
+        ratios = [config.heads, *[at(config, "kv_heads")] * 2] if parts == 3 else [1] * parts
+        return [rows // sum(ratios) * ratio for ratio in ratios]
 
     def _unused(self, config: EncoderConfig) -> int:
-        """Rows of their tables of positions before the first."""
+        """Return the number of unused rows at the start of the Hugging Face position embedding."""
         return config.pad_id + 1 if self.positions_after_pad else self.unused_positions
 
-    def _turned(self, row: str, weight: Tensor) -> Tensor:
-        """Between their way of storing a weight and ours, which one step leads to and back."""
-        if row in self.rows:
+    def _convert(self, hf_name: str, weight: Tensor) -> Tensor:
+        """Convert a tensor between the two storage formats; the conversion is its own inverse."""
+        if hf_name in self.rows:
             return weight.squeeze(0) if weight.ndim == 2 else weight[None]
-        return weight.T if weight.ndim == 2 and row.endswith(self.transposed) else weight
+        return weight.T if weight.ndim == 2 and hf_name.endswith(self.transposed) else weight
 
 
-def module(ours: str, *theirs: str) -> dict[str, str | tuple[str, ...]]:
-    """The table's rows of one module: its weight and its bias."""
+def module(name: str, *hf_names: str) -> dict[str, str | tuple[str, ...]]:
+    """Return the table entries of a module's weight and bias.
+
+    Args:
+        name: bertkit's name of the module.
+        *hf_names: Hugging Face's names, which are concatenated.
+    """
     table: dict[str, str | tuple[str, ...]] = {}
     for part in ("weight", "bias"):
-        names = tuple(f"{name}.{part}" for name in theirs)
-        key = f"{ours}.{part}" if ours else part
+        names = tuple(f"{hf_name}.{part}" for hf_name in hf_names)
+        key = f"{name}.{part}" if name else part
         table[key] = names[0] if len(names) == 1 else names
     return table
 
@@ -355,7 +435,13 @@ def module(ours: str, *theirs: str) -> dict[str, str | tuple[str, ...]]:
 def embeddings(
     prefix: str, *, positions: bool = True, types: bool = True
 ) -> dict[str, str | tuple[str, ...]]:
-    """The table's rows of an embedding with the names that nearly all families share."""
+    """Return the table entries of an embedding with the names that most families share.
+
+    Args:
+        prefix: Prefix of Hugging Face's names.
+        positions: Whether there are learned positions.
+        types: Whether there are token types.
+    """
     return {
         "encoder.embedding.tokens.weight": f"{prefix}word_embeddings.weight",
         **({POSITIONS: f"{prefix}position_embeddings.weight"} if positions else {}),
@@ -368,11 +454,14 @@ def embeddings(
     }
 
 
-def bert_layers(prefix: str, ending: str = "") -> dict[str, str | tuple[str, ...]]:
-    """The table's rows of a stack of layers named as in BERT; the names of the matrices of queries,
-    keys and values may have an ending.
+def bert_layers(prefix: str, suffix: str = "") -> dict[str, str | tuple[str, ...]]:
+    """Return the table entries of layers with BERT's names.
+
+    Args:
+        prefix: Prefix of Hugging Face's names.
+        suffix: Suffix of the names of query, key and value projections.
     """
-    qkv = (f"{prefix}attention.self.{part}{ending}" for part in ("query", "key", "value"))
+    qkv = (f"{prefix}attention.self.{part}{suffix}" for part in ("query", "key", "value"))
     return {
         **module("encoder.blocks.{}.attention.qkv", *qkv),
         **module("encoder.blocks.{}.attention.out", f"{prefix}attention.output.dense"),
@@ -384,7 +473,11 @@ def bert_layers(prefix: str, ending: str = "") -> dict[str, str | tuple[str, ...
 
 
 def roberta_heads(prefix: str) -> dict[str, dict[str, str | tuple[str, ...]]]:
-    """The tables of heads named as in RoBERTa, whose encoder's names begin with `prefix`."""
+    """Return the tables of heads with RoBERTa's names.
+
+    Args:
+        prefix: Prefix of the names of the encoder's weights.
+    """
     return {
         "mlm": {
             **module("dense", "lm_head.dense"),
@@ -407,7 +500,11 @@ def roberta_heads(prefix: str) -> dict[str, dict[str, str | tuple[str, ...]]]:
 
 
 def roberta_derived(prefix: str) -> dict[str, str]:
-    """What their masked-LM heads hold a copy of."""
+    """Return the copies of other weights in RoBERTa's MLM head.
+
+    Args:
+        prefix: Prefix of the names of the encoder's weights.
+    """
     return {
         "lm_head.decoder.weight": f"{prefix}embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
@@ -427,12 +524,17 @@ BERT_SETTINGS = {
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
 }
-"""Names of settings that BERT's nearer relatives share with it."""
+"""Names of settings that families similar to BERT share."""
 
 
 def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozenset[str], str]:
-    """The classes of transformers for the heads that nearly all families have, and more."""
-    usual = {
+    """Return the classes of transformers for the heads that most families have.
+
+    Args:
+        name: Prefix of the class names.
+        *more: Additional sets of heads and their classes.
+    """
+    classes = {
         frozenset({"mlm"}): "MaskedLM",
         frozenset({"classify"}): "SequenceClassification",
         frozenset({"choose"}): "MultipleChoice",
@@ -440,19 +542,24 @@ def architectures(name: str, *more: tuple[frozenset[str], str]) -> dict[frozense
         frozenset({"tag"}): "TokenClassification",
         frozenset({"crf"}): "TokenClassification",
     }
-    named = {heads: f"{name}For{kind}" for heads, kind in usual.items()}
-    return {frozenset(): f"{name}Model", **named, **dict(more)}
+    defaults = {heads: f"{name}For{suffix}" for heads, suffix in classes.items()}
+    return {frozenset(): f"{name}Model", **defaults, **dict(more)}
 
 
-def causal_architectures(name: str, writes: str) -> dict[frozenset[str], str]:
-    """The classes of transformers for a causal model; one writes."""
-    one = f"{name}ForSequenceClassification"
-    scored = {frozenset({head}): one for head in ("classify", "choose")}
-    return {frozenset(): f"{name}Model", frozenset({"lm"}): writes, **scored}
+def causal_architectures(name: str, generative: str) -> dict[frozenset[str], str]:
+    """Return the classes of transformers for a causal model.
+
+    Args:
+        name: Prefix of the class names.
+        generative: Class of the generative model.
+    """
+    classifier = f"{name}ForSequenceClassification"
+    classifiers = {frozenset({head}): classifier for head in ("classify", "choose")}
+    return {frozenset(): f"{name}Model", frozenset({"lm"}): generative, **classifiers}
 
 
 SCORES: dict[str, Names] = {head: {"out.weight": "score.weight"} for head in ("classify", "choose")}
-"""The heads of a causal model that label or score a sequence."""
+"""Heads of a causal model that classify or score a sequence."""
 
 CRF = {f"crf.{part}": f"crf.{part}" for part in ("transitions", "start", "end")}
-"""In no folder but ours."""
+"""Weights of the CRF, which exist only in bertkit's checkpoints."""

@@ -1,8 +1,8 @@
 """GTE v1.5 and mGTE: BERT with rotary positions and gated layers. Zhang et al. 2024.
 
-Source of what the paper does not say (which layers have biases; fixed NTK scaling of angles): the
-code that the models were published with, Alibaba-NLP/new-impl. Folders have its settings and names
-of weights (`new`), or those of transformers 5 (`gte`), which are written.
+Source of details that the paper omits (which layers have biases; fixed NTK scaling of angles):
+Alibaba-NLP/new-impl, the code that the models were published with. Checkpoints have its settings
+and weight names (`new`), or those of transformers 5 (`gte`), which bertkit saves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertkit.models.config import RotaryPositions, TransformerConfig
 ROTARY = 160_000.0
 OLDER = {"vocab": 30_528, "max_positions": 2048, "pad_id": 0}
 OLDER_ROTARY = 10_000.0
-"""What the settings of a folder `new` mean where it is silent."""
+"""Default values of a `config.json` with `model_type` `new`."""
 
 VALUES: Mapping[str, Any] = {
     "layer_norm_type": "layer_norm",
@@ -25,40 +25,40 @@ VALUES: Mapping[str, Any] = {
     "pack_qkv": True,
     "logn_attention_scale": False,
 }
-"""What the published files say, and what silent ones mean."""
+"""Keys with one supported value, which is also the default."""
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError for another shape than that of the published models."""
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the settings. Raises ValueError for unsupported values."""
     for name, only in VALUES.items():
-        value = theirs.get(name, only)
+        value = hf_config.get(name, only)
         if value != only:
-            raise ValueError(f"{name} = {value!r}: gte is read with {only!r} only")
-    older = theirs.get("model_type") == "new"
-    silent = {o: v for o, v in OLDER.items() if theirs.get(BERT_SETTINGS[o]) is None}
-    return {**(silent if older else {}), "positions": _angles(theirs, older)}
+            raise ValueError(f"{name} must be {only!r} for gte, got {value!r}")
+    older = hf_config.get("model_type") == "new"
+    defaults = {o: v for o, v in OLDER.items() if hf_config.get(BERT_SETTINGS[o]) is None}
+    return {**(defaults if older else {}), "positions": _read_positions(hf_config, older)}
 
 
-def _angles(theirs: Mapping[str, Any], older: bool) -> dict[str, Any]:
-    """Rotary positions; fixed NTK scaling is a larger base, and positions divided by a factor."""
-    name = "rope_scaling" if theirs.get("rope_scaling") is not None else "rope_parameters"
-    said = theirs.get(name)
-    said = {} if said is None else said
-    if not isinstance(said, dict):
-        raise ValueError(f"{name} = {said!r}: is no table")
-    kind = said.get("rope_type", said.get("type", "default"))
-    if kind not in ("default", "linear", "ntk") or said.get("mixed_b") is not None:
-        raise ValueError(f"{name} = {said!r}: gte is read with default, linear and fixed ntk only")
-    usual = OLDER_ROTARY if older else ROTARY
-    base = said.get("rope_theta", theirs.get("rope_theta", usual))
-    factor = 1.0 if kind == "default" else said.get("factor")
+def _read_positions(hf_config: Mapping[str, Any], older: bool) -> dict[str, Any]:
+    """Convert rotary positions. Fixed NTK scaling is a larger base and a divisor of positions."""
+    name = "rope_scaling" if hf_config.get("rope_scaling") is not None else "rope_parameters"
+    rope = hf_config.get(name)
+    rope = {} if rope is None else rope
+    if not isinstance(rope, dict):
+        raise ValueError(f"{name} must be a JSON object, got {rope!r}")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "linear", "ntk") or rope.get("mixed_b") is not None:
+        raise ValueError(f"{name} must be default, linear or fixed ntk for gte, got {rope!r}")
+    default = OLDER_ROTARY if older else ROTARY
+    base = rope.get("rope_theta", hf_config.get("rope_theta", default))
+    factor = 1.0 if kind == "default" else rope.get("factor")
     if kind == "ntk":
-        hidden, heads = theirs.get("hidden_size", 768), theirs.get("num_attention_heads", 12)
-        numbers = (base, factor, hidden, heads)
-        if not all(isinstance(number, int | float) and 1 <= number < 1e12 for number in numbers):
+        hidden, heads = hf_config.get("hidden_size", 768), hf_config.get("num_attention_heads", 12)
+        values = (base, factor, hidden, heads)
+        if not all(isinstance(value, int | float) and 1 <= value < 1e12 for value in values):
             raise ValueError(
-                f"rope_theta = {base!r}, {name} = {said!r}, hidden_size = {hidden!r}, "
-                f"num_attention_heads = {heads!r}: make no angles together"
+                f"invalid rotary positions: rope_theta = {base!r}, {name} = {rope!r}, "
+                f"hidden_size = {hidden!r}, num_attention_heads = {heads!r}"
             )
         base, factor = base * factor, factor ** (2 * heads / hidden)
     return {"kind": "rotary", "base": base, "factor": factor}
@@ -67,7 +67,7 @@ def _angles(theirs: Mapping[str, Any], older: bool) -> dict[str, Any]:
 def _write(config: TransformerConfig) -> dict[str, Any]:
     positions = config.positions
     if not isinstance(positions, RotaryPositions):
-        raise ConfigError('model.positions: every gte model has kind = "rotary"')
+        raise ConfigError('model.positions must have kind = "rotary" for gte')
     angles: dict[str, Any] = {"rope_type": "default", "rope_theta": positions.base}
     if positions.factor != 1.0:
         angles |= {"rope_type": "linear", "factor": positions.factor}
@@ -82,7 +82,7 @@ GTE = Family(
     name="gte",
     code=(
         "Alibaba-NLP/new-impl--",
-        # in the folder itself: those of Snowflake's, and of models tuned from these
+        # Code within the checkpoints of Snowflake, and of models fine-tuned from them.
         "configuration_hf_alibaba_nlp_gte.GteConfig",
         "modeling_hf_alibaba_nlp_gte.Gte",
         "configuration.NewConfig",

@@ -1,4 +1,4 @@
-"""ModernBERT: rotary positions, gated layers without biases, most of them local.
+"""ModernBERT: rotary positions, gated layers without biases, mostly local attention.
 
 Source: Warner et al. 2024, section 2.1.
 """
@@ -18,47 +18,51 @@ FULL, LOCAL = "full_attention", "sliding_attention"
 EVERY = "global_attn_every_n_layers"
 
 
-def _layers(count: int, every: int) -> list[str]:
+def _layer_types(count: int, every: int) -> list[str]:
     return [LOCAL if layer % every else FULL for layer in range(count)]
 
 
-def _said(theirs: Mapping[str, Any], name: str, usual: Any) -> Any:
-    """A setting of theirs, or what it usually is. Raises: ValueError for one of another type."""
-    value = theirs.get(name)
-    if value is not None and type(value) is not type(usual):
-        raise ValueError(f"{name} = {value!r}: is no {type(usual).__name__}")
-    return usual if value is None else value
+def _get(hf_config: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Return a value of a `config.json`, or the default. Raises ValueError for another type."""
+    value = hf_config.get(name)
+    if value is not None and type(value) is not type(default):
+        raise ValueError(f"{name} must have type {type(default).__name__}, got {value!r}")
+    return default if value is None else value
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Their files name each layer's kind, those of older versions how often one is global."""
-    every, kinds = _said(theirs, EVERY, GLOBAL_EVERY), _said(theirs, "layer_types", [])
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the settings. Raises ValueError for unsupported values.
+
+    Files list the type of each layer. In older versions, they specify every how many layers
+    attention is global.
+    """
+    every, types = _get(hf_config, EVERY, GLOBAL_EVERY), _get(hf_config, "layer_types", [])
     if every < 1:
-        raise ValueError(f"{EVERY} = {every}: is no distance between layers")
-    count = theirs.get("num_hidden_layers", LAYERS)
-    if kinds and len(kinds) != count:
-        raise ValueError(f"layer_types names {len(kinds)} layers, and num_hidden_layers = {count}")
-    if kinds and kinds != _layers(len(kinds), every):
-        every = kinds.index(FULL, 1) if FULL in kinds[1:] else len(kinds)
-        if kinds != _layers(len(kinds), every):
+        raise ValueError(f"{EVERY} must be at least 1, got {every}")
+    count = hf_config.get("num_hidden_layers", LAYERS)
+    if types and len(types) != count:
+        raise ValueError(f"layer_types must have {count} entries, got {len(types)}")
+    if types and types != _layer_types(len(types), every):
+        every = types.index(FULL, 1) if FULL in types[1:] else len(types)
+        if types != _layer_types(len(types), every):
             raise ValueError(
-                f"layer_types = {kinds}: modernbert is read with global layers at equal distances "
-                "from the first on"
+                "layer_types must have global layers at equal distances, starting with the first, "
+                f"for modernbert, got {types}"
             )
     bases = []
-    angles = _said(theirs, "rope_parameters", {})
-    for kind, older, usual in (
+    angles = _get(hf_config, "rope_parameters", {})
+    for kind, older, default in (
         (FULL, "global_rope_theta", ROTARY),
         (LOCAL, "local_rope_theta", WINDOW_ROTARY),
     ):
-        given = _said(angles, kind, {})
-        if given.get("rope_type", "default") != "default":
+        rope = _get(angles, kind, {})
+        if rope.get("rope_type", "default") != "default":
             raise ValueError(
-                f"rope_parameters.{kind}.rope_type = {given['rope_type']!r}: modernbert is read "
-                "with 'default' only"
+                f"rope_parameters.{kind}.rope_type must be 'default' for modernbert, "
+                f"got {rope['rope_type']!r}"
             )
-        bases.append(given.get("rope_theta", theirs.get(older, usual)))
-    tokens = _said(theirs, "local_attention", LOCAL_ATTENTION) // 2
+        bases.append(rope.get("rope_theta", hf_config.get(older, default)))
+    tokens = _get(hf_config, "local_attention", LOCAL_ATTENTION) // 2
     window = {"tokens": tokens, "global_every": every, "base": bases[1]}
     return {
         "positions": {"kind": "rotary", "base": bases[0]},
@@ -71,7 +75,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
     every = 1 if window is None else window.global_every
     local = (window and window.base) or base
     return {
-        "layer_types": _layers(config.layers, every),
+        "layer_types": _layer_types(config.layers, every),
         "local_attention": LOCAL_ATTENTION if window is None else 2 * window.tokens,
         "rope_parameters": {
             FULL: {"rope_type": "default", "rope_theta": base},

@@ -1,4 +1,4 @@
-"""MPNet: RoBERTa's embeddings and heads, and a bias for relative positions. Song et al. 2020."""
+"""MPNet: RoBERTa's embeddings and heads, and a relative position bias. Song et al. 2020."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NomicBERT (nomic-embed-text 1 and 1.5): rotary positions, gated layers, and no biases in them.
+"""NomicBERT (nomic-embed-text 1 and 1.5): rotary positions, gated layers without biases.
 
-Source: Nussbaum et al. 2024, section 3.1. Folders have settings by the names of GPT-2, as they were
-published, or by those that transformers 5 writes.
+Source: Nussbaum et al. 2024, section 3.1. Checkpoints have the published settings, with the names
+of GPT-2, or the settings of transformers 5.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ OLDER = {
     "attention_dropout": "attn_pdrop",
     "max_positions": "max_trained_positions",
 }
-"""Ours -> theirs, as published. Longer texts than it was trained for would stretch its angles."""
+"""bertkit's settings -> the published ones. `max_positions` is the length that the model was
+trained with, because longer texts would need scaled angles.
+"""
 
 OLDER_VALUES: Mapping[str, Any] = {
     "activation_function": "swiglu",
@@ -47,7 +49,7 @@ OLDER_VALUES: Mapping[str, Any] = {
     "rotary_emb_interleaved": False,
     "use_rms_norm": False,
 }
-"""What the published files of models of this shape say."""
+"""Keys of the published files with one supported value."""
 
 OLDER_KEYS = KeyTable(
     neutral={
@@ -59,35 +61,35 @@ OLDER_KEYS = KeyTable(
 """Keys that the published files may omit."""
 
 
-def _read(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises: ValueError for another shape than that of the published models."""
-    if "n_embd" in theirs:
-        OLDER_KEYS.check(theirs)
+def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the settings. Raises ValueError for unsupported values."""
+    if "n_embd" in hf_config:
+        OLDER_KEYS.check(hf_config)
         for name, only in OLDER_VALUES.items():
-            if theirs.get(name) != only:
+            if hf_config.get(name) != only:
                 raise ValueError(
-                    f"{name} = {theirs.get(name)!r}: nomic_bert is read with {only!r} only"
+                    f"{name} must be {only!r} for nomic_bert, got {hf_config.get(name)!r}"
                 )
-        given = {ours: theirs[name] for ours, name in OLDER.items() if name in theirs}
-        base = theirs.get("rotary_emb_base", ROTARY)
+        given = {path: hf_config[name] for path, name in OLDER.items() if name in hf_config}
+        base = hf_config.get("rotary_emb_base", ROTARY)
         return {
             "max_positions": TRAINED,
             **given,
             "feedforward.activation": "silu",
             "positions": {"kind": "rotary", "base": base},
         }
-    angles = theirs.get("rope_parameters")
+    angles = hf_config.get("rope_parameters")
     angles = {} if angles is None else angles
     if not isinstance(angles, dict) or angles.get("rope_type", "default") != "default":
         raise ValueError(
-            f"rope_parameters = {angles!r}: nomic_bert is read with rope_type = 'default' only"
+            f"rope_parameters must have rope_type 'default' for nomic_bert, got {angles!r}"
         )
     width, hidden, heads = (
-        theirs.get(name) for name in ("head_dim", "hidden_size", "num_attention_heads")
+        hf_config.get(name) for name in ("head_dim", "hidden_size", "num_attention_heads")
     )
     if isinstance(width, int) and isinstance(heads, int) and width * heads != hidden:
         raise ValueError(
-            f"head_dim = {width}: nomic_bert is read with hidden_size / num_attention_heads only"
+            f"head_dim must be hidden_size / num_attention_heads for nomic_bert, got {width}"
         )
     return {"positions": {"kind": "rotary", "base": angles.get("rope_theta", ROTARY)}}
 

@@ -1,4 +1,7 @@
-"""RoBERTa, and what is shaped like it: XLM-R, CamemBERT, data2vec of texts. Liu et al. 2019."""
+"""RoBERTa and models of the same architecture. Liu et al. 2019.
+
+They are XLM-R, CamemBERT, and data2vec for text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What families with rotary positions share."""
+"""Rotary positions of families."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from bertkit.models.config import RotaryPositions, TransformerConfig
 
 
 def rotary_base(config: TransformerConfig, family: str) -> float:
-    """The base of positions that nothing stretches.
+    """Return the base of rotary positions without scaling.
 
-    Raises: ConfigError for other positions, which no model of the family has.
+    Args:
+        config: Configuration of the encoder.
+        family: Name of the family, for error messages.
+
+    Raises:
+        ConfigError: If positions are not rotary, or are scaled.
     """
     positions = config.positions
     if not isinstance(positions, RotaryPositions):
-        raise ConfigError(f'model.positions: every {family} model has kind = "rotary"')
+        raise ConfigError(f'model.positions must have kind = "rotary" for {family}')
     if positions.factor != 1.0:
-        raise ConfigError(f"model.positions.factor: every {family} model has 1.0; leave it out")
+        raise ConfigError(f"model.positions.factor is not supported by {family}; remove it")
     return positions.base

@@ -16,7 +16,7 @@ from bertkit.models.config import EncoderConfig, TransformerConfig
 from bertkit.nn.crf import CRF
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.feedforward import ACTIVATIONS
-from bertkit.nn.padding import in_tiles
+from bertkit.nn.padding import pad_to_tiles
 from bertkit.nn.pooling import POOLINGS, Dense, Pool, Pooling, last
 
 
@@ -73,7 +73,7 @@ class MaskedLM(LanguageModelHead):
     def features(self, states: Tensor, batch: Batch) -> Tensor:
         """Apply a dense layer, an activation and a norm to the states. Shapes: (N, D) -> (M, E)."""
         selected = _select_tokens(states, batch)
-        rows = in_tiles(selected) if torch.is_grad_enabled() else selected
+        rows = pad_to_tiles(selected) if torch.is_grad_enabled() else selected
         out: Tensor = self.norm(self.activation(self.dense(rows)))
         return out if rows is selected else out[: len(selected)]
 

@@ -19,10 +19,10 @@ from bertkit.models.config import (
 from bertkit.models.embedding import Embedding
 from bertkit.models.encoder import Encoder
 from bertkit.nn.attention import Trace
-from bertkit.nn.attention_context import AttentionContext, LayerRecall
+from bertkit.nn.attention_context import AttentionContext, StepCache
 from bertkit.nn.convolution import Convolution
 from bertkit.nn.disentangled_attention import SCORE_TERMS, DistanceTable
-from bertkit.nn.padding import lengthened
+from bertkit.nn.padding import pad_to
 from bertkit.nn.precision import BF16_TILE_ROWS
 from bertkit.nn.relative_positions import RelativeBias
 from bertkit.nn.rotary_positions import Rotary
@@ -80,7 +80,7 @@ class Transformer(Encoder):
         batch: Batch,
         trace: Trace | None = None,
         memory: Tensor | None = None,
-        step: LayerRecall | None = None,
+        step: StepCache | None = None,
     ) -> Tensor:
         """Compute the hidden states of the last layer.
 
@@ -100,7 +100,7 @@ class Transformer(Encoder):
         tokens = x.shape[0]
         if x.device.type == "cpu" and isinstance(batch.layout, Packed):
             is_training = torch.is_grad_enabled() and x.dtype == torch.bfloat16
-            x = lengthened(x, pad_rows(tokens, multiple_of=BF16_TILE_ROWS if is_training else 1))
+            x = pad_to(x, pad_rows(tokens, multiple_of=BF16_TILE_ROWS if is_training else 1))
         if trace is not None:
             trace.states.append(x[:tokens])
         global_context, local_context = self._contexts(batch, x)
@@ -108,14 +108,14 @@ class Transformer(Encoder):
         scale = None if self.config.attention.scaled else 1.0
         source = None if memory is None else _memory(batch, memory, scale)
         if step is not None and self.relative is not None:
-            step.bias(self.relative.of(*step.positions))
+            step.bias(self.relative.bias_at(*step.positions))
         windows = self.config.windows
         for layer, block in enumerate(self.config.depths):
             context = global_context if windows[layer] is None else local_context
             if step is not None:
-                context = replace(context, recall=step.layer(layer))
-                cross = AttentionContext(batch.layout, scale=scale, recall=step.source(layer))
-                source = None if cross.recall is None else Memory(None, cross)
+                context = replace(context, cache=step.layer(layer))
+                cross = AttentionContext(batch.layout, scale=scale, cache=step.source(layer))
+                source = None if cross.cache is None else Memory(None, cross)
             x = self.blocks[block](x, context, trace, source)
             if self.convolution is not None and layer == 0:
                 x = self.convolution(embedded, x, batch.layout)

@@ -1,1 +1,1 @@
-"""The parts of a network: attention and its kernels, embedding, feed-forward, block."""
+"""Layers and kernels: attention, embeddings, feed-forward networks, norms, losses."""

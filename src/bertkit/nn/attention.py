@@ -17,23 +17,31 @@ from bertkit.nn.precision import has_amx
 from bertkit.nn.rotary_positions import Rotary, rotate
 
 BMM_MAX_LENGTH, BMM_MAX_LENGTH_AMX, BMM_MAX_LENGTH_LEARNING = 192, 96, 512
-"""Up to so many queries `Bmm` is the faster kernel on CPUs even without dropout: as a rule, in bf16
-with AMX (without it all), and while bf16 weights learn, where longer ones would keep too much
-(multiples of BUCKET_STEP, so that the kernel of a sequence depends on its own length only)."""
+"""Maximum number of queries of a sequence for which `Bmm` is the fastest kernel on CPUs without
+dropout.
+
+The three values are for fp32, for bf16 with AMX, and for training in bf16, where longer sequences
+would need too much memory. In bf16 without AMX, inference has no limit. They are multiples of
+BUCKET_STEP, so that the kernel of a sequence depends only on its own length.
+"""
 
 LOCAL_MIN_WINDOWS = 4
-"""Sequences longer than so many windows go by `Local`."""
+"""`Local` computes sequences of more than this number of windows."""
 
 
 @dataclass
 class Trace:
-    """A collector, handed down when someone wants to look inside; nothing is kept otherwise.
+    """Collector of intermediate results of a forward pass, which are not stored otherwise.
 
-    Shapes: states[depth] (N, D), the embedding first; attention[layer][sequence] (H, Tq, Tk), rows
-    sum to one; cross[layer][sequence] the same of a decoder, to its source; heads[layer] (N, H, K),
-    each head's output before they are mixed; with `projections` queries[layer] (R, H, K),
-    keys[layer] and values[layer] (R, Hkv, K), of which those behind the N tokens are padding. The
-    last states of a pre-norm model are normalized, those before are not.
+    The last states of a pre-norm model are normalized; the earlier states are not.
+
+    Shapes:
+        states[depth]: (N, D), the embedding first.
+        attention[layer][sequence]: (H, Tq, Tk), attention weights.
+        cross[layer][sequence]: (H, Tq, Tk), weights of a decoder's cross-attention.
+        heads[layer]: (N, H, K), the output of each head before the output projection.
+        queries[layer]: (R, H, K), if `projections`; rows after the N tokens are padding.
+        keys[layer], values[layer]: (R, Hkv, K), if `projections`.
     """
 
     states: list[Tensor] = field(default_factory=list)
@@ -44,8 +52,9 @@ class Trace:
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     weights: bool = True
-    """Without, neither attention nor heads are collected, and nothing more is computed."""
+    """Whether to compute attention weights and to collect them and the outputs of heads."""
     projections: bool = False
+    """Whether to collect queries, keys and values."""
 
 
 def attend(
@@ -56,15 +65,31 @@ def attend(
     dropout: float = 0.0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """Each query's mixture of the values that it may attend to. Shapes: as of `Kernel`.
+    """Compute the attention output of each query.
 
-    Without a `kernel` the fastest that does not refuse is taken; the choice for a sequence depends
-    on its own length alone, never on its neighbors.
+    The choice of the kernel for a sequence depends only on its own length, not on the other
+    sequences of the batch.
+
+    Args:
+        q: Queries.
+        kv: Keys and values.
+        context: Tokens that the queries attend to.
+        dropout: Dropout probability of the attention weights.
+        kernel: Kernel to use. Default: the fastest one that supports the batch.
+
+    Returns:
+        The weighted sums of values.
+
+    Raises:
+        ValueError: If `kernel` does not support the batch.
+
+    Shapes:
+        See `Kernel`.
     """
-    if context.recall is not None:
-        return context.recall(q, kv, context.scaling(q.shape[-1]))
+    if context.cache is not None:
+        return context.cache(q, kv, context.scaling(q.shape[-1]))
     if kernel is not None:
-        reason = kernel.refuses(q, kv, context, dropout=dropout)
+        reason = kernel.unsupported_reason(q, kv, context, dropout=dropout)
         if reason:
             raise ValueError(reason)
         return kernel(q, kv, context, dropout=dropout)
@@ -72,7 +97,7 @@ def attend(
         return attend(q, kv, context, dropout=dropout, kernel=DenseAttention())
     on_cpu, window = q.device.type == "cpu", context.window
     varlen = Varlen()
-    if not on_cpu and varlen.refuses(q, kv, context, dropout=dropout) is None:
+    if not on_cpu and varlen.unsupported_reason(q, kv, context, dropout=dropout) is None:
         return varlen(q, kv, context, dropout=dropout)
     bounds: list[tuple[float, Kernel]] = []
     longest: Kernel = Fused()
@@ -84,14 +109,14 @@ def attend(
         bounds.append((max(BMM_MAX_LENGTH, LOCAL_MIN_WINDOWS * window), longest))
         longest = Local()
     bounds.append((math.inf, longest))
-    return _by_length(q, kv, context, bounds, dropout)
+    return _attend_by_length(q, kv, context, bounds, dropout)
 
 
 def bmm_max_length(dtype: torch.dtype) -> float:
-    """Return the largest number of queries of a sequence for `Bmm` on a CPU without dropout.
+    """Return the maximum number of queries of a sequence for `Bmm` on a CPU without dropout.
 
-    In bf16 without AMX and without a gradient there is no limit: its products are faster at every
-    length (notes/2026-11.md).
+    In bf16 without AMX and without a gradient there is no limit: `Bmm` is faster at every length
+    (notes/2026-11.md).
     """
     if dtype != torch.bfloat16:
         return BMM_MAX_LENGTH
@@ -100,37 +125,44 @@ def bmm_max_length(dtype: torch.dtype) -> float:
     return BMM_MAX_LENGTH_AMX if has_amx() else math.inf
 
 
-def _by_length(
+def _attend_by_length(
     q: Tensor,
     kv: Tensor,
     context: AttentionContext,
     bounds: Sequence[tuple[float, Kernel]],
     dropout: float,
 ) -> Tensor:
-    """Each sequence by the first kernel whose bound its queries do not exceed."""
+    """Compute each sequence with the first kernel whose bound its queries do not exceed."""
     (limit, kernel), *longer = bounds
     lengths = context.queries.lengths
     if lengths[-1] <= limit:
         return kernel(q, kv, context, dropout=dropout)
     if lengths[0] > limit:
-        return _by_length(q, kv, context, longer, dropout)
+        return _attend_by_length(q, kv, context, longer, dropout)
     short, long = context.split(context.queries.count_up_to(int(limit)))
-    some = short.queries.total, short.keys.total
+    counts = short.queries.total, short.keys.total
     (q, long_q), (kv, long_kv) = (
-        x.split([count, x.shape[0] - count]) for x, count in zip((q, kv), some, strict=True)
+        x.split([count, x.shape[0] - count]) for x, count in zip((q, kv), counts, strict=True)
     )
     return torch.cat(
         [
             kernel(q, kv, short, dropout=dropout),
-            _by_length(long_q, long_kv, long, longer, dropout),
+            _attend_by_length(long_q, long_kv, long, longer, dropout),
         ]
     )
 
 
 def attention_weights(q: Tensor, kv: Tensor, context: AttentionContext) -> list[Tensor]:
-    """The exact weights, computed in fp32. Shapes: as of `Kernel` -> one (H, Tq, Tk) a sequence."""
+    """Return the exact attention weights, computed in fp32.
+
+    Returns:
+        One tensor (H, Tq, Tk) per sequence.
+
+    Shapes:
+        See `Kernel`.
+    """
     weights, group = [], q.shape[1] // kv.shape[2]
-    for queries, keys in context.alone:
+    for queries, keys in context.sequence_buckets:
         rows = q[queries.start : queries.start + queries.tokens].float().transpose(0, 1)
         k = kv[keys.start : keys.start + keys.tokens, 0].float().transpose(0, 1)
         scores = rows @ k.repeat_interleave(group, 0).mT * context.scaling(q.shape[-1])
@@ -144,10 +176,21 @@ def attention_weights(q: Tensor, kv: Tensor, context: AttentionContext) -> list[
 
 
 def relations(a: Tensor, b: Tensor, layout: Packed) -> list[Tensor]:
-    """How each token's projection `a` meets that of each other's `b`: a bᵀ / √K, in fp32.
+    """Return the scaled dot products of all pairs of tokens, a bᵀ / √K, in fp32.
 
-    Of queries and keys these are the scores before softmax; of values and values the relations of
-    MiniLM. Shapes: (R, H, K) both -> one (H, T, T) a sequence.
+    For queries and keys, these are the attention logits; for values and values, the relations of
+    MiniLM before softmax.
+
+    Args:
+        a: Projection of each token.
+        b: Projection of each token.
+        layout: The sequences.
+
+    Returns:
+        One tensor (H, T, T) per sequence.
+
+    Shapes:
+        a, b: (R, H, K).
     """
     sizes = list(layout.lengths)
     parts = (x[: layout.total].float().split(sizes) for x in (a, b))
@@ -158,9 +201,15 @@ def relations(a: Tensor, b: Tensor, layout: Packed) -> list[Tensor]:
 
 
 class Attention(nn.Module):
-    """Self-attention: queries, keys and values of H heads from one matrix, and the mixing matrix.
+    """Multi-head self-attention with a joint projection to queries, keys and values.
 
-    Heads are D / H wide unless a `width` is given; `kv_heads` of keys and values may be fewer.
+    Args:
+        hidden: Hidden size D.
+        heads: Number of query heads H.
+        dropout: Dropout probability of the attention weights.
+        bias: Whether the linear layers have biases.
+        kv_heads: Number of heads of keys and values. Default: `heads`.
+        width: Head dimension. Default: D / H.
     """
 
     def __init__(
@@ -179,42 +228,59 @@ class Attention(nn.Module):
         width = hidden // heads if width is None else width
         self.qkv = nn.Linear(hidden, (heads + 2 * self.kv_heads) * width, bias)
         self.out = nn.Linear(heads * width, hidden, bias)
-        self.distant: Tensor | None = None
-        """Queries and keys of distances, where an engine has computed them once for all texts."""
+        self.distance_projections: Tensor | None = None
+        """Queries and keys of distances, if an engine has precomputed them."""
 
     def forward(self, x: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         if context.distances is not None:
-            distant = self.distant
-            if distant is None:
-                distant = self.of_distances(context.distances.dropped())
-            bias = context.distances.bias(distant, context.scaling(distant.shape[-1]))
+            projected = self.distance_projections
+            if projected is None:
+                projected = self.project_distances(context.distances.apply_dropout())
+            bias = context.distances.bias(projected, context.scaling(projected.shape[-1]))
             context = replace(context, bias=bias)
-        return _mixed(self, *self.project(x, context.rotary), context, trace)
+        return _attend_and_project(self, *self.project(x, context.rotary), context, trace)
 
     def project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor]:
-        """Queries, and keys with values, the first two turned. Shapes: (R, D) -> (R, H, K) and
-        (R, 2, Hkv, K).
+        """Project hidden states to queries, keys and values, and apply rotary embeddings.
+
+        Returns:
+            Queries, and keys and values stacked.
+
+        Shapes:
+            x: (R, D).
+            returns: (R, H, K) and (R, 2, Hkv, K).
         """
-        both = self.heads + self.kv_heads
-        qkv = self.qkv(x).unflatten(-1, (both + self.kv_heads, -1))
+        rotated = self.heads + self.kv_heads
+        qkv = self.qkv(x).unflatten(-1, (rotated + self.kv_heads, -1))
         if rotary is not None:
-            qkv = rotate(qkv, rotary, both)
+            qkv = rotate(qkv, rotary, rotated)
         q, kv = qkv.split([self.heads, 2 * self.kv_heads], 1)
         return q, kv.unflatten(1, (2, self.kv_heads))
 
-    def of_distances(self, vectors: Tensor) -> Tensor:
-        """Queries and keys of the vectors of distances, made as those of tokens are.
+    def project_distances(self, vectors: Tensor) -> Tensor:
+        """Project the vectors of distances to queries and keys, with the weights for tokens.
 
-        Shapes: (P, D) -> (P, 2, H, K).
+        Shapes:
+            vectors: (P, D).
+            returns: (P, 2, H, K).
         """
-        # not called as a module: who watches what layers read (calibration) is to see states alone
-        made: Tensor = self.qkv.forward(vectors).unflatten(-1, (3, self.heads, -1))
-        return made[:, :2]
+        # `forward` skips hooks: int8 calibration must record only hidden states.
+        qkv: Tensor = self.qkv.forward(vectors).unflatten(-1, (3, self.heads, -1))
+        return qkv[:, :2]
 
 
 class CrossAttention(nn.Module):
-    """Queries from one stack's states, keys and values from another's, which may be as wide as
-    they like. Vaswani et al. 2017, section 3.2.3.
+    """Attention of a decoder to the states of an encoder, whose hidden size may differ.
+
+    Source: Vaswani et al. 2017, section 3.2.3.
+
+    Args:
+        hidden: Hidden size D of the decoder.
+        heads: Number of heads H.
+        dropout: Dropout probability of the attention weights.
+        memory: Hidden size M of the encoder. Default: `hidden`.
+        bias: Whether the linear layers have biases.
+        width: Head dimension. Default: D / H.
     """
 
     def __init__(
@@ -241,31 +307,35 @@ class CrossAttention(nn.Module):
         context: AttentionContext,
         trace: Trace | None = None,
     ) -> Tensor:
-        """Shapes: x (Rq, D), memory (Rk, M), or None where a cache has what is made of it ->
-        (Rq, D).
+        """Compute the attention output. `memory` is None if keys and values are cached.
+
+        Shapes:
+            x: (Rq, D).
+            memory: (Rk, M).
+            returns: (Rq, D).
         """
         q = self.q(x).unflatten(-1, (self.heads, -1))
         if memory is None:
-            assert context.recall is not None
-            mixed = context.recall(q, None, context.scaling(q.shape[-1]))
-            out: Tensor = self.out(mixed.flatten(1))
+            assert context.cache is not None
+            heads = context.cache(q, None, context.scaling(q.shape[-1]))
+            out: Tensor = self.out(heads.flatten(1))
             return out
-        return _mixed(self, q, self.keys_values(memory), context, trace)
+        return _attend_and_project(self, q, self.keys_values(memory), context, trace)
 
     def keys_values(self, memory: Tensor) -> Tensor:
-        """Shapes: (Rk, M) -> (Rk, 2, H, K)."""
+        """Project encoder states to keys and values. Shapes: (Rk, M) -> (Rk, 2, H, K)."""
         kv: Tensor = self.kv(memory).unflatten(-1, (2, self.heads, -1))
         return kv
 
 
-def _mixed(
+def _attend_and_project(
     part: Attention | CrossAttention,
     q: Tensor,
     kv: Tensor,
     context: AttentionContext,
     trace: Trace | None,
 ) -> Tensor:
-    """What heads attend to, mixed. Shapes: as of `Kernel` -> (Rq, D)."""
+    """Compute attention and the output projection, and fill the trace."""
     heads = attend(q, kv, context, dropout=part.dropout if part.training else 0.0)
     if trace is not None and trace.projections:
         trace.queries.append(q)

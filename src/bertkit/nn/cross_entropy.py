@@ -1,4 +1,4 @@
-"""Cross-entropy over a large vocabulary, without keeping the logits."""
+"""Cross-entropy over a large vocabulary, without storing the logits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from bertkit.nn.padding import in_tiles
+from bertkit.nn.padding import pad_to_tiles
 from bertkit.nn.precision import BF16_TILE_ROWS, add_up
 
-LOGITS, LOGITS_OF_GPU = 80 << 20, 512 << 20
-"""Bytes of logits that exist at one time, so that memory does not grow with a batch; few of them
-keep a GPU waiting for the next."""
+MAX_BYTES, MAX_BYTES_GPU = 80 << 20, 512 << 20
+"""Maximum size of the logits in memory at one time, in bytes, on a CPU and on a GPU.
+
+Memory does not grow with the batch size. Smaller parts would leave a GPU idle between them.
+"""
 
 
 def linear_cross_entropy(
@@ -23,17 +25,32 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """The summed cross-entropy of `x @ weight.T + bias`, and how many targets are the likeliest.
+    """Return the summed cross-entropy of a linear layer, and the number of correct rows.
 
-    With `smoothing` that share of each target is spread over all pieces: Szegedy et al. 2016,
-    section 7. `z_loss` adds so many times the square of log Z, Z being the sum that softmax divides
-    by, which keeps logits small: Chowdhery et al. 2022, section 5. In bf16 what ties after rounding
-    counts as likeliest: some per mille too many.
+    The logits are `x @ weight.T + bias`. The gradients are computed with the loss, some rows at a
+    time, so the (M, V) logits are never stored. Softmax and sums over rows accumulate in fp32.
+    Probabilities and gradients are rounded to the dtype of the weights. In bf16, a target that ties
+    with the maximum after rounding counts as correct: some per mille too many.
 
-    The gradients are computed with the loss, some rows at a time, so the (M, V) logits are never
-    kept. Softmax and sums over rows add up in fp32; chances and gradients are rounded to the type
-    of the weights.
-    Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> two scalars, the loss in fp32.
+    Args:
+        x: Input features.
+        weight: Output embeddings.
+        bias: Output bias.
+        targets: Target of each row.
+        smoothing: Fraction of each target to distribute over the vocabulary: label smoothing,
+            Szegedy et al. 2016, section 7.
+        z_loss: Weight of the square of log Z, where Z is the denominator of softmax. It keeps
+            logits small: Chowdhery et al. 2022, section 5.
+
+    Returns:
+        The loss in fp32, and the number of targets with the highest probability.
+
+    Shapes:
+        x: (M, D).
+        weight: (V, D).
+        bias: (V,).
+        targets: (M,).
+        returns: two scalars.
     """
     loss: Tensor
     loss, correct = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
@@ -53,41 +70,45 @@ class _LinearCrossEntropy(torch.autograd.Function):
         smoothing: float,
         z_loss: float,
     ) -> tuple[Tensor, Tensor]:
-        learns = any(ctx.needs_input_grad)
+        needs_gradient = any(ctx.needs_input_grad)
         loss, correct = x.new_zeros((), dtype=torch.float32), targets.new_zeros(())
-        x = in_tiles(x)
+        x = pad_to_tiles(x)
         grad_x, grad_weight, grad_bias = torch.empty_like(x), None, None
-        count = _rows(x, weight)
+        count = _rows_per_part(x, weight)
         for start in range(0, len(targets), count):
-            rows, right = x[start : start + count], targets[start : start + count]
-            real = len(right)
-            logits = F.linear(rows, weight, bias)  # (rows, V)
-            if z_loss:  # in bf16 the few per mille that it adds to p would be rounded away
+            part, labels = x[start : start + count], targets[start : start + count]
+            size = len(labels)
+            # (rows, V)
+            logits = F.linear(part, weight, bias)
+            # In bf16, rounding would remove the few per mille that the z-loss adds to p.
+            if z_loss:
                 logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             p = torch.softmax(logits, -1)
-            likely = p[:real].gather(1, right[:, None])
-            nats = likely.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
+            target_p = p[:size].gather(1, labels[:, None])
+            nats = target_p.float().clamp_min(torch.finfo(torch.float32).tiny).log().sum()
             if smoothing:
-                wide = logits[:real].float()
-                spread = wide.mean(-1).sum() - wide.logsumexp(-1).sum()
-                nats = (1 - smoothing) * nats + smoothing * spread
+                logits_fp32 = logits[:size].float()
+                uniform = logits_fp32.mean(-1).sum() - logits_fp32.logsumexp(-1).sum()
+                nats = (1 - smoothing) * nats + smoothing * uniform
             loss -= nats
-            correct += (likely[:, 0] >= _largest(p[:real])).sum()  # in bf16 faster than argmax
+            # In bf16, this is faster than argmax.
+            correct += (target_p[:, 0] >= _row_max(p[:size])).sum()
             if z_loss:
                 log_z = logits.logsumexp(-1)
-                loss += z_loss * log_z[:real].square().sum()
-            if learns:
+                loss += z_loss * log_z[:size].square().sum()
+            if needs_gradient:
                 if z_loss:
                     p *= (1.0 + 2.0 * z_loss * log_z)[:, None]
-                each = torch.arange(real, device=p.device)
-                p[each, right] -= 1.0 - smoothing  # softmax - one-hot
+                row_ids = torch.arange(size, device=p.device)
+                # softmax - one-hot
+                p[row_ids, labels] -= 1.0 - smoothing
                 if smoothing:
                     p -= smoothing / p.shape[1]
-                p[real:] = 0
+                p[size:] = 0
                 p = p.to(x.dtype)
                 torch.mm(p, weight, out=grad_x[start : start + count])
                 if ctx.needs_input_grad[1]:
-                    grad_weight = add_up(grad_weight, p.T @ rows)
+                    grad_weight = add_up(grad_weight, p.T @ part)
                 if bias is not None and ctx.needs_input_grad[2]:
                     grad_bias = add_up(grad_bias, p.sum(0))
         grads = grad_x[: len(targets)], grad_weight, grad_bias
@@ -103,22 +124,34 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def target_logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """The log-probability of each target, in fp32, without keeping the logits.
+    """Return the log-probability of each target in fp32, without storing the logits.
 
-    Where gradients are wanted, logits are computed again on the way back, some rows at a time.
-    Shapes: x (M, D), weight (V, D), bias (V,), targets (M,) -> (M,).
+    If gradients are enabled, the backward pass recomputes the logits, some rows at a time.
+
+    Args:
+        x: Input features.
+        weight: Output embeddings.
+        bias: Output bias.
+        targets: Target of each row.
+
+    Shapes:
+        x: (M, D).
+        weight: (V, D).
+        bias: (V,).
+        targets: (M,).
+        returns: (M,).
     """
-    count = _rows(x, weight)
+    count = _rows_per_part(x, weight)
     parts = zip(x.split(count), targets.split(count), strict=True)
     if not torch.is_grad_enabled():
-        return torch.cat([_logprobs(part, weight, bias, wanted) for part, wanted in parts])
-    rows = [
+        return torch.cat([_logprobs(part, weight, bias, labels) for part, labels in parts])
+    logprobs = [
         checkpoint(
-            _logprobs, part, weight, bias, wanted, use_reentrant=False, preserve_rng_state=False
+            _logprobs, part, weight, bias, labels, use_reentrant=False, preserve_rng_state=False
         )
-        for part, wanted in parts
+        for part, labels in parts
     ]
-    return torch.cat(rows)
+    return torch.cat(logprobs)
 
 
 def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
@@ -126,18 +159,20 @@ def _logprobs(x: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -
     return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
 
 
-def _largest(p: Tensor) -> Tensor:
-    """Of each row of chances. Their bits are in the order of the numbers, for none is negative, and
-    torch compares 16-bit integers 14 times as fast as bf16 (notes/2026-11.md).
+def _row_max(p: Tensor) -> Tensor:
+    """Return the maximum of each row of probabilities.
+
+    The bits of nonnegative bf16 values have the order of the values, and torch compares 16-bit
+    integers 14 times as fast as bf16 (notes/2026-11.md).
     """
     if p.dtype == torch.bfloat16:
         return p.view(torch.int16).amax(-1).view(p.dtype)
     return p.amax(-1)
 
 
-def _rows(x: Tensor, weight: Tensor) -> int:
-    """How many at a time, in parts of equal size but for the last."""
-    most = (LOGITS_OF_GPU if x.is_cuda else LOGITS) // (weight.shape[0] * weight.element_size())
-    parts = max(1, -(-len(x) // max(1, most)))
-    each = -(-len(x) // parts)
-    return max(1, each + -each % BF16_TILE_ROWS)
+def _rows_per_part(x: Tensor, weight: Tensor) -> int:
+    """Return the number of rows to compute at once; all parts but the last have equal size."""
+    limit = (MAX_BYTES_GPU if x.is_cuda else MAX_BYTES) // (weight.shape[0] * weight.element_size())
+    parts = max(1, -(-len(x) // max(1, limit)))
+    rows = -(-len(x) // parts)
+    return max(1, rows + -rows % BF16_TILE_ROWS)

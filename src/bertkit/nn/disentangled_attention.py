@@ -1,5 +1,6 @@
-"""Disentangled attention: distances between tokens have vectors of their own, which meet queries
-and keys. He et al. 2021 (DeBERTa), section 3.1.
+"""Disentangled attention: distances between tokens have vectors, which add to the scores.
+
+Source: He et al. 2021 (DeBERTa), section 3.1.
 """
 
 from __future__ import annotations
@@ -13,19 +14,28 @@ from bertkit.batch import Bucket
 from bertkit.nn.attention_context import Bias
 from bertkit.nn.dropout import Dropout
 from bertkit.nn.embedding import EmbeddingTable
-from bertkit.nn.padding import rectangle
+from bertkit.nn.padding import pad_bucket
 
 SCORE_TERMS = 3
-"""Products that a score is the sum of: content to content, content to position, position to
-content. Each is divided by √(3 K)."""
+"""Number of terms of a score: content to content, content to position, position to content.
+
+The terms are divided by √(3 K).
+"""
 
 
 class DistanceTable(nn.Module):
-    """A vector for each bucket of distances, normalized, which all layers share.
+    """Normalized vectors of buckets of distances, which all layers share.
 
-    Up to half of the `buckets` on each side are one distance each. Those of the other half are
-    equally wide in its logarithm, up to `farthest`.
-    Source: the second version of microsoft/DeBERTa, which added buckets and the norm.
+    On each side, distances up to half of `buckets` have a bucket each. The other half of the
+    buckets have equal width in the logarithm of the distance, up to `farthest`. Source: the second
+    version of microsoft/DeBERTa, which added buckets and the norm.
+
+    Args:
+        buckets: Number of buckets on each side.
+        farthest: Distance of the last bucket.
+        width: Size of the vectors.
+        dropout: Dropout probability of the vectors.
+        norm: Normalization layer.
     """
 
     def __init__(
@@ -36,78 +46,103 @@ class DistanceTable(nn.Module):
         self.table = EmbeddingTable(2 * buckets, width)
         self.norm, self.dropout = norm, Dropout(dropout)
 
-    def forward(self) -> OfPass:
-        return OfPass(self, self.norm(self.table.weight))
+    def forward(self) -> ForwardDistances:
+        return ForwardDistances(self, self.norm(self.table.weight))
 
     def rows(self, distances: Tensor) -> Tensor:
-        """The row of each distance, from a query back to a key: behind the last bucket, its own."""
-        numbers = bucketed(distances, self.buckets, self.farthest) + self.buckets
-        return numbers.clamp(0, 2 * self.buckets - 1)
+        """Return the row of each distance, query position minus key position.
+
+        Distances beyond the last bucket use the last row.
+        """
+        indices = bucket_distances(distances, self.buckets, self.farthest) + self.buckets
+        return indices.clamp(0, 2 * self.buckets - 1)
 
 
 @dataclass(frozen=True)
-class OfPass:
-    """`Distances` of a forward pass. Shapes: vectors (2 buckets, D)."""
+class ForwardDistances:
+    """`Distances` of one forward pass. Shapes: vectors (2 buckets, D)."""
 
     table: DistanceTable
     vectors: Tensor
     _rows: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def dropped(self) -> Tensor:
-        """The vectors as a layer reads them: each layer has its own dropout."""
+    def apply_dropout(self) -> Tensor:
+        """Return the vectors with dropout, which differs between layers."""
         vectors: Tensor = self.table.dropout(self.vectors)
         return vectors
 
     def bias(self, queries_keys: Tensor, scale: float) -> Bias:
-        """What a layer adds to its scores, from the queries and keys that it makes of the vectors.
+        """Return the bias of a layer's scores, given the queries and keys of the vectors.
 
-        Shapes: queries_keys (2 buckets, 2, H, K).
+        Args:
+            queries_keys: The layer's projections of the vectors.
+            scale: Scale of the scores.
+
+        Shapes:
+            queries_keys: (2 buckets, 2, H, K).
         """
-        distant_q, distant_k = (queries_keys * scale).unbind(1)
+        distance_q, distance_k = (queries_keys * scale).unbind(1)
 
         def bias(q: Tensor, kv: Tensor, queries: Bucket, keys: Bucket) -> Tensor:
-            back, ahead = self._of(queries.length)
-            to_position = _met(q, queries, distant_k[back])
-            to_content = _met(kv[:, 0], keys, distant_q[ahead])
+            back, ahead = self._rows_of_length(queries.length)
+            to_position = _score_distances(q, queries, distance_k[back])
+            to_content = _score_distances(kv[:, 0], keys, distance_q[ahead])
             return to_position + to_content.transpose(-1, -2)
 
         return bias
 
-    def _of(self, length: int) -> tuple[Tensor, Tensor]:
-        """The rows of all distances in a sequence, in the order that `_met` wants: of a query's to
-        each key, and of a key's to each query. Shapes: (2 T,) both.
+    def _rows_of_length(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return the rows of all distances from queries to keys, and from keys to queries.
+
+        They have the order that `_score_distances` expects.
+
+        Shapes:
+            returns: (2 T,) both.
         """
-        kept = None if torch.compiler.is_exporting() else self._rows.get(length)
-        if kept is not None:
-            return kept
+        cached = None if torch.compiler.is_exporting() else self._rows.get(length)
+        if cached is not None:
+            return cached
         ahead = torch.arange(-length, length, device=self.vectors.device)
         rows = self.table.rows(-ahead), self.table.rows(ahead)
-        if not torch.compiler.is_exporting():  # where sizes are no numbers yet
+        # Sizes are symbolic during export.
+        if not torch.compiler.is_exporting():
             self._rows[length] = rows
         return rows
 
 
-def _met(x: Tensor, bucket: Bucket, vectors: Tensor) -> Tensor:
-    """The product of each token's x with the vector of its distance to each other token.
+def _score_distances(x: Tensor, bucket: Bucket, vectors: Tensor) -> Tensor:
+    """Return the dot product of each token's x with the vector of its distance to each token.
 
-    Shapes: x (R, H, K), vectors (2 T, H, K), at T - i + j that from token i to j -> (S, H, T, T).
+    Args:
+        x: Queries or keys.
+        bucket: The bucket.
+        vectors: The vector at T - i + j is for the distance from token i to token j.
+
+    Shapes:
+        x: (R, H, K).
+        vectors: (2 T, H, K).
+        returns: (S, H, T, T).
     """
     length = bucket.length
-    x = rectangle(x[bucket.start : bucket.start + bucket.tokens], bucket)
-    products = x.flatten(0, 1).transpose(0, 1) @ vectors.permute(1, 2, 0)  # (H, S T, 2 T)
+    x = pad_bucket(x[bucket.start : bucket.start + bucket.tokens], bucket)
+    # (H, S T, 2 T)
+    products = x.flatten(0, 1).transpose(0, 1) @ vectors.permute(1, 2, 0)
     products = products.unflatten(1, (bucket.sequences, length)).transpose(0, 1)
-    # row i begins i columns earlier: rows of one number less, read from T on, without a gather
+    # Row i starts i columns earlier. Rows that are one value shorter do this without a gather.
     flat = products.flatten(-2)[..., length:]
     rows: Tensor = flat.unflatten(-1, (length, 2 * length - 1))
     return rows[..., :length]
 
 
-def bucketed(distances: Tensor, buckets: int, farthest: int) -> Tensor:
-    """The bucket of each distance, negative as it is, from 0; those behind `farthest` go on."""
+def bucket_distances(distances: Tensor, buckets: int, farthest: int) -> Tensor:
+    """Return the bucket of each distance, with the sign of the distance.
+
+    Distances beyond `farthest` are not clamped to the last bucket.
+    """
     half = buckets // 2
     far = distances.abs().clamp(min=half)
-    # in this order of operations: at a bucket's edge another rounds to its neighbor
-    widest = torch.log(torch.tensor((farthest - 1) / half))
-    wide = torch.ceil(torch.log(far / half) / widest * (half - 1)) + half
-    signed = (wide * distances.sign()).long()
+    # At the edge of a bucket, another order of operations can round to the adjacent bucket.
+    log_range = torch.log(torch.tensor((farthest - 1) / half))
+    bucket = torch.ceil(torch.log(far / half) / log_range * (half - 1)) + half
+    signed = (bucket * distances.sign()).long()
     return torch.where(distances.abs() <= half, distances, signed)

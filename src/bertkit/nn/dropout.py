@@ -1,4 +1,4 @@
-"""Dropout whose random numbers are cheap on CPUs."""
+"""Dropout with random numbers that are cheap on CPUs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
-    """A factor for each number: 0 with probability `rate`, else 1 / (1 - rate).
+    """Return a factor for each value: 0 with probability `rate`, otherwise 1 / (1 - rate).
 
-    On CPUs 64-bit random words are cut into four 16-bit draws: a third of the time of torch's own
-    (notes/2026-11.md). The rate is thus met to within 1/65536. The factors have the type of `like`.
+    On CPUs, 64-bit random words are split into four 16-bit samples, which takes a third of the time
+    of torch's dropout (notes/2026-11.md). The rate is exact to within 1/65536.
+
+    Args:
+        shape: Shape of the mask.
+        rate: Dropout probability.
+        like: Tensor whose device and dtype the mask has.
     """
     if like.device.type != "cpu":
         return F.dropout(like.new_ones(shape), rate)
@@ -31,15 +36,17 @@ def dropout_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
         return like.new_zeros(shape)
     count, scale = math.prod(shape), 1.0 / (1.0 - rate)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
-    kept = words.view(torch.int16)[:count].ge_(round(rate * 65536) - 32768)  # ones and zeros
-    if like.dtype.itemsize == 2:  # multiplied as integers, ones become the bits of the scale
+    # Ones and zeros.
+    mask = words.view(torch.int16)[:count].ge_(round(rate * 65536) - 32768)
+    # An integer multiplication replaces ones by the bits of the scale.
+    if like.dtype.itemsize == 2:
         bits = int(torch.tensor(scale, dtype=like.dtype).view(torch.int16))
-        return kept.mul_(bits).view(like.dtype).view(shape)
-    return kept.to(like.dtype).mul_(scale).view(shape)
+        return mask.mul_(bits).view(like.dtype).view(shape)
+    return mask.to(like.dtype).mul_(scale).view(shape)
 
 
 class Dropout(nn.Module):
-    """`dropout` while training, nothing otherwise."""
+    """Dropout during training; the identity otherwise."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Vectors by id or by position."""
+"""Token embeddings and sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from bertkit.nn.rotary_positions import angles
 
 
 class EmbeddingTable(nn.Embedding):
-    """A learned vector for each id. Shapes: (N,) -> (N, E).
+    """Learned vector for each id. Shapes: (N,) -> (N, E).
 
-    In bf16 on CPUs torch's own adds up the gradient of a vector in bf16, where that of a segment,
-    which half of the tokens have, is a tenth off (notes/2026-11.md). While it is `sparse`, as torch
-    has it, the gradient holds the vectors that were looked up alone.
+    In bf16 on CPUs, torch's embedding accumulates the gradient of a vector in bf16. For a segment
+    embedding, which half of the tokens have, the result is a tenth off (notes/2026-11.md). Like in
+    torch, `sparse` restricts the gradient to the vectors that were looked up.
     """
 
     def reset_parameters(self) -> None:
-        """Draw the vectors, where there is storage: a draw without imports torch's compiler."""
+        """Initialize the vectors, unless they are on the device meta.
+
+        On that device, random initialization would import torch's compiler.
+        """
         if not self.weight.is_meta:
             super().reset_parameters()
 
@@ -29,7 +32,7 @@ class EmbeddingTable(nn.Embedding):
 
 
 class _Lookup(torch.autograd.Function):
-    """The same vectors; the gradients of those that were looked up add up in fp32."""
+    """Embedding lookup whose gradient accumulates in fp32."""
 
     @staticmethod
     def forward(ctx, weight: Tensor, ids: Tensor, sparse: bool) -> Tensor:  # type: ignore[no-untyped-def]
@@ -46,26 +49,31 @@ class _Lookup(torch.autograd.Function):
         )
         sums = sums.to(grad.dtype)
         if ctx.sparse:
-            few = torch.sparse_coo_tensor(used[None], sums, ctx.shape, check_invariants=True)
-            return few, None, None
+            gradient = torch.sparse_coo_tensor(used[None], sums, ctx.shape, check_invariants=True)
+            return gradient, None, None
         return grad.new_zeros(ctx.shape).index_copy_(0, used, sums), None, None
 
 
 def hold_at_zero(table: nn.Embedding, row: int) -> None:
-    """Make one vector zero, and let nothing move it, whatever else the weights are used for."""
+    """Set a vector to zero, and keep its gradient zero even if the weights are shared.
 
-    def without(gradient: Tensor) -> Tensor:
+    Args:
+        table: The embedding.
+        row: Index of the vector.
+    """
+
+    def clear_row(gradient: Tensor) -> Tensor:
         return gradient.index_fill(0, torch.tensor([row], device=gradient.device), 0.0)
 
     with torch.no_grad():
         table.weight[row] = 0.0
-    table.weight.register_hook(without)
+    table.weight.register_hook(clear_row)
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Sines and cosines of each position. Shapes: (N,) -> (N, E).
+    """Return sines and cosines of each position. Shapes: (N,) -> (N, E).
 
-    Source: Vaswani et al. 2017, section 3.5; sines stand before cosines, as in tensor2tensor.
+    Source: Vaswani et al. 2017, section 3.5. Sines precede cosines, like in tensor2tensor.
     """
-    turns = angles(positions, 10_000.0, width + width % 2)
-    return torch.cat([turns.sin(), turns.cos()], -1)[:, :width]
+    radians = angles(positions, 10_000.0, width + width % 2)
+    return torch.cat([radians.sin(), radians.cos()], -1)[:, :width]

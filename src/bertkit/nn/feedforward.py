@@ -1,4 +1,4 @@
-"""The position-wise feed-forward network. Vaswani et al. 2017, section 3.3."""
+"""Position-wise feed-forward network. Vaswani et al. 2017, section 3.3."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bertkit.nn.dropout import Dropout
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """The approximate GELU of the original TensorFlow code of GPT-2 and ALBERT."""
+    """Compute the approximate GELU of the original TensorFlow code of GPT-2 and ALBERT."""
     return F.gelu(x, approximate="tanh")
 
 
 def relu2(x: Tensor) -> Tensor:
-    """The square of ReLU. So et al. 2021 (Primer), section 4."""
+    """Compute the square of ReLU. So et al. 2021 (Primer), section 4."""
     return F.relu(x).square()
 
 
@@ -32,10 +32,10 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """down(activation(up(x))), from D to the intermediate width and back.
+    """down(activation(up(x))), from hidden size D to the intermediate size and back.
 
-    If `gated`, `up` has two halves, and the second multiplies the activation of the first: Shazeer
-    2020, equation 5.
+    If `gated`, the output of `up` has two halves, and the second is multiplied by the activation of
+    the first: Shazeer 2020, equation 5.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FeedForward(nn.Module):
         return out
 
     def inner(self, x: Tensor) -> Tensor:
-        """What is between the two matrices, as wide as `down` reads."""
+        """Return the activations between the two matrices, which are the input of `down`."""
         x = self.up(x)
         if not self.gated:
             return self.activation(x)

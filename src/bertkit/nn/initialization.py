@@ -1,4 +1,4 @@
-"""Where weights begin."""
+"""Weight initialization."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from bertkit.nn.feedforward import FeedForward
 
 @torch.no_grad()
 def initialize(module: nn.Module, std: float | None = 0.02) -> None:
-    """BERT's start: matrices from a normal cut at two standard deviations, biases 0, norms 1.
+    """Initialize like BERT: matrices from a truncated normal, biases 0, norms 1.
 
-    The scores of a CRF are 0: it begins as a softmax for each word. LSTMs and GRUs begin as
-    torch's own, uniform up to 1/√D. Without `std` each matrix gets 1/√(its inputs), so that it
-    nearly keeps the size of what it reads (LeCun et al. 1998, "Efficient BackProp", section 4.6).
-    Source: google-research/bert, `create_initializer` (truncated normal, 0.02). The padding row
-    is drawn like any other, as there.
+    The normal is truncated at two standard deviations. The padding embedding is initialized like
+    any other, as in BERT. Scores of a CRF are 0, which is a softmax per word. LSTMs and GRUs are
+    initialized by torch, uniformly up to 1/√D. Source: google-research/bert, `create_initializer`
+    (truncated normal, 0.02).
+
+    Args:
+        module: The module to initialize.
+        std: Standard deviation. If None, each matrix has 1/√(number of its inputs), which
+            approximately keeps the norm of its input (LeCun et al. 1998, "Efficient BackProp",
+            section 4.6).
     """
     for part in module.modules():
         if isinstance(part, nn.LSTM | nn.GRU):
@@ -28,16 +33,20 @@ def initialize(module: nn.Module, std: float | None = 0.02) -> None:
             if weight.ndim > 1 and not isinstance(part, CRF):
                 size = weight.shape[-1] ** -0.5 if std is None else std
                 nn.init.trunc_normal_(weight, std=size, a=-2 * size, b=2 * size)
-            else:  # the vectors called weight are those of norms
+            # Only norms have vectors with the name `weight`.
+            else:
                 weight.fill_(1.0 if name == "weight" else 0.0)
 
 
 @torch.no_grad()
 def begin_at_zero(module: nn.Module) -> None:
-    """Let every layer add nothing at first: the last matrices of attention and feed-forward
-    networks are 0.
+    """Set the output matrices of attention and feed-forward networks to 0.
 
-    Source: Zhang et al. 2019 (Fixup), section 3.
+    Each layer then initially adds nothing to the residual stream. Source: Zhang et al. 2019
+    (Fixup), section 3.
+
+    Args:
+        module: The module to initialize.
     """
     for part in module.modules():
         if isinstance(part, Attention | CrossAttention):

@@ -1,8 +1,7 @@
-"""Attention kernels: softmax(scale · q kᵀ + bias) v, five ways behind one signature; `Bmm`, the
-fifth, is in `products.py`.
+"""Attention kernels: four implementations of softmax(scale · q kᵀ + bias) v.
 
-A kernel that cannot serve a batch says why in a sentence (`refuses`), so "why is it slow?" has an
-answer and tests skip with reasons.
+The fifth, `Bmm`, is in `matmul_attention.py`. If a kernel does not support a batch,
+`unsupported_reason` returns the reason.
 """
 
 from __future__ import annotations
@@ -16,24 +15,30 @@ from torch.nn import functional as F
 
 from bertkit.batch import MASKED_SCORE, Bucket, Padded
 from bertkit.nn.attention_context import AttentionContext
-from bertkit.nn.padding import picked, rectangle
+from bertkit.nn.padding import pad_bucket, pad_to, unpad_bucket
 
 MIN_BLOCK_QUERIES = 64
-"""Queries of a block of `Local` at least; a wider window takes as many."""
+"""Minimum number of queries in a block of `Local`. Larger windows have blocks of the window size.
+"""
 
 
 class Kernel(Protocol):
-    """One way to compute attention. Shapes: q (Rq, H, K), kv (Rk, 2, Hkv, K) -> (Rq, H, K).
+    """Implementation of attention.
 
-    Keys come first, then values. With fewer heads of these than of queries, H / Hkv neighbors
-    share one (Ainslie et al. 2023). Of the rows those behind the tokens of a layout are padding:
-    zeros come back in their place.
+    `kv` contains keys, then values. If they have fewer heads than the queries, H / Hkv adjacent
+    query heads share a key and value head (Ainslie et al. 2023). Rows after the tokens of a layout
+    are padding, for which zeros are returned.
+
+    Shapes:
+        q: (Rq, H, K).
+        kv: (Rk, 2, Hkv, K).
+        returns: (Rq, H, K).
     """
 
-    def refuses(
+    def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
-        """None, or the reason why this kernel cannot serve this batch."""
+        """Return the reason why the kernel does not support this batch, or None if it does."""
         ...
 
     def __call__(
@@ -42,9 +47,9 @@ class Kernel(Protocol):
 
 
 class Fused:
-    """torch's `scaled_dot_product_attention` over the same buckets: no score matrix in memory."""
+    """torch's `scaled_dot_product_attention` per bucket: no score matrix in memory."""
 
-    def refuses(
+    def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         return None
@@ -52,70 +57,71 @@ class Fused:
     def __call__(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
-        done = []
-        for part, both, queries, keys in _parted(q, kv, context):
-            x, y = rectangle(part, queries), rectangle(both, keys)
-            seen, causal = context.visible(keys, q.device), False
+        outputs = []
+        for part_q, part_kv, queries, keys in _split_by_bucket(q, kv, context):
+            x, y = pad_bucket(part_q, queries), pad_bucket(part_kv, keys)
+            mask, causal = context.visible(keys, q.device), False
             if context.bias is not None:
-                added = context.bias(q, kv, queries, keys).to(q.dtype)
-                seen = added if seen is None else added.masked_fill(~seen, -torch.inf)
+                bias = context.bias(q, kv, queries, keys).to(q.dtype)
+                mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
             elif context.causal and context.window is None:
-                seen, causal = None, True
+                mask, causal = None, True
             k, v = y.permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(
+            output = F.scaled_dot_product_attention(
                 x.transpose(1, 2),
                 k,
                 v,
-                seen,
+                mask,
                 dropout,
                 is_causal=causal,
                 scale=context.scale,
                 enable_gqa=q.shape[1] != kv.shape[2],
             )
-            done.append(picked(mixed.transpose(1, 2).flatten(0, 1), queries))
-        return _behind(torch.cat(done), q)
+            outputs.append(unpad_bucket(output.transpose(1, 2).flatten(0, 1), queries))
+        return pad_to(torch.cat(outputs), len(q))
 
 
 class Local:
-    """Blocks of queries against the keys around them: the work grows with the length of a sequence,
-    and not with its square.
+    """Attention of blocks of queries to the keys around them, for local attention windows.
+
+    The cost is linear in the length of a sequence, instead of quadratic.
     """
 
-    def refuses(
+    def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         if context.window is None:
-            return "the local kernel needs a window"
+            return "Local requires a window"
         if context.bias is not None:
-            return "the local kernel adds nothing to scores; take Fused or Bmm with a bias"
+            return "Local does not support a bias; use Fused or Bmm"
         return None
 
     def __call__(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
-        done = [
-            _blocks(part, both, queries, context, dropout)
-            for part, both, queries, _ in _parted(q, kv, context)
+        outputs = [
+            _attend_blocks(part_q, part_kv, queries, context, dropout)
+            for part_q, part_kv, queries, _ in _split_by_bucket(q, kv, context)
         ]
-        return _behind(torch.cat(done), q)
+        return pad_to(torch.cat(outputs), len(q))
 
 
 class Varlen:
-    """torch's variable-length flash attention: packed sequences as they are, on CUDA."""
+    """torch's variable-length flash attention, which runs on packed sequences on CUDA."""
 
-    def refuses(
+    def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         if dropout:
-            return "the varlen kernel has no dropout on attention weights; set it to 0 to use it"
+            return "Varlen does not support dropout of attention weights; set it to 0"
         if context.bias is not None:
-            return "the varlen kernel adds nothing to scores; take Fused or Bmm with a bias"
+            return "Varlen does not support a bias; use Fused or Bmm"
         if q.device.type != "cuda":
-            return f"the varlen kernel runs on CUDA only, and the batch is on {q.device.type}"
+            return f"Varlen runs on CUDA only, got a batch on {q.device.type}"
         if q.dtype not in (torch.float16, torch.bfloat16):
-            return f"the varlen kernel computes in bf16 or fp16, not in {q.dtype}"
+            return f"Varlen requires bf16 or fp16, got {q.dtype}"
         if q.shape[-1] % 8:
-            return f"the varlen kernel needs heads a multiple of 8 wide, not {q.shape[-1]}"
+            return f"Varlen requires a head dimension divisible by 8, got {q.shape[-1]}"
         return None
 
     def __call__(
@@ -125,11 +131,12 @@ class Varlen:
 
         queries, keys = context.queries, context.keys
         side = -1 if context.window is None else context.window
-        both = kv[: keys.total]
-        if both.shape[2] != q.shape[1]:
-            both = _repeated(both, q.shape[1])  # the kernel of torch 2.11 shares no heads
-        k, v = both.unbind(1)
-        mixed = varlen_attn(
+        repeated = kv[: keys.total]
+        if repeated.shape[2] != q.shape[1]:
+            # The kernel of torch 2.11 does not support grouped-query attention.
+            repeated = _repeat_heads(repeated, q.shape[1])
+        k, v = repeated.unbind(1)
+        output = varlen_attn(
             q[: queries.total],
             k,
             v,
@@ -140,49 +147,52 @@ class Varlen:
             scale=context.scale,
             window_size=(side, 0 if context.causal else side),
         )
-        assert isinstance(mixed, Tensor)  # a pair only when asked for more
-        return _behind(mixed, q)
+        # The kernel returns a tuple only if the log-sum-exp is requested, too.
+        assert isinstance(output, Tensor)
+        return pad_to(output, len(q))
 
 
 class DenseAttention:
-    """The formula written out, over rows of one length (`Padded`): what exported graphs compute."""
+    """Unfused attention over sequences of one length (`Padded`), for exported graphs."""
 
-    def refuses(
+    def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         if not isinstance(context.queries, Padded):
-            return "the dense kernel is for rows of one length; take Bmm for packed sequences"
-        return "the dense kernel has no dropout; set it to 0 to use it" if dropout else None
+            return "DenseAttention requires sequences of one length; use Bmm for packed sequences"
+        return "DenseAttention does not support dropout; set it to 0" if dropout else None
 
     def __call__(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
         queries, keys = (cast(Padded, x).bucket for x in (context.queries, context.keys))
-        x = rectangle(q, queries).transpose(1, 2)
-        both = rectangle(kv, keys).permute(2, 0, 3, 1, 4)
-        k, v = both if both.shape[2] == q.shape[1] else _repeated(both, q.shape[1])
+        x = pad_bucket(q, queries).transpose(1, 2)
+        pair = pad_bucket(kv, keys).permute(2, 0, 3, 1, 4)
+        k, v = pair if pair.shape[2] == q.shape[1] else _repeat_heads(pair, q.shape[1])
         scores = x @ k.mT * context.scaling(q.shape[-1])
         if context.bias is not None:
             scores = scores + context.bias(q, kv, queries, keys)
-        hidden = cast(Tensor, keys.padding)
+        masked = cast(Tensor, keys.padding)
         if context.causal or context.window is not None:
-            hidden = hidden | context.out_of_reach(queries.length, q.device)
-        mixed: Tensor = torch.softmax(scores - hidden.to(q.dtype) * MASKED_SCORE, -1) @ v
-        return mixed.transpose(1, 2).flatten(0, 1)
+            masked = masked | context.out_of_reach(queries.length, q.device)
+        output: Tensor = torch.softmax(scores - masked.to(q.dtype) * MASKED_SCORE, -1) @ v
+        return output.transpose(1, 2).flatten(0, 1)
 
 
-def _repeated(x: Tensor, heads: int) -> Tensor:
-    """Heads of keys and values as often as queries share them."""
+def _repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Repeat the heads of keys and values for the query heads that share them."""
     return x.repeat_interleave(heads // x.shape[2], 2)
 
 
-def _parted(
+def _split_by_bucket(
     q: Tensor, kv: Tensor, context: AttentionContext
 ) -> Iterator[tuple[Tensor, Tensor, Bucket, Bucket]]:
-    """The rows of each bucket. `split` parts once, so its gradient is one concatenation; each slice
-    would give back a whole tensor of zeros.
+    """Return the rows of queries and of keys and values, and the buckets, of each bucket.
+
+    `split` is called once, so that its gradient is one concatenation. The gradient of each slice
+    would be a tensor of full size.
     """
-    parts = [
+    rows = [
         x.split([*(bucket.tokens for bucket in side), x.shape[0] - layout.total])
         for x, side, layout in zip(
             (q, kv),
@@ -191,49 +201,44 @@ def _parted(
             strict=True,
         )
     ]
-    for part, both, (queries, keys) in zip(*parts, context.buckets, strict=False):
-        yield part, both, queries, keys
+    for part_q, part_kv, (queries, keys) in zip(*rows, context.buckets, strict=False):
+        yield part_q, part_kv, queries, keys
 
 
-def _behind(mixed: Tensor, q: Tensor) -> Tensor:
-    """With zeros where queries are padding."""
-    if mixed.shape[0] == q.shape[0]:
-        return mixed  # padded by nothing it would be copied
-    return F.pad(mixed, (0, 0, 0, 0, 0, q.shape[0] - mixed.shape[0]))
-
-
-def _blocks(
+def _attend_blocks(
     q: Tensor, kv: Tensor, bucket: Bucket, context: AttentionContext, dropout: float
 ) -> Tensor:
-    """A bucket's queries (tokens, H, K) -> (tokens, H, K), by blocks."""
+    """Compute local attention of a bucket in blocks of queries. Shapes: q (tokens, H, K)."""
     window = context.window
     assert window is not None
-    grouped = q.shape[1] != kv.shape[2]
-    q = rectangle(q, bucket).transpose(1, 2)
-    k, v = rectangle(kv, bucket).permute(2, 0, 3, 1, 4)
+    has_shared_heads = q.shape[1] != kv.shape[2]
+    q = pad_bucket(q, bucket).transpose(1, 2)
+    k, v = pad_bucket(kv, bucket).permute(2, 0, 3, 1, 4)
     size = max(MIN_BLOCK_QUERIES, window)
     count = -(-bucket.length // size)
-    short = count * size - bucket.length
-    q = F.pad(q, (0, 0, 0, short)).unflatten(2, (count, size))
+    missing = count * size - bucket.length
+    q = F.pad(q, (0, 0, 0, missing)).unflatten(2, (count, size))
+    # (sequences, Hkv, count, size + 2 window, K)
     k, v = (
-        F.pad(x, (0, 0, window, short + window)).unfold(2, size + 2 * window, size).mT
+        F.pad(x, (0, 0, window, missing + window)).unfold(2, size + 2 * window, size).mT
         for x in (k, v)
-    )  # (sequences, Hkv, count, size + 2 window, K)
-    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-    seen = _around(bucket, context, size, count, q.device)
-    mixed: Tensor = F.scaled_dot_product_attention(
-        q, k, v, seen, dropout, scale=context.scale, enable_gqa=grouped
     )
-    mixed = mixed.unflatten(0, (bucket.sequences, count)).transpose(2, 3).flatten(1, 2)
-    return picked(mixed[:, : bucket.length].flatten(0, 1), bucket)
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    mask = _block_mask(bucket, context, size, count, q.device)
+    output: Tensor = F.scaled_dot_product_attention(
+        q, k, v, mask, dropout, scale=context.scale, enable_gqa=has_shared_heads
+    )
+    output = output.unflatten(0, (bucket.sequences, count)).transpose(2, 3).flatten(1, 2)
+    return unpad_bucket(output[:, : bucket.length].flatten(0, 1), bucket)
 
 
-def _around(
+def _block_mask(
     bucket: Bucket, context: AttentionContext, size: int, count: int, device: torch.device
 ) -> Tensor:
-    """What each query of a block sees among the keys of the block and `window` on each side of it.
+    """Return which keys of its block, and `window` keys on each side, a query attends to.
 
-    Shapes: (sequences · count, 1, size, size + 2 window).
+    Shapes:
+        returns: (sequences · count, 1, size, size + 2 window).
     """
     window = context.window
     assert window is not None
@@ -245,8 +250,9 @@ def _around(
         if bucket.padding is None
         else (~bucket.padding).sum((1, 2, 3))
     )[:, None, None, None]
-    behind = rows - columns
-    near = (behind >= 0) & (behind <= window) if context.causal else behind.abs() <= window
-    inside = near & (columns >= 0) & (columns < ends)
-    seen: Tensor = inside | (rows >= ends)  # padding must see something
-    return seen.flatten(0, 1)[:, None]
+    distance = rows - columns
+    near = (distance >= 0) & (distance <= window) if context.causal else distance.abs() <= window
+    is_key = near & (columns >= 0) & (columns < ends)
+    # Padding queries need at least one key.
+    mask: Tensor = is_key | (rows >= ends)
+    return mask.flatten(0, 1)[:, None]

@@ -12,28 +12,39 @@ from torch.nn import functional as F
 from bertkit.nn.dropout import Dropout
 
 ADAPTERS = (".lora_a", ".lora_b")
-"""How the names of an adapter's weights end."""
+"""Suffixes of the names of adapter weights."""
 
 
 class LoRALinear(nn.Linear):
-    """W x + b + (alpha / rank) B A x, in which W and b stay as they are: equation 3.
+    """W x + b + (alpha / rank) B A x, with frozen W and b: equation 3.
 
-    Each of the `sizes` that W's rows divide into (queries, keys, values) has an A and a B of its
-    own. A begins at random and B at zero, so that at first the layer gives what it gave.
-    Shapes: lora_a (parts · rank, in), lora_b (out, rank).
+    Each of the `sizes` of W's output (queries, keys, values) has its own A and B. A is initialized
+    at random and B with zeros, so the output is initially unchanged.
+
+    Args:
+        linear: The layer to adapt.
+        sizes: Sizes of the parts of the output.
+        rank: Rank of the adapters.
+        alpha: Scale of the adapters, multiplied by the rank.
+        dropout: Dropout probability of the adapters' input.
+
+    Shapes:
+        lora_a: (parts · rank, in).
+        lora_b: (out, rank).
     """
 
     def __init__(
         self, linear: nn.Linear, sizes: Sequence[int], *, rank: int, alpha: float, dropout: float
     ) -> None:
-        biased, weight = linear.bias is not None, linear.weight
-        super().__init__(linear.in_features, linear.out_features, biased, device="meta")
+        has_bias, weight = linear.bias is not None, linear.weight
+        super().__init__(linear.in_features, linear.out_features, has_bias, device="meta")
         self.weight, self.bias = weight, linear.bias
         self.sizes, self.rank, self.scale = tuple(sizes), rank, alpha / rank
         self.dropout = Dropout(dropout)
         self.lora_a = nn.Parameter(weight.new_empty(len(sizes) * rank, linear.in_features))
         self.lora_b = nn.Parameter(weight.new_zeros(linear.out_features, rank))
-        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # as nn.Linear begins
+        # The initialization of nn.Linear.
+        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.linear(self.dropout(x), self.lora_a).chunk(len(self.sizes), -1)
@@ -42,7 +53,7 @@ class LoRALinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """A linear layer that gives the same."""
+        """Return an equivalent linear layer."""
         linear = nn.Linear(
             self.in_features, self.out_features, self.bias is not None, device="meta"
         )

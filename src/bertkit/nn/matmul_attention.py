@@ -1,5 +1,6 @@
-"""Attention by batched matrix products, the kernel of CPUs: with its gradient written out, and
-where none is needed in blocks whose scores stay in the cache.
+"""Attention by batched matrix multiplications (matmuls), the default kernel on CPUs.
+
+The gradient is written out. Inference runs in blocks whose scores fit into the cache.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from torch import Tensor
 from bertkit.batch import Bucket
 from bertkit.nn.attention_context import AttentionContext
 from bertkit.nn.dropout import dropout_mask
-from bertkit.nn.padding import by_head, put
+from bertkit.nn.padding import gather_by_head, scatter_by_head
 from bertkit.nn.precision import BF16_TILE_ROWS
 
 MAX_SCORES = 1 << 21
-"""Scores that are computed at a time where no gradient needs them: so many stay in a processor's
-cache (notes/2026-11.md)."""
+"""Number of scores to compute at once in inference. They fit into a CPU's cache (notes/2026-11.md).
+"""
 
 BF16_LANES = 32
-"""How many bf16 numbers a processor's vector holds."""
+"""Number of bf16 values in a vector register of the CPU."""
 
 
 class Bmm:
-    """Batched matrix products over buckets of near-equal length.
+    """Batched matmuls over buckets of similar length.
 
-    On CPUs the fastest for short texts; with dropout, and in bf16 without AMX and without a
-    gradient, for all (notes/2026-11.md).
+    On CPUs, this is the fastest kernel for short texts. With dropout, and in bf16 without AMX and
+    without a gradient, it is the fastest for all lengths (notes/2026-11.md).
     """
 
-    def refuses(
+    def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> str | None:
         return None
@@ -39,18 +40,18 @@ class Bmm:
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
     ) -> Tensor:
         if not dropout and not torch.is_grad_enabled():
-            return _in_blocks(q, kv, context)
+            return _attend_in_blocks(q, kv, context)
         bias = context.bias
-        added = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
-        mixed: Tensor = _Products.apply(q, kv, context, dropout, *added)  # type: ignore[no-untyped-call]
-        return mixed
+        biases = [] if bias is None else [bias(q, kv, *pair) for pair in context.buckets]
+        output: Tensor = _BmmFunction.apply(q, kv, context, dropout, *biases)  # type: ignore[no-untyped-call]
+        return output
 
 
-class _Products(torch.autograd.Function):
-    """`Bmm`, with its gradient written out.
+class _BmmFunction(torch.autograd.Function):
+    """Autograd function of `Bmm` with a gradient that is written out.
 
-    Autograd's own would copy and add up q, k and v one by one, through hundreds of small
-    operations (notes/2026-11.md).
+    Autograd would copy and add up q, k and v separately, with hundreds of small operations
+    (notes/2026-11.md).
     """
 
     @staticmethod
@@ -59,33 +60,33 @@ class _Products(torch.autograd.Function):
     ) -> Tensor:
         _, heads, width = q.shape
         scale = context.scaling(width)
-        mixed = torch.zeros_like(q, memory_format=torch.contiguous_format)
+        out = torch.zeros_like(q, memory_format=torch.contiguous_format)
         pairs = context.buckets
-        sizes = [one.sequences * heads * one.length * other.length for one, other in pairs]
-        kept = dropout_mask((sum(sizes),), rate, q).split(sizes) if rate else [None] * len(sizes)
+        sizes = [a.sequences * heads * a.length * b.length for a, b in pairs]
+        masks = dropout_mask((sum(sizes),), rate, q).split(sizes) if rate else [None] * len(sizes)
         saved = []
-        for place, ((queries, keys), factors) in enumerate(zip(pairs, kept, strict=True)):
-            x, y = by_head(q[:, None], queries), by_head(kv, keys)
+        for index, ((queries, keys), factors) in enumerate(zip(pairs, masks, strict=True)):
+            x, y = gather_by_head(q[:, None], queries), gather_by_head(kv, keys)
             k, v = y.flatten(1, 2)
-            scores = _scaled(x.view(len(k), -1, width), k.transpose(1, 2), scale)
-            heads_apart = scores.view(queries.sequences, heads, queries.length, keys.length)
-            for bias in biases[place : place + 1]:
-                heads_apart += bias
+            scores = _scaled_bmm(x.view(len(k), -1, width), k.transpose(1, 2), scale)
+            by_head = scores.view(queries.sequences, heads, queries.length, keys.length)
+            for bias in biases[index : index + 1]:
+                by_head += bias
             blocked = context.blocked(keys.length, q.device)
             if blocked is not None:
-                _restrict(heads_apart, blocked)
+                _mask_blocked(by_head, blocked)
             padding = context.padding(keys)
             if padding is not None:
-                _hide(heads_apart, padding)
+                _mask_padding(by_head, padding)
             weights = softmax(scores)
             if factors is not None:
                 factors = factors.view_as(weights)
-            put(mixed[:, None], torch.bmm(_times(weights, factors), v).view_as(x), queries)
+            scatter_by_head(out[:, None], torch.bmm(_drop(weights, factors), v).view_as(x), queries)
             saved += [x, y, weights, factors]
         ctx.save_for_backward(*saved)
         ctx.context, ctx.rows = context, kv.shape[0]
         ctx.biases = [bias.shape for bias in biases]
-        return mixed
+        return out
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
@@ -95,91 +96,96 @@ class _Products(torch.autograd.Function):
         grad_q = torch.zeros_like(grad, memory_format=torch.contiguous_format)
         grad_kv, biases = None, []
         quads = zip(context.buckets, saved, saved, saved, saved, strict=True)
-        for place, ((queries, keys), x, y, weights, factors) in enumerate(quads):
+        for index, ((queries, keys), x, y, weights, factors) in enumerate(quads):
             if grad_kv is None:
                 grad_kv = grad.new_zeros(ctx.rows, 2, y.shape[2], width)
             k, v = y.flatten(1, 2)
             q = x.view(len(k), -1, width)
-            out = by_head(grad[:, None], queries, zeros=True).view_as(q)
+            out = gather_by_head(grad[:, None], queries, zeros=True).view_as(q)
             grad_x, grad_y = torch.empty_like(x), torch.empty_like(y)
             grad_k, grad_v = grad_y.flatten(1, 2)
-            torch.bmm(_times(weights, factors).transpose(1, 2), out, out=grad_v)
-            grad_weights = _times(torch.bmm(out, v.transpose(1, 2)), factors)
+            torch.bmm(_drop(weights, factors).transpose(1, 2), out, out=grad_v)
+            grad_weights = _drop(torch.bmm(out, v.transpose(1, 2)), factors)
             scores = softmax_backward(grad_weights, weights)
             if ctx.biases:
                 shape = queries.sequences, heads, queries.length, keys.length
-                biases.append(scores.view(shape).sum_to_size(ctx.biases[place]))
-            _scaled(scores, k, scale, grad_x.view_as(q))
-            _scaled(scores.transpose(1, 2), q, scale, grad_k)
-            put(grad_q[:, None], grad_x, queries)
-            put(grad_kv, grad_y, keys)
+                biases.append(scores.view(shape).sum_to_size(ctx.biases[index]))
+            _scaled_bmm(scores, k, scale, grad_x.view_as(q))
+            _scaled_bmm(scores.transpose(1, 2), q, scale, grad_k)
+            scatter_by_head(grad_q[:, None], grad_x, queries)
+            scatter_by_head(grad_kv, grad_y, keys)
         return grad_q, grad_kv, None, None, *biases
 
 
-def _in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
-    """The same without a gradient, some `MAX_SCORES` at a time, and of them those in reach."""
+def _attend_in_blocks(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
+    """Compute attention without a gradient, in blocks of about `MAX_SCORES` scores.
+
+    Keys that no query of a block attends to are skipped.
+    """
     _, heads, width = q.shape
     scale = context.scaling(width)
-    mixed = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    output = torch.zeros_like(q, memory_format=torch.contiguous_format)
     for queries, keys in context.buckets:
-        # of one short sequence heads are read where they lie: copies take longer than they save
-        alone = queries.sequences == 1 and heads * queries.length * keys.length <= MAX_SCORES
-        by = _where_they_lie if alone else by_head
-        (x,), (k, v) = by(q[:, None], queries), by(kv, keys)
+        # One short sequence is not copied: the copies would take longer than they save.
+        is_short = queries.sequences == 1 and heads * queries.length * keys.length <= MAX_SCORES
+        gather = _view_by_head if is_short else gather_by_head
+        (x,), (k, v) = gather(q[:, None], queries), gather(kv, keys)
         padding = context.padding(keys)
         bias = None if context.bias is None else context.bias(q, kv, queries, keys)
-        whole = queries.scatter_indices is None
-        there = mixed[queries.start : queries.start + queries.tokens]
+        has_one_length = queries.scatter_indices is None
+        target = output[queries.start : queries.start + queries.tokens]
         out = torch.empty_like(x)
-        if whole:
-            out = there.unflatten(0, (queries.sequences, queries.length)).transpose(1, 2)
-        for some, rows in _blocks_of(queries, heads * keys.length):
-            columns = context.reach(rows, keys.length)
-            part = x[some, :, rows]
-            some_k, some_v = (y[some, :, columns].flatten(0, 1) for y in (k, v))
-            scores = _scaled(part.reshape(len(some_k), -1, width), some_k.mT, scale)
-            apart = scores.view(*part.shape[:3], -1)
+        if has_one_length:
+            out = target.unflatten(0, (queries.sequences, queries.length)).transpose(1, 2)
+        for batch, rows in _split_into_blocks(queries, heads * keys.length):
+            columns = context.reachable(rows, keys.length)
+            part = x[batch, :, rows]
+            batch_k, batch_v = (y[batch, :, columns].flatten(0, 1) for y in (k, v))
+            scores = _scaled_bmm(part.reshape(len(batch_k), -1, width), batch_k.mT, scale)
+            by_head = scores.view(*part.shape[:3], -1)
             blocked = context.blocked(keys.length, q.device, rows)
             if bias is not None:
-                apart += (bias[some] if len(bias) > 1 else bias)[:, :, rows, columns]
+                by_head += (bias[batch] if len(bias) > 1 else bias)[:, :, rows, columns]
             if blocked is not None:
-                _restrict(apart, blocked[:, columns])
-            if padding is not None:  # whose rows may see nothing now, and are left out below
-                _hide(apart, padding[some, ..., columns])
-            out[some, :, rows] = torch.bmm(softmax(scores), some_v).view_as(part)
-        if not whole:
-            put(mixed[:, None], out[None], queries)
-    return mixed
+                _mask_blocked(by_head, blocked[:, columns])
+            # Rows of padding may now have no key; `scatter_by_head` skips them.
+            if padding is not None:
+                _mask_padding(by_head, padding[batch, ..., columns])
+            out[batch, :, rows] = torch.bmm(softmax(scores), batch_v).view_as(part)
+        if not has_one_length:
+            scatter_by_head(output[:, None], out[None], queries)
+    return output
 
 
-def _where_they_lie(x: Tensor, bucket: Bucket) -> Tensor:
-    """`by_head` of one sequence, without a copy."""
+def _view_by_head(x: Tensor, bucket: Bucket) -> Tensor:
+    """Return `gather_by_head` of one sequence as a view."""
     return x[bucket.start : bucket.start + bucket.tokens].permute(1, 2, 0, 3)[:, None]
 
 
-def _blocks_of(queries: Bucket, each: int) -> Iterator[tuple[slice, slice]]:
-    """Which sequences, and which of their queries, are computed at a time; a query has `each`
-    scores.
-    """
-    together = max(1, MAX_SCORES // (queries.length * each))
-    parts = -(-queries.length * each // MAX_SCORES)
+def _split_into_blocks(queries: Bucket, scores_per_query: int) -> Iterator[tuple[slice, slice]]:
+    """Return slices of sequences and of their queries with about `MAX_SCORES` scores."""
+    count = max(1, MAX_SCORES // (queries.length * scores_per_query))
+    parts = -(-queries.length * scores_per_query // MAX_SCORES)
     rows = -(-queries.length // parts)
     rows += -rows % BF16_TILE_ROWS
-    for first in range(0, queries.sequences, together):
+    for first in range(0, queries.sequences, count):
         for start in range(0, queries.length, rows):
-            yield slice(first, first + together), slice(start, start + rows)
+            yield slice(first, first + count), slice(start, start + rows)
 
 
-def _restrict(scores: Tensor, blocked: Tensor) -> None:
-    """Let queries not see what is `blocked` (Tq, Tk), by a finite number: a row of padding may see
-    nothing else, and 0 / 0 would spread. Shapes: scores (S, H, Tq, Tk).
+def _mask_blocked(scores: Tensor, blocked: Tensor) -> None:
+    """Mask the scores of `blocked` keys (Tq, Tk). Shapes: scores (S, H, Tq, Tk).
+
+    The value is finite, because a padding row may have no other key, and 0 / 0 is NaN.
     """
     scores.masked_fill_(blocked, torch.finfo(scores.dtype).min)
 
 
-def _hide(scores: Tensor, padding: Tensor) -> None:
-    """Let nobody see these columns. Torch fills by a mask one number at a time, and adds a vector
-    of them (notes/2026-11.md).
+def _mask_padding(scores: Tensor, padding: Tensor) -> None:
+    """Mask the scores of padding keys.
+
+    torch's `masked_fill_` works on one value at a time, whereas an addition uses vector
+    instructions (notes/2026-11.md).
     """
     if scores.shape[-1] < BF16_LANES:
         scores.masked_fill_(padding, -torch.inf)
@@ -188,8 +194,10 @@ def _hide(scores: Tensor, padding: Tensor) -> None:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Over the last axis; in fp32 where torch would take bf16 numbers beside a few vectors one by
-    one, up to four times as long (notes/2026-11.md).
+    """Compute the softmax over the last axis.
+
+    It is computed in fp32 if torch would process most bf16 values one by one, which takes up to
+    four times as long (notes/2026-11.md).
     """
     width = scores.shape[-1]
     if scores.dtype == torch.bfloat16 and width % BF16_LANES and width < 4 * BF16_LANES:
@@ -198,19 +206,21 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 def softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
-    """The gradient of `softmax`, of whose result these are the `weights`."""
+    """Compute the gradient of `softmax` from its result `weights`."""
     if weights.dtype == torch.bfloat16 and weights.shape[-1] < BF16_LANES:
         wide = torch._softmax_backward_data(grad.float(), weights.float(), -1, torch.float32)
         return wide.to(weights.dtype)
     return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
 
 
-def _scaled(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
-    """Scale a b, in one call."""
-    start = a.new_empty(()) if out is None else out  # not read: beta is 0
+def _scaled_bmm(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """Compute scale · a b in one call."""
+    # `start` is not read, because beta is 0.
+    start = a.new_empty(()) if out is None else out
     product: Tensor = torch.baddbmm(start, a, b, beta=0, alpha=scale, out=out)
     return product
 
 
-def _times(weights: Tensor, factors: Tensor | None) -> Tensor:
-    return weights if factors is None else weights * factors
+def _drop(weights: Tensor, mask: Tensor | None) -> Tensor:
+    """Multiply the weights by their dropout mask, if there is one."""
+    return weights if mask is None else weights * mask

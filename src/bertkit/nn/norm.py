@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm, whose gradients add up in fp32."""
+"""LayerNorm and RMSNorm, whose gradients accumulate in fp32."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bertkit.nn.precision import CONVERTED_AT_ONCE
+from bertkit.nn.precision import CHUNK_VALUES
 
 
 class LayerNorm(nn.LayerNorm):
-    """Ba et al. 2016. Shapes: (…, D) -> (…, D).
+    """Layer normalization. Ba et al. 2016. Shapes: (…, D) -> (…, D).
 
-    In bf16 on CPUs torch's own adds up the gradients of weight and bias in bf16, where a sum over
-    ten thousand tokens is a tenth off (notes/2026-11.md).
+    In bf16 on CPUs, torch's LayerNorm accumulates the gradients of weight and bias in bf16. A sum
+    over ten thousand tokens is then a tenth off (notes/2026-11.md).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.Module):
-    """States divided by their root mean square. Shapes: (…, D) -> (…, D).
+    """Root mean square normalization. Shapes: (…, D) -> (…, D).
 
     Source: Zhang & Sennrich 2019, equation 4.
     """
@@ -34,15 +34,16 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():  # one operation, which computes in fp32 too
+        # This single operation computes in fp32, too.
+        if not torch.is_grad_enabled():
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (wide * scale * self.weight.float()).to(x.dtype)
+        x_fp32 = x.float()
+        scale = torch.rsqrt(x_fp32.pow(2).mean(-1, keepdim=True) + self.eps)
+        return (x_fp32 * scale * self.weight.float()).to(x.dtype)
 
 
 class _LayerNorm(torch.autograd.Function):
-    """The same numbers, with a gradient that is computed in fp32, some rows at a time."""
+    """LayerNorm with a gradient that is computed in fp32, some rows at a time."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:  # type: ignore[no-untyped-def]
@@ -56,14 +57,14 @@ class _LayerNorm(torch.autograd.Function):
         x, mean, scale, weight, bias = ctx.saved_tensors
         grad_x = torch.empty(x.shape, dtype=x.dtype)
         sums = torch.zeros(2, len(weight))
-        rows = max(1, CONVERTED_AT_ONCE // len(weight))
+        rows = max(1, CHUNK_VALUES // len(weight))
         parts = (t.flatten(0, -2).split(rows) for t in (grad_x, grad, x, mean, scale))
-        for into, *(of, part, m, s) in zip(*parts, strict=True):
-            wanted = [True, True, bias is not None]
+        for target, *(inputs, grads_out, m, s) in zip(*parts, strict=True):
+            mask = [True, True, bias is not None]
             grads = torch.ops.aten.native_layer_norm_backward(
-                of.float(), part.float(), weight.shape, m, s, weight, bias, wanted
+                inputs.float(), grads_out.float(), weight.shape, m, s, weight, bias, mask
             )
-            into.copy_(grads[0])
+            target.copy_(grads[0])
             for total, more in zip(sums, grads[1:], strict=True):
                 if more is not None:
                     total += more

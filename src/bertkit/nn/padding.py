@@ -1,6 +1,7 @@
-"""Packed rows as rectangles, and back, and in whole tiles: what kernels compute on.
+"""Conversions between packed rows and padded buckets, which attention kernels compute on.
 
-A bucket of equal lengths is a view; others are copied by gathers, whose gradients are gathers too.
+A bucket of equal lengths is a view. Other buckets are copied by gathers, whose gradients are
+gathers, too.
 """
 
 from __future__ import annotations
@@ -13,78 +14,91 @@ from bertkit.batch import Bucket
 from bertkit.nn.precision import BF16_TILE_ROWS
 
 
-def lengthened(x: Tensor, rows: int) -> Tensor:
-    """(R, …) -> (rows, …), with zeros behind."""
-    behind = rows - len(x)
-    return F.pad(x, (0, 0) * (x.ndim - 1) + (0, behind)) if behind else x  # by 0 it would be copied
+def pad_to(x: Tensor, rows: int) -> Tensor:
+    """Append zeros along the first dimension. Shapes: (R, …) -> (rows, …)."""
+    missing = rows - len(x)
+    # Padding by zero rows would copy x.
+    return F.pad(x, (0, 0) * (x.ndim - 1) + (0, missing)) if missing else x
 
 
-def in_tiles(x: Tensor) -> Tensor:
-    """The same, in bf16 on a CPU with as many rows as fill its tiles."""
-    tiled = x.dtype == torch.bfloat16 and x.device.type == "cpu"
-    return lengthened(x, len(x) + -len(x) % BF16_TILE_ROWS) if tiled else x
+def pad_to_tiles(x: Tensor) -> Tensor:
+    """Pad bf16 rows on a CPU to a multiple of its tile size; return other tensors unchanged."""
+    uses_tiles = x.dtype == torch.bfloat16 and x.device.type == "cpu"
+    return pad_to(x, len(x) + -len(x) % BF16_TILE_ROWS) if uses_tiles else x
 
 
-def rectangle(x: Tensor, bucket: Bucket) -> Tensor:
-    """A bucket's rows (tokens, …) -> (sequences, length, …), with zeros behind each sequence."""
+def pad_bucket(x: Tensor, bucket: Bucket) -> Tensor:
+    """Pad the sequences of a bucket with zeros. Shapes: (tokens, …) -> (sequences, length, …)."""
     if bucket.scatter_indices is not None:
-        x = _Spread.apply(x, bucket)  # type: ignore[no-untyped-call]
+        x = _Scatter.apply(x, bucket)  # type: ignore[no-untyped-call]
     return x.view(bucket.sequences, bucket.length, *x.shape[1:])
 
 
-def picked(x: Tensor, bucket: Bucket) -> Tensor:
-    """The tokens of a flattened rectangle."""
+def unpad_bucket(x: Tensor, bucket: Bucket) -> Tensor:
+    """Select the tokens of a padded, flattened bucket.
+
+    Shapes:
+        (sequences · length, …) -> (tokens, …).
+    """
     if bucket.scatter_indices is None:
         return x
-    picked: Tensor = _Pick.apply(x, bucket)  # type: ignore[no-untyped-call]
-    return picked
+    tokens: Tensor = _Gather.apply(x, bucket)  # type: ignore[no-untyped-call]
+    return tokens
 
 
-def by_head(x: Tensor, bucket: Bucket, *, zeros: bool = False) -> Tensor:
-    """A bucket of (R, C, H, K) as (C, sequences, H, length, K), contiguous.
+def gather_by_head(x: Tensor, bucket: Bucket, *, zeros: bool = False) -> Tensor:
+    """Gather a bucket by head, as contiguous memory.
 
-    Behind a sequence's end stands its last token, for a gather takes a third of the time of zeros
-    and a scatter, and weights there are 0; a gradient has `zeros`.
+    Sequences are padded with their last token, because a gather takes a third of the time of zeros
+    and a scatter, and attention weights of padding are 0. A gradient needs `zeros`.
+
+    Args:
+        x: Rows of all buckets.
+        bucket: The bucket.
+        zeros: Whether to pad with zeros.
+
+    Shapes:
+        (R, C, H, K) -> (C, sequences, H, length, K).
     """
     x = x[bucket.start : bucket.start + bucket.tokens]
     if bucket.gather_indices is not None:
-        x = spread(x, bucket) if zeros else x.index_select(0, bucket.gather_indices)
+        x = scatter_rows(x, bucket) if zeros else x.index_select(0, bucket.gather_indices)
     x = x.unflatten(0, (bucket.sequences, bucket.length))
     return x.permute(2, 0, 3, 1, 4).contiguous()
 
 
-def put(into: Tensor, x: Tensor, bucket: Bucket) -> None:
-    """The inverse of `by_head`, into its place."""
-    part = into[bucket.start : bucket.start + bucket.tokens]
+def scatter_by_head(target: Tensor, x: Tensor, bucket: Bucket) -> None:
+    """Write a bucket back into the rows of `target`: the inverse of `gather_by_head`."""
+    rows = target[bucket.start : bucket.start + bucket.tokens]
     x = x.permute(1, 3, 0, 2, 4)
     if bucket.scatter_indices is None:
-        part.unflatten(0, (bucket.sequences, bucket.length)).copy_(x)
+        rows.unflatten(0, (bucket.sequences, bucket.length)).copy_(x)
     else:
-        torch.index_select(x.flatten(0, 1), 0, bucket.scatter_indices, out=part)
+        torch.index_select(x.flatten(0, 1), 0, bucket.scatter_indices, out=rows)
 
 
-def spread(x: Tensor, bucket: Bucket) -> Tensor:
-    """Rows to their places in the rectangle, among zeros."""
+def scatter_rows(x: Tensor, bucket: Bucket) -> Tensor:
+    """Write rows to their positions in the padded, flattened bucket; padding is zero."""
     assert bucket.scatter_indices is not None
-    places = bucket.sequences * bucket.length
-    return x.new_zeros(places, *x.shape[1:]).index_copy_(0, bucket.scatter_indices, x)
+    size = bucket.sequences * bucket.length
+    return x.new_zeros(size, *x.shape[1:]).index_copy_(0, bucket.scatter_indices, x)
 
 
-class _Spread(torch.autograd.Function):
-    """`spread`; its gradient is a gather: autograd's own would scatter."""
+class _Scatter(torch.autograd.Function):
+    """`scatter_rows` with a gather as its gradient; autograd would use a scatter."""
 
     @staticmethod
     def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.bucket = bucket
-        return spread(x, bucket)
+        return scatter_rows(x, bucket)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
         return grad.index_select(0, ctx.bucket.scatter_indices), None
 
 
-class _Pick(torch.autograd.Function):
-    """Rows from their places: the transpose of `_Spread`."""
+class _Gather(torch.autograd.Function):
+    """Gather of a bucket's tokens: the transpose of `_Scatter`."""
 
     @staticmethod
     def forward(ctx, x: Tensor, bucket: Bucket) -> Tensor:  # type: ignore[no-untyped-def]
@@ -94,4 +108,4 @@ class _Pick(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return spread(grad, ctx.bucket), None
+        return scatter_rows(grad, ctx.bucket), None

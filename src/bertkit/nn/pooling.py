@@ -1,4 +1,4 @@
-"""One vector for a sequence from the states of its tokens. Shapes: (N, D) -> (S, D)."""
+"""Pooling of token embeddings to one vector per sequence. Shapes: (N, D) -> (S, D)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Mode = Literal["mean", "cls", "max"]
 
 
 def first(states: Tensor, batch: Batch) -> Tensor:
-    """The state of each sequence's [CLS]."""
+    """Return the embedding of each sequence's first token ([CLS])."""
     return states.index_select(0, batch.layout.first)
 
 
 def mean(states: Tensor, batch: Batch) -> Tensor:
-    """The mean state of each sequence, its special tokens included, in fp32."""
+    """Return the mean token embedding of each sequence, special tokens included, in fp32."""
     return batch.layout.segment_sum(states) / batch.layout.counts[:, None]
 
 
 def last(states: Tensor, batch: Batch) -> Tensor:
-    """The state of each sequence's last token, which has seen all others where they are causal."""
+    """Return the embedding of each sequence's last token."""
     return states.index_select(0, batch.layout.first + batch.layout.counts - 1)
 
 
 def largest(states: Tensor, batch: Batch) -> Tensor:
-    """The largest of each number over the tokens of a sequence, in fp32."""
+    """Return the maximum of each dimension over the tokens of a sequence, in fp32."""
     return batch.layout.segment_max(states)
 
 
@@ -53,7 +53,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Dense(nn.Module):
-    """A linear layer over pooled vectors, and an activation. Shapes: (S, D) -> (S, W)."""
+    """Linear layer over pooled vectors, and an activation. Shapes: (S, D) -> (S, W)."""
 
     def __init__(
         self, hidden: int, width: int, activation: Activation = "tanh", *, bias: bool = True
@@ -69,34 +69,35 @@ class Dense(nn.Module):
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a text's vector is made from the states of its tokens. Shapes: (N, D) -> (S, D or W)."""
+    """Conversion of token embeddings to text embeddings. Shapes: (N, D) -> (S, D or W)."""
 
     mode: Mode = "mean"
     normalize: bool = False
-    """Left to the caller, who may average the windows of a text before."""
+    """Whether to normalize embeddings. The caller does it, after averaging the windows of a text.
+    """
     dense: Dense | None = None
     prompts: Prompts = field(default_factory=Prompts)
-    """What stands before a text; left to the caller, who encodes it."""
+    """Prompts to prepend to texts. The caller adds them when it encodes a text."""
     similarity: str = "cosine"
-    """By what vectors are compared, as sentence-transformers names it."""
+    """Similarity function of the embeddings, with the name of sentence-transformers."""
     lowercase: bool = False
-    """Whether texts are lowercased before they are tokenized (`do_lower_case`)."""
+    """Whether to lowercase texts before tokenization (`do_lower_case`)."""
 
     def __call__(self, states: Tensor, batch: Batch) -> Tensor:
         pooled = POOLINGS[self.mode](states, batch)
         return pooled if self.dense is None else self.dense(pooled)
 
     def reads(self, hidden: int) -> bool:
-        """Whether a model of this width is what its dense layer expects."""
+        """Return whether the dense layer, if any, accepts this hidden size."""
         return self.dense is None or self.dense.linear.in_features == hidden
 
     def width(self, hidden: int) -> int:
-        """Numbers of a vector, of a model of this width."""
+        """Return the size of the embeddings for this hidden size."""
         return hidden if self.dense is None else self.dense.linear.out_features
 
 
 class Pool(nn.Module):
-    """The head of a model that makes vectors. Shapes: (N, D) -> (S, D or W)."""
+    """Head of an embedding model. Shapes: (N, D) -> (S, D or W)."""
 
     def __init__(self, pooling: Pooling) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What to compute on, and in what numbers: fp32, or bf16 where it is faster."""
+"""Selection of device and precision: fp32, or bf16 if it is faster."""
 
 from __future__ import annotations
 
@@ -9,38 +9,42 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bertkit.errors import DeviceError, refuse_unknown
 
-if TYPE_CHECKING:  # names of precisions need no torch, nor do those who say one
+# The names of precisions are used without torch.
+if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 Precision = Literal["auto", "fp32", "bf16"]
 
 Inference = Literal["auto", "fp32", "bf16", "int8"]
-"""What a finished model can compute in; int8 where its folder says how."""
+"""Precision for inference. int8 requires a model directory with quantization data."""
 
 BF16_TILE_ROWS = 32
-"""Rows of bf16 that a processor's matrix unit sums up at once: other numbers of rows cost up to a
-third more, and oneDNN new code for each (notes/2026-11.md)."""
+"""Number of bf16 rows that the matrix unit of a CPU processes at once.
 
-CONVERTED_AT_ONCE = 1 << 17
-"""How many bf16 numbers become fp32 at a time: so many stay in a processor's cache."""
+Other numbers of rows take up to a third longer, and oneDNN compiles new code for each of them
+(notes/2026-11.md).
+"""
+
+CHUNK_VALUES = 1 << 17
+"""Number of bf16 values to convert to fp32 at once. They fit into the cache of a CPU."""
 
 
 WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
-"""Values of oneDNN's ONEDNN_MAX_CPU_ISA under which it uses no bf16 instructions."""
+"""Values of oneDNN's ONEDNN_MAX_CPU_ISA that disable bf16 instructions."""
 
 
 @cache
 def cpuinfo() -> str:
-    """What Linux says of the processor; elsewhere nothing."""
+    """Return the content of `/proc/cpuinfo`, or an empty string if it does not exist."""
     path = Path("/proc/cpuinfo")
     return path.read_text() if path.exists() else ""
 
 
 def has_bf16(device: str) -> bool:
-    """Whether the device multiplies bf16 in hardware; where it is emulated it is 100 × slower.
+    """Return whether the device multiplies bf16 in hardware; emulation is 100 times slower.
 
-    A processor that oneDNN is told to take for an older one (ONEDNN_MAX_CPU_ISA) does not.
+    A CPU does not if ONEDNN_MAX_CPU_ISA limits oneDNN to older instruction sets.
     """
     if device.startswith("cuda"):
         import torch
@@ -53,23 +57,30 @@ def has_bf16(device: str) -> bool:
 
 @cache
 def has_amx() -> bool:
-    """Whether the processor multiplies bf16 by tiles, and oneDNN may use them."""
-    told = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
-    return "amx_bf16" in cpuinfo() and ("AMX" in told or told in ("ALL", "DEFAULT"))
+    """Return whether the CPU has AMX tiles for bf16, and oneDNN may use them."""
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    return "amx_bf16" in cpuinfo() and ("AMX" in isa or isa in ("ALL", "DEFAULT"))
 
 
 def gains_by_bf16(device: str) -> bool:
-    """Whether bf16 is faster than fp32 on the device: where it is, auto takes it.
+    """Return whether bf16 is faster than fp32 on the device, so that `auto` selects it.
 
-    Intel's processors without AMX do half as many products a second in bf16 (notes/2026-11.md).
+    Intel CPUs without AMX do half as many matmuls per second in bf16 (notes/2026-11.md).
     """
     without_amx = "GenuineIntel" in cpuinfo() and "amx_bf16" not in cpuinfo()
     return has_bf16(device) and not (device.startswith("cpu") and without_amx)
 
 
 def resolve(precision: Precision, device: str) -> torch.dtype:
-    """The dtype of a run. Raises: DeviceError when bf16 is asked for where it is emulated,
-    ConfigError for what is no precision.
+    """Return the dtype of a run.
+
+    Args:
+        precision: The requested precision.
+        device: The device of the run.
+
+    Raises:
+        ConfigError: If the precision is not supported.
+        DeviceError: If bf16 is requested on a device that emulates it.
     """
     import torch
 
@@ -85,38 +96,55 @@ def resolve(precision: Precision, device: str) -> torch.dtype:
 
 
 def resolve_device(name: str, setting: str = "device") -> str:
-    """The device of a run; auto is the GPU where there is one.
+    """Return the device of a run. `auto` selects a GPU if one is available.
 
-    Raises: DeviceError naming the setting when it cannot be used.
+    Args:
+        name: Name of a torch device, or `auto`.
+        setting: Name of the setting, for the error message.
+
+    Raises:
+        DeviceError: If the device cannot be used.
     """
     import torch
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(1, device=name).cpu()  # a device without numbers, meta, is none
+        # `cpu` rejects the device meta, which stores no values.
+        torch.empty(1, device=name).cpu()
     except (RuntimeError, AssertionError) as error:
         raise DeviceError(
             f"{setting}: {name!r} cannot be used ({str(error).splitlines()[0]}); "
-            "leave it out for what is there"
+            "remove it to use the default device"
         ) from None
     return name
 
 
 def check_cpu(device: str, name: str) -> None:
-    """Check that a device suits a model that runs only on the CPU.
+    """Check that a device can run a model that supports only the CPU.
+
+    Args:
+        device: Name of the device.
+        name: Name of the model, for the error message.
 
     Raises:
-        DeviceError: If the device is neither auto nor the CPU.
+        DeviceError: If the device is neither `auto` nor `cpu`.
     """
     if device not in ("auto", "cpu"):
         raise DeviceError(f"device: {device!r} is not supported by {name}; use cpu")
 
 
 def add_up(total: Tensor | None, more: Tensor) -> Tensor:
-    """The sum of two parts of a gradient, in fp32 at least; `total` may be overwritten.
+    """Add a part of a gradient to the sum of the previous parts, in fp32 or higher precision.
 
-    In bf16 the later parts of a long sum vanish, each too small beside the sum so far.
+    In bf16, later parts of a long sum are lost, because each is too small compared with the sum.
+
+    Args:
+        total: Sum of the previous parts, which may be overwritten. None if there are none.
+        more: Part to add.
+
+    Returns:
+        The new sum.
     """
     import torch
 
@@ -125,12 +153,12 @@ def add_up(total: Tensor | None, more: Tensor) -> Tensor:
     total = total.to(torch.promote_types(total.dtype, torch.float32))
     if total.dtype == more.dtype or total.device.type != "cpu":
         return total.add_(more)
-    # torch casts the whole of what it adds first, which goes through memory where that is large
+    # torch would first cast all of `more`, which is slow if it exceeds the cache.
     parts = zip(
-        total.view(-1).split(CONVERTED_AT_ONCE),
-        more.reshape(-1).split(CONVERTED_AT_ONCE),
+        total.view(-1).split(CHUNK_VALUES),
+        more.reshape(-1).split(CHUNK_VALUES),
         strict=True,
     )
-    for into, part in parts:
-        into.add_(part)
+    for sums, part in parts:
+        sums.add_(part)
     return total

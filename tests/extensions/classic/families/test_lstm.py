@@ -225,7 +225,7 @@ def test_what_lstms_cannot_be_fine_tuned_with(
     ("model", "message"),
     [
         ({"recurrent": {"direction": "both"}}, "requires a causal model, .* a bidirectional model"),
-        ({"recurrent": {"cell": "gru"}}, r"recurrent\.cell = 'gru': every model of lstm-lm has"),
+        ({"recurrent": {"cell": "gru"}}, r"recurrent\.cell must be .* for lstm-lm, got 'gru'"),
         ({"attention": {"causal": False}}, r"model\.attention: no such setting"),
         ({"positions": {"kind": "learned"}}, r"model\.positions: no such setting"),
     ],
