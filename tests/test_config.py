@@ -51,7 +51,7 @@ def test_round_trip() -> None:
         (("modell.hidden", "3"), r"modell: no such setting; did you mean 'model'\?"),
         (("model.hidden", "wide"), r"model\.hidden: expected `int`, got `str`"),
         (("model.layers", "0"), r"model\.layers: expected `int` >= 1"),
-        (("model.heads", "3"), r"model: hidden = 32 cannot be divided among heads = 3"),
+        (("model.heads", "3"), r"model: hidden must be a multiple of heads \(3\), got 32"),
         (
             ("sampling.length", "600"),
             r"sampling\.length = 600 is longer than the model's",

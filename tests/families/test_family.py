@@ -207,7 +207,7 @@ def test_gpt_has_one_width_and_no_exact_gelu(more: dict[str, Any], message: str)
 
 def test_impossible_settings_are_refused() -> None:
     written = BERT.write_config(config_of(BERT))
-    with pytest.raises(ConfigError, match="cannot be divided"):
+    with pytest.raises(ConfigError, match="must be a multiple of heads"):
         BERT.read_config({**written, "num_attention_heads": 3})
 
 
@@ -274,10 +274,10 @@ def test_what_modernbert_is_not_read_with_is_refused(theirs: dict[str, Any], mes
         ({"pos_att_type": 3}, "pos_att_type must be .*, got 3"),
         ({"position_buckets": -1}, "position_buckets must be at least 1, got -1"),
         ({"max_relative_positions": "far"}, "max_relative_positions must be an integer, got 'far'"),
-        ({"max_relative_positions": 100}, "half of the 256 buckets of a side"),
+        ({"max_relative_positions": 100}, "farthest must be greater than 129"),
         ({"attention_head_size": 7}, "attention_head_size must be .*, got 7"),
         ({"embedding_size": 8}, "embedding_size must be hidden_size for deberta-v2, got 8"),
-        ({"conv_kernel_size": 4}, "tokens = 4: has no middle"),
+        ({"conv_kernel_size": 4}, "tokens must be odd, got 4"),
         ({"conv_kernel_size": 3, "conv_act": "mish"}, "invalid enum value 'mish'"),
         ({"pooler_dropout": 0.5}, "pooler_dropout = 0.5"),
     ],
@@ -405,7 +405,7 @@ def test_an_order_that_albert_cannot_say_is_refused() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 0, 2), (1, 1, 1, 1)])
 def test_an_order_that_does_not_fit_is_refused(order: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="layer_sharing = "):
+    with pytest.raises(ConfigError, match="layer_sharing must "):
         config_of(ALBERT, {"layer_sharing": order})
 
 

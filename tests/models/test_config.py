@@ -20,11 +20,11 @@ SHAPE: dict[str, Any] = {"vocab": 30, "hidden": 16, "layers": 4, "heads": 2, "in
         ({"positions": {"kind": "rotary", "bse": 9.0}}, r"positions\.bse: .*did you mean 'base'"),
         ({"positions": {"base": 9.0}}, r"model\.positions\.kind: this setting is required"),
         ({"attention": {"window": {"base": 9.0}}}, r"window\.tokens: this setting is required"),
-        ({"attention": {"window": {"tokens": 9, "base": 9.0}}}, "belongs to rotary positions"),
-        ({"norm": {"kind": "rms"}}, "RMSNorm has none"),
-        ({"norm": {"first": False}}, "before sublayers"),
+        ({"attention": {"window": {"tokens": 9, "base": 9.0}}}, "requires rotary positions"),
+        ({"norm": {"kind": "rms"}}, "not supported by RMSNorm"),
+        ({"norm": {"first": False}}, "requires place"),
         ({"norm": {"plce": "pre"}}, r"model\.norm\.plce: .*did you mean 'place'"),
-        ({"attention": {"kv_heads": 5}}, "cannot share"),
+        ({"attention": {"kv_heads": 5}}, "kv_heads must divide heads"),
     ],
 )
 def test_impossible_models_are_rejected(model: dict[str, Any], message: str) -> None:

@@ -99,7 +99,7 @@ def test_distances_make_two_more_products_of_each_score() -> None:
 
 def test_of_lstms_nothing_is_said() -> None:
     config = tiny_config(500, **SIZE, family=LSTM_LM)
-    with pytest.raises(TypeError, match="Transformers"):
+    with pytest.raises(TypeError, match="supported only for Transformers"):
         Flops(build(config, ()))
 
 

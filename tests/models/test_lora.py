@@ -66,7 +66,7 @@ def test_layers_are_chosen() -> None:
         "encoder.blocks.1.attention.qkv",
         "encoder.blocks.1.feedforward.down",
     }
-    with pytest.raises(ConfigError, match="no layer is left to have an adapter"):
+    with pytest.raises(ConfigError, match="no layer is left for an adapter"):
         adapted("classify", frozen=2)
 
 

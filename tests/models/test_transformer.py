@@ -188,9 +188,9 @@ def test_a_decoder_in_training_draws_dropout() -> None:
 @pytest.mark.parametrize(
     ("encoder", "decoder", "sentence"),
     [
-        (ENCODER, ENCODER, "decoder.attention.cross: a decoder attends to its encoder"),
-        (DECODER, DECODER, "attention.cross: an encoder has no source"),
-        (settings(hidden=16), DECODER, "decoder.hidden = 32: the encoder has 16"),
+        (ENCODER, ENCODER, "decoder.attention.cross must be true"),
+        (DECODER, DECODER, "attention.cross is not supported in an encoder"),
+        (settings(hidden=16), DECODER, "decoder.hidden must be 16, as in the encoder, got 32"),
     ],
 )
 def test_stacks_that_do_not_fit_are_refused(

@@ -88,5 +88,5 @@ def test_a_gpu_without_room_is_said(folders: Path, monkeypatch: pytest.MonkeyPat
 
     loaded = bertkit.load(folders / "pretrained")
     monkeypatch.setattr(torch.nn.Module, "to", full)
-    with pytest.raises(DeviceError, match="does not fit into what memory meta has left"):
+    with pytest.raises(DeviceError, match="does not fit into the free memory of meta"):
         open_engine(loaded, device="meta")

@@ -175,10 +175,10 @@ def test_layers_are_kept_in_their_order(tuned: Path, tmp_path: Path) -> None:
         ({"count": 0, "data": rows(4)}, "count: must be from 1 to 6, got 0"),
         ({"count": 2}, "count= and data= require each other"),
         ({"layers": [1], "data": rows(4)}, "count= and data= require each other"),
-        ({"heads": [(1, 1), (1, 2), (1, 3)]}, "all of layer 1; a layer keeps one"),
-        ({"heads": [(4, 1)]}, "heads: 4.1; name LAYER.HEAD, from 1.1 to 3.3"),
-        ({"layers": [2, 1]}, r"layers: \[2, 1\]; name layers from 1 to 3"),
-        ({"layers": [4]}, r"layers: \[4\]"),
+        ({"heads": [(1, 1), (1, 2), (1, 3)]}, "layer 1 must keep at least one head"),
+        ({"heads": [(4, 1)]}, "heads must be LAYER.HEAD from 1.1 to 3.3, got 4.1"),
+        ({"layers": [2, 1]}, r"ascending numbers from 1 to 3, got \[2, 1\]"),
+        ({"layers": [4]}, r"got \[4\]"),
     ],
 )
 def test_refusals_leave_nothing(
@@ -213,7 +213,7 @@ def test_the_command(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert found["heads"] == [[1, 2], [2, 3]]
     assert found["before"]["rows"] == 24
     assert cli.run([*words, "--head", "x", "--out", str(tmp_path / "no")]) == 2
-    assert "write LAYER.HEAD" in capsys.readouterr().err
+    assert "form LAYER.HEAD" in capsys.readouterr().err
     same = ["--data", str(tmp_path / "dev.tsv"), "--count", "1", "--out", str(tmp_path / "no")]
     assert cli.run([*words, *same]) == 2
     assert "--data: must differ from --dev" in capsys.readouterr().err

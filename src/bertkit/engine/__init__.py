@@ -1,1 +1,1 @@
-"""Running a model over any number of texts as fast as the machine allows."""
+"""Fast inference on any number of texts."""

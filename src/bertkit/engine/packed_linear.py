@@ -1,7 +1,7 @@
 """Linear layers with weights packed for the CPU by oneDNN.
 
-In fp32 twice the rate of torch's own on AMD processors, at a difference of 3e-7; in bf16 the
-activation is computed on the way out (notes/2026-11.md).
+In fp32, they are twice as fast as torch's on AMD CPUs, with a difference of 3e-7. In bf16, the
+activation is fused (notes/2026-11.md).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import ACTIVATIONS, FeedForward
 
 NAMES = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}
-"""Our activation -> oneDNN's, and its algorithm."""
+"""Activation of bertkit -> oneDNN's activation and algorithm."""
 
 
 class PackedLinear(nn.Module):
-    """x Wᵀ + b and an activation in one call. Inference only."""
+    """Linear layer and activation in one call. Inference only."""
 
     def __init__(self, linear: nn.Linear | CausalLM, activation: str | None = None) -> None:
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
         self.bias = None if linear.bias is None else linear.bias.detach()
         self.activation, self.algorithm = NAMES[activation] if activation else ("none", "")
-        self.product = torch.ops.mkldnn._linear_pointwise.default
+        self.operator = torch.ops.mkldnn._linear_pointwise.default
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.product(x, self.weight, self.bias, self.activation, [], self.algorithm)
+        out: Tensor = self.operator(x, self.weight, self.bias, self.activation, [], self.algorithm)
         return out
 
 
@@ -82,17 +82,23 @@ def trial() -> tuple[nn.Linear, Tensor]:
 
 @cache
 def unavailable(dtype: torch.dtype) -> str | None:
-    """None, or why this build of torch cannot pack (the operators are not public API)."""
+    """Return why this build of torch cannot pack weights, or None if it can.
+
+    The operators are not public API.
+
+    Args:
+        dtype: Dtype of the weights.
+    """
     if not torch.backends.mkldnn.is_available():
         return "torch was built without oneDNN"
     linear, x = trial()
     linear, x = linear.to(dtype), x.to(dtype)
     try:
         with torch.no_grad():
-            near = torch.allclose(PackedLinear(linear)(x), linear(x), atol=0.05)
+            is_close = torch.allclose(PackedLinear(linear)(x), linear(x), atol=0.05)
     except (AttributeError, RuntimeError) as error:
-        return f"oneDNN's packed linear is not usable: {error}"
-    return None if near else "oneDNN's packed linear gives other numbers than torch's"
+        return f"oneDNN's packed linear failed ({error})"
+    return None if is_close else "oneDNN's packed linear returns different values than torch"
 
 
 def packed(
@@ -119,10 +125,10 @@ def packed(
         model = copy.deepcopy(exact).to(device, dtype).eval().requires_grad_(False)
     except torch.OutOfMemoryError:
         raise DeviceError(
-            f"device: the model does not fit into what memory {device} has left; use another, "
+            f"device: the model does not fit into the free memory of {device}; use another device "
             "such as --device cpu"
         ) from None
-    _place(model.encoder)
+    _precompute_distances(model.encoder)
     on_cpu = device.type == "cpu"
     reason = unavailable(dtype) if on_cpu else f"layers are not packed on {device.type}"
     if reason is not None:
@@ -141,8 +147,8 @@ def packed(
 
 
 @torch.no_grad()
-def _place(stack: nn.Module) -> None:
-    """Compute what layers make of distances, which is the same for all texts."""
+def _precompute_distances(stack: nn.Module) -> None:
+    """Compute the projections of distances, which are the same for all texts."""
     if not isinstance(stack, Transformer) or stack.distances is None:
         return
     vectors = stack.distances().vectors

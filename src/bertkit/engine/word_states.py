@@ -1,4 +1,4 @@
-"""The states of words in their texts, in every layer."""
+"""Hidden states of words in context, in every layer."""
 
 from __future__ import annotations
 
@@ -18,21 +18,37 @@ from bertkit.text.encoding import Encoding
 
 
 def word_states(
-    engine: Engine, encodings: Sequence[Encoding], pieces: Sequence[NDArray[np.int64]]
+    engine: Engine, encodings: Sequence[Encoding], token_indices: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.float32]:
-    """The mean state of the pieces of one word of each text. Shapes: (layers + 1, S, D)."""
+    """Compute the mean state of the tokens of one word per text.
+
+    Args:
+        engine: The engine.
+        encodings: The texts.
+        token_indices: Token indices of the word in each text.
+
+    Returns:
+        The states in all layers; the first is the embedding.
+
+    Shapes:
+        returns: (layers + 1, S, D).
+    """
     config = engine.model.config
     states = np.empty((config.layers + 1, len(encodings), config.hidden), dtype=np.float32)
     forward = layer_states(range(config.layers + 1))
-    for place, rows in engine.stream(encodings, forward, pieces):
-        states[:, place] = rows.float().mean(0)
+    for index, rows in engine.stream(encodings, forward, token_indices):
+        states[:, index] = rows.float().mean(0)
     return states
 
 
 def layer_states(layers: Sequence[int]) -> Forward:
-    """States of these layers at the batch's token indices; 0 is the embedding.
+    """Return a function that computes the states of some layers at a batch's token indices.
 
-    Shapes: (P, layers, D).
+    Args:
+        layers: Numbers of the layers; 0 is the embedding.
+
+    Shapes:
+        The function returns (P, layers, D).
     """
 
     def forward(model: Model, batch: Batch) -> Tensor:
@@ -45,17 +61,23 @@ def layer_states(layers: Sequence[int]) -> Forward:
 
 
 def pieces_of(encoding: Encoding, word: tuple[int, int], text: str) -> NDArray[np.int64]:
-    """The token indices of the pieces that a word of the text has.
+    """Return the token indices of a word of a text.
 
-    Raises: DataError for a word without a piece, or behind what the model reads.
+    Args:
+        encoding: Encoding of the text.
+        word: Start and end of the word in the text.
+        text: The text.
+
+    Raises:
+        DataError: If the word has no token, or is beyond the maximum length.
     """
     start, end = word
     offsets = encoding.offsets
-    real = np.array([word is not None for word in encoding.words])
-    pieces = np.flatnonzero(real & (offsets[:, 0] < end) & (offsets[:, 1] > start))
-    if not len(pieces):
+    is_text = np.array([word is not None for word in encoding.words])
+    indices = np.flatnonzero(is_text & (offsets[:, 0] < end) & (offsets[:, 1] > start))
+    if not len(indices):
         raise DataError(
-            f"{text[:60]!r}: the model reads no piece of {text[start:end]!r}; shorten the text, or "
-            "leave it out"
+            f"{text[:60]!r}: {text[start:end]!r} has no token within the maximum length; shorten "
+            "the text or remove it"
         )
-    return pieces
+    return indices

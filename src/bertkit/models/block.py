@@ -143,12 +143,12 @@ class Block(nn.Module):
         steps["sum"] = x + steps["attention"]
         if not self.pre:
             steps["norm"] = self.attention_norm(steps["sum"])
-        into = self.feedforward_norm(steps["sum"]) if self.pre else steps["norm"]
+        x = self.feedforward_norm(steps["sum"]) if self.pre else steps["norm"]
         if self.pre:
-            steps["second norm"] = into
-        steps["inner"] = self.feedforward.inner(into)
+            steps["second norm"] = x
+        steps["inner"] = self.feedforward.inner(x)
         steps["feed-forward"] = self.feedforward.down(steps["inner"])
-        steps["second sum"] = (steps["sum"] if self.pre else into) + steps["feed-forward"]
+        steps["second sum"] = (steps["sum"] if self.pre else x) + steps["feed-forward"]
         if not self.pre:
             steps["second norm"] = self.feedforward_norm(steps["second sum"])
         return steps

@@ -1,7 +1,7 @@
 """Settings of encoders and decoders.
 
-`EncoderConfig` has the settings that all architectures share, `TransformerConfig` those of a
-Transformer. Settings of one part are a group: positions, norm, attention, feedforward, head.
+`EncoderConfig` contains the settings that all architectures share, `TransformerConfig` the settings
+of a Transformer. Settings of one part are a group: positions, norm, attention, feedforward, head.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ NamedRate = Share | Literal["dropout", "head.dropout"]
 
 
 class LearnedPositions(Settings, frozen=True, tag_field="kind", tag="learned"):
-    """A learned vector for each of `length` positions (BERT)."""
+    """Learned embedding of each of `max_positions` positions (BERT)."""
 
 
 class SinusoidalPositions(Settings, frozen=True, tag_field="kind", tag="sinusoidal"):
-    """Sines and cosines of each position, which nothing learns. Vaswani et al. 2017, 3.5."""
+    """Sines and cosines of each position, which are not trained. Vaswani et al. 2017, 3.5."""
 
 
 class RotaryPositions(Settings, frozen=True, tag_field="kind", tag="rotary"):
-    """Queries and keys are rotated by their positions (ModernBERT). Su et al. 2021, 3.2."""
+    """Rotary positions (RoPE) of queries and keys (ModernBERT). Su et al. 2021, 3.2."""
 
     base: Base = 10_000.0
-    """Base of the wavelengths of rotary positions."""
+    """RoPE base."""
     factor: Positive = 1.0
-    """Positions are divided by it, so that longer texts have angles that were learned (GTE)."""
+    """RoPE scaling: positions are divided by this factor, so that longer texts use rotation angles
+    seen in training (GTE).
+    """
 
 
 class RelativePositions(Settings, frozen=True, tag_field="kind", tag="relative"):
-    """A learned bias of attention's scores for each head and distance. Raffel et al. 2020, 2.1."""
+    """Learned bias of attention scores for each head and distance. Raffel et al. 2020, 2.1."""
 
     buckets: Buckets = 32
-    """Distances are told apart in so many buckets."""
+    """Number of distance buckets."""
     learned: bool = False
-    """Add learned vectors of absolute positions as well (MPNet)."""
+    """Whether to add learned absolute positions (MPNet)."""
 
 
 class DisentangledPositions(Settings, frozen=True, tag_field="kind", tag="disentangled"):
-    """A learned vector for each distance, which meets queries and keys (DeBERTa). He et al. 2021,
-    3.1.
-    """
+    """Learned vectors of distances in attention scores (DeBERTa). He et al. 2021, 3.1."""
 
     side_buckets: Buckets = 256
-    """Distances ahead are told apart in so many buckets, and those behind in as many."""
+    """Number of distance buckets in each direction."""
     farthest: Count | None = None
-    """Distances from here on share a bucket; `max_positions` by default."""
+    """Distance from which all distances share a bucket. Default: `max_positions`."""
 
     def __post_init__(self) -> None:
         if self.farthest is not None and self.farthest <= self.side_buckets // 2 + 1:
             raise ValueError(
-                f"farthest = {self.farthest}: half of the {self.side_buckets} buckets of a side "
-                "have one distance each already; choose more, or fewer side_buckets"
+                f"farthest must be greater than {self.side_buckets // 2 + 1}, half of "
+                f"side_buckets plus 1, got {self.farthest}; increase it or reduce side_buckets"
             )
 
 
 class NoPositions(Settings, frozen=True, tag_field="kind", tag="none"):
-    """The order of tokens is unknown to the model."""
+    """No position encoding."""
 
 
 Positions = (
@@ -80,28 +80,29 @@ Positions = (
 
 
 class NormSettings(Settings, frozen=True):
-    """How states are normalized, and where."""
+    """Type and place of norms."""
 
     kind: Literal["layer", "rms"] = "layer"
-    """LayerNorm, or RMSNorm (T5), which has no bias."""
+    """`layer` (LayerNorm), or `rms` (RMSNorm), which has no bias (T5)."""
     place: Literal["post", "pre"] = "post"
-    """After residual sums (BERT), or before each sublayer (GPT-2, ModernBERT)."""
+    """`post`, after residual connections (BERT); `pre`, before each sublayer (GPT-2, ModernBERT).
+    """
     eps: Positive = 1e-12
-    """What is added to the variance."""
+    """Value added to the variance."""
     bias: bool = True
     """Whether norms have biases."""
     embedding: bool = True
-    """Whether the embedding is normalized; not in GPT-2."""
+    """Whether to normalize the embedding; `false` in GPT-2."""
     first: bool = True
-    """Whether the attention of the first layer has a norm; not in ModernBERT."""
+    """Whether the attention of the first layer has a norm; `false` in ModernBERT."""
     final: bool = False
-    """Whether the last states are normalized, with a norm of their own (GPT-2, ModernBERT)."""
+    """Whether a final norm follows the last layer (GPT-2, ModernBERT)."""
 
     def __post_init__(self) -> None:
         if self.kind == "rms" and self.bias:
-            raise ValueError("bias: RMSNorm has none; set norm.bias = false")
+            raise ValueError("bias is not supported by RMSNorm; set norm.bias = false")
         if self.place == "post" and not self.first:
-            raise ValueError("first: only norms before sublayers can be left out; set it to true")
+            raise ValueError('first = false requires place = "pre"; set it to true')
 
 
 class WindowSettings(Settings, frozen=True):
@@ -110,62 +111,66 @@ class WindowSettings(Settings, frozen=True):
     tokens: Tokens
     """Number of tokens on each side that local layers attend to."""
     global_every: Count = 3
-    """Layers 0, n, 2n, … use global attention, the others are local."""
+    """Layers 0, n, 2n, … use global attention, the others local attention."""
     base: Base | None = None
-    """Base of rotary positions in local layers; by default that of the others."""
+    """RoPE base in local layers. Default: the base of global layers."""
 
 
 class AttentionSettings(Settings, frozen=True):
-    """What attention is beside its heads."""
+    """Settings of attention, besides the number of heads."""
 
     kv_heads: Count | None = None
-    """Heads of keys and values, each shared by as many queries' heads; `heads` by default."""
+    """Number of key and value heads, each shared by heads / kv_heads query heads (grouped-query
+    attention). Default: `heads`.
+    """
     width: Count | None = None
-    """Width of a head, K; hidden / heads by default."""
+    """Head dimension, K. Default: hidden / heads."""
     bias: bool = True
-    """Whether its linear layers have biases."""
+    """Whether the linear layers of attention have biases."""
     scaled: bool = True
-    """Whether scores are divided by √K; not in T5."""
+    """Whether to divide attention scores by √K; `false` in T5."""
     window: WindowSettings | None = None
-    """By default every layer attends to the whole sequence."""
+    """Local attention in some layers. By default every layer attends to the complete sequence."""
     causal: bool = False
-    """Whether a token attends to itself and earlier ones alone (GPT, decoders)."""
+    """Whether tokens attend only to themselves and earlier tokens (GPT, decoders)."""
     cross: bool = False
     """Whether each layer also attends to the states of an encoder (decoders)."""
     output_dropout: Share | None = None
-    """Before its residual sum; `dropout` by default, 0 in DistilBERT."""
+    """Dropout of the attention output, before the residual connection. Default: `dropout`; 0 in
+    DistilBERT.
+    """
 
 
 class FeedForwardSettings(Settings, frozen=True):
-    """What the feed-forward network is beside its width."""
+    """Settings of the feed-forward network, besides its size."""
 
     activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
-    """`gelu` is the exact form with erf, BERT's."""
+    """Activation. `gelu` is exact, with erf (BERT); `relu2` is the square of ReLU."""
     gated: bool = False
-    """Use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
+    """Whether to use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
     bias: bool = True
-    """Whether its linear layers have biases."""
+    """Whether the linear layers have biases."""
     up_bias: bool | None = None
-    """Whether the first of them has one; `bias` by default, false in GTE."""
+    """Whether the first linear layer has a bias. Default: `bias`; `false` in GTE."""
     dropout: NamedRate = 0.0
-    """Behind its activation (BART); `"dropout"` in GTE."""
+    """Dropout after the activation (BART); `"dropout"` in GTE."""
 
 
 class ConvolutionSettings(Settings, frozen=True):
-    """A convolution of the embedding, which is added to the states of the first layer."""
+    """Convolution of the embedding, which is added to the output of the first layer."""
 
     tokens: Count = 3
-    """Tokens that it reads at a time, an odd number."""
+    """Kernel size in tokens, an odd number."""
     activation: Literal["tanh", "gelu", "relu", "silu"] = "tanh"
-    """`gelu` in DeBERTa v2 xlarge."""
+    """Activation of the convolution; `gelu` in DeBERTa v2 xlarge."""
 
     def __post_init__(self) -> None:
         if self.tokens % 2 == 0:
-            raise ValueError(f"tokens = {self.tokens}: has no middle; choose an odd number")
+            raise ValueError(f"tokens must be odd, got {self.tokens}")
 
 
 class HeadSettings(Settings, frozen=True):
-    """What a family's heads are; the encoder reads none of it."""
+    """Settings of heads, which do not affect the encoder."""
 
     activation: Literal["tanh", "relu", "gelu"] = "tanh"
     """Activation of the pooler."""
@@ -173,28 +178,29 @@ class HeadSettings(Settings, frozen=True):
     """Activation of the MLM head. Default: the activation of the feed-forward networks; `"gelu"` in
     RoBERTa, MPNet, and ELECTRA."""
     pooling: Literal["cls", "mean"] = "cls"
-    """Which state the pooler reads: that of [CLS], or the mean of all."""
+    """Input of the pooler: the state of [CLS], or the mean of all states."""
     norm: bool = False
-    """Whether every head begins with a dense layer, the pooler's activation and a norm."""
+    """Whether every head starts with a dense layer, the pooler's activation and a norm."""
     bias: bool = True
     """Whether the dense layers of heads have biases."""
     dropout: Share | None = None
-    """Before the last layer of a classifier; `dropout` of the model by default."""
+    """Dropout before a classifier's last layer. Default: the model's `dropout`."""
     dense_dropout: NamedRate = 0.0
-    """Before a classifier's dense layer."""
+    """Dropout before a classifier's dense layer."""
     tag_dropout: NamedRate = "head.dropout"
-    """Before the last layer of a tagger, with a CRF or without."""
+    """Dropout before the last layer of a token classifier."""
     choose_dropout: NamedRate = "head.dropout"
-    """Before the last layer of the head that chooses."""
+    """Dropout before the last layer of multiple choice."""
     answer_dropout: NamedRate = 0.0
-    """Before the last layer of the head that finds answers."""
+    """Dropout before the last layer of question answering."""
     sop_dropout: NamedRate = 0.0
-    """Before the last layer of sentence-order prediction."""
+    """Dropout before the last layer of sentence order prediction."""
     lm_bias: bool = False
-    """Whether logits of next words have a bias (Marian, BART)."""
+    """Whether the LM head has a bias (Marian, BART)."""
     lm_tied: bool = True
-    """Whether next words are found by the token embedding itself; many a Llama has a matrix of its
-    own."""
+    """Whether the LM head uses the token embedding as its output matrix; `false` in many Llama
+    models.
+    """
     lm_scaled: bool = False
     """Whether to divide states by √D before the output matrix (`true` in T5, unless `lm_tied` is
     `false`, as in T5 v1.1)."""
@@ -214,17 +220,19 @@ class EncoderConfig(Settings, frozen=True):
     """Whether a layer computes the state of each token from the state of the token before it."""
 
     vocab: Count
-    """Rows of the token embedding, V."""
+    """Number of token embeddings, V."""
     hidden: Count = 768
-    """Width of the states, D."""
+    """Hidden size, D."""
     layers: Annotated[int, Meta(ge=1, le=1000)] = 12
+    """Number of layers."""
     max_positions: Count = 512
     """Maximum sequence length in tokens, including special tokens."""
     pad_id: Annotated[int, Meta(ge=0)] = 0
-    """Id of the padding token. Packed batches contain none; RoBERTa checkpoints start positions
-    at pad + 1; MPNet requires 1."""
+    """Id of the padding token. Packed batches contain no padding, but RoBERTa checkpoints start
+    positions at pad + 1, and MPNet requires 1.
+    """
     dropout: Share = 0.1
-    """Dropout of embeddings and before residual sums."""
+    """Dropout of embeddings and before residual connections."""
     head: HeadSettings = HeadSettings()
 
     def rate(self, path: str) -> float:
@@ -242,12 +250,12 @@ class EncoderConfig(Settings, frozen=True):
         """
         if decoder.hidden != self.hidden:
             raise ConfigError(
-                f"decoder.hidden = {decoder.hidden}: the encoder has {self.hidden}; use one value"
+                f"decoder.hidden must be {self.hidden}, as in the encoder, got {decoder.hidden}"
             )
 
     @property
     def width(self) -> int:
-        """Width of the token embedding, E."""
+        """Size of the token embedding, E."""
         return self.hidden
 
     @property
@@ -282,7 +290,7 @@ class EncoderConfig(Settings, frozen=True):
 
     @property
     def embedding_std(self) -> float | None:
-        """Standard deviation of a new token embedding; None: as in other matrices."""
+        """Standard deviation of a new token embedding. None means the value of other matrices."""
         return None
 
 
@@ -293,67 +301,67 @@ class TransformerConfig(EncoderConfig, frozen=True):
     decoder_class: ClassVar[str] = encoder_class
 
     embedding: Count | None = None
-    """Width of the token embedding, E; a dense layer projects it to `hidden`, the default."""
+    """Size of the token embedding, E. Default: `hidden`. If it differs, a dense layer projects the
+    embedding (ALBERT, ELECTRA).
+    """
     scale_embedding: bool = False
-    """Multiply the token embedding by √E (Vaswani et al. 2017, section 3.4)."""
+    """Whether to multiply the token embedding by √E (Vaswani et al. 2017, section 3.4)."""
     layer_sharing: tuple[int, ...] | None = None
-    """Which set of weights each layer uses, numbered from 0; ALBERT shares one among all twelve.
-    By default each layer has its own."""
+    """Index of the weights of each layer, from 0; all 0 in ALBERT. By default each layer has its
+    own weights.
+    """
     heads: Count = 12
-    """Attention heads a layer, H."""
+    """Number of attention heads per layer, H."""
     intermediate: Count = 3072
-    """Width inside the feed-forward network."""
+    """Inner size of the feed-forward network."""
     token_types: Annotated[int, Meta(ge=0)] = 2
-    """Rows of the segment embedding: 2 for sentences A and B; 0 for none."""
+    """Number of segment embeddings: 2 for sentences A and B, or 0 for none."""
     attention_dropout: Share = 0.1
     """Dropout of attention weights."""
     positions: Positions = LearnedPositions()
-    """How a model knows the order of its tokens."""
+    """Position encoding."""
     norm: NormSettings = NormSettings()
     attention: AttentionSettings = AttentionSettings()
     feedforward: FeedForwardSettings = FeedForwardSettings()
     convolution: ConvolutionSettings | None = None
-    """A convolution beside the first layer (DeBERTa v2 xlarge); by default none."""
+    """Convolution of the embedding, added to the output of the first layer (DeBERTa v2 xlarge).
+    Default: none.
+    """
 
     def __post_init__(self) -> None:
         if self.attention.width is None and self.hidden % self.heads:
             raise ValueError(
-                f"hidden = {self.hidden} cannot be divided among heads = {self.heads}; "
-                f"choose hidden as a multiple of heads"
+                f"hidden must be a multiple of heads ({self.heads}), got {self.hidden}"
             )
         if self.heads % self.kv_heads:
             raise ValueError(
-                f"heads = {self.heads} cannot share attention.kv_heads = {self.kv_heads} evenly; "
-                "choose a divisor of heads"
+                f"attention.kv_heads must divide heads ({self.heads}), got {self.kv_heads}"
             )
         rotary = isinstance(self.positions, RotaryPositions)
         if rotary and self.head_width % 2:
             raise ValueError(
-                f"rotary positions rotate pairs of numbers, and heads are {self.head_width} wide; "
-                "choose an even width, hidden / heads"
+                "rotary positions require an even head dimension, hidden / heads, "
+                f"got {self.head_width}"
             )
         window = self.attention.window
         if window is not None and window.base is not None and not rotary:
-            raise ValueError(
-                "attention.window.base belongs to rotary positions, and positions are others; "
-                "leave it out"
-            )
+            raise ValueError("attention.window.base requires rotary positions; remove it")
         if len(self.depths) != self.layers:
             raise ValueError(
-                f"layer_sharing = {list(self.depths)} names weights for {len(self.depths)} layers, "
-                f"and layers = {self.layers}"
+                f"layer_sharing must have one index per layer ({self.layers}), "
+                f"got {list(self.depths)}"
             )
         if set(self.depths) != set(range(max(self.depths) + 1)):
             raise ValueError(
-                f"layer_sharing = {list(self.depths)}: number the weights from 0, without gaps"
+                f"layer_sharing must number weights from 0 without gaps, got {list(self.depths)}"
             )
 
     def check_decoder(self, decoder: EncoderConfig) -> None:
         super().check_decoder(decoder)
         if not decoder.attends_to_source:
-            raise ConfigError("decoder.attention.cross: a decoder attends to its encoder; set it")
+            raise ConfigError("decoder.attention.cross must be true in a decoder; set it")
         if self.attention.cross:
-            raise ConfigError("attention.cross: an encoder has no source to attend to; remove it")
+            raise ConfigError("attention.cross is not supported in an encoder; remove it")
 
     @property
     def width(self) -> int:
@@ -361,12 +369,12 @@ class TransformerConfig(EncoderConfig, frozen=True):
 
     @property
     def head_width(self) -> int:
-        """K, of an attention head."""
+        """Head dimension, K."""
         return self.attention.width or self.hidden // self.heads
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of key and value heads."""
         return self.attention.kv_heads or self.heads
 
     @property
@@ -390,13 +398,14 @@ class TransformerConfig(EncoderConfig, frozen=True):
 
     @property
     def embedding_std(self) -> float | None:
-        # T5 divides states by √D before the token embedding: the logits of a smaller one would be
-        # nearly equal for many steps. Source: google-research/text-to-text-transfer-transformer
+        # T5 divides states by √D before the tied LM head. With a smaller embedding, the logits
+        # would be nearly equal for many steps.
+        # Source: google-research/text-to-text-transfer-transformer.
         return 1.0 if self.head.lm_scaled else None
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The attention window of each layer, in tokens on each side; None is global attention."""
+        """Attention window of each layer, in tokens on each side. None means global attention."""
         window = self.attention.window
         if window is None:
             return (None,) * self.layers

@@ -1,4 +1,7 @@
-"""What a token is before any context: piece + position + segment. Devlin et al. 2019, figure 2."""
+"""Embedding layer: the sum of token, position and segment embeddings.
+
+Source: Devlin et al. 2019, figure 2.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,9 @@ class TokenEmbedding(nn.Module):
 
 
 class Embedding(TokenEmbedding):
-    """The sum of up to three vectors, normalized, and projected to D. Shapes: (N,) ids -> (N, D).
+    """Sum of up to three embeddings, normalized and projected to D.
 
-    Source of the projection: Lan et al. 2020, section 3.1.
+    Shapes: (N,) ids -> (N, D). Source of the projection: Lan et al. 2020, section 3.1.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -50,7 +53,11 @@ class Embedding(TokenEmbedding):
         self.widen = nn.Linear(width, config.hidden) if width != config.hidden else None
 
     def parts(self, batch: Batch) -> dict[str, Tensor]:
-        """The vectors by name. Shapes: (N, E) each, or (E,) where it is the same for all tokens."""
+        """Return the embeddings by name.
+
+        Shapes:
+            (N, E) each, or (E,) if it is the same for all tokens.
+        """
         vectors = {"token": self.vectors(batch)}
         if self.positions is not None:
             vectors["position"] = self.positions(batch.layout.positions)
@@ -58,12 +65,13 @@ class Embedding(TokenEmbedding):
             waves = sinusoids(batch.layout.positions, self.tokens.embedding_dim)
             vectors["position"] = waves.to(vectors["token"].dtype)
         if self.types is not None:
-            one = self.types.num_embeddings == 1  # whatever the segment (RoBERTa)
-            vectors["segment"] = self.types.weight[0] if one else self.types(batch.types)
+            # RoBERTa has one embedding for all segments.
+            is_single = self.types.num_embeddings == 1
+            vectors["segment"] = self.types.weight[0] if is_single else self.types(batch.types)
         return vectors
 
     def added(self, batch: Batch) -> Tensor:
-        """Their sum, before it is normalized. Shapes: (N, E)."""
+        """Return the sum of the embeddings, before normalization. Shapes: (N, E)."""
         return functools.reduce(torch.add, self.parts(batch).values())
 
     def forward(self, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""The interface of encoders and decoders."""
+"""Interface of encoders and decoders."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from bertkit.models.embedding import TokenEmbedding
 class Encoder(nn.Module):
     """Base class of encoders and decoders, which compute hidden states of packed tokens.
 
-    A decoder gets the output of `memory` as an argument of the same name.
+    A decoder receives the output of `memory` as an argument of the same name.
 
-    Shapes: a batch of N tokens -> (N, D).
+    Shapes:
+        A batch of N tokens -> (N, D).
     """
 
     config: EncoderConfig
     embedding: TokenEmbedding
     learning_rate: float | None = None
-    """Default peak learning rate of fine-tuning. By default it depends on the hidden size."""
+    """Default peak learning rate of fine-tuning. None: it depends on the hidden size."""
 
     def memory(self, source: Batch) -> Any:
-        """Return the input of a decoder of the same architecture: by default the hidden states."""
+        """Return the input for a decoder of the same architecture. Default: the hidden states."""
         return self(source)
 
     def precompute(self, features: Sequence[Any]) -> list[Any]:
-        """Return features of a task with the encodings that training reads: by default unchanged.
+        """Return features of a task with the encodings for training. Default: unchanged.
 
         Encoders of frozen features replace token ids by the features.
         """
         return list(features)
 
     def save_input(self, folder: Path, tokenizer: Any) -> None:
-        """Save what turns texts into the input of the encoder: by default the tokenizer."""
+        """Save what converts texts to the input of the encoder. Default: the tokenizer."""
         tokenizer.save(folder, segments=self.config.token_types > 1)
 
 
 class FeatureEncoder(Encoder):
-    """Base of encoders whose input features are frozen; extensions define them."""
+    """Base class of encoders with frozen input features, which extensions define."""
 
     learning_rate = 3e-3
     """Default peak learning rate. It is high because the layers are newly initialized."""

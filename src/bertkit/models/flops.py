@@ -1,15 +1,15 @@
-"""The arithmetic of a training step by a formula, and how much of it a device can do.
+"""FLOPs of a training step, and the peak FLOP/s of GPUs.
 
-MFU, model FLOPs utilization, is the share of a device's peak that the model itself needs:
+MFU, model FLOPs utilization, is the fraction of a device's peak that the model itself needs:
 
     MFU = (6 Σ weights · rows + 12 L H K Σ T²) / (seconds · peak)
 
-Weights are those of matrices, and rows what goes through them: all tokens through the layers, only
-chosen places through a head of masked words, one a sequence through one of sentences. T is each
-sequence's own length; a token with a window of w on each side sees 2w + 1 at most. 6 is 2, for a
-product and its sum, times 3: forward, and backward by inputs and by weights.
-Source: Chowdhery et al. 2022, appendix B, where weights are N and K is Q. As there, a causal
-model's tokens count as if they saw all others.
+Weights are the elements of matrices. Rows are the inputs of a matrix: all tokens in the layers, the
+masked positions in an MLM head, one per sequence in a sequence head. T is the length of each
+sequence; with a window of w tokens on each side, a token attends to at most 2w + 1 tokens. The
+factor 6 is 2, for a multiplication and an addition, times 3: the forward pass, and the gradients of
+inputs and of weights. Source: Chowdhery et al. 2022, appendix B, where weights are N and K is Q.
+Like there, tokens of a causal model count as if they attended to all others.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ PEAKS = {
     "RTX 3090": 71e12,
     "MI300X": 1307e12,
 }
-"""FLOP/s of a GPU in bf16 without sparsity and summed in fp32, by words of its name.
+"""Peak FLOP/s of GPUs in bf16 without sparsity, with fp32 accumulation, by words of the name.
 
-Source: the makers' data sheets, where a number "with sparsity" is halved; of GeForce cards the
+Source: the makers' data sheets, of which values "with sparsity" are halved. For GeForce cards, the
 white papers of GA102 (2020), AD102 (2022) and Blackwell (2025).
 """
 
-SLOWER = {"MIG", "Laptop", "Max", "D"}
-"""Words of a name that say that it is a part of a GPU, or another one."""
+OTHER_VARIANTS = {"MIG", "Laptop", "Max", "D"}
+"""Words in the names of a part of a GPU, or of a different GPU."""
 
 
 def known_peak(name: str) -> float | None:
-    """FLOP/s of the GPU of this name in bf16; None for one that is not in the table."""
+    """Return the peak FLOP/s of a GPU in bf16, or None if the table does not contain it."""
     words = set(name.replace("-", " ").split())
-    if words & SLOWER:
+    if words & OTHER_VARIANTS:
         return None
     return next((peak for known, peak in PEAKS.items() if set(known.split()) <= words), None)
 
 
 def peak_of(device: str, dtype: torch.dtype) -> float | None:
-    """FLOP/s of a device at most; None where no honest number is known: of CPUs, and in fp32."""
+    """Return the peak FLOP/s of a device, or None if it is unknown: for CPUs, and for fp32."""
     if not device.startswith("cuda") or dtype != torch.bfloat16:
         return None
     return known_peak(torch.cuda.get_device_name(device))
@@ -75,78 +75,82 @@ def peak_of(device: str, dtype: torch.dtype) -> float | None:
 class Flops:
     """FLOPs of a forward and a backward pass over a batch.
 
+    Args:
+        model: The model.
+
     Raises:
-        TypeError: If the model is not a Transformer, which the formula requires.
+        TypeError: If the model is not a Transformer.
     """
 
     def __init__(self, model: Model) -> None:
         self.top: TransformerConfig | None = None
         top = model.decoder or model.encoder
         if not (isinstance(model.encoder, Transformer) and isinstance(top, Transformer)):
-            raise TypeError("the formula is about Transformers")
-        self.encoder, self.config = _by_token(model.encoder), model.encoder.config
+            raise TypeError("FLOPs are supported only for Transformers")
+        self.encoder, self.config = _weights_per_token(model.encoder), model.encoder.config
         self.decoder, self.source = 0, 0
         if model.decoder is not None:
             self.top = top.config
-            for place in top.config.depths:
-                cross = top.blocks[place].cross
+            for index in top.config.depths:
+                cross = top.blocks[index].cross
                 assert isinstance(cross, CrossAttention)
-                self.source += _matrices(cross.kv)
-            self.decoder = _by_token(top) - self.source
-        self.heads = dict.fromkeys(("token", "place", "sequence"), 0)
+                self.source += _matrix_size(cross.kv)
+            self.decoder = _weights_per_token(top) - self.source
+        self.heads = dict.fromkeys(("token", "position", "sequence"), 0)
         for head in model.heads.values():
-            self.heads[_row(head)] += _matrices(head)
+            self.heads[_row_type(head)] += _matrix_size(head)
             if isinstance(head, LanguageModelHead):
-                tied = all(head.weight is not own for own in head.parameters())
-                self.heads["place"] += head.weight.numel() if tied else 0
+                tied = all(head.weight is not parameter for parameter in head.parameters())
+                self.heads["position"] += head.weight.numel() if tied else 0
 
     def __call__(self, batch: Batch) -> int:
         layout, heads = batch.layout, self.heads
-        places = layout.total if batch.token_indices is None else len(batch.token_indices)
-        products = heads["token"] * layout.total + heads["place"] * places
-        products += heads["sequence"] * layout.sequences
+        positions = layout.total if batch.token_indices is None else len(batch.token_indices)
+        macs = heads["token"] * layout.total + heads["position"] * positions
+        macs += heads["sequence"] * layout.sequences
         if self.top is None:
-            products += self.encoder * layout.total
-            return 6 * products + 12 * _pairs(self.config, layout, batch.window)
+            macs += self.encoder * layout.total
+            return 6 * macs + 12 * _attention(self.config, layout, batch.window)
         assert batch.source is not None
         source, order = batch.source.layout, batch.source_order
         lengths: Sequence[int] = source.lengths
         if order is not None:
-            lengths = [source.lengths[place] for place in order.tolist()]
-        products += self.encoder * source.total + self.decoder * layout.total
-        products += self.source * sum(lengths)
+            lengths = [source.lengths[i] for i in order.tolist()]
+        macs += self.encoder * source.total + self.decoder * layout.total
+        macs += self.source * sum(lengths)
         across = sum(a * b for a, b in zip(layout.lengths, lengths, strict=True))
         width: int = self.top.layers * self.top.heads * self.top.head_width
-        pairs = _pairs(self.config, source) + _pairs(self.top, layout) + width * across
-        return 6 * products + 12 * pairs
+        pairs = _attention(self.config, source) + _attention(self.top, layout) + width * across
+        return 6 * macs + 12 * pairs
 
 
-def _matrices(module: nn.Module) -> int:
+def _matrix_size(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters() if weight.dim() > 1)
 
 
-def _by_token(stack: Transformer) -> int:
-    """Weights that each token goes through; shared ones count in each layer."""
+def _weights_per_token(stack: Transformer) -> int:
+    """Return the number of weights that each token uses; shared weights count in each layer."""
     widen = stack.embedding.widen
-    blocks = sum(_matrices(stack.blocks[place]) for place in stack.config.depths)
-    return blocks + (0 if widen is None else _matrices(widen))
+    blocks = sum(_matrix_size(stack.blocks[index]) for index in stack.config.depths)
+    return blocks + (0 if widen is None else _matrix_size(widen))
 
 
-def _row(head: nn.Module) -> str:
+def _row_type(head: nn.Module) -> str:
     match head:
         case LanguageModelHead() | Tagger():
-            return "place"
+            return "position"
         case Classifier() | CausalClassifier() | Pooler() | Pool():
             return "sequence"
     return "token"
 
 
-def _pairs(config: TransformerConfig, layout: Packed, window: int | None = None) -> int:
-    """H · K for each pair of tokens of which one sees the other, over all layers."""
-    windows = [min_window(own, window) for own in config.windows]
-    reaches = [layout.longest if w is None else 2 * w + 1 for w in windows]
-    pairs = sum(length * min(length, reach) for reach in reaches for length in layout.lengths)
+def _attention(config: TransformerConfig, layout: Packed, window: int | None = None) -> int:
+    """Return H · K times the number of pairs of tokens that attend, summed over all layers."""
+    windows = [min_window(layer_window, window) for layer_window in config.windows]
+    limits = [layout.longest if w is None else 2 * w + 1 for w in windows]
+    pairs = sum(length * min(length, limit) for limit in limits for length in layout.lengths)
     width: int = config.heads * config.head_width
-    if isinstance(config.positions, DisentangledPositions):  # two products more for each score
+    # Two more dot products for each score.
+    if isinstance(config.positions, DisentangledPositions):
         width *= 2
     return width * pairs

@@ -1,6 +1,4 @@
-"""What of a model learns: all but its lowest layers, a layer more in each epoch, or adapters in
-their place (LoRA).
-"""
+"""Trainable parts of a model: adapters (LoRA), freezing, and gradual unfreezing."""
 
 from __future__ import annotations
 
@@ -20,68 +18,91 @@ from bertkit.nn.attention import Attention, CrossAttention
 from bertkit.nn.feedforward import FeedForward
 from bertkit.nn.lora import LoRALinear
 
-PLACES = {"qkv": ("qkv", "q", "kv"), "out": ("out",), "up": ("up",), "down": ("down",)}
-"""The linear layers that a setting names; those of queries, keys and values may be apart."""
+ATTRIBUTES = {"qkv": ("qkv", "q", "kv"), "out": ("out",), "up": ("up",), "down": ("down",)}
+"""Setting -> attributes of linear layers. Queries, keys and values can be separate layers."""
 
 
 class LoRA(Settings, frozen=True):
-    """Adapters that learn in place of the weights: Hu et al. 2021."""
+    """Low-rank adapters, which are trained instead of the weights: Hu et al. 2021."""
 
     rank: Annotated[int, Meta(ge=0)] = 0
-    """Rank of the adapters (LoRA) that learn in place of the model's weights; 0 for none."""
+    """Rank of the adapters (LoRA), which are trained instead of the model's weights. 0 disables
+    them.
+    """
     alpha: Positive = 16.0
-    """Scaling: the output of an adapter is multiplied by alpha / rank."""
+    """Scale: the output of an adapter is multiplied by alpha / rank."""
     dropout: Rate = 0.0
     """Dropout of the input of the adapters."""
     layers: tuple[Literal["qkv", "out", "up", "down"], ...] = ("qkv", "out", "up", "down")
-    """Linear layers with adapters: of attention and of feed-forward networks."""
+    """Linear layers with adapters, in attention and in feed-forward networks."""
 
 
 LORA_RATE = 10.0
-"""How many times faster adapters learn than a whole model (notes/2026-11.md, 2026-11-28)."""
+"""Ratio of the learning rates of adapters and of a complete model (notes/2026-11.md, 2026-11-28).
+"""
 
 
 def rate_factor(rank: int, *, head: str, batching: str) -> float:
-    """`LORA_RATE` for adapters of a task that has such a head; 1 without, and where it was not
-    tried: in tasks that write, or compare the texts of a step.
+    """Return the factor of default learning rates.
+
+    It is `LORA_RATE` with adapters, and 1 without. It is also 1 in tasks for which it was not
+    tested: generation, and losses that compare the texts of a step.
+
+    Args:
+        rank: Rank of the adapters.
+        head: Name of the task's head.
+        batching: Batching of the task.
     """
     return LORA_RATE if rank and head != "lm" and batching != "step" else 1.0
 
 
 def freeze(model: Model, layers: int) -> None:
-    """Stop the lowest layers, and the embedding with them, from learning.
+    """Exclude the embedding and the lowest layers from training.
 
-    Raises: ConfigError where there are not so many, or they share weights.
+    Args:
+        model: The model.
+        layers: Number of layers to freeze. 0 freezes nothing.
+
+    Raises:
+        ConfigError: If the model has fewer layers, or its layers share weights.
     """
     if layers > model.config.layers:
-        raise ConfigError(f"frozen_layers: {layers}; the model has {model.config.layers} layers")
+        raise ConfigError(f"frozen_layers must be at most {model.config.layers}, got {layers}")
     if layers == 0:
         return
     if len(set(model.config.depths)) < model.config.layers:
         raise ConfigError(
-            f"frozen_layers: {layers}; the model's layers share their weights, so that none "
-            "can be frozen alone; leave it out"
+            "frozen_layers is not supported by models whose layers share weights; remove it"
         )
-    place = depths([name for name, _ in model.named_parameters()])
+    depth_of = depths([name for name, _ in model.named_parameters()])
     for name, weight in model.named_parameters():
-        weight.requires_grad_(place[name] > layers)
+        weight.requires_grad_(depth_of[name] > layers)
 
 
 def unfreeze(model: Model, learned: Collection[str], epoch: int) -> int:
-    """Let those of the `learned` weights learn that an epoch is for, from 0: heads, and as many
-    layers from the top, behind the last the embedding. Returns how many of these do not learn yet.
+    """Train only the weights of the layers that an epoch includes: gradual unfreezing.
 
-    Source: Howard & Ruder 2018, section 3.3, gradual unfreezing.
+    Epoch 0 trains the heads. Each further epoch adds a layer from the top, and finally the
+    embedding. Source: Howard & Ruder 2018, section 3.3.
+
+    Args:
+        model: The model.
+        learned: Names of all weights to train.
+        epoch: The epoch, from 0.
+
+    Returns:
+        The number of layers that are still frozen.
     """
-    place = depths(learned)
-    lowest = max(place.values()) - epoch
+    depth_of = depths(learned)
+    lowest = max(depth_of.values()) - epoch
     for name, weight in model.named_parameters():
-        if name in place:
-            weight.requires_grad_(place[name] >= lowest)
-    return len({depth for depth in place.values() if depth < lowest})
+        if name in depth_of:
+            weight.requires_grad_(depth_of[name] >= lowest)
+    return len({depth for depth in depth_of.values() if depth < lowest})
 
 
 LOWEST = ("encoder.embedding.", "encoder.relative.", "encoder.distances.", "encoder.convolution.")
+"""Prefixes of the weights that the first layer uses."""
 _LAYER = re.compile(r"encoder\.(?:blocks\.(\d+)\.|lstm\.\w+_l(\d+))")
 
 
@@ -96,19 +117,19 @@ def depths(names: Collection[str]) -> dict[str, int]:
     """
     layers = {n: int(m[1] or m[2]) + 1 for n in names if (m := _LAYER.match(n))}
     last = max(layers.values(), default=0)
-    place = {}
+    depth_of = {}
     for name in names:
         if name in layers:
-            place[name] = layers[name]
+            depth_of[name] = layers[name]
         elif name.startswith(LOWEST):
-            place[name] = 0
+            depth_of[name] = 0
         elif name.startswith("encoder.norm."):
-            place[name] = last
+            depth_of[name] = last
         elif name.startswith("encoder."):
             raise ValueError(f"{name}: encoder weight without a depth")
         else:
-            place[name] = last + 1
-    return place
+            depth_of[name] = last + 1
+    return depth_of
 
 
 def add_lora(
@@ -130,37 +151,37 @@ def add_lora(
     model.requires_grad_(False)
     for head in model.heads.values():
         head.requires_grad_(not isinstance(head, LanguageModelHead))
-    names = [name for place in lora.layers for name in PLACES[place]]
-    still = tuple(f"encoder.blocks.{layer}." for layer in range(frozen_layers))
-    for where, part in list(model.named_modules()):
-        if not isinstance(part, Attention | CrossAttention | FeedForward) or where.startswith(
-            still
+    names = [name for setting in lora.layers for name in ATTRIBUTES[setting]]
+    frozen = tuple(f"encoder.blocks.{layer}." for layer in range(frozen_layers))
+    for path, part in list(model.named_modules()):
+        if not isinstance(part, Attention | CrossAttention | FeedForward) or path.startswith(
+            frozen
         ):
             continue
         for name in (name for name in names if hasattr(part, name)):
             linear = getattr(part, name)
-            parts = sizes(f"{where}.{name}.weight", linear.out_features)
+            parts = sizes(f"{path}.{name}.weight", linear.out_features)
             adapted = LoRALinear(
                 linear, parts, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout
             )
             setattr(part, name, adapted)
     if not adapters(model):
-        raise ConfigError("lora.layers: no layer is left to have an adapter; name one")
+        raise ConfigError("lora.layers: no layer is left for an adapter; add one")
 
 
 def adapters(model: Model) -> dict[str, LoRALinear]:
-    """The layers with adapters, by their names."""
+    """Return the layers with adapters, by name."""
     return {name: part for name, part in model.named_modules() if isinstance(part, LoRALinear)}
 
 
 def merged(model: Model) -> Model:
-    """A copy in which adapters are part of the weights; the model itself where it has none."""
+    """Return a copy with adapters merged into the weights, or the model itself if it has none."""
     return merge(copy.deepcopy(model)) if adapters(model) else model
 
 
 def merge(model: Model) -> Model:
-    """The same in place."""
+    """Merge adapters into the weights, in place."""
     for name, layer in adapters(model).items():
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, layer.merged())
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, layer.merged())
     return model

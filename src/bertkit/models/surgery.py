@@ -1,4 +1,4 @@
-"""Copies of a model with fewer layers or heads, or with more pieces or positions."""
+"""Copies of a model with fewer layers or heads, or with more tokens or positions."""
 
 from __future__ import annotations
 
@@ -19,53 +19,65 @@ from bertkit.models.model import HeadMaker, Model, empty
 from bertkit.nn.attention import Attention
 
 Head = tuple[int, int]
-"""A layer and a head of it, from 1."""
+"""Number of a layer and of one of its heads, from 1."""
 
 
 def keep_layers(model: Model, layers: Sequence[int]) -> Model:
     """Return a copy with only these layers, numbered from 1, in their order.
 
+    Args:
+        model: The model.
+        layers: Numbers of the layers, ascending.
+
     Raises:
-        ConfigError: If a layer does not exist or cannot be removed from the others, or the model
-            is not a Transformer.
+        ConfigError: If a layer does not exist or cannot be used separately, or the model is not a
+            Transformer.
     """
     config = model.transformer.config
     if config.layer_sharing is not None or not config.norm.first:
         raise ConfigError(
-            "layers: the model's layers share weights, or the first is unlike the others, so that "
-            "none can be taken alone"
+            "layers cannot be selected if they share weights, or if the first one has no norm; "
+            "use another model"
         )
     if sorted(set(layers)) != list(layers) or not all(0 < n <= config.layers for n in layers):
         raise ConfigError(
-            f"layers: {list(layers)}; name layers from 1 to {config.layers}, ascending, each once"
+            f"layers must be ascending numbers from 1 to {config.layers}, got {list(layers)}"
         )
-    names = {f"encoder.blocks.{layer - 1}.": place for place, layer in enumerate(layers)}
-    taken = {
+    names = {f"encoder.blocks.{layer - 1}.": index for index, layer in enumerate(layers)}
+    selected = {
         f"encoder.blocks.{names[block]}.{name.removeprefix(block)}": weight
         for name, weight in model.state_dict().items()
         for block in names
         if name.startswith(block)
     }
-    return _rebuilt(model, structs.replace(config, layers=len(layers)), taken)
+    return _rebuilt(model, structs.replace(config, layers=len(layers)), selected)
 
 
 def with_vocabulary(model: Model, size: int, parts: Mapping[int, Sequence[int]]) -> Model:
-    """A copy with rows for `size` pieces; a new one is the mean of its old `parts`, or drawn like
-    the others where it has none, by torch's generator: with their mean and spread.
+    """Return a copy with embeddings of `size` tokens.
+
+    A new embedding is the mean of the embeddings of its `parts`. Without parts, it is sampled with
+    torch's generator from a normal distribution with the mean and standard deviation of the others.
+
+    Args:
+        model: The model.
+        size: Vocabulary size of the copy.
+        parts: Ids of the old tokens that a new token consists of.
     """
 
-    def grown(rows: Tensor) -> Tensor:
+    def resize(rows: Tensor) -> Tensor:
         out = rows.new_zeros(size, *rows.shape[1:])
-        if rows.ndim > 1:  # a fixed spread would be lost among vectors that have grown
+        # Trained vectors are larger than newly initialized ones.
+        if rows.ndim > 1:
             new = torch.randn(size - len(rows), *rows.shape[1:])
             out[len(rows) :] = rows.mean(0) + rows.std(0) * new
         out[: len(rows)] = rows
-        for place, old in parts.items():
-            out[place] = rows[list(old)].mean(0)
+        for index, token_ids in parts.items():
+            out[index] = rows[list(token_ids)].mean(0)
         return out
 
     weights = dict(model.named_parameters())  # A shared matrix has one name.
-    rows = {name: grown(weights[name].detach()) for name in VOCABULARY if name in weights}
+    rows = {name: resize(weights[name].detach()) for name in VOCABULARY if name in weights}
     if model.decoder is not None:
         rows["decoder.embedding.tokens.weight"] = rows["encoder.embedding.tokens.weight"]
     return _resized(model, rows, vocab=size)
@@ -77,7 +89,7 @@ VOCABULARY = (
     "heads.lm.bias",
     "heads.lm.output",
 )
-"""Weights with a row for each piece."""
+"""Weights with a row per token."""
 
 
 def with_positions(model: Model, length: int, how: Literal["tile", "interpolate"]) -> Model:
@@ -94,26 +106,26 @@ def with_positions(model: Model, length: int, how: Literal["tile", "interpolate"
     weights = model.state_dict()
     tables = {name: weights[name] for name in POSITIONS if name in weights}
     if not tables:
-        raise ConfigError("length: the model has no learned positions, and so none to extend")
-    most = max(map(len, tables.values()))
-    if length <= most:
-        raise ConfigError(f"length: {length}; the model has {most} positions already")
-    extend = tiled if how == "tile" else interpolated
+        raise ConfigError("length is not supported: the model has no learned positions to extend")
+    current = max(map(len, tables.values()))
+    if length <= current:
+        raise ConfigError(f"length must be greater than {current} (current length), got {length}")
+    extend = tile if how == "tile" else interpolate
     longer = {name: extend(rows, length) for name, rows in tables.items()}
     return _resized(model, longer, max_positions=length)
 
 
 POSITIONS = tuple(f"{stack}.embedding.positions.weight" for stack in ("encoder", "decoder"))
-"""Weights with a row for each position."""
+"""Weights with a row per position."""
 
 
-def tiled(rows: Tensor, length: int) -> Tensor:
-    """The rows again and again. Shapes: (T, E) -> (length, E)."""
+def tile(rows: Tensor, length: int) -> Tensor:
+    """Repeat the rows. Shapes: (T, E) -> (length, E)."""
     return rows[torch.arange(length) % rows.shape[0]]
 
 
-def interpolated(rows: Tensor, length: int) -> Tensor:
-    """The rows stretched, first and last where they were. Shapes: (T, E) -> (length, E)."""
+def interpolate(rows: Tensor, length: int) -> Tensor:
+    """Interpolate between rows; the first and last do not change. Shapes: (T, E) -> (length, E)."""
     stretched = F.interpolate(rows.T[None], size=length, mode="linear", align_corners=True)
     return stretched[0].T.contiguous()
 
@@ -137,57 +149,72 @@ def _rebuilt(
     if decoder is None and model.decoder is not None:
         decoder = model.decoder.config
 
-    def remade(name: str, part: nn.Module) -> HeadMaker:
-        if isinstance(part, LanguageModelHead):  # it shares the embedding
+    def maker_of(name: str, part: nn.Module) -> HeadMaker:
+        # A language model head uses the embedding.
+        if isinstance(part, LanguageModelHead):
             return lambda encoder: models.head(name, encoder)
         return lambda encoder: copy.deepcopy(part)
 
-    makers = {name: remade(name, part) for name, part in model.heads.items()}
-    built = empty(config, makers, labels=(), decoder=decoder).to_empty(device="cpu")
+    makers = {name: maker_of(name, part) for name, part in model.heads.items()}
+    copied = empty(config, makers, labels=(), decoder=decoder).to_empty(device="cpu")
     weights = {**model.state_dict(), **changed}
-    built.load_state_dict({name: weights[name] for name in built.state_dict()})
-    return built.train(model.training)
+    copied.load_state_dict({name: weights[name] for name in copied.state_dict()})
+    return copied.train(model.training)
 
 
-# ---- heads
+# ---- Heads
 
 
 def without_heads(model: Model, heads: Sequence[Head]) -> Model:
-    """A copy with these heads pruned: their value and output weights are zero, so that they output
-    zero and get no gradient. Where layers share weights, the first that has them counts.
+    """Return a copy in which these heads are pruned.
 
-    Raises: ConfigError as `check_heads` does.
+    Their value and output weights are zero, so they output zero and get no gradient. If layers
+    share weights, specify the first layer with the weights.
+
+    Args:
+        model: The model.
+        heads: The heads to prune.
+
+    Raises:
+        ConfigError: See `check_heads`.
     """
     check_heads(model, heads)
     model = copy.deepcopy(model)
     for number, attention in enumerate(attentions(model), 1):
         with torch.no_grad():
             for head in sorted({head for layer, head in heads if layer == number}):
-                for weight in _of_head(attention, head - 1):
+                for weight in _value_weights(attention, head - 1):
                     weight.zero_()
     return model
 
 
 def check_heads(model: Model, heads: Sequence[Head]) -> None:
-    """Raises: ConfigError for a head that is not there or shares its values, and for all of a
-    layer.
+    """Check that heads can be pruned.
+
+    Args:
+        model: The model.
+        heads: The heads to prune.
+
+    Raises:
+        ConfigError: If a head does not exist or shares its values, or if a layer would have no
+            heads.
     """
     config = model.transformer.config
     if config.kv_heads != config.heads:
-        raise ConfigError("heads: the model's heads share keys and values; none goes alone")
-    most, layers = config.heads, len(model.transformer.blocks)
+        raise ConfigError("heads cannot be pruned: they share keys and values")
+    max_head, layers = config.heads, len(model.transformer.blocks)
     for layer, head in heads:
-        if not (0 < layer <= layers and 0 < head <= most):
+        if not (0 < layer <= layers and 0 < head <= max_head):
             raise ConfigError(
-                f"heads: {layer}.{head}; name LAYER.HEAD, from 1.1 to {layers}.{most}"
+                f"heads must be LAYER.HEAD from 1.1 to {layers}.{max_head}, got {layer}.{head}"
             )
     for layer, _ in heads:
-        if len({head for one, head in heads if one == layer}) == most:
-            raise ConfigError(f"heads: all of layer {layer}; a layer keeps one at least")
+        if len({head for number, head in heads if number == layer}) == max_head:
+            raise ConfigError(f"heads: layer {layer} must keep at least one head; remove one")
 
 
-def _of_head(attention: Attention, head: int) -> list[Tensor]:
-    """What makes the values of a head, and what reads them: views."""
+def _value_weights(attention: Attention, head: int) -> list[Tensor]:
+    """Return views of the value and output weights of a head."""
     heads = attention.heads
     views = [
         attention.qkv.weight.unflatten(0, (3, heads, -1))[2, head],
@@ -199,35 +226,42 @@ def _of_head(attention: Attention, head: int) -> list[Tensor]:
 
 
 def spare(model: Model) -> int:
-    """How many heads can go."""
+    """Return the number of heads that can be pruned."""
     return len(model.transformer.blocks) * (model.config.heads - 1) - len(dead(model))
 
 
 def dead(model: Model) -> list[Head]:
-    """The heads that are gone already."""
+    """Return the heads that are already pruned."""
     heads = range(model.config.heads)
     return [
         (number, head + 1)
         for number, part in enumerate(attentions(model), 1)
-        for head in sorted({*heads} - {*alive(part)})
+        for head in sorted({*heads} - {*active_heads(part)})
     ]
 
 
-def alive(part: Attention) -> list[int]:
-    """The heads that something is made of; the first, where there is none."""
+def active_heads(part: Attention) -> list[int]:
+    """Return the indices of heads that are not pruned; the first head if all are."""
     columns = part.out.weight.detach().unflatten(1, (part.heads, -1))
     indices: list[int] = columns.ne(0).any(-1).any(0).nonzero().squeeze(1).tolist()
     return indices or [0]
 
 
 def attentions(model: Model) -> list[Attention]:
-    """One for each set of weights."""
+    """Return the attention layers; layers that share weights occur once."""
     return [part for part in model.transformer.modules() if isinstance(part, Attention)]
 
 
 def read_head(name: str) -> Head:
-    """What "2.11" names. Raises: ConfigError for anything else."""
+    """Parse a head such as "2.11": layer 2, head 11.
+
+    Args:
+        name: The head.
+
+    Raises:
+        ConfigError: If the format is wrong.
+    """
     layer, _, head = name.partition(".")
     if not (layer.isdecimal() and head.isdecimal() and len(name) <= 40):
-        raise ConfigError(f"heads: {name[:40]!r}; write LAYER.HEAD, such as 2.11")
+        raise ConfigError(f"heads must have the form LAYER.HEAD, such as 2.11, got {name[:40]!r}")
     return int(layer), int(head)

@@ -177,10 +177,10 @@ def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> N
         ("/ask", {"what": "predict", "text": "a " * 40}, "longer than the 16 tokens"),
         ("/word", {"word": "a", "texts": "a b"}, "a word is compared in 2 to 32"),
         ("/word", {"word": "zz", "texts": "a b\nc"}, "&#39;zz&#39; is not in &#39;a b"),
-        ("/", {"text": "a", "off": "1"}, "heads: &#39;1&#39;; write LAYER.HEAD"),
-        ("/", {"text": "a", "off": "9" * 5000 + ".1"}, "write LAYER.HEAD"),
-        ("/", {"text": "a", "off": "1.9"}, "heads: 1.9; name LAYER.HEAD, from 1.1 to 1.2"),
-        ("/", {"text": "a", "off": "1.1, 1.2"}, "heads: all of layer 1; a layer keeps one"),
+        ("/", {"text": "a", "off": "1"}, "such as 2.11, got &#39;1&#39;"),
+        ("/", {"text": "a", "off": "9" * 5000 + ".1"}, "form LAYER.HEAD"),
+        ("/", {"text": "a", "off": "1.9"}, "heads must be LAYER.HEAD from 1.1 to 1.2, got 1.9"),
+        ("/", {"text": "a", "off": "1.1, 1.2"}, "heads: layer 1 must keep at least one head"),
     ],
 )
 def test_what_cannot_be_answered_is_said(

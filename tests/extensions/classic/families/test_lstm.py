@@ -209,7 +209,7 @@ def test_its_weights_start_a_classifier(writes: Path, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"lora": {"rank": 2}}, r"lora\.rank requires a Transformer, got RecurrentEncoder"),
-        ({"frozen_layers": 3}, "frozen_layers: 3; the model has 2 layers"),
+        ({"frozen_layers": 3}, "frozen_layers must be at most 2, got 3"),
     ],
 )
 def test_what_lstms_cannot_be_fine_tuned_with(
