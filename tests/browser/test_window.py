@@ -106,7 +106,7 @@ def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
 def test_a_word_is_compared(tab: Any) -> None:
     tab.get_by_role("link", name="One word").click()
     tab.get_by_label("A word").fill("c")
-    tab.get_by_label("Texts with it").fill("a c\nc d e\nb c")
+    tab.get_by_label("Texts, one per line").fill("a c\nc d e\nb c")
     tab.get_by_role("button", name="Compare").click()
     tab.wait_for_selector("html[data-ready=true]")
     names = tab.get_by_label("Model", exact=True).locator("option").all_inner_texts()
@@ -223,7 +223,7 @@ def test_an_example_is_clicked(tab: Any) -> None:
     tab.get_by_role("link", name="light").click()
     tab.wait_for_selector("[role=alert], svg.chart")  # a vocabulary of letters has no such word
     assert tab.get_by_label("A word").input_value() == "light"
-    assert tab.get_by_label("Texts with it").input_value().count("\n") == 3
+    assert tab.get_by_label("Texts, one per line").input_value().count("\n") == 3
 
 
 def test_several_words_are_masked_by_clicks(tab: Any, folders: Path) -> None:

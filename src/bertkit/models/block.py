@@ -143,12 +143,12 @@ class Block(nn.Module):
         steps["sum"] = x + steps["attention"]
         if not self.pre:
             steps["norm"] = self.attention_norm(steps["sum"])
-        x = self.feedforward_norm(steps["sum"]) if self.pre else steps["norm"]
+        normed = self.feedforward_norm(steps["sum"]) if self.pre else steps["norm"]
         if self.pre:
-            steps["second norm"] = x
-        steps["inner"] = self.feedforward.inner(x)
+            steps["second norm"] = normed
+        steps["inner"] = self.feedforward.inner(normed)
         steps["feed-forward"] = self.feedforward.down(steps["inner"])
-        steps["second sum"] = (steps["sum"] if self.pre else x) + steps["feed-forward"]
+        steps["second sum"] = (steps["sum"] if self.pre else normed) + steps["feed-forward"]
         if not self.pre:
             steps["second norm"] = self.feedforward_norm(steps["second sum"])
         return steps

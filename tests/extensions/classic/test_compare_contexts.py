@@ -117,15 +117,15 @@ def test_refusals_leave_nothing_behind(
             contexts(given.pop("word"), given.pop("file"), out=out, **given)
         assert not out.exists()
 
-    refused(DataError, r"texts\.txt:1: 'zebra' is not in it", word="zebra")
+    refused(DataError, r"texts\.txt:1: 'zebra' is not in the text", word="zebra")
     one = tmp_path / "one.txt"
     one.write_text("the class", encoding="utf-8")
-    refused(DataError, r"one\.txt: 1 texts; give 2 to 32", file=one)
-    refused(ConfigError, "layer: 3; .* has layers 0 to 2", layer=3)
+    refused(DataError, r"one\.txt must contain 2 to 32 texts, one per line, got 1", file=one)
+    refused(ConfigError, "layer must be from 0 to 2 for .*, got 3", layer=3)
     refused(ConfigError, "RecurrentEncoder is not a Transformer", models=[str(lstm)])
     unknown = tmp_path / "others.txt"
     Vectors(["et", "alia"], np.ones((2, 3), np.float32)).save(unknown)
-    refused(DataError, "others.txt: no vector of 'class'", models=[str(unknown)])
+    refused(DataError, "others.txt has no vector of 'class'", models=[str(unknown)])
     out.mkdir()
     (out / "mine").touch()
     with pytest.raises(ConfigError, match="already exists"):

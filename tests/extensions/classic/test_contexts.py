@@ -58,7 +58,7 @@ def test_texts_without_the_word(minilm: Path) -> None:
     word = ContextsPipeline("minilm", FrozenEncoder(loaded, Engine(loaded.model)))
     with pytest.raises(DataError, match="'bank' is not in 'no such thing'"):
         word.prepare([("bank", ("a bank", "no such thing"))], long="error")
-    with pytest.raises(DataError, match="texts: 1; a word is compared in 2 to 32"):
+    with pytest.raises(DataError, match="texts must be 2 to 32 lines with the word, got 1"):
         word.prepare([("bank", ("a bank",))], long="error")
     with pytest.raises(DataError, match="tokens, but the limit is 256"):
         word.prepare([("bank", ("a bank", "so " * 400 + "bank"))], long="error")
@@ -89,5 +89,5 @@ def test_word_vectors_have_one_for_all_texts() -> None:
     assert found.sees == "nothing of its text"
     np.testing.assert_allclose(found.cosines, 1.0, atol=1e-6)
     assert word.policies == ("error",)
-    with pytest.raises(DataError, match=r"vectors\.txt: no vector of 'classes'"):
+    with pytest.raises(DataError, match=r"vectors\.txt has no vector of 'classes'"):
         word.prepare([("class", ("a class", "classes"))], long="truncate")

@@ -58,11 +58,11 @@ def test_a_gradient_is_a_row_of_the_jacobian(bert: Path) -> None:
 
 def test_a_word_among_others(bert: Path) -> None:
     found = measured(bert, "bank", TEXT)
-    assert found.tokens[found.place] == "bank"
+    assert found.tokens[found.position] == "bank"
     assert TEXT[slice(*found.word)] == "bank"
-    assert found.norms[found.place] == 1.0
+    assert found.norms[found.position] == 1.0
     assert min(found.norms) > 0
-    assert found.steps == [int(at != found.place) for at in range(len(found.tokens))]
+    assert found.steps == [int(at != found.position) for at in range(len(found.tokens))]
     assert found.by_distance[0] == 1.0
     assert len(found.by_distance) == len(found.tokens)
     assert measured(bert, "bank", TEXT) == found
@@ -70,8 +70,8 @@ def test_a_word_among_others(bert: Path) -> None:
 
 def test_what_is_not_read_yet_has_no_way(llama: Path) -> None:  # noqa: F811
     found = measured(llama, "the", "on the river")
-    seen = np.arange(len(found.tokens)) <= found.place
-    assert 0 < found.place < len(seen) - 1
+    seen = np.arange(len(found.tokens)) <= found.position
+    assert 0 < found.position < len(seen) - 1
     assert [norm > 0 for norm in found.norms] == seen.tolist()
     assert [steps is not None for steps in found.steps] == seen.tolist()
     assert found.steps[-1] is None
@@ -85,7 +85,7 @@ def test_an_lstm_takes_a_step_for_each_token_between(
 ) -> None:
     folder, _ = saved(tmp_path / "m", letters, attention="none", direction=direction)
     found = measured(folder, "c", "a b c d e")
-    place, count = found.place, len(found.tokens)
+    place, count = found.position, len(found.tokens)
     before: list[int | None] = [*range(place, 0, -1)]
     behind: list[int | None] = [*range(1, count - place)]
     if direction == "forward":
@@ -110,7 +110,7 @@ def test_the_page_of_two(bert: Path) -> None:
     ("word", "text", "said"),
     [
         ("bank", "the river", "'bank' is not in 'the river'"),
-        ("the", "the " * MAX_TOKENS, "a page shows 64 tokens"),
+        ("the", "the " * MAX_TOKENS, "more than 64 tokens"),
         ("the", " ", "text: is empty"),
     ],
 )

@@ -43,16 +43,16 @@ def test_load_says_how_it_is_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "values", "said"),
     [
-        ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 48\), and the options say \(12, 52\)"),
-        ("lstm", {"n_layers": 1}, "holds RNN_0.*Cell1.*no place"),
-        ("lstm", {"n_layers": 3}, "has no RNN_0.*Cell2"),
+        ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 52\) of the options, got \(12, 48\)"),
+        ("lstm", {"n_layers": 1}, "contains RNN_0.*Cell1.*not in options"),
+        ("lstm", {"n_layers": 3}, "missing RNN_0.*Cell2"),
         ("lstm", {"dim": "wide"}, r"Expected `int`.*\$.lstm.dim"),
         ("lstm", {"cell_clip": 0}, "cell_clip"),
-        ("char_cnn", {"filters": [[51, 3]]}, "51 characters are more than a word has"),
+        ("char_cnn", {"filters": [[51, 3]]}, "width 51 exceeds max_characters"),
         ("char_cnn", {"filters": []}, "filters"),
         ("char_cnn", {"activation": "gelu"}, "gelu"),
         ("char_cnn", {"n_characters": 300}, "n_characters"),
-        ("char_cnn", {"n_highway": 1}, "holds CNN_high_1"),
+        ("char_cnn", {"n_highway": 1}, "contains CNN_high_1"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
@@ -96,12 +96,12 @@ def test_what_is_no_elmo_is_refused(tmp_path: Path) -> None:
         file.create_dataset("char_embed", (1 << 40, 4), dtype="f4", chunks=(64, 4))
 
     cases = {
-        "no HDF5 file": lambda path: path.write_bytes(b"text"),
-        "fetch it again": lambda path: path.write_bytes(path.read_bytes()[:3000]),
-        "has no char_embed": replaced(lambda file: None),
-        "lies in another file": replaced(elsewhere),
-        "holds no numbers": replaced(strings),
-        "the options say (261, 4)": replaced(huge),
+        "not a valid HDF5 file": lambda path: path.write_bytes(b"text"),
+        "download it again": lambda path: path.write_bytes(path.read_bytes()[:3000]),
+        "missing char_embed": replaced(lambda file: None),
+        "is stored in another file": replaced(elsewhere),
+        "does not contain the values": replaced(strings),
+        "shape (261, 4) of the options": replaced(huge),
     }
     for number, (said, change) in enumerate(cases.items()):
         assert said in damage(change, tmp_path / str(number))

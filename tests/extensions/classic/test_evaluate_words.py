@@ -15,7 +15,7 @@ from tests.factories import tiny_elmo, tiny_folder
 
 from bertkit import cli
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.classic.evaluate_words import _auc, _bound, evaluate_words
+from bertkit.extensions.classic.evaluate_words import _auc, _threshold, evaluate_words
 from bertkit.extensions.classic.train_vectors import word_similarity
 from bertkit.extensions.classic.word_vectors import Vectors
 from bertkit.extensions.generation.families.gpt2 import GPT2
@@ -24,7 +24,7 @@ from bertkit.text.vocabulary_training import train as train_tokenizer
 
 def test_the_bound_that_tells_most_apart() -> None:
     scores, same = np.float32([0.9, 0.2, 0.6, 0.5]), np.array([True, False, True, False])
-    assert _bound(scores, same) == pytest.approx(0.6)
+    assert _threshold(scores, same) == pytest.approx(0.6)
     assert _auc(scores, same) == 1.0
     assert _auc(-scores, same) == 0.0
     assert _auc(np.zeros(4, np.float32), same) == 0.5
@@ -37,7 +37,7 @@ def test_no_bound_tells_more_apart(rows: list[tuple[float, bool]]) -> None:
     def right(bound: float) -> float:
         return float(((scores >= bound) == same).mean())
 
-    assert right(_bound(scores, same)) == max(map(right, [*scores.tolist(), np.inf]))
+    assert right(_threshold(scores, same)) == max(map(right, [*scores.tolist(), np.inf]))
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -65,13 +65,13 @@ def test_from_the_command_line(
     assert cli.run(["evaluate", "words", str(minilm), str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["spearman"][-1] == 1.0
-    with pytest.raises(ConfigError, match="train: cosines of words are ranked"):
+    with pytest.raises(ConfigError, match="train is not supported for word similarity"):
         evaluate_words(minilm, path, train=path)
 
 
 def test_rows_that_cannot_be_scored(minilm: Path, tmp_path: Path) -> None:
     one = {"word": "bank", "sentence1": "a bank", "sentence2": "the bank", "label": True}
-    with pytest.raises(DataError, match="its rows are of one label"):
+    with pytest.raises(DataError, match="all rows have the same label"):
         evaluate_words(minilm, write(tmp_path / "one.jsonl", [one, one]))
     far = one | {"sentence1": "so " * 600 + "bank", "label": False}
     with pytest.raises(DataError, match="'bank' has no token within the maximum length"):
@@ -92,7 +92,7 @@ def test_of_an_elmo_whole_words_are_compared(
     path.write_text("cat\tcats\t9\ncat\tdog\t6\ncat\teconomics\t1\n", encoding="utf-8")
     assert len(evaluate_words(folder, path)["spearman"]) == 3
     assert cli.run(["evaluate", "words", str(folder), str(path), "--precision", "bf16"]) == 2
-    assert "an ELMo has fp32 only" in capsys.readouterr().err
+    assert "an ELMo supports only fp32" in capsys.readouterr().err
 
 
 def test_real_words(minilm: Path, data_folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_of_word_vectors_pairs_are_ranked_and_contexts_are_chance(
     alone = word_similarity(vectors, path)
     assert alone == {"spearman": 1.0, "pairs": 3, "missing": 1}
     path.write_text("a\tzebra\t1\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no pair whose words both have a vector"):
+    with pytest.raises(DataError, match="no pair has vectors of both words"):
         evaluate_words(tmp_path / "vectors.txt", path)
 
     def row(word: str, *texts: str, same: bool) -> dict[str, Any]:

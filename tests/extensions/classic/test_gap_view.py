@@ -20,13 +20,13 @@ def test_each_reads_its_side() -> None:
 
 @pytest.mark.parametrize("text", ["no gap", "a _ b", "two ___ of ___ them"])
 def test_a_sentence_has_one_gap(text: str) -> None:
-    with pytest.raises(DataError, match="write ___ once"):
+    with pytest.raises(DataError, match="must have exactly one gap ___"):
         Gap.of(text)
 
 
 def test_what_a_model_sees_is_marked() -> None:
     answer = [Candidate("<cat>", 0.5)]
-    sides: tuple[Sides, ...] = ("the left alone", "the right alone", "both sides")
+    sides: tuple[Sides, ...] = ("the left context", "the right context", "both sides")
     columns = [(f"model {number}", side, answer) for number, side in enumerate(sides)]
     html = html_of(gap_figure(Gap.of("a ___ <b>."), columns))
     assert html.count("<mark>a</mark>") == 2

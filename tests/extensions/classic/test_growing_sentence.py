@@ -60,16 +60,16 @@ def test_another_model_has_its_vector(minilm: Path) -> None:
     assert (found.nearest, found.written) == ([], [])
     html = html_of(growing_figure("<m>", found))
     assert html.count("<svg") == 3
-    assert "384 numbers, of which 128 are shown, however long" in html
+    assert "384 dimensions (128 are shown) for every sentence length" in html
     assert "&lt;m&gt;" in html
 
 
 @pytest.mark.parametrize(
     ("text", "others", "said"),
     [
-        (" ", (), "text: 0 words; a page shows 1 to 40"),
-        ("a " * 41, (), "text: 41 words"),
-        ("a", ("b",) * 21, "others: 21 lines"),
+        (" ", (), "text must have 1 to 40 words, got 0"),
+        ("a " * 41, (), "text must have 1 to 40 words, got 41"),
+        ("a", ("b",) * 21, "others must have at most 20 lines, got 21"),
     ],
 )
 def test_what_cannot_be_shown(bert: Path, text: str, others: tuple[str, ...], said: str) -> None:

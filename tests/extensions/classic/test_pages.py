@@ -49,7 +49,7 @@ def test_a_sentence_grows(server: Server, two: ModelRegistry, lstm: Path) -> Non
         assert written.text in row[: row.index("</tr>")]
     other = unescape(client.get("/growing", params={"text": TEXT, "model": "small-bert"}).text)
     assert other.count('aria-label="32 numbers"') == 4
-    assert ('<th scope="col">written</th>' in html) > ('scope="col">written<' in other)
+    assert ('<th scope="col">generated</th>' in html) > ('scope="col">generated<' in other)
 
 
 def test_models_side_by_side(server: Server, two: ModelRegistry, bert: Path) -> None:
@@ -70,11 +70,11 @@ def test_models_side_by_side(server: Server, two: ModelRegistry, bert: Path) -> 
 @pytest.mark.parametrize(
     ("path", "asked", "status", "said"),
     [
-        ("/growing", {"text": "a " * 41}, 422, "text: 41 words; a page shows 1 to 40"),
+        ("/growing", {"text": "a " * 41}, 422, "text must have 1 to 40 words, got 41"),
         ("/growing", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; answers"),
         ("/growing", {"text": "a" * 501}, 413, "a text of 501 characters, and 500 are the most"),
         ("/distance", {"text": "a b", "word": "zebra"}, 422, "&#39;zebra&#39; is not in"),
-        ("/distance", {"text": "a " * 70, "word": "a"}, 422, "a page shows 64 tokens"),
+        ("/distance", {"text": "a " * 70, "word": "a"}, 422, "more than 64 tokens"),
         ("/distance", {"text": "a", "word": "a", "model": "x"}, 422, "no model &#39;x&#39;"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_gap_by_both(
     assert "I am a ___ . I like playing cricket." in client.get("/gap").text
     text = "we sat on the ___ of the river"
     html = client.get("/gap", params={"text": text}).text
-    assert f"{llama.name}: from the left alone" in html
+    assert f"{llama.name}: from the left context" in html
     assert html.count("<mark>we sat on the</mark>") == 2
     assert html.count("<mark>of the river</mark>") == 1
     masked = client.post("/fill-mask", json={"inputs": text.replace("___", "[MASK]")}).json()
@@ -132,12 +132,12 @@ def test_one_model_alone_says_how_to_give_the_other(
     client = server(at=ModelRegistry([str(llama)], None))
     answer = client.get("/gap", params={"text": "a ___ c"})
     assert answer.status_code == 200
-    assert "goes on from the left; start" in alert(answer.text)
+    assert "uses only the left context; start" in alert(answer.text)
     assert f"bertkit view {llama.name} OTHER" in alert(answer.text)
     assert answer.text.count("<table>") == 1
     refused = client.get("/gap", params={"text": "no gap"})
     assert refused.status_code == 422
-    assert "write ___ once" in refused.text
+    assert "must have exactly one gap ___" in refused.text
 
 
 def test_both_directions_of_an_elmo_stand_between(
@@ -152,9 +152,9 @@ def test_both_directions_of_an_elmo_stand_between(
     html = client.get("/gap", params={"text": text}).text
     heads = re.findall('<th scope="col">(.*?)</th>', html)[::2]
     assert [head.partition(": from ")[::2] for head in heads] == [
-        (llama.name, "the left alone"),
-        ("elmo", "the left alone"),
-        ("elmo", "the right alone"),
+        (llama.name, "the left context"),
+        ("elmo", "the left context"),
+        ("elmo", "the right context"),
         (bert.name, "both sides"),
     ]
     assert '<p role="alert">' not in html
@@ -166,7 +166,7 @@ def test_both_directions_of_an_elmo_stand_between(
         shares = re.findall(r"</svg> ([\d.]+)</span>", table)
         assert shares == [f"{one.score:.3f}" for one in own]
     alone = server(at=ModelRegistry([str(elmo)], None)).get("/gap", params={"text": text})
-    assert "elmo is alone here, and reads each side by itself" in alert(alone.text)
+    assert "elmo is the only model here and reads each side separately" in alert(alone.text)
     assert alone.text.count("<table>") == 2
     published = server(at=ModelRegistry([str(tiny_elmo(tmp_path / "published"))], None))
     assert published.get("/gap", follow_redirects=False).status_code == 303

@@ -20,7 +20,7 @@ def test_word_pairs(tmp_path: Path) -> None:
     assert read_word_pairs(path) == [("love", "sex", 6.77), ("tiger", "cat", 7.0)]
     for score in ("nan", "inf"):
         path.write_text(f"a b 1\na c {score}\n", encoding="utf-8")
-        with pytest.raises(DataError, match=f"pairs.txt:2: the score {score} is no number"):
+        with pytest.raises(DataError, match=f"pairs.txt:2: score must be finite, got {score}"):
             read_word_pairs(path)
 
 
@@ -57,7 +57,7 @@ def test_wic_as_it_is_published(tmp_path: Path) -> None:
     assert words == ["carry", "carries"]
     assert second.texts[0][slice(*second.spans[0])] == "went"  # where looking would find nothing
     (tmp_path / "train.gold.txt").write_text("F\n", encoding="utf-8")
-    with pytest.raises(DataError, match="2 lines, and 1 labels beside it"):
+    with pytest.raises(DataError, match="got 2 lines but 1 labels"):
         read_in_context(data)
     (tmp_path / "train.gold.txt").write_text("F\nT\n", encoding="utf-8")
     data.write_text("carry\tV\t2-9\tYou must carry it\tIt carries\ngo\tV\t1-0\ta b\tc\n")
@@ -96,11 +96,11 @@ def test_rows_in_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"word": "bank"}, "not a word in two sentences"),
-        (row(label="yes"), "not a word in two sentences"),
-        (row(start1=3, end1=3), "start1 and end1 are no place in sentence1"),
-        (row(start2=0, end2=99), "start2 and end2 are no place in sentence2"),
-        (row(start2="0", end2=2), "start2 and end2 are no place in sentence2"),
+        ({"word": "bank"}, "expected word, sentence1 and sentence2"),
+        (row(label="yes"), "expected word, sentence1 and sentence2"),
+        (row(start1=3, end1=3), "start1 and end1 are not a range of the text"),
+        (row(start2=0, end2=99), "start2 and end2 are not a range of the text"),
+        (row(start2="0", end2=2), "start2 and end2 are not a range of the text"),
     ],
 )
 def test_rows_that_are_not(bad: dict[str, object], said: str, tmp_path: Path) -> None:

@@ -77,25 +77,25 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "v.txt: no rows"),
-        ("3 2\n", "v.txt: no rows"),
-        ("\n", "v.txt:1: not a word and its numbers"),
-        ("some prose\n", "v.txt:1: not a word and its numbers"),
-        ("a 1 2\nb 1\n", "v.txt:2: expected a word and 2 numbers, found 2 fields"),
-        ("a 1 2\nb 1 2 3\n", "v.txt:2: expected a word and 2 numbers, found 4 fields"),
+        ("", "v.txt: contains no rows"),
+        ("3 2\n", "v.txt: contains no rows"),
+        ("\n", "v.txt:1: expected a word and its values"),
+        ("some prose\n", "v.txt:1: expected a word and its values"),
+        ("a 1 2\nb 1\n", "v.txt:2: expected a word and 2 values, got 2 fields"),
+        ("a 1 2\nb 1 2 3\n", "v.txt:2: expected a word and 2 values, got 4 fields"),
         ("a 1 2\n\nb 1 2\n", "v.txt:2: an empty line"),
-        ("a 1 2\n 1 2\n", "v.txt:2: expected a word and 2 numbers"),
+        ("a 1 2\n 1 2\n", "v.txt:2: expected a word and 2 values"),
         ("a 1 2\nb 1 x2\n", "v.txt:2: 'x2' is not a number"),
         ("a 1 2\nb  2\n", "v.txt:2: '' is not a number"),
         ("1 2\na 1 0,5\n", "v.txt:2: '0,5' is not a number"),
-        ("a 1 2\nb nan 2\n", "v.txt:2: holds a number that is not finite"),
-        ("a 1 2\nb 1 -inf\n", "v.txt:2: holds a number that is not finite"),
-        ("a 1 2\nb 1 1e39\n", "v.txt:2: holds a number that is not finite"),
+        ("a 1 2\nb nan 2\n", "v.txt:2: contains a value that is not finite"),
+        ("a 1 2\nb 1 -inf\n", "v.txt:2: contains a value that is not finite"),
+        ("a 1 2\nb 1 1e39\n", "v.txt:2: contains a value that is not finite"),
         (b"a 1 2\n\xff\xfe 1 2\n", "v.txt:2: not UTF-8"),
         (b"a 1 2\nb 1 \xff\n", "v.txt:2: .* is not a number"),
-        ("3 2\na 1 2\nb 1 2\n", "v.txt:1: the header promises 3 rows, but there are 2"),
-        ("1 2\na 1 2\nb 1 2\n", "v.txt:1: the header promises 1 rows, but there are 2"),
-        ("9 999999999999\na 1 2\n", "v.txt:2: expected a word and 999999999999 numbers"),
+        ("3 2\na 1 2\nb 1 2\n", "v.txt:1: expected 3 rows as in the header, got 2"),
+        ("1 2\na 1 2\nb 1 2\n", "v.txt:1: expected 1 rows as in the header, got 2"),
+        ("9 999999999999\na 1 2\n", "v.txt:2: expected a word and 999999999999 values"),
     ],
 )
 @pytest.mark.parametrize("block", [8, 1 << 22])
@@ -124,7 +124,7 @@ def test_a_file_without_lines_is_not_read_whole(
 ) -> None:
     monkeypatch.setattr(vectors, "READ_BYTES", 10)
     monkeypatch.setattr(vectors, "LONGEST_LINE", 100)
-    with pytest.raises(DataError, match=r"v\.txt:2: a line without end"):
+    with pytest.raises(DataError, match=r"v\.txt:2: line is too long"):
         Vectors.load(write(tmp_path / "v.txt", "a 1\n" + "x" * 200))
 
 
@@ -160,7 +160,7 @@ def test_what_is_saved_is_loaded(
 
 @pytest.mark.parametrize("word", ["", "a\nb", "a 1", "a nan", "x 1e5 y"])
 def test_a_word_that_would_not_come_back_is_not_written(word: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot stand in a text file of vectors"):
+    with pytest.raises(DataError, match="cannot be stored in a text file of vectors"):
         Vectors([word], np.ones((1, 2), np.float32)).save(tmp_path / "v.txt")
     assert list(tmp_path.iterdir()) == []
 
@@ -180,7 +180,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_words_and_table_must_fit() -> None:
-    with pytest.raises(ValueError, match="2 words"):
+    with pytest.raises(ValueError, match="expected 2 rows"):
         Vectors(["a", "b"], np.ones((3, 2), np.float32))
 
 
@@ -206,7 +206,7 @@ def test_nearest_is_by_angle_not_length() -> None:
     assert len(found.nearest("a", 99)) == 5
     assert all(np.isfinite(score) for _, score in found.nearest("zero"))
     assert Vectors(["a"], np.ones((1, 1), np.float32)).nearest("a") == []
-    with pytest.raises(DataError, match="'cat': no vector of this word"):
+    with pytest.raises(DataError, match="'cat' has no vector"):
         found.nearest("cat")
 
 

@@ -54,7 +54,7 @@ def test_carrying_is_asked_for(words: Words) -> None:
     fresh = words(batch)
     np.testing.assert_allclose(once[0].layers, fresh[0].layers, atol=1e-6)
     assert np.abs(twice[0].layers[1:] - fresh[0].layers[1:]).max() > 1e-3
-    with pytest.raises(DataError, match="batch 1: 1 sentences, and there were 2"):
+    with pytest.raises(DataError, match=r"batch 1 must have 2 sentences .*, got 1"):
         list(words.carried([batch, batch[:1]]))
 
 
@@ -77,7 +77,7 @@ def test_a_word_of_ten_thousand_letters_is_cut_and_that_is_said(
 ) -> None:
     (long,) = words([["a" * 10_000, "b"]])
     said = capsys.readouterr().err
-    assert "more than 48 bytes" in said
+    assert "truncated to 48 bytes" in said
     assert said.count("\n") == 1
     (cut,) = words([["a" * 48, "b"]])
     assert not capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_a_word_of_ten_thousand_letters_is_cut_and_that_is_said(
 
 def test_what_the_pipeline_does_not_take(words: Words, tiny: Path) -> None:
     assert words([]) == []
-    with pytest.raises(ConfigError, match="words has none"):
+    with pytest.raises(ConfigError, match="not supported by words"):
         bertkit.pipeline("words", tiny, precision="bf16")
     with pytest.raises(CheckpointError, match="expected an ELMo, got a Transformer"):
         bertkit.pipeline("words", bertkit.load(tiny))

@@ -278,7 +278,7 @@ def test_a_word_by_all_models_is_what_bertkit_contexts_draws(
     names = list(map(str, kinds))
     own = contexts("class", tmp_path / "texts.txt", models=names, out=tmp_path / "out", layer=-2)
     client = server(at=ModelRegistry(names, None))
-    asked = {"word": "class", "texts": "\n".join(texts), "layer": "the last layer but one"}
+    asked = {"word": "class", "texts": "\n".join(texts), "layer": "the second to last layer"}
     html = client.get("/word", params=asked).text
     sees = [
         "nothing of its text", "both sides, each by itself", "what stands before it",
@@ -301,7 +301,7 @@ def test_a_word_by_all_models_is_what_bertkit_contexts_draws(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz: no vector of &#39;zebra&#39;"),
+        ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz has no vector of &#39;zebra&#39;"),
         ({"word": "a", "texts": "a\na", "layer": "<b>"}, "layer: expected the last layer, the"),
         ({"word": "a", "texts": "a\na " + "b " * 600, "model": "elmo"}, "601 words, and 512 are"),
         ({"word": "a", "texts": "a\na", "model": "<b>"}, "no model &#39;&lt;b&gt;&#39; answers"),

@@ -99,7 +99,7 @@ def test_what_does_not_open_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("no vectors here at all", encoding="utf-8")
     cases: list[tuple[str, type[BertkitError], str]] = [
         ("nan", CheckpointError, "has numbers that are none"),
-        ("text.txt", DataError, r"text\.txt:1: not a word and its numbers"),
+        ("text.txt", DataError, r"text\.txt:1: expected a word and its values"),
         ("nothing", CheckpointError, "nothing"),
     ]
     for name, error, said in cases:

@@ -1,7 +1,7 @@
-"""The language model by which an ELMo learns: each word from those before it, and from those
-behind it.
+"""Bidirectional language model, the pretraining model of ELMo.
 
-Source: Peters et al. 2018, section 3.1; where it begins is that of allenai/bilm-tf.
+It predicts each word from the words before it, and from the words after it.
+Source: Peters et al. 2018, section 3.1. Weights are initialized like in allenai/bilm-tf.
 """
 
 from __future__ import annotations
@@ -19,14 +19,19 @@ from bertkit.nn.embedding import hold_at_zero
 
 DIRECTIONS = ("forward", "backward")
 
-KEPT = -2.0
-"""Where the gates of a highway begin: most of a word's vector goes through as it is."""
+CARRY_BIAS = -2.0
+"""Initial bias of highway gates, which lets most of a word vector pass unchanged."""
 
 
 class BiLM(nn.Module):
-    """An ELMo under the softmax that both of its directions share. It is called as a `Model` is.
+    """ELMo with the softmax that both directions share. It is called like a `Model`.
 
-    Shapes: the softmax is (V, P) over the most frequent words; it reads either half of a state.
+    Args:
+        elmo: The ELMo.
+        words: Number of the most frequent words, which the softmax predicts.
+
+    Shapes:
+        softmax: (V, P), applied to either half of a state.
     """
 
     def __init__(self, elmo: Elmo, words: int) -> None:
@@ -39,33 +44,40 @@ class BiLM(nn.Module):
         return self.elmo.config
 
     def states(self, batch: Batch) -> Tensor:
-        """Those of the last layer. Shapes: ids (N, characters of a word) -> (N, 2P)."""
+        """Compute the last layer's states. Shapes: ids (N, characters of a word) -> (N, 2P)."""
         states, _ = self.elmo(batch.ids, batch.layout.lengths)
         out: Tensor = self.elmo.dropout(states[-1])
         return out
 
     def forward(self, batch: Batch, compute: Callable[[BiLM, Batch], Any]) -> Any:
-        """What an objective makes of the batch."""
+        """Compute an objective of the batch."""
         return compute(self, batch)
 
 
 def new_bilm(config: ElmoConfig, characters: int, words: int) -> BiLM:
-    """One with fresh weights from torch's generator."""
+    """Build a model with new weights, sampled with torch's generator.
+
+    Args:
+        config: Settings of the ELMo.
+        characters: Number of character ids.
+        words: Number of words of the softmax.
+    """
     model = BiLM(Elmo(config, characters), words)
     cnn = model.elmo.words
     with torch.no_grad():
         cnn.embedding.weight.uniform_(-1.0, 1.0)
         nn.init.normal_(model.softmax.weight, std=config.lstm.projection_dim**-0.5)
         nn.init.zeros_(model.softmax.bias)
-        _begin_words(cnn, config.char_cnn.activation)
-        for one in model.elmo.modules():
-            if isinstance(one, ProjectedLSTM):
-                _begin_lstm(one)
-    hold_at_zero(cnn.embedding, 0)  # of places without a word: files have no row for it
+        _init_words(cnn, config.char_cnn.activation)
+        for module in model.elmo.modules():
+            if isinstance(module, ProjectedLSTM):
+                _init_lstm(module)
+    # Row 0 means the absence of a word; published files do not contain it.
+    hold_at_zero(cnn.embedding, 0)
     return model
 
 
-def _begin_words(cnn: CharacterCNN, activation: str) -> None:
+def _init_words(cnn: CharacterCNN, activation: str) -> None:
     for filters in cast(list[nn.Conv1d], cnn.convolutions):
         if activation == "relu":
             nn.init.uniform_(filters.weight, -0.05, 0.05)
@@ -77,14 +89,16 @@ def _begin_words(cnn: CharacterCNN, activation: str) -> None:
         for name in ("transform", "gate"):
             linear = getattr(highway, name)
             nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
-            nn.init.constant_(linear.bias, KEPT if name == "gate" else 0.0)
+            nn.init.constant_(linear.bias, CARRY_BIAS if name == "gate" else 0.0)
     nn.init.normal_(cnn.projection.weight, std=cnn.projection.in_features**-0.5)
     nn.init.zeros_(cnn.projection.bias)
 
 
-def _begin_lstm(lstm: ProjectedLSTM) -> None:
-    """Glorot's bounds over inputs and outputs together, as TensorFlow has them in one matrix; the
-    forget gate begins open.
+def _init_lstm(lstm: ProjectedLSTM) -> None:
+    """Initialize an LSTM like TensorFlow; the bias of the forget gate is 1.
+
+    Glorot's bounds are computed for inputs and outputs together, which TensorFlow has in one
+    matrix.
     """
     outputs, width = lstm.projection.weight.shape
     fan = lstm.input.in_features + outputs + 4 * width

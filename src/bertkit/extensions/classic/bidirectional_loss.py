@@ -1,4 +1,4 @@
-"""The next word and the previous one of each place: Peters et al. 2018, section 3.1."""
+"""Loss of the next and previous word at each position: Peters et al. 2018, section 3.1."""
 
 from __future__ import annotations
 
@@ -15,16 +15,23 @@ from bertkit.objectives.loss import Loss, Totals
 
 
 def both_ways(model: Model, batch: Batch, totals: Totals) -> Loss:
-    """The mean cross-entropy of both directions, summed; a full softmax over the vocabulary.
+    """Compute the sum of the mean cross-entropies of both directions, with a full softmax.
 
-    Forwards each word and the end are told, backwards each word and the begin.
+    The forward direction predicts each word and the end of a sentence; the backward direction
+    predicts each word and the beginning.
+
+    Args:
+        model: A `BiLM`.
+        batch: The batch.
+        totals: Totals of the optimizer step.
     """
-    bilm = cast(BiLM, model)  # an objective asks no more of a model than this
+    # `BiLM` has the methods of a model that objectives use.
+    bilm = cast(BiLM, model)
     sides = bilm.states(batch).chunk(2, -1)
     softmax = bilm.softmax
     parts, correct = {}, {}
     for name, states in zip(DIRECTIONS, sides, strict=True):
-        rows = states[told(batch.layout, name)]
+        rows = states[predicting_positions(batch.layout, name)]
         loss, correct[name] = linear_cross_entropy(
             rows, softmax.weight, softmax.bias, batch.targets[name]
         )
@@ -33,9 +40,14 @@ def both_ways(model: Model, batch: Batch, totals: Totals) -> Loss:
     return Loss(total, {name: part.detach() for name, part in parts.items()}, correct)
 
 
-def told(layout: Packed, direction: str) -> Tensor:
-    """The places from which a word is told: all but a sentence's last, or backwards its first."""
+def predicting_positions(layout: Packed, direction: str) -> Tensor:
+    """Return the positions that predict a word: all but a sentence's last (backward: first).
+
+    Args:
+        layout: The sentences.
+        direction: "forward" or "backward".
+    """
     edge = layout.cu_seqlens[1:] - 1 if direction == "forward" else layout.first
-    kept = torch.ones(layout.total, dtype=torch.bool, device=edge.device)
-    kept[edge] = False
-    return kept.nonzero()[:, 0]
+    mask = torch.ones(layout.total, dtype=torch.bool, device=edge.device)
+    mask[edge] = False
+    return mask.nonzero()[:, 0]

@@ -10,7 +10,7 @@ from bertkit.checkpoint.formats import LoadSettings, open_format
 from bertkit.data.document_readers import numbered
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.context_figures import context_squares, cosine_table
-from bertkit.extensions.classic.contexts import TEXTS, compared, read_word
+from bertkit.extensions.classic.contexts import TEXTS, compare, encode_word
 from bertkit.nn.precision import Precision
 from bertkit.storage import new_folder, refuse_used, write_json
 from bertkit.text.word_splitting import find_word
@@ -60,10 +60,10 @@ def contexts(
     rows = []
     for name in models:
         frozen = open_format(name).load_words(LoadSettings(precision, device))
-        own = compared(frozen, read_word(name, frozen, texts, ranges), texts, ranges)
-        rows.append({"model": name, "sees": own.sees, "cosines": own.cosines})
-        if not -len(own.cosines) <= layer < len(own.cosines) and frozen.layers:
-            raise ConfigError(f"layer: {layer}; {name} has layers 0 to {frozen.layers}")
+        states = compare(frozen, encode_word(name, frozen, texts, ranges), texts, ranges)
+        rows.append({"model": name, "sees": states.sees, "cosines": states.cosines})
+        if not -len(states.cosines) <= layer < len(states.cosines) and frozen.layers:
+            raise ConfigError(f"layer must be from 0 to {frozen.layers} for {name}, got {layer}")
     result = {"word": word, "texts": texts, "ranges": ranges, "layer": layer, "models": rows}
     with new_folder(out) as folder:
         write_json(folder / "contexts.json", result)
@@ -72,41 +72,41 @@ def contexts(
 
 
 def _texts(word: str, file: Path) -> tuple[list[str], list[tuple[int, int]]]:
-    """Raises: DataError naming file and line."""
+    """Read the texts and find the word. Raises DataError with file and line."""
     rows = numbered(file)
     if not 2 <= len(rows) <= TEXTS:
-        raise DataError(f"{file}: {len(rows)} texts; give 2 to {TEXTS}, a line each")
+        raise DataError(f"{file} must contain 2 to {TEXTS} texts, one per line, got {len(rows)}")
     texts, ranges = [], []
     for number, line in rows:
-        place = find_word(word, line)
-        if place is None:
-            raise DataError(f"{file}:{number}: {word!r} is not in it; write it as it stands there")
+        span = find_word(word, line)
+        if span is None:
+            raise DataError(f"{file}:{number}: {word!r} is not in the text; use its form there")
         texts.append(line)
-        ranges.append(place)
+        ranges.append(span)
     return texts, ranges
 
 
 def _draw(folder: Path, result: Mapping[str, Any]) -> None:
     word, layer = result["word"], result["layer"]
     rows = [
-        (f"{number}. {Path(one['model']).name}", one["sees"], one["cosines"])
-        for number, one in enumerate(result["models"], 1)
+        (f"{number}. {Path(model['model']).name}", model["sees"], model["cosines"])
+        for number, model in enumerate(result["models"], 1)
     ]
-    shown = context_squares(rows, layer)
+    charts = context_squares(rows, layer)
     title = f"Cosines of “{word}” in {len(result['texts'])} texts, by model"
-    write_svg(folder / "contexts.svg", squares(shown, title))
+    write_svg(folder / "contexts.svg", squares(charts, title))
     pairs = zip(result["texts"], result["ranges"], strict=True)
-    texts = [(str(n), Marked(text, [(*place, "")])) for n, (text, place) in enumerate(pairs, 1)]
-    which = "the last layer" if layer == -1 else f"layer {layer}"
+    texts = [(str(n), Marked(text, [(*span, "")])) for n, (text, span) in enumerate(pairs, 1)]
+    layer_name = "the last layer" if layer == -1 else f"layer {layer}"
     write_report(
         folder / "contexts.html",
         "contexts.html",
         word=word,
-        layer=f"{which}, counted from the last," if layer < -1 else which,
-        charts=[squares([one], one.name) for one in shown],
+        layer=f"{layer_name}, counted from the last," if layer < -1 else layer_name,
+        charts=[squares([model], model.name) for model in charts],
         texts=Table("Texts", texts, ("", "text"), wraps=True),
         models=[
-            (square.name, one["model"], one["sees"], cosine_table(one["cosines"]))
-            for square, one in zip(shown, result["models"], strict=True)
+            (square.name, model["model"], model["sees"], cosine_table(model["cosines"]))
+            for square, model in zip(charts, result["models"], strict=True)
         ],
     )

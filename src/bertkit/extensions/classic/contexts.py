@@ -1,4 +1,4 @@
-"""A word in several texts: how alike its states are there, in every layer."""
+"""Similarity of the states of a word in several texts, in every layer."""
 
 from __future__ import annotations
 
@@ -16,24 +16,32 @@ from bertkit.text.long_texts import Long
 from bertkit.text.word_splitting import find_word
 
 TEXTS, CHARACTERS = 32, 2_000
-"""As many texts at most, and so long: all are compared with all, and words with each of theirs."""
+"""Maximum number of texts, and of characters of a text."""
 
 
 class Contexts(msgspec.Struct, frozen=True):
-    """Where the word stands in each text, and its states compared. Layer 0 is the embedding."""
+    """Ranges of the word in each text, and similarities of its states by layer.
+
+    Layer 0 is the embedding.
+    """
 
     texts: list[str]
     ranges: list[tuple[int, int]]
     cosines: list[list[list[float]]]
-    """Of the layer, of one text, of another."""
+    """Cosine similarity by layer, text and other text."""
     maps: list[list[tuple[float, float]]]
-    """Of the layer, of the text: its place on the plane on which the states differ most (PCA)."""
+    """Coordinates by layer and text: the two main components of the states (PCA)."""
     sees: str
-    """What of its text a state depends on."""
+    """Part of the text that a state depends on."""
 
 
 class ContextsPipeline:
-    """A pipeline: a word and texts -> contexts. `name` is the model's, for messages."""
+    """Pipeline that compares the states of a word in several texts.
+
+    Args:
+        name: Name of the model, for messages.
+        frozen: The model.
+    """
 
     def __init__(self, name: str, frozen: FrozenWords) -> None:
         self.name, self.frozen = name, frozen
@@ -42,37 +50,38 @@ class ContextsPipeline:
         )
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
-        """Raises: DataError for a text that is long or without the word, or too few or many."""
+        """Encode words with their texts.
+
+        Raises:
+            DataError: If there are too few or too many texts, or if a text is too long or does not
+                contain the word.
+        """
         works = []
         for word, texts in items:
             if not 2 <= len(texts) <= TEXTS:
-                raise DataError(
-                    f"texts: {len(texts)}; a word is compared in 2 to {TEXTS} of them, a line each"
-                )
+                raise DataError(f"texts must be 2 to {TEXTS} lines with the word, got {len(texts)}")
             for text in texts:
                 if len(text) > CHARACTERS:
                     raise DataError(
-                        f"{text[:40]!r}…: {len(text):,} characters, and {CHARACTERS:,} are the "
-                        "most; give the sentences with the word"
+                        f"{text[:40]!r}…: text has {len(text):,} characters, more than "
+                        f"{CHARACTERS:,}; use only the sentences with the word"
                     )
             spans = [find_word(word, text) for text in texts]
-            for text, place in zip(texts, spans, strict=True):
-                if place is None:
-                    raise DataError(
-                        f"{word[:60]!r} is not in {text[:60]!r}; write it as it stands there"
-                    )
-            ranges = [place for place in spans if place is not None]
-            features = read_word(self.name, self.frozen, texts, ranges, long=long)
+            for text, span in zip(texts, spans, strict=True):
+                if span is None:
+                    raise DataError(f"{word[:60]!r} is not in {text[:60]!r}; use its form there")
+            ranges = [span for span in spans if span is not None]
+            features = encode_word(self.name, self.frozen, texts, ranges, long=long)
             size = BYTES_PER_NUMBER * (self.frozen.layers + 1) * len(texts) ** 2
             works.append(Work(features, (texts, ranges), answer_bytes=size))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Contexts]:
-        """The word of each compared."""
-        return [compared(self.frozen, work.features, *work.item) for work in works]
+        """Compare the states of each word."""
+        return [compare(self.frozen, work.features, *work.item) for work in works]
 
 
-def read_word(
+def encode_word(
     name: str,
     frozen: FrozenWords,
     texts: Sequence[str],
@@ -80,26 +89,41 @@ def read_word(
     *,
     long: Long = "truncate",
 ) -> list[Feature]:
-    """What a model of this name reads of one word in each text.
+    """Encode one word in each text.
 
-    Raises: DataError for a word that it does not read, or has no vector of.
+    Args:
+        name: Name of the model, for messages.
+        frozen: The model.
+        texts: The texts.
+        ranges: Characters of the word in each text.
+        long: What to do with texts that are too long.
+
+    Raises:
+        DataError: If a word is beyond the maximum length, or has no vector.
     """
     features = frozen.read(texts, ranges, long=long)
     for text, (start, end), feature in zip(texts, ranges, features, strict=True):
         assert feature.token_indices is not None
         if not len(feature.token_indices):
             word = text[start:end][:60]
-            raise DataError(f"{name}: no vector of {word!r}; leave it out, or its texts")
+            raise DataError(f"{name} has no vector of {word!r}; use another word or other texts")
     return features
 
 
-def compared(
+def compare(
     frozen: FrozenWords,
     features: Sequence[Feature],
     texts: Sequence[str],
     ranges: Sequence[tuple[int, int]],
 ) -> Contexts:
-    """The states of the word that was read in each text, every two of them."""
+    """Compare the states of the word in every two texts.
+
+    Args:
+        frozen: The model.
+        features: The word in each text.
+        texts: The texts.
+        ranges: Characters of the word in each text.
+    """
     states = frozen.states(features)
     norms = np.maximum(np.linalg.norm(states, axis=2, keepdims=True), 1e-12)
     units = states / norms
@@ -113,15 +137,15 @@ def compared(
 
 
 def plane(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rows as points on the plane on which they differ most: PCA. Shapes: (S, D) -> (S, 2).
+    """Project rows to their two main components (PCA). Shapes: (S, D) -> (S, 2).
 
-    Each direction is turned so that its largest number is above zero, for the pictures of
-    neighboring layers to be alike.
+    The signs are chosen so that the largest absolute value of each component is positive. This
+    keeps the pictures of adjacent layers similar.
     """
     centered = rows - rows.mean(0)
     left, sizes, _ = np.linalg.svd(centered, full_matrices=False)
     points = np.zeros((len(rows), 2), dtype=np.float32)
     count = min(2, len(sizes))
     points[:, :count] = (left * sizes)[:, :count]
-    turn = np.sign(points[np.abs(points).argmax(0), [0, 1]])
-    return np.asarray(points * np.where(turn == 0, 1, turn))
+    signs = np.sign(points[np.abs(points).argmax(0), [0, 1]])
+    return np.asarray(points * np.where(signs == 0, 1, signs))

@@ -1,4 +1,4 @@
-"""How much the state of one word depends on each other word of its text, near or far."""
+"""Dependence of the state of one word on each other word of its text."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ from bertkit.view.figures import Figure, Marked, Share, Table
 from bertkit.view.token_text import spelled
 
 MAX_TOKENS = 64
-"""Tokens of a text at most: each reads a copy of it."""
+"""Maximum number of tokens of a text. Each token requires one copy of the text."""
 
 DIRECTIONS = 16
-"""Of the state of the word asked for, in which its gradient is taken."""
+"""Number of random directions in which the gradient of the word's state is computed."""
 
 BACKWARD_COST = 2
-"""What the way back costs, in ways forward."""
+"""Cost of a backward pass, relative to a forward pass."""
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """Norms of gradients of last states by embeddings, shares of a state's own embedding's.
+    """Gradient norms of last states with respect to embeddings.
 
-    `steps` are those between each token and the word: as many as lie between in an LSTM, one by
-    attention, None where no way leads.
+    They are relative to the norm for the state's own embedding. `steps` are the path lengths
+    between each token and the word: the distance in an LSTM, 1 with attention, None if there is no
+    path.
     """
 
     tokens: list[str]
     word: tuple[int, int]
-    """The characters of the word."""
-    place: int
-    """Its last token."""
+    """Range of characters of the word."""
+    position: int
+    """Index of the word's last token."""
     norms: list[float]
     steps: list[int | None]
     by_distance: list[float]
-    """The median at each distance that the text has, from 0 on, over all of its tokens."""
+    """Median at each distance in the text, from 0, over all of its tokens."""
 
 
 class DistancePipeline:
-    """A pipeline: words and texts -> how each text's tokens bear on the word's last state."""
+    """Pipeline that measures how the last state of a word depends on each token of its text."""
 
     policies: tuple[Long, ...] = ("error",)
 
@@ -63,115 +64,129 @@ class DistancePipeline:
         self.loaded = loaded
 
     def prepare(self, items: Sequence[tuple[str, str]], *, long: Long) -> list[Work]:
-        """Raises: DataError for a text without the word, or longer than `MAX_TOKENS` tokens."""
+        """Encode words with their texts.
+
+        Raises:
+            DataError: If a text does not contain the word, or has more than `MAX_TOKENS` tokens.
+        """
         works = []
         for word, text in items:
             encoding = read(self.loaded, text, None, long="truncate")
             if encoding.truncated or len(encoding) > MAX_TOKENS:
-                raise DataError(f"{text[:40]!r}…: a page shows {MAX_TOKENS} tokens; shorten it")
+                raise DataError(f"{text[:40]!r}…: more than {MAX_TOKENS} tokens; shorten the text")
             span = find_word(word, text)
             if span is None:
-                raise DataError(
-                    f"{word[:60]!r} is not in {text[:60]!r}; write it as it stands there"
-                )
-            place = encoding.covering(*span)
-            if not len(place):
-                raise DataError(
-                    f"{word[:60]!r}: the vocabulary has no piece for it; take another word"
-                )
+                raise DataError(f"{word[:60]!r} is not in {text[:60]!r}; use its form there")
+            indices = encoding.covering(*span)
+            if not len(indices):
+                raise DataError(f"{word[:60]!r} has no token in the vocabulary; use another word")
             copies = (len(encoding) + DIRECTIONS) * (1 + BACKWARD_COST)
-            works.append(Work([], (encoding, span, int(place[-1])), len(encoding) * copies))
+            works.append(Work([], (encoding, span, int(indices[-1])), len(encoding) * copies))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Distance]:
-        """How far each word looks."""
-        return [self._measured(*work.item) for work in works]
+        """Measure the dependence of each word's state."""
+        return [self._measure(*work.item) for work in works]
 
-    def _measured(self, encoding: Encoding, word: tuple[int, int], place: int) -> Distance:
+    def _measure(self, encoding: Encoding, word: tuple[int, int], position: int) -> Distance:
         encoder, tokens = self.loaded.model.encoder, len(encoding)
-        squares = gradients(encoder, encoding, [*range(tokens), *[place] * DIRECTIONS])
+        squares = gradients(encoder, encoding, [*range(tokens), *[position] * DIRECTIONS])
         norms = np.sqrt(squares[tokens:].mean(0))
-        each = np.sqrt(squares[:tokens])
-        shares = each / np.maximum(each.diagonal()[:, None], 1e-30)
-        apart = np.abs(np.subtract.outer(np.arange(tokens), np.arange(tokens)))
-        ways = [_steps(encoder, place, other) for other in range(tokens)]
-        seen = np.array(
+        own_norms = np.sqrt(squares[:tokens])
+        ratios = own_norms / np.maximum(own_norms.diagonal()[:, None], 1e-30)
+        gaps = np.abs(np.subtract.outer(np.arange(tokens), np.arange(tokens)))
+        steps = [_steps(encoder, position, other) for other in range(tokens)]
+        linked = np.array(
             [[_steps(encoder, a, b) is not None for b in range(tokens)] for a in range(tokens)]
         )
         return Distance(
             tokens=spelled(self.loaded.tokenizer, encoding.ids),
             word=word,
-            place=place,
-            norms=(norms / max(norms[place], 1e-30)).tolist(),
-            steps=ways,
+            position=position,
+            norms=(norms / max(norms[position], 1e-30)).tolist(),
+            steps=steps,
             by_distance=[
-                float(np.median(shares[seen & (apart == distance)])) for distance in range(tokens)
+                float(np.median(ratios[linked & (gaps == distance)])) for distance in range(tokens)
             ],
         )
 
 
-def gradients(encoder: Encoder, encoding: Encoding, places: Sequence[int]) -> NDArray[np.float64]:
-    """The squared norm of the gradient of a state in a random direction, by each embedding; one
-    row for each place. The mean of many of a place estimates the squared norm of the Jacobian.
+def gradients(encoder: Encoder, encoding: Encoding, indices: Sequence[int]) -> NDArray[np.float64]:
+    """Compute squared norms of the gradient of states in a random direction.
 
-    Shapes: (places, T). The directions are of ±1, drawn from a seed: the same text gives the same.
+    Each row is for one position, each column for the embedding of one token. The mean of many rows
+    of a position estimates the squared norm of the Jacobian. The directions have elements ±1 and
+    are sampled with a fixed seed, so the results of a text are reproducible.
     Source: Hutchinson 1989, "A stochastic estimator of the trace of the influence matrix".
+
+    Args:
+        encoder: The encoder.
+        encoding: The text.
+        indices: Positions of the states, with repetitions.
+
+    Shapes:
+        returns: (indices, T).
     """
     device = next(encoder.parameters()).device
     inputs: list[Tensor] = []
 
-    def keep(module: Any, args: Any, embedded: Tensor) -> Tensor:
+    def capture(module: Any, args: Any, embedded: Tensor) -> Tensor:
         inputs.append(embedded.detach().requires_grad_())
         return inputs[0]
 
-    handle = encoder.embedding.register_forward_hook(keep)
+    handle = encoder.embedding.register_forward_hook(capture)
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            batch = Batch.of([encoding] * len(places)).to(device)
+            batch = Batch.of([encoding] * len(indices)).to(device)
             states = encoder(batch)
-            rows = states[batch.layout.first + torch.tensor(places, device=device)]
-            draw = torch.Generator().manual_seed(0)
-            signs = torch.randint(2, rows.shape, generator=draw).to(rows) * 2 - 1
+            rows = states[batch.layout.first + torch.tensor(indices, device=device)]
+            rng = torch.Generator().manual_seed(0)
+            signs = torch.randint(2, rows.shape, generator=rng).to(rows) * 2 - 1
             (gradient,) = torch.autograd.grad((rows * signs).sum(), inputs[0])
     finally:
         handle.remove()
-    squares = gradient.double().square().sum(1).view(len(places), -1)
+    squares = gradient.double().square().sum(1).view(len(indices), -1)
     return np.asarray(squares.cpu())
 
 
-def _steps(encoder: Encoder, place: int, other: int) -> int | None:
+def _steps(encoder: Encoder, position: int, other: int) -> int | None:
     """Return the path length of a layer between two positions; None if there is no path.
 
     Source: Vaswani et al. 2017, table 1 (maximum path length).
     """
     config = encoder.config
     is_backward = isinstance(config, RecurrentConfig) and config.recurrent.direction == "backward"
-    if (config.is_causal and other > place) or (is_backward and other < place):
+    if (config.is_causal and other > position) or (is_backward and other < position):
         return None
-    return abs(place - other) if config.is_sequential else int(other != place)
+    return abs(position - other) if config.is_sequential else int(other != position)
 
 
 def distance_figures(text: str, measures: Sequence[tuple[str, Distance]]) -> list[Figure]:
-    """What each model's state of the word depends on, and how that falls with the distance."""
+    """Return figures of the dependence of each model's state of the word, and of its decay.
+
+    Args:
+        text: The text.
+        measures: Results by model.
+    """
     figures = []
-    for name, one in measures:
+    for name, measure in measures:
         rows = [
             (token, "none" if steps is None else str(steps), Share(min(norm, 1.0)))
-            for token, steps, norm in zip(one.tokens, one.steps, one.norms, strict=True)
+            for token, steps, norm in zip(measure.tokens, measure.steps, measure.norms, strict=True)
         ]
         table = Table(name, rows, ("token", "steps", "gradient"))
         caption = (
-            "How many steps lie between each token and the last state of the marked word, and the "
-            "norm of that state’s gradient by the token’s embedding, a share of its own’s."
+            "Steps between each token and the last state of the marked word, and the norm of that "
+            "state’s gradient with respect to the token’s embedding, relative to its own embedding."
         )
-        figures.append(Figure(name, caption, [Marked(text, [(*one.word, "")]), table]))
+        figures.append(Figure(name, caption, [Marked(text, [(*measure.word, "")]), table]))
     lines = {
-        name: [(d, math.log10(share)) for d, share in enumerate(one.by_distance) if share > 0]
-        for name, one in measures
+        name: [(d, math.log10(ratio)) for d, ratio in enumerate(measure.by_distance) if ratio > 0]
+        for name, measure in measures
     }
-    chart = curves(lines, x="distance in tokens", y="log₁₀ of the gradient’s share")
+    chart = curves(lines, x="distance in tokens", y="log₁₀ of the relative gradient")
     caption = (
-        "The median over all tokens of the text. What an LSTM knows of a token goes through every "
-        "step between; attention looks at each token at once."
+        "Median over all tokens of the text. In an LSTM, information about a token passes through "
+        "every step between; attention reads each token directly."
     )
     return [*figures, Figure("Distance", caption, [chart])]

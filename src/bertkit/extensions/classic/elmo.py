@@ -1,4 +1,4 @@
-"""ELMo: vectors of words from a language model of LSTMs that reads both ways.
+"""ELMo: word vectors from a bidirectional language model of LSTMs.
 
 Source: Peters et al. 2018, "Deep contextualized word representations", section 3.
 """
@@ -20,70 +20,72 @@ from bertkit.nn.embedding import EmbeddingTable
 
 Count = Annotated[int, Meta(ge=1, le=1 << 20)]
 
-WORDS_AT_ONCE = 256
-"""Different words that go through the convolutions together: each takes as much memory as its
-characters times all filters."""
+WORDS_PER_CHUNK = 256
+"""Number of distinct words per call of the convolutions.
+
+The memory for each is its number of characters times the number of all filters.
+"""
 
 State = tuple[Tensor, Tensor]
 """Outputs (directions, layers, S, P) and cells (directions, layers, S, dim) of the LSTMs."""
 
 
 class LSTMConfig(msgspec.Struct, frozen=True):
-    """The LSTMs of each direction."""
+    """LSTMs of each direction."""
 
     dim: Count
-    """Width of the cells."""
+    """Size of the cells."""
     projection_dim: Count
-    """Width of the outputs of one direction, and of a word's own vector."""
+    """Size of the outputs of one direction, and of a word vector (layer 0)."""
     n_layers: Count
     cell_clip: Positive | None = None
-    """The most that a cell may be, with either sign."""
+    """Maximum absolute value of a cell."""
     proj_clip: Positive | None = None
-    """The same of outputs."""
+    """Maximum absolute value of an output."""
     use_skip_connections: bool = False
-    """Whether the input of each layer but the first is added to its output."""
+    """Whether to add the input of each layer except the first to its output."""
 
 
 class CharacterEmbedding(msgspec.Struct, frozen=True):
-    """A vector for each character."""
+    """Character embeddings."""
 
     dim: Count
 
 
 class CharacterConfig(msgspec.Struct, frozen=True):
-    """The convolutions that make a vector of a word's characters."""
+    """Convolutions that compute a vector from a word's characters."""
 
     embedding: CharacterEmbedding
     filters: Annotated[tuple[tuple[Count, Count], ...], Meta(min_length=1)]
-    """Their widths in characters, and how many there are of each."""
+    """Width in characters, and number, of the filters."""
     n_highway: Annotated[int, Meta(ge=0, le=1 << 10)]
     activation: Literal["relu", "tanh"]
     max_characters_per_token: Annotated[int, Meta(ge=3, le=1 << 12)]
     n_characters: Literal[261, 262] = 262
-    """Both mean the 256 bytes and five marks: 262 counts the mask."""
+    """Both values mean 256 bytes and five markers; 262 includes the mask."""
 
     def __post_init__(self) -> None:
         widest = max(width for width, _ in self.filters)
         if widest > self.max_characters_per_token:
-            raise ValueError(f"filters: {widest} characters are more than a word has")
+            raise ValueError(f"filters: width {widest} exceeds max_characters_per_token")
 
 
 class ElmoConfig(msgspec.Struct, frozen=True):
-    """The shape of an ELMo, named as in its published `options.json`."""
+    """Settings of an ELMo, with the names of the published `options.json`."""
 
     lstm: LSTMConfig
     char_cnn: CharacterConfig
     dropout: Rate = 0.0
-    """While it learns: of what each layer reads, and of what the next word is told from."""
+    """Dropout in training, of the input of each layer and of the input of the softmax."""
 
     @property
     def layers(self) -> int:
-        """Those of the LSTMs; the words' own vectors are layer 0."""
+        """Number of LSTM layers. Layer 0, the word vectors, is not included."""
         return self.lstm.n_layers
 
     @property
     def hidden(self) -> int:
-        """Width of a state, D: of both directions."""
+        """Size of a state of both directions, D."""
         return 2 * self.lstm.projection_dim
 
 
@@ -102,7 +104,7 @@ class Highway(nn.Module):
 
 
 class CharacterCNN(nn.Module):
-    """Words from their characters. Shapes: (N, characters) -> (N, P).
+    """Word vectors from characters. Shapes: (N, characters) -> (N, P).
 
     Source: Kim et al. 2016, "Character-aware neural language models", sections 2.2 and 2.3.
     """
@@ -118,9 +120,9 @@ class CharacterCNN(nn.Module):
         self.activation = torch.relu if config.activation == "relu" else torch.tanh
 
     def forward(self, characters: Tensor) -> Tensor:
-        distinct, which = characters.unique(dim=0, return_inverse=True)
-        vectors = torch.cat([self._words(part) for part in distinct.split(WORDS_AT_ONCE)])
-        return vectors[which]
+        distinct, indices = characters.unique(dim=0, return_inverse=True)
+        vectors = torch.cat([self._words(part) for part in distinct.split(WORDS_PER_CHUNK)])
+        return vectors[indices]
 
     def _words(self, characters: Tensor) -> Tensor:
         x = self.embedding(characters.flatten()).view(*characters.shape, -1).transpose(1, 2)
@@ -132,7 +134,12 @@ class CharacterCNN(nn.Module):
 
 
 class Elmo(nn.Module):
-    """A bidirectional language model without its softmax: the states of words in sentences."""
+    """Bidirectional language model without its softmax, which computes states of words.
+
+    Args:
+        config: Settings.
+        characters: Number of character ids.
+    """
 
     def __init__(self, config: ElmoConfig, characters: int) -> None:
         super().__init__()
@@ -157,11 +164,22 @@ class Elmo(nn.Module):
     def forward(
         self, characters: Tensor, lengths: Sequence[int], state: State | None = None
     ) -> tuple[Tensor, State]:
-        """Sentences end to end, in any order of lengths, from the zero state or from another.
+        """Compute the states of packed sentences, in any order of lengths.
 
-        Layer 0 is the word's own vector, twice; the others have the forward LSTM's state first.
-        Each sentence holds its begin and end.
-        Shapes: characters (N, characters of a word) -> states (layers + 1, N, D).
+        Layer 0 is the word vector, twice. In the other layers, the state of the forward LSTM is
+        first. Each sentence includes its beginning and end.
+
+        Args:
+            characters: Character ids of all words.
+            lengths: Number of words of each sentence.
+            state: Initial state. Default: zeros.
+
+        Returns:
+            The states, and the final state of the LSTMs.
+
+        Shapes:
+            characters: (N, characters of a word).
+            returns: states (layers + 1, N, D).
         """
         words = self.words(characters)
         outputs, cells = self.start(len(lengths)) if state is None else state
@@ -169,28 +187,28 @@ class Elmo(nn.Module):
         for number, layers in enumerate(self.directions):
             steps = Steps.of(lengths, words.device, backward=number == 1)
             start = outputs[number][:, steps.sequences], cells[number][:, steps.sequences]
-            side, end = self._read(layers, words[steps.tokens], steps.sizes.tolist(), start)
+            side, final = self._run(layers, words[steps.tokens], steps.sizes.tolist(), start)
             sides.append(side[:, steps.tokens.argsort()])
-            ends.append([part[:, steps.sequences.argsort()] for part in end])
+            ends.append([part[:, steps.sequences.argsort()] for part in final])
         states = torch.cat([torch.cat([words, words], -1)[None], torch.cat(sides, -1)])
         return states, (torch.stack([e[0] for e in ends]), torch.stack([e[1] for e in ends]))
 
     def start(self, sequences: int) -> State:
-        """The state before anything was read."""
+        """Return the zero state."""
         lstm, weight = self.config.lstm, self.words.projection.weight
         shape = (2, lstm.n_layers, sequences)
         return weight.new_zeros(*shape, lstm.projection_dim), weight.new_zeros(*shape, lstm.dim)
 
-    def _read(
+    def _run(
         self, layers: nn.Module, x: Tensor, sizes: list[int], start: State
     ) -> tuple[Tensor, State]:
-        """One direction. Shapes: (N, P) -> (layers, N, P)."""
+        """Run one direction. Shapes: (N, P) -> (layers, N, P)."""
         states, ends = [], []
         assert isinstance(layers, nn.ModuleList)
         for number, (layer, *state) in enumerate(zip(layers, *start, strict=True)):
             out, end = layer(self.dropout(x), sizes, tuple(state))
-            skips = self.config.lstm.use_skip_connections and number > 0
-            x = out + x if skips else out
+            has_skip = self.config.lstm.use_skip_connections and number > 0
+            x = out + x if has_skip else out
             states.append(x)
             ends.append(end)
         return torch.stack(states), (

@@ -1,7 +1,7 @@
-"""Folders of an ELMo as it is published: options in JSON, weights in one HDF5 file.
+"""ELMo directories in the published format: options in JSON, weights in one HDF5 file.
 
-One that was pretrained here also has the softmax by which it learned: `softmax.safetensors`, and
-the words of its rows, a line each, in `words.txt`.
+A directory from `bertkit pretrain` also contains the softmax of the language model,
+`softmax.safetensors`, and the words of its rows, one per line, in `words.txt`.
 """
 
 from __future__ import annotations
@@ -36,20 +36,24 @@ if TYPE_CHECKING:
     import h5py
 
 OPTIONS, WEIGHTS = "*options.json", "*weights.hdf5"
-"""Names of the two files; the published ones have the model's shape before these."""
+"""Patterns of the two file names; published names have a prefix with the size of the model."""
 
 SOFTMAX, WORDS = "softmax.safetensors", "words.txt"
-"""What tells the next word, and which words it tells; published folders lack both."""
+"""Files of the softmax that predicts words, and of its words. Published directories lack both."""
 
 Take = Callable[..., Tensor]
-"""A weight by its name in the file and the shape that it must have."""
+"""Function that returns a weight by its name in the file and its expected shape."""
 
 
 def load_elmo(name: str | Path) -> Elmo:
-    """Open a folder with `options.json` and `weights.hdf5`, or names that end so.
+    """Load a directory with `options.json` and `weights.hdf5`, or names with these suffixes.
 
-    Raises: CheckpointError for a file that is missing, damaged, no ELMo's or of another shape than
-    the options say; ConfigError where h5py is missing.
+    Args:
+        name: The directory, or a hub id.
+
+    Raises:
+        CheckpointError: If a file is missing, damaged, not an ELMo, or differs from the options.
+        ConfigError: If h5py is not installed.
     """
     folder = resolve(name)
     config = _config(only_file(folder, OPTIONS))
@@ -61,33 +65,47 @@ def load_elmo(name: str | Path) -> Elmo:
 
 
 def only_file(folder: Path, pattern: str) -> Path:
-    """The file of a folder whose name is so. Raises: CheckpointError for none or several."""
+    """Return the only file of a directory that matches a pattern.
+
+    Args:
+        folder: The directory.
+        pattern: Pattern of the file name.
+
+    Raises:
+        CheckpointError: If no file or several files match.
+    """
     files = sorted(folder.glob(pattern))
     if len(files) != 1:
         number = "no file" if not files else f"{len(files)} files"
         raise CheckpointError(
-            f"{folder}: {number} named {pattern}; the folder of an ELMo holds one options.json and "
-            "one weights.hdf5"
+            f"{folder}: {number} named {pattern}; an ELMo directory needs one options.json and one "
+            "weights.hdf5"
         )
     return files[0]
 
 
 def _config(path: Path) -> ElmoConfig:
-    settings = read_json(path, CheckpointError, "fetch it again")
+    settings = read_json(path, CheckpointError, "download it again")
     try:
         return msgspec.convert(settings, ElmoConfig)
     except msgspec.ValidationError as error:
-        raise CheckpointError(f"{path}: {error}; these are no options of an ELMo") from None
+        raise CheckpointError(f"{path}: invalid options of an ELMo ({error})") from None
 
 
 def hdf5(path: Path) -> Any:
-    """The library that reads and writes these files. Raises: ConfigError where it is missing."""
+    """Return the h5py module.
+
+    Args:
+        path: The file, for the error message.
+
+    Raises:
+        ConfigError: If h5py is not installed.
+    """
     try:
         import h5py
     except ImportError:
         raise ConfigError(
-            f"{path}: h5py, which reads and writes these files, is not installed; "
-            "pip install 'bertkit[classic]'"
+            f"{path}: requires h5py, which is not installed; run pip install 'bertkit[classic]'"
         ) from None
     return h5py
 
@@ -95,10 +113,10 @@ def hdf5(path: Path) -> Any:
 def _read(path: Path, config: ElmoConfig) -> dict[str, Tensor]:
     h5py = hdf5(path)
     check_file(path, CheckpointError, most=memory.installed())
-    taken: set[str] = set()
+    used: set[str] = set()
 
     def take(name: str, *shape: int) -> Tensor:
-        taken.add(name)
+        used.add(name)
         return _weight(file, name, shape)
 
     try:
@@ -106,172 +124,193 @@ def _read(path: Path, config: ElmoConfig) -> dict[str, Tensor]:
             weights = _weights(take, config)
             stored: list[str] = []
             file.visititems(
-                lambda name, one: stored.append(name) if hasattr(one, "shape") else None
+                lambda name, item: stored.append(name) if hasattr(item, "shape") else None
             )
     except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path}: no HDF5 file, or damaged ({error}); fetch it again"
+            f"{path}: not a valid HDF5 file ({error}); download it again"
         ) from None
-    except _Unfit as error:
-        raise CheckpointError(f"{path}: {error}; it is no ELMo of this options.json") from None
-    if more := sorted(set(stored) - taken):
+    except _ShapeError as error:
+        raise CheckpointError(f"{path}: {error}; use the options.json of this model") from None
+    if unused := sorted(set(stored) - used):
         raise CheckpointError(
-            f"{path}: holds {more[0]}, for which options.json has no place; they do not belong "
-            "together"
+            f"{path}: contains {unused[0]}, which is not in options.json; use the options.json of "
+            "this model"
         )
     return weights
 
 
-class _Unfit(Exception):
-    """A weight that is not there, or not as the options say."""
+class _ShapeError(Exception):
+    """A weight is missing, or differs from the options."""
 
 
 def _weight(file: h5py.File, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Raises: _Unfit, also where the numbers lie in another file."""
+    """Read a weight. Raises _ShapeError, also if the values are in another file."""
     stored: Any = file.get(name)
     if not hasattr(stored, "shape"):
-        raise _Unfit(f"has no {name}")
+        raise _ShapeError(f"missing {name}")
     if stored.shape != shape:
-        raise _Unfit(f"{name} has the shape {stored.shape}, and the options say {shape}")
+        raise _ShapeError(f"{name} must have the shape {shape} of the options, got {stored.shape}")
     if stored.dtype.kind != "f" or stored.nbytes > memory.installed():
-        raise _Unfit(f"{name} holds no numbers of a weight")
+        raise _ShapeError(f"{name} does not contain the values of a weight")
     if stored.is_virtual or stored.external or stored.file.filename != file.filename:
-        raise _Unfit(f"{name} lies in another file")
+        raise _ShapeError(f"{name} is stored in another file")
     return torch.from_numpy(np.asarray(stored[()], dtype=np.float32))
 
 
 def _weights(take: Take, config: ElmoConfig) -> dict[str, Tensor]:
-    """Our weights from theirs: TensorFlow multiplies from the right, so that all are transposed."""
+    """Convert the published weights; they are transposed, because TensorFlow computes x W."""
     cnn, lstm = config.char_cnn, config.lstm
     width, total = cnn.embedding.dim, sum(count for _, count in cnn.filters)
     characters = take("char_embed", CHARACTERS - MASK, width)
     weights = {"words.embedding.weight": torch.cat([torch.zeros(MASK, width), characters])}
-    for place, (size, count) in enumerate(cnn.filters):
-        filters = take(f"CNN/W_cnn_{place}", 1, size, width, count)
-        weights[f"words.convolutions.{place}.weight"] = filters[0].permute(2, 1, 0).contiguous()
-        weights[f"words.convolutions.{place}.bias"] = take(f"CNN/b_cnn_{place}", count)
-    for place in range(cnn.n_highway):
-        for ours, theirs in (("transform", "transform"), ("gate", "carry")):
-            name, where = f"words.highways.{place}.{ours}", f"CNN_high_{place}"
-            weights[f"{name}.weight"] = take(f"{where}/W_{theirs}", total, total).T.contiguous()
-            weights[f"{name}.bias"] = take(f"{where}/b_{theirs}", total)
+    for index, (size, count) in enumerate(cnn.filters):
+        filters = take(f"CNN/W_cnn_{index}", 1, size, width, count)
+        weights[f"words.convolutions.{index}.weight"] = filters[0].permute(2, 1, 0).contiguous()
+        weights[f"words.convolutions.{index}.bias"] = take(f"CNN/b_cnn_{index}", count)
+    for index in range(cnn.n_highway):
+        for part, source in (("transform", "transform"), ("gate", "carry")):
+            name, path = f"words.highways.{index}.{part}", f"CNN_high_{index}"
+            weights[f"{name}.weight"] = take(f"{path}/W_{source}", total, total).T.contiguous()
+            weights[f"{name}.bias"] = take(f"{path}/b_{source}", total)
     projected = take("CNN_proj/W_proj", total, lstm.projection_dim)
     weights["words.projection.weight"] = projected.T.contiguous()
     weights["words.projection.bias"] = take("CNN_proj/b_proj", lstm.projection_dim)
     for side in range(2):
         for layer in range(lstm.n_layers):
-            where = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
-            cell = _cell(take, where, lstm.projection_dim, lstm.dim)
-            weights |= {f"directions.{side}.{layer}.{name}": one for name, one in cell.items()}
+            path = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            cell = _cell(take, path, lstm.projection_dim, lstm.dim)
+            weights |= {f"directions.{side}.{layer}.{name}": value for name, value in cell.items()}
     return weights
 
 
-def _cell(take: Take, where: str, outputs: int, width: int) -> dict[str, Tensor]:
-    """The weights of one LSTM: TensorFlow's gates are i, j, f, o, those of torch i, f, j, o, and
-    TensorFlow adds 1 to what the forget gate f is given.
+def _cell(take: Take, path: str, outputs: int, width: int) -> dict[str, Tensor]:
+    """Return the weights of one LSTM.
+
+    The order of TensorFlow's gates is i, j, f, o, the order of torch's i, f, j, o. TensorFlow adds
+    1 to the bias of the forget gate f.
     """
 
-    def ordered(gates: Tensor) -> Tensor:
+    def reorder(gates: Tensor) -> Tensor:
         enter, new, forget, leave = gates.chunk(4, -1)
         return torch.cat([enter, forget, new, leave], -1)
 
-    rows = ordered(take(f"{where}/W_0", 2 * outputs, 4 * width)).T
-    bias = ordered(take(f"{where}/B", 4 * width))
+    rows = reorder(take(f"{path}/W_0", 2 * outputs, 4 * width)).T
+    bias = reorder(take(f"{path}/B", 4 * width))
     bias[width : 2 * width] += 1
     return {
         "input.weight": rows[:, :outputs].contiguous(),
         "input.bias": bias,
         "recurrent.weight": rows[:, outputs:].contiguous(),
-        "projection.weight": take(f"{where}/W_P_0", width, outputs).T.contiguous(),
+        "projection.weight": take(f"{path}/W_P_0", width, outputs).T.contiguous(),
     }
 
 
-# ---- what is written
+# ---- Saving
 
 
 def save_elmo(folder: Path, config: ElmoConfig, weights: Mapping[str, Tensor]) -> None:
-    """Write the two files, with the names that allenai/bilm-tf gives and AllenNLP reads.
+    """Save the two files, with the names of allenai/bilm-tf, which AllenNLP loads.
 
-    `weights` are those of an `Elmo`, in fp32. The bias of a forget gate is stored less 1, so that
-    one below 0.5 loses its last bits; what was once read is written again to the bit.
+    The bias of a forget gate is stored minus 1, so a value below 0.5 loses its last bits. Loaded
+    weights are saved again without any change.
+
+    Args:
+        folder: The directory.
+        config: Settings of the model.
+        weights: Weights of an `Elmo`, in fp32.
     """
     path = folder / WEIGHTS.removeprefix("*")
     h5py = hdf5(path)
     options = {**msgspec.to_builtins(config), "bidirectional": True}
     with writing(path) as partial, h5py.File(partial, "w") as file:
-        for name, weight in _published(weights, config).items():
+        for name, weight in _to_published(weights, config).items():
             file[name] = weight.detach().cpu().contiguous().numpy()
     write_json(folder / OPTIONS.removeprefix("*"), options)
 
 
-def _published(weights: Mapping[str, Tensor], config: ElmoConfig) -> dict[str, Tensor]:
-    """Their weights from ours: the reverse of `_weights`."""
+def _to_published(weights: Mapping[str, Tensor], config: ElmoConfig) -> dict[str, Tensor]:
+    """Convert weights to the published format, the inverse of `_weights`."""
     cnn, lstm = config.char_cnn, config.lstm
-    theirs = {"char_embed": weights["words.embedding.weight"][MASK:]}
-    for place in range(len(cnn.filters)):
-        name = f"words.convolutions.{place}"
-        theirs[f"CNN/W_cnn_{place}"] = weights[f"{name}.weight"].permute(2, 1, 0)[None]
-        theirs[f"CNN/b_cnn_{place}"] = weights[f"{name}.bias"]
-    for place in range(cnn.n_highway):
-        for ours, name in (("transform", "transform"), ("gate", "carry")):
-            highway = f"words.highways.{place}.{ours}"
-            theirs[f"CNN_high_{place}/W_{name}"] = weights[f"{highway}.weight"].T
-            theirs[f"CNN_high_{place}/b_{name}"] = weights[f"{highway}.bias"]
-    theirs["CNN_proj/W_proj"] = weights["words.projection.weight"].T
-    theirs["CNN_proj/b_proj"] = weights["words.projection.bias"]
+    published = {"char_embed": weights["words.embedding.weight"][MASK:]}
+    for index in range(len(cnn.filters)):
+        name = f"words.convolutions.{index}"
+        published[f"CNN/W_cnn_{index}"] = weights[f"{name}.weight"].permute(2, 1, 0)[None]
+        published[f"CNN/b_cnn_{index}"] = weights[f"{name}.bias"]
+    for index in range(cnn.n_highway):
+        for part, name in (("transform", "transform"), ("gate", "carry")):
+            highway = f"words.highways.{index}.{part}"
+            published[f"CNN_high_{index}/W_{name}"] = weights[f"{highway}.weight"].T
+            published[f"CNN_high_{index}/b_{name}"] = weights[f"{highway}.bias"]
+    published["CNN_proj/W_proj"] = weights["words.projection.weight"].T
+    published["CNN_proj/b_proj"] = weights["words.projection.bias"]
     for side in range(2):
         for layer in range(lstm.n_layers):
-            where = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            path = f"RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
             cell = f"directions.{side}.{layer}"
             rows = [weights[f"{cell}.{part}.weight"].T for part in ("input", "recurrent")]
             bias = weights[f"{cell}.input.bias"].clone()
             bias[lstm.dim : 2 * lstm.dim] -= 1
-            theirs[f"{where}/W_0"] = _in_their_order(torch.cat(rows))
-            theirs[f"{where}/B"] = _in_their_order(bias)
-            theirs[f"{where}/W_P_0"] = weights[f"{cell}.projection.weight"].T
-    return theirs
+            published[f"{path}/W_0"] = _reorder_gates(torch.cat(rows))
+            published[f"{path}/B"] = _reorder_gates(bias)
+            published[f"{path}/W_P_0"] = weights[f"{cell}.projection.weight"].T
+    return published
 
 
-def _in_their_order(gates: Tensor) -> Tensor:
-    """i, f, j, o -> i, j, f, o: what `_cell` exchanges, exchanged again."""
+def _reorder_gates(gates: Tensor) -> Tensor:
+    """Reorder gates from i, f, j, o to i, j, f, o, the inverse of the order in `_cell`."""
     enter, forget, new, leave = gates.chunk(4, -1)
     return torch.cat([enter, new, forget, leave], -1)
 
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """What tells the next word from a direction's last state. Shapes: weight (V, P), bias (V,)."""
+    """Softmax that predicts a word from a direction's last state.
+
+    Shapes:
+        weight: (V, P).
+        bias: (V,).
+    """
 
     words: Sequence[str]
     weight: Tensor
     bias: Tensor
 
     def save(self, folder: Path) -> None:
-        """Write both files."""
+        """Save both files."""
         with writing(folder / SOFTMAX) as partial:
             write_tensors(partial, {"weight": self.weight, "bias": self.bias})
         write_text(folder / WORDS, "".join(f"{word}\n" for word in self.words))
 
 
 def load_softmax(folder: Path, config: ElmoConfig) -> Softmax:
-    """Raises: CheckpointError where there is none, as in published folders, or it does not fit."""
+    """Load the softmax of a directory.
+
+    Args:
+        folder: The directory.
+        config: Settings of the ELMo.
+
+    Raises:
+        CheckpointError: If it is missing, as in published directories, or does not match the
+            settings.
+    """
     if not (folder / SOFTMAX).exists():
         raise CheckpointError(
-            f"{folder}: has no softmax ({SOFTMAX}), as published folders have none, and so tells "
-            "no next word; pretrain one with `bertkit pretrain elmo-tiny`"
+            f"{folder}: {SOFTMAX} not found, so the model cannot predict words; pretrain an ELMo "
+            "with `bertkit pretrain elmo-tiny`"
         )
-    remedy = "take the folder again from its run"
+    remedy = "copy the directory from its run again"
     tensors, _ = read_file(folder / SOFTMAX, remedy)
     try:
         text = read_bytes(folder / WORDS, CheckpointError, most=VOCABULARY).decode()
     except (FileNotFoundError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{folder / WORDS}: missing or damaged ({error}); {remedy}") from None
     words = text.removesuffix("\n").split("\n")
-    wanted = {"weight": (len(words), config.lstm.projection_dim), "bias": (len(words),)}
-    for name, shape in wanted.items():
+    shapes = {"weight": (len(words), config.lstm.projection_dim), "bias": (len(words),)}
+    for name, shape in shapes.items():
         if name not in tensors or tuple(tensors[name].shape) != shape:
             raise CheckpointError(
-                f"{folder / SOFTMAX}: {name} is missing, or is not {shape} as {WORDS} and the "
-                f"options say; {remedy}"
+                f"{folder / SOFTMAX}: {name} is missing or does not have the shape {shape} of "
+                f"{WORDS} and the options; {remedy}"
             )
     return Softmax(words, tensors["weight"].float(), tensors["bias"].float())

@@ -1,4 +1,4 @@
-"""What the layers of a model know of words, as it is: nothing is learned.
+"""Evaluation of the layers of frozen models on word similarity and words in context.
 
 Sources: Finkelstein et al. 2002 (WordSim-353), Hill et al. 2015 (SimLex-999), Pilehvar and
 Camacho-Collados 2019 (words in context).
@@ -34,72 +34,96 @@ def evaluate_words(
 ) -> dict[str, Any]:
     """Evaluate each layer on word similarity and words in context.
 
-    Layer 0 is the embeddings; a file of word vectors has no other. Of a causal model each word
-    knows what stands before it alone.
-
-    A .jsonl file, or WiC's .data.txt, holds words in two sentences (`word_in_context`), any other
-    pairs of words with a score (`word_similarity`). Raises: ConfigError for `train` with the
-    latter, DataError naming file and line.
+    The model is not trained. Layer 0 is the embeddings, the only layer of a file of word vectors.
+    In a causal model, states depend only on previous words. A .jsonl file, or WiC's .data.txt,
+    contains words in two sentences (`word_in_context`); any other file contains pairs of words with
+    a score (`word_similarity`).
 
     Args:
-        model: A model folder or hub id, the folder of an ELMo, or a file of word vectors (GloVe or
-            word2vec text).
-        file: Two words and a score a line (WordSim-353), or .jsonl rows {word, sentence1,
+        model: A model directory or hub id, the directory of an ELMo, or a file of word vectors
+            (GloVe or word2vec text).
+        file: Two words and a score per line (WordSim-353), or .jsonl rows {word, sentence1,
             sentence2, label} (WiC), or WiC's own .data.txt.
-        train: Rows in context to choose the cosine by that tells them apart.
+        train: Words in context to choose the threshold of the cosine similarity. Requires words in
+            context.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The results of `word_in_context` or `word_similarity`.
+
+    Raises:
+        ConfigError: If `train` is set for word similarity.
+        DataError: If a row is invalid; with file and line.
     """
     frozen = open_format(model).load_words(LoadSettings(precision, device))
     if suffix(file) == ".jsonl" or file.name.endswith(WIC_SUFFIX):
         return word_in_context(frozen, file, train)
     if train is not None:
-        raise ConfigError("train: cosines of words are ranked, and nothing is chosen; leave it out")
+        raise ConfigError("train is not supported for word similarity; remove it")
     return word_similarity(frozen, file)
 
 
 def word_similarity(frozen: FrozenWords, file: Path) -> dict[str, Any]:
-    """How well cosines rank pairs of words that people have scored; each word stands alone.
+    """Compute the rank correlation of cosine similarities and human scores of word pairs.
 
-    Returns: Spearman's correlation by layer, and how many pairs are `missing`, if there are any: a
-    word of theirs has no vector.
-    Raises: DataError naming file and line, or where no pair is left.
+    Each word is encoded separately.
+
+    Args:
+        frozen: The model.
+        file: The pairs.
+
+    Returns:
+        Spearman's correlation by layer, the best layer, the number of pairs and, if there are any,
+        the
+        number of pairs that are `missing` because a word has no vector.
+
+    Raises:
+        DataError: If a row is invalid, or if no pair has vectors.
     """
     pairs = read_word_pairs(file)
     words = list(dict.fromkeys(word for *two, _ in pairs for word in two))
-    place = {word: i for i, word in enumerate(words)}
+    row_of = {word: i for i, word in enumerate(words)}
     states = frozen.states(frozen.read(words, [(0, len(word)) for word in words]))
-    first = states[:, np.array([place[word] for word, *_ in pairs])]
-    second = states[:, np.array([place[word] for _, word, _ in pairs])]
-    known = _known(first) & _known(second)
-    if not known.any():
+    first = states[:, np.array([row_of[word] for word, *_ in pairs])]
+    second = states[:, np.array([row_of[word] for _, word, _ in pairs])]
+    has_vectors = _has_vector(first) & _has_vector(second)
+    if not has_vectors.any():
         raise DataError(
-            f"{file}: no pair whose words both have a vector; are they of one language?"
+            f"{file}: no pair has vectors of both words; check the languages of file and model"
         )
-    scores = np.array([score for *_, score in pairs])[known]
+    scores = np.array([score for *_, score in pairs])[has_vectors]
     spearman = [
         metrics.regression(row, scores)["spearman"]
-        for row in metrics.cosines(first[:, known], second[:, known])
+        for row in metrics.cosines(first[:, has_vectors], second[:, has_vectors])
     ]
-    missing = {} if known.all() else {"missing": int((~known).sum())}
+    missing = {} if has_vectors.all() else {"missing": int((~has_vectors).sum())}
     best = int(np.argmax(spearman))
     return {"spearman": spearman, "best_layer": best, "pairs": len(scores), **missing}
 
 
 def word_in_context(frozen: FrozenWords, file: Path, train: Path | None) -> dict[str, Any]:
-    """Whether a word means the same in two sentences, by the cosine of its states there.
+    """Evaluate whether the cosine similarity of a word's states predicts the same meaning.
 
-    Returns by layer: `auc`, how often a pair that means the same has the higher cosine than one
-    that does not; with `train` also `accuracy`, by the cosine that tells its rows apart best. A
-    vector that is the same in every text has one cosine for all, and an auc of 0.5, which is
-    chance, but where the word stands in two forms.
+    A vector that is the same in every text has an AUC of 0.5, which is chance level, unless the
+    word occurs in two forms.
+
+    Args:
+        frozen: The model.
+        file: Rows to evaluate.
+        train: Rows to choose a threshold for each layer.
+
+    Returns:
+        By layer: `auc`, the probability that a pair with the same meaning has a higher similarity
+            than
+        a pair with different meanings; and with `train` the `accuracy` of the best threshold.
     """
-    near, same, missing = _in_context(frozen, file)
-    record: dict[str, Any] = {"auc": [_auc(row, same) for row in near]}
+    cosines, same, missing = _in_context(frozen, file)
+    record: dict[str, Any] = {"auc": [_auc(row, same) for row in cosines]}
     if train is not None:
-        seen, known, _ = _in_context(frozen, train)
-        bounds = np.array([_bound(row, known) for row in seen])
-        record["accuracy"] = ((near >= bounds[:, None]) == same).mean(1).tolist()
+        train_cosines, train_same, _ = _in_context(frozen, train)
+        bounds = np.array([_threshold(row, train_same) for row in train_cosines])
+        record["accuracy"] = ((cosines >= bounds[:, None]) == same).mean(1).tolist()
     best = int(np.argmax(record.get("accuracy", record["auc"])))
     return {**record, "best_layer": best, "pairs": len(same), "missing": missing}
 
@@ -107,24 +131,22 @@ def word_in_context(frozen: FrozenWords, file: Path, train: Path | None) -> dict
 def _in_context(
     frozen: FrozenWords, file: Path
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_], int]:
-    """The cosines of each row's two words by layer, whether they mean the same, and how many rows
-    are left out.
-    """
+    """Return the cosine similarities by layer, the labels, and the number of skipped rows."""
     rows, missing = read_in_context(file)
     texts = [text for row in rows for text in row.texts]
     states = frozen.states(frozen.read(texts, [span for row in rows for span in row.spans]))
     first, second = states[:, ::2], states[:, 1::2]
-    known = _known(first) & _known(second)
-    same = np.array([row.same for row in rows], dtype=np.bool_)[known]
+    has_vectors = _has_vector(first) & _has_vector(second)
+    same = np.array([row.same for row in rows], dtype=np.bool_)[has_vectors]
     if same.all() or not same.any():
-        raise DataError(f"{file}: its rows are of one label; there is nothing to tell apart")
-    near = metrics.cosines(first[:, known], second[:, known])
-    # what rounding makes of equal vectors is no difference
-    return near.round(6), same, missing + int((~known).sum())
+        raise DataError(f"{file}: all rows have the same label; use rows of both labels")
+    cosines = metrics.cosines(first[:, has_vectors], second[:, has_vectors])
+    # Rounding errors of equal vectors must not count as differences.
+    return cosines.round(6), same, missing + int((~has_vectors).sum())
 
 
-def _known(states: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which words have a vector. Shapes: (layers + 1, S, D) -> (S,)."""
+def _has_vector(states: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which words have a vector. Shapes: (layers + 1, S, D) -> (S,)."""
     return np.asarray(~np.isnan(states).any((0, 2)))
 
 
@@ -133,10 +155,11 @@ def _auc(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
     return float((above > 0).mean() + (above == 0).mean() / 2)
 
 
-def _bound(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
-    """The score from which on most are told apart rightly, as the same; inf where none is best."""
+def _threshold(scores: NDArray[np.float32], same: NDArray[np.bool_]) -> float:
+    """Return the threshold with the best accuracy; infinity if predicting "different" is best."""
     order = np.argsort(-scores, kind="stable")
-    ordered, right = scores[order], np.cumsum(np.where(same[order], 1, -1))
-    last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)  # of equal scores
-    best = last[np.argmax(right[last])]
-    return float(ordered[best]) if right[best] > 0 else math.inf
+    ordered, balance = scores[order], np.cumsum(np.where(same[order], 1, -1))
+    # Index of the last of several equal scores.
+    last = np.append(np.flatnonzero(np.diff(ordered) < 0), len(ordered) - 1)
+    best = last[np.argmax(balance[last])]
+    return float(ordered[best]) if balance[best] > 0 else math.inf

@@ -1,4 +1,4 @@
-"""A sentence with a gap to the words that the two directions of an ELMo expect there."""
+"""Pipeline that predicts the word at a gap with both directions of an ELMo."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from bertkit.text.long_texts import Long
 
 
 class GapAnswer(msgspec.Struct, frozen=True):
-    """The words before and after a gap, and the likeliest words for it, likeliest first.
+    """Words before and after a gap, and the most probable words for it, best first.
 
-    `forward` is told from what stands before alone, `backward` from what stands behind.
+    `forward` is predicted only from the words before the gap, `backward` only from the words after
+    it.
     """
 
     before: list[str]
@@ -48,9 +49,14 @@ class FillGap(ElmoPipeline):
     example = "I am a ___ . I like playing cricket."
 
     def __init__(self, model: str | Path, words: Words | None = None) -> None:
-        """`model` is the folder of an ELMo with its softmax, `words` what it was opened as.
+        """Load an ELMo with its softmax.
 
-        Raises: CheckpointError, also for a published folder, which has none.
+        Args:
+            model: Directory of the ELMo.
+            words: The same ELMo, if it is already loaded.
+
+        Raises:
+            CheckpointError: If it cannot be loaded. Published directories have no softmax.
         """
         folder = resolve(model)
         self.words = words or Words(load_elmo(folder))
@@ -58,42 +64,61 @@ class FillGap(ElmoPipeline):
 
     @check_keywords
     def __call__(self, texts: str | Sequence[str], *, top: int = 10) -> list[GapAnswer]:
-        """An answer for each. Raises: DataError for a text without exactly one gap."""
+        """Predict the word at the gap of each text.
+
+        Args:
+            texts: Texts with one gap, written ___.
+            top: Number of words to return.
+
+        Returns:
+            A prediction per text.
+
+        Raises:
+            ConfigError: If `top` is less than 1.
+            DataError: If a text does not have exactly one gap.
+        """
         if top < 1:
-            raise ConfigError(f"top: {top} words; ask for one at least")
+            raise ConfigError(f"top must be at least 1, got {top}")
         return self.run(self.prepare(several(texts), top=top))
 
     def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
-        """Raises: DataError for a text without exactly one gap, or of more words than there may
-        be.
+        """Encode texts.
+
+        Args:
+            texts: Texts with one gap.
+            long: Ignored; texts that are too long are rejected.
+            top: Number of words to return.
+
+        Raises:
+            DataError: If a text does not have exactly one gap, or has too many words.
         """
         works = []
         for gap in map(Gap.of, texts):
             before, after = untagged(gap.before).words, untagged(gap.after).words
-            # a state knows nothing of what comes after it in its direction: both stand in one
-            # reading
+            # A state does not depend on the words after it in its direction, so one sequence
+            # serves both directions.
             encoding = whole_words(self.words.ids([*before, *after]))
             works.append(Work([Feature(encoding, 0)], (before, after, top)))
         return works
 
     def run(self, works: Sequence[Work]) -> list[GapAnswer]:
-        """An answer for each."""
+        """Predict the word at the gap of each text."""
         answers: list[GapAnswer | None] = [None] * len(works)
-        for place, states in self.words.stream([work.features[0].encoding.ids for work in works]):
-            before, after, top = works[place].item
+        for index, states in self.words.stream([work.features[0].encoding.ids for work in works]):
+            before, after, top = works[index].item
             forward, backward = states[-1].chunk(2, -1)
-            answers[place] = GapAnswer(
+            answers[index] = GapAnswer(
                 before,
                 after,
-                self._likeliest(forward[len(before)], top),
-                self._likeliest(backward[len(before) + 1], top),
+                self._top_words(forward[len(before)], top),
+                self._top_words(backward[len(before) + 1], top),
             )
         return [answer for answer in answers if answer is not None]
 
-    def _likeliest(self, state: Tensor, top: int) -> list[Candidate]:
-        """Shapes: (P,)."""
+    def _top_words(self, state: Tensor, top: int) -> list[Candidate]:
+        """Return the most probable words. Shapes: state (P,)."""
         softmax = self.softmax
         logits = softmax.weight @ state + softmax.bias
-        likely = torch.softmax(logits, -1).topk(min(top, len(softmax.words)))
-        words = [softmax.words[row] for row in likely.indices.tolist()]
-        return list(map(Candidate, words, likely.values.tolist()))
+        best = torch.softmax(logits, -1).topk(min(top, len(softmax.words)))
+        words = [softmax.words[row] for row in best.indices.tolist()]
+        return list(map(Candidate, words, best.values.tolist()))

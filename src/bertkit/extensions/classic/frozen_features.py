@@ -103,7 +103,7 @@ class FrozenFeatures(ABC):
     max_positions = 1 << 20
     """Maximum number of tokens that the model supports."""
     files: Mapping[str, Path]
-    """Files of the model, by the names that they have in the directory of a fine-tuned model."""
+    """Files of the model, by their names in the directory of a fine-tuned model."""
 
     def __deepcopy__(self, memo: Any) -> Self:
         """Return the same object: copies of a model share its frozen weights."""

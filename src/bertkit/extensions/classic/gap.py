@@ -1,4 +1,4 @@
-"""A text with a gap, of which models say what may stand there."""
+"""Text with a gap."""
 
 from __future__ import annotations
 
@@ -18,17 +18,24 @@ class Gap(NamedTuple):
 
     @staticmethod
     def of(text: str) -> Gap:
-        """Raises: DataError for a text without exactly one gap."""
+        """Parse a text with one gap, written ___.
+
+        Args:
+            text: The text.
+
+        Raises:
+            DataError: If it does not have exactly one gap.
+        """
         sides = _GAP.split(text)
         if len(sides) != 2:
-            raise DataError(f"text: {len(sides) - 1} gaps; write ___ once, where a word is missing")
+            raise DataError(f"text must have exactly one gap ___, got {len(sides) - 1}")
         return Gap(*sides)
 
     @property
     def left(self) -> str:
-        """What a causal model reads: a token begins with the space before it."""
+        """Input of a causal model. The space before the gap belongs to the next token."""
         return self.before.rstrip()
 
     def masked(self, mask: str) -> str:
-        """What a masked model reads."""
+        """Return the input of a masked language model."""
         return f"{self.before}{mask}{self.after}"

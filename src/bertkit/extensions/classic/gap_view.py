@@ -1,4 +1,4 @@
-"""One sentence with a gap: what models say of it from the left, from the right, from both sides."""
+"""Figure of a gap that is predicted from the left context, the right context, or both."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from bertkit.view.figures import Beside, Figure, Marked, Share, Table
 EXAMPLE = "I am a ___ . I like playing cricket."
 
 
-Sides = Literal["the left alone", "the right alone", "both sides"]
-"""What a model sees of a sentence around a gap."""
+Sides = Literal["the left context", "the right context", "both sides"]
+"""Context of the gap that a model uses."""
 
 
 def gap_figure(gap: Gap, answers: Sequence[tuple[str, Sides, Sequence[Candidate]]]) -> Figure:
-    """The candidates of models by name, beside what of the sentence each of them sees."""
+    """Return a figure of the candidates of each model and of the context that it uses.
+
+    Args:
+        gap: The text with the gap.
+        answers: Name, context and candidates of each model.
+    """
     text = f"{gap.before}___{gap.after}"
     left = [(0, len(gap.left), "")] if gap.left else []
     after = gap.after.strip()
     right = [(text.rindex(after), text.rindex(after) + len(after), "")] if after else []
-    seen = {"the left alone": left, "the right alone": right, "both sides": [*left, *right]}
+    marks = {"the left context": left, "the right context": right, "both sides": [*left, *right]}
     parts = []
     for name, sides, candidates in answers:
         heads = f"{name}: from {sides}", "probability"
-        rows = [(one.token, Share(one.score)) for one in candidates]
-        parts.append(Beside("column", [Marked(text, seen[sides]), Table(heads[0], rows, heads)]))
-    caption = "Marked is what a model sees, and below it the likeliest tokens for the gap."
+        rows = [(candidate.token, Share(candidate.score)) for candidate in candidates]
+        parts.append(Beside("column", [Marked(text, marks[sides]), Table(heads[0], rows, heads)]))
+    caption = "The marked text is the input of the model. The table lists the most probable tokens."
     return Figure("A gap", caption, [Beside("beside", parts)])

@@ -1,4 +1,4 @@
-"""A sentence word by word, and the one vector that a model has for it each time."""
+"""Embeddings of a sentence, word by word."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from bertkit.view.chart import CELLS, strip
 from bertkit.view.figures import Cell, Figure, Table
 
 WORDS, OTHERS = 40, 20
-"""Of a sentence, and lines beside it, at most."""
+"""Maximum number of words of a sentence, and of other lines."""
 
 
 class Growing(msgspec.Struct, frozen=True):
-    """The beginnings of a sentence, each with its vector."""
+    """Beginnings of a sentence with their embeddings."""
 
     texts: list[str]
     vectors: list[list[float]]
     before: list[float]
-    """The cosine of each with the one before it; 0 for the first."""
+    """Cosine similarity with the previous beginning; 0 for the first one."""
     nearest: list[tuple[str, float]]
-    """The nearest of other sentences, and its cosine; empty without any."""
+    """Most similar other sentence, and its cosine similarity; empty without other sentences."""
     written: list[str]
-    """What is written from each alone; empty for a model that writes nothing."""
+    """Text that the model generates from the beginning; empty if it does not generate."""
     attends: bool
-    """Whether what is written looks at the states of all tokens, too."""
+    """Whether the decoder also attends to the states of all tokens."""
 
 
 class GrowingPipeline:
@@ -55,47 +55,51 @@ class GrowingPipeline:
         self.embed, self.writer, self.loaded = embed, writer, embed.loaded
 
     def prepare(self, items: Sequence[tuple[str, Sequence[str]]], *, long: Long) -> list[Work]:
-        """Raises: DataError for a sentence or line that is long or empty, or too many lines."""
+        """Encode sentences.
+
+        Raises:
+            DataError: If a sentence or line is too long or empty, or if there are too many lines.
+        """
         works = []
         for text, others in items:
             words = text.split()
             if not 1 <= len(words) <= WORDS:
-                raise DataError(f"text: {len(words)} words; a page shows 1 to {WORDS}")
+                raise DataError(f"text must have 1 to {WORDS} words, got {len(words)}")
             if len(others) > OTHERS:
-                raise DataError(f"others: {len(others)} lines; a page compares {OTHERS} at most")
+                raise DataError(f"others must have at most {OTHERS} lines, got {len(others)}")
             texts = [" ".join(words[: end + 1]) for end in range(len(words))]
-            every = [*texts, *others]
+            lines = [*texts, *others]
             if self.writer is None:
-                read = self.embed.prepare(every, long=long)
-                tokens = sum(work.tokens for work in read)
+                works_of_lines = self.embed.prepare(lines, long=long)
+                tokens = sum(work.tokens for work in works_of_lines)
             else:
-                read = self.writer.prepare(every, long=long, beams=1)
-                tokens = sum(work.tokens for work in read[: len(texts)])
+                works_of_lines = self.writer.prepare(lines, long=long, beams=1)
+                tokens = sum(work.tokens for work in works_of_lines[: len(texts)])
             size = BYTES_PER_NUMBER * self.embed.dimension * len(texts)
-            works.append(Work([], (texts, list(others), read), tokens, size))
+            works.append(Work([], (texts, list(others), works_of_lines), tokens, size))
         return works
 
     def run(self, works: Sequence[Work]) -> list[Growing]:
-        """The vectors of each sentence's beginnings."""
-        return [self._grown(*work.item) for work in works]
+        """Compute the embeddings of each sentence's beginnings."""
+        return [self._compute(*work.item) for work in works]
 
-    def _grown(self, texts: list[str], others: list[str], read: Sequence[Work]) -> Growing:
+    def _compute(self, texts: list[str], others: list[str], works: Sequence[Work]) -> Growing:
         written: list[str] = []
         if self.writer is None:
-            vectors = self.embed.run(read)
+            vectors = self.embed.run(works)
         else:
-            vectors = last_states(self.writer, read)
-            written = [one.text for one in self.writer.run(read[: len(texts)])]
+            vectors = last_states(self.writer, works)
+            written = [answer.text for answer in self.writer.run(works[: len(texts)])]
         units = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        own, rest = units[: len(texts)], units[len(texts) :]
-        likeness = own @ rest.T
-        best = likeness.argmax(1) if others else []
+        beginnings, other_units = units[: len(texts)], units[len(texts) :]
+        scores = beginnings @ other_units.T
+        best = scores.argmax(1) if others else []
         decoder = self.loaded.model.decoder
         return Growing(
             texts=texts,
             vectors=vectors[: len(texts)].tolist(),
-            before=[0.0, *(own[1:] * own[:-1]).sum(1).tolist()],
-            nearest=[(others[at], float(row[at])) for at, row in zip(best, likeness, strict=False)],
+            before=[0.0, *(beginnings[1:] * beginnings[:-1]).sum(1).tolist()],
+            nearest=[(others[i], float(row[i])) for i, row in zip(best, scores, strict=False)],
             written=written,
             attends=bool(self.writer and decoder and decoder.config.attends_to_source),
         )
@@ -107,32 +111,37 @@ def last_states(writer: Any, works: Sequence[Work]) -> NDArray[np.float32]:
     encoder = writer.engine.model.encoder
     assert isinstance(encoder, RecurrentEncoder)
     sources = [work.item[1].source for work in works]
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
-    batch = Batch.of([Encoding.of_ids(sources[place]) for place in order])
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    batch = Batch.of([Encoding.of_ids(sources[index]) for index in order])
     states = encoder.final_states(batch.to(writer.engine.device)).float().cpu().numpy()
     return np.asarray(states[np.argsort(order)])
 
 
-def growing_figure(name: str, grown: Growing) -> Figure:
-    """A strip of colors for each beginning, which its last word names, in one scale."""
-    reach = max(abs(value) for vector in grown.vectors for value in vector)
-    columns = ["up to", "vector", "cosine with the one before"]
-    columns += ["nearest", "its cosine"] if grown.nearest else []
-    columns += ["written"] if grown.written else []
+def growing_figure(name: str, result: Growing) -> Figure:
+    """Return a figure with a strip of colors for each beginning, on one scale.
+
+    Args:
+        name: Name of the model.
+        grown: The embeddings.
+    """
+    limit = max(abs(value) for vector in result.vectors for value in vector)
+    columns = ["up to", "vector", "cosine with previous row"]
+    columns += ["nearest", "its cosine"] if result.nearest else []
+    columns += ["generated"] if result.written else []
     rows: list[list[Cell]] = []
-    for number, text in enumerate(grown.texts):
-        row: list[Cell] = [text.split()[-1], strip(grown.vectors[number], reach)]
-        row.append(grown.before[number] if number else "")
-        if grown.nearest:
-            other, cosine = grown.nearest[number]
+    for number, text in enumerate(result.texts):
+        row: list[Cell] = [text.split()[-1], strip(result.vectors[number], limit)]
+        row.append(result.before[number] if number else "")
+        if result.nearest:
+            other, cosine = result.nearest[number]
             row += [other, cosine]
-        row += [grown.written[number]] if grown.written else []
+        row += [result.written[number]] if result.written else []
         rows.append(row)
-    size = len(grown.vectors[0])
-    shown = f"{size} numbers" if size <= CELLS else f"{size} numbers, of which {CELLS} are shown,"
-    says = f"{shown} however long the sentence: blue above zero, orange below."
-    if grown.attends:
-        says += " The decoder looks at the states of all tokens besides."
-    elif grown.written:
-        says += " All that is written is written from them."
-    return Figure(name, says, [Table(name, rows, columns, wraps=True)])
+    size = len(result.vectors[0])
+    shown = f"{size} dimensions" if size <= CELLS else f"{size} dimensions ({CELLS} are shown)"
+    caption = f"{shown} for every sentence length: blue is positive, orange negative."
+    if result.attends:
+        caption += " The decoder also attends to the states of all tokens."
+    elif result.written:
+        caption += " The decoder generates the text only from this vector."
+    return Figure(name, caption, [Table(name, rows, columns, wraps=True)])

@@ -14,7 +14,7 @@ from bertkit.extensions.classic.contexts import (
     TEXTS,
     Contexts,
     ContextsPipeline,
-    compared,
+    compare,
 )
 from bertkit.extensions.classic.distance import DistancePipeline, distance_figures, gradients
 from bertkit.extensions.classic.fill_gap import FillGap, GapAnswer
@@ -43,42 +43,42 @@ from bertkit.web import (
 )
 
 CANDIDATES = 10
-"""Number of words for a gap that a page shows."""
+"""Number of words that the page shows for a gap."""
 
 READERS = {
-    "next-token": ("causal", "A model that sees the left"),
-    "fill-gap": ("elmo", "One that sees each side by itself"),
-    "fill-mask": ("masked", "A model that sees both sides"),
+    "next-token": ("causal", "Causal model (left context)"),
+    "fill-gap": ("elmo", "ELMo (each side separately)"),
+    "fill-mask": ("masked", "Masked model (both sides)"),
 }
 """Pipelines that fill gaps: name and label of the field of the model."""
 
 REMARKS = {
-    "next-token": "goes on from the left; start it beside one that reads both sides",
-    "fill-gap": "reads each side by itself; start it beside one that reads both at once",
+    "next-token": "uses only the left context; start it with a model that reads both sides",
+    "fill-gap": "reads each side separately; start it with a model that reads both together",
 }
-"""Remark on a model that is the only one on the page, by its pipeline."""
+"""Remark if only one pipeline has models."""
 
-LAYERS = {"the last layer": -1, "the last layer but one": -2, "the embedding": 0}
+LAYERS = {"the last layer": -1, "the second to last layer": -2, "the embedding": 0}
 """Numbers of the layers that the page of words compares."""
 
 WORDS = {
     "bank": (
-        "beside a river twice, and twice with money",
+        "twice a river bank, twice a financial bank",
         "We sat on the bank of the river.\nThe bank lent us money.\n"
         "They fished from the muddy bank.\nHe paid the cheque in at the bank.",
     ),
     "light": (
-        "a lamp, a color, and no weight",
+        "a lamp, low weight, and a color",
         "She switched on the light.\nThe light in the hall was on.\n"
         "The bag was light to carry.\nHe wore a light blue shirt.",
     ),
     "run": (
-        "on legs, and of a company",
+        "moving fast, and managing a business",
         "They run along the beach.\nWe run to the bus.\n"
         "They run a small company.\nTwo sisters run the hotel.",
     ),
 }
-"""Words of the examples: what each example shows, and its texts."""
+"""Examples: description and texts by word."""
 
 RIVER = "I arrived at the bank after crossing the wide and muddy river."
 
@@ -87,11 +87,11 @@ class GapPage(Page):
     """A sentence with a gap, filled by a causal model, an ELMo and a masked language model."""
 
     link = "A gap"
-    title = "A gap, from each side and from both"
+    title = "A gap, predicted from one side or from both"
     lead = (
-        "A causal model (GPT, Llama) goes on from what stands before, and sees nothing of "
-        "what follows. An ELMo has a model for each direction, of which neither sees the "
-        "other’s side. A masked model (BERT) sees both sides of the gap."
+        "A causal model (GPT, Llama) predicts the word from the text before the gap only. An "
+        "ELMo has a model for each direction, which uses the text on one side only. A masked "
+        "model (BERT) uses both sides of the gap."
     )
     button = "Ask"
     # A masked model predicts the word on its own page, with its own mask.
@@ -101,7 +101,7 @@ class GapPage(Page):
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
         text = values["text"] or EXAMPLE
         return [
-            Field("text", "A sentence with ___ for a word", text, required=True),
+            Field("text", "A sentence with ___ instead of a word", text, required=True),
             *(
                 Field(field, label, values[field], options=list(models(pipeline)))
                 for pipeline, (field, label) in READERS.items()
@@ -110,11 +110,11 @@ class GapPage(Page):
         ]
 
     def alerts(self, models: Models) -> Sequence[str]:
-        pipeline, *others = (one for one in READERS if models(one))
+        pipeline, *others = (name for name in READERS if models(name))
         if others:
             return []
         (name, *_), remark = models(pipeline), REMARKS[pipeline]
-        return [f"{name} is alone here, and {remark}: bertkit view {name} OTHER"]
+        return [f"{name} is the only model here and {remark}: bertkit view {name} OTHER"]
 
     async def answer(self, values: Values, context: Context) -> dict[str, Any]:
         columns: list[tuple[str, Sides, Sequence[Candidate]]] = []
@@ -126,7 +126,7 @@ class GapPage(Page):
     async def _columns(
         self, sentence: str, kind: str, model: str, context: Context
     ) -> list[tuple[str, Sides, Sequence[Candidate]]]:
-        """Return the candidates of one model, for each context of the gap that it reads."""
+        """Return the candidates of one model, for each context of the gap that it uses."""
         gap, mask = Gap.of(sentence), ""
         name, pipeline = context.pipeline(kind, model or None)
         text = gap.left if kind == "next-token" else sentence
@@ -136,13 +136,13 @@ class GapPage(Page):
         (answer,), _ = await context.answers(pipeline, [text], field="text", top=CANDIDATES)
         if isinstance(answer, GapAnswer):
             return [
-                (name, "the left alone", answer.forward),
-                (name, "the right alone", answer.backward),
+                (name, "the left context", answer.forward),
+                (name, "the right context", answer.backward),
             ]
         if kind == "fill-mask":
             # The text before the gap may contain masks, too.
             return [(name, "both sides", answer[gap.before.count(mask)].candidates)]
-        return [(name, "the left alone", answer)]
+        return [(name, "the left context", answer)]
 
 
 class WordPage(Page):
@@ -151,27 +151,27 @@ class WordPage(Page):
     link = "One word"
     title = "One word in several texts"
     lead = (
-        "The embedding of a word is the same wherever it stands, but for its position. "
-        "Layer by layer its states become those of this sentence, and those of another "
-        "meaning part from them, as far as the model sees the sentence."
+        "The embedding of a word is the same in every text, except for its position. In each "
+        "further layer, the states depend more on the sentence, so the states of different "
+        "meanings become different."
     )
     button = "Compare"
     abilities = ("contexts",)
-    computed_by = (ContextsPipeline.run, compared)
+    computed_by = (ContextsPipeline.run, compare)
 
     def examples(self, models: Models) -> Sequence[Example]:
         words = WORDS.items()
         return [Example({"word": w, "texts": texts}, w, shows) for w, (shows, texts) in words]
 
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
-        able = list(models("contexts"))
+        names = list(models("contexts"))
         layer = values["layer"] or next(iter(LAYERS))
-        several = [Field("layer", "Layer, where all are asked", layer, options=[*LAYERS])]
+        extra = [Field("layer", "Layer, if all models are compared", layer, options=[*LAYERS])]
         return [
             Field("word", "A word", values["word"], required=True),
-            Field("texts", "Texts with it, a line each", values["texts"], rows=5, required=True),
-            Field("model", "Model", values["model"], options=_with_all(able)),
-            *(several if len(able) > 1 else []),
+            Field("texts", "Texts, one per line", values["texts"], rows=5, required=True),
+            Field("model", "Model", values["model"], options=_with_all(names)),
+            *(extra if len(names) > 1 else []),
         ]
 
     async def answer(self, values: Values, context: Context) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class WordPage(Page):
         figures = contexts_figures(answer)
         if len(by_model) > 1:
             figures = contexts_by_model(by_model, LAYERS[layer], layer)
-        texts = [Marked(text, [(*place, "")]) for text, place in pairs]
+        texts = [Marked(text, [(*span, "")]) for text, span in pairs]
         return {"figures": figures, "texts": texts}
 
 
@@ -208,9 +208,9 @@ class GrowingPage(Page):
     link = "One vector"
     title = "One vector, while the sentence grows"
     lead = (
-        "The first networks that translated read a sentence word by word and kept one "
-        "vector of it, of one size for three words and for thirty: all that is written has "
-        "to be in it. Embeddings of sentences are such vectors to this day."
+        "The first neural translation models read a sentence word by word and stored it in one "
+        "vector, which has the same size for three words and for thirty. The decoder generates "
+        "the translation only from this vector. Sentence embeddings are such vectors, too."
     )
     button = "Read"
     abilities = ("growing",)
@@ -220,11 +220,11 @@ class GrowingPage(Page):
     def examples(self, models: Models) -> Sequence[Example]:
         text = "We sat on the bank of the river and watched the boats."
         others = "They fished from the muddy shore.\nThe bank lent us money."
-        shows = "which of two sentences is nearer, word by word"
+        shows = "similarity to two sentences, word by word"
         return [Example({"text": text, "others": others}, text, shows)]
 
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
-        label = "Others to find the nearest of, a line each (may be left out)"
+        label = "Other sentences to compare with, one per line (optional)"
         return (
             Field("text", "A sentence", values["text"], rows=2, required=True),
             Field("others", label, values["others"], rows=3),
@@ -244,8 +244,8 @@ class DistancePage(Page):
     link = "Far apart"
     title = "From one word to another"
     lead = (
-        "Which bank it is may be said ten words later. An LSTM carries what it has read "
-        "through every word between; attention looks at each word in one step."
+        "The meaning of bank may depend on a word ten words later. In an LSTM, information "
+        "passes through every word between; attention reaches each word in one step."
     )
     button = "Measure"
     abilities = ("distance",)
@@ -255,11 +255,11 @@ class DistancePage(Page):
     computed_by = (gradients, DistancePipeline.run)
 
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
-        able = list(models("distance"))
+        names = list(models("distance"))
         return (
             Field("text", "Text", values["text"] or RIVER, rows=2, required=True),
-            Field("word", "A word of it", values["word"] or "bank", required=True),
-            Field("model", "Model", values["model"], options=_with_all(able)),
+            Field("word", "A word of the text", values["word"] or "bank", required=True),
+            Field("model", "Model", values["model"], options=_with_all(names)),
         )
 
     async def answer(self, values: Values, context: Context) -> dict[str, Any]:

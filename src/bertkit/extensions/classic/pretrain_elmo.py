@@ -1,4 +1,4 @@
-"""Pretrain an ELMo from a corpus of whole words: Peters et al. 2018, section 3.1."""
+"""Pretraining of an ELMo on a corpus of whole words: Peters et al. 2018, section 3.1."""
 
 from __future__ import annotations
 
@@ -50,57 +50,79 @@ from bertkit.training.run import Resume, Run
 from bertkit.training.trackers import check_tracker
 
 FAMILY = "elmo"
-"""What `family` is in the run file of one."""
+"""Value of `family` in the run file of an ELMo."""
 
 
-class Told(Settings, frozen=True):
-    """Which words are told."""
+class SoftmaxSettings(Settings, frozen=True):
+    """Settings of the softmax."""
 
     words: Count = 10_000
-    """The most frequent words of the corpus, over which the softmax goes; others are one class."""
+    """Number of the most frequent words that the softmax predicts. All other words are one class.
+    """
 
 
 class ElmoRun(Settings, frozen=True):
-    """A complete run file of an ELMo."""
+    """Complete run file of an ELMo."""
 
     family: Literal["elmo"]
     model: ElmoConfig
     train: Train
-    softmax: Told = Told()
+    softmax: SoftmaxSettings = SoftmaxSettings()
     held_out: Annotated[float, Meta(ge=0.0, lt=0.5)] = 0.01
 
     def __post_init__(self) -> None:
         for name in ("first_window", "z_loss", "zero_init", "label_smoothing", "compile"):
             if getattr(self.train, name):
-                raise ValueError(f"train.{name}: an ELMo has none; leave it out")
+                raise ValueError(f"train.{name}: not supported by ELMo; remove it")
 
 
 def read_elmo_run(data: Mapping[str, Any]) -> ElmoRun:
-    """The settings of a run. Raises: ConfigError with the key path."""
+    """Parse the settings of a run.
+
+    Args:
+        data: The content of the run file.
+
+    Raises:
+        ConfigError: If a setting is invalid; with its path.
+    """
     config = decode(ElmoRun, data)
-    # options.json holds more than is read; a run file does not
-    _refuse_unknown(data.get("model", {}), msgspec.to_builtins(config.model), "model")
+    # Unlike options.json, a run file must not contain unknown keys.
+    _check_unknown(data.get("model", {}), msgspec.to_builtins(config.model), "model")
     return config
 
 
-def _refuse_unknown(given: Any, known: Any, path: str) -> None:
+def _check_unknown(given: Any, known: Any, path: str) -> None:
     if not isinstance(given, Mapping):
         return
     for name, value in given.items():
         if name not in known:
             raise ConfigError(f"{path}.{name}: no such setting; {did_you_mean(name, known)}")
-        _refuse_unknown(value, known[name], f"{path}.{name}")
+        _check_unknown(value, known[name], f"{path}.{name}")
 
 
 def pretrain_elmo(
     settings: Mapping[str, Any], *, corpus: Path | str, out: Path, resume: Resume = False
 ) -> dict[str, float]:
-    """Run (or go on with) the pretraining of an ELMo and return the held-out scores at its end.
+    """Pretrain an ELMo, or resume it, and return the final held-out scores.
 
-    Each sentence is read alone, from the zero state. `out` becomes a folder with options.json and
-    weights.hdf5, as published ones have them, and the softmax beside.
-    Raises: ConfigError, DataError, CheckpointError, TrainingError, before work starts where the
-    fault can be seen then.
+    Each sentence is read separately, from the zero state. `out` contains options.json and
+    weights.hdf5 in the published format, and the softmax. Errors are raised before training starts,
+    if possible.
+
+    Args:
+        settings: The content of the run file.
+        corpus: Directory of the corpus.
+        out: Output directory.
+        resume: Whether to resume a run.
+
+    Returns:
+        The scores by name.
+
+    Raises:
+        ConfigError: If a setting is invalid.
+        DataError: If the corpus is not usable.
+        CheckpointError: If the checkpoint of a resumed run cannot be loaded.
+        TrainingError: If training fails.
     """
     with joined() as ranks:
         return _pretrain(Run(out, resume=resume, ranks=ranks), settings, corpus)
@@ -112,8 +134,8 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     tokenizer = text.tokenizer()
     if not isinstance(tokenizer.core.model, models.WordLevel):
         raise DataError(
-            f"{corpus}: holds pieces of words, and an ELMo learns from whole ones; make its "
-            "vocabulary with `bertkit tokenizer train --kind words`"
+            f"{corpus}: contains subwords, but ELMo requires whole words; train its vocabulary "
+            "with `bertkit tokenizer train --kind words`"
         )
     tokenizer.need("bos", "eos", "unk")
     config = read_elmo_run(with_parts(settings, run))
@@ -129,8 +151,9 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
 
     torch.manual_seed(train.seed)
     model = new_bilm(config.model, CHARACTERS, len(words)).to(device)
-    as_model = cast(Model, model)  # the loop asks no more of it than to be called with a batch
-    masters = Masters(as_model, dtype)
+    # `BiLM` has the methods of a model that training uses.
+    module = cast(Model, model)
+    masters = Masters(module, dtype)
     optimizer, plan = optimization(train, masters, run.ranks)
     state = State(masters, optimizer, OurNames(), tail_average(train, masters))
     start = begin(run, state, config, train.steps)
@@ -140,10 +163,10 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
     if start == 0:
         say(
             f"{sum(w.numel() for w in masters.weights.values()):,} parameters, "
-            f"{len(samples.main):,} sentences an epoch, {text.tokens:,} words, of which "
-            f"{len(words):,} different ones are told"
+            f"{len(samples.main):,} sentences per epoch, {text.tokens:,} words, "
+            f"{len(words):,} words in the softmax"
         )
-    held_out = HeldOut(run, as_model, both_ways, samples.evaluation(), train.evaluate_every)
+    held_out = HeldOut(run, module, both_ways, samples.evaluation(), train.evaluate_every)
     scores = learn(
         run, both_ways, samples.batches, plan, train,
         folder=folder, held_out=held_out, start=start,
@@ -152,7 +175,11 @@ def _pretrain(run: Run, settings: Mapping[str, Any], corpus: Path | str) -> dict
 
 
 def with_perplexity(scores: Mapping[str, float]) -> dict[str, float]:
-    """The held-out scores, and the perplexity that each direction's loss is."""
+    """Add the perplexity of each direction to the held-out scores.
+
+    Args:
+        scores: The scores by name.
+    """
     losses = {name: value for name, value in scores.items() if name.endswith("_loss")}
     perplexities = {
         f"{name.removesuffix('_loss')}_perplexity": float(torch.tensor(value).exp())
@@ -162,7 +189,7 @@ def with_perplexity(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 class _Samples:
-    """The batches of every step, from the step's number alone, and the held-out ones."""
+    """Batches of each step, which depend only on its number, and held-out batches."""
 
     def __init__(
         self, corpus: Corpus, tokenizer: Tokenizer, names: list[str], config: ElmoRun, parts: range
@@ -176,18 +203,18 @@ class _Samples:
             characters=config.model.char_cnn.max_characters_per_token,
         )
 
-        def opened(volume: Corpus) -> WholeWordSentences:
+        def open_volume(volume: Corpus) -> WholeWordSentences:
             documents, _ = split_documents(volume, config.held_out)
             return sentences(volume, documents=documents, seed=seed)
 
         seed = config.train.seed
-        self.main = in_volumes(corpus, opened, size=lambda v: v.sentences, seed=seed)
+        self.main = in_volumes(corpus, open_volume, size=lambda v: v.sentences, seed=seed)
         volume = corpus.first_volume
         _, held_out = split_documents(volume, config.held_out)
         self._evaluated = sentences(volume, documents=held_out, seed=0) if len(held_out) else None
 
     def batches(self, step: int) -> list[Batch]:
-        """Those of a step that are this process's."""
+        """Return this process's batches of a step."""
 
         def batches(first: int, count: int) -> list[Batch]:
             return sentence_batches(self.main.batch(first, count), self.train.max_batch_tokens)
@@ -197,26 +224,26 @@ class _Samples:
     def evaluation(self) -> list[Batch]:
         if self._evaluated is None or not self.train.evaluate_samples:
             return []
-        drawn = self._evaluated.evaluation(self.train.evaluate_samples)
-        return sentence_batches(drawn, self.train.max_batch_tokens)
+        samples = self._evaluated.evaluation(self.train.evaluate_samples)
+        return sentence_batches(samples, self.train.max_batch_tokens)
 
 
 @dataclass(frozen=True)
 class _Folder:
-    """The folder of the ELMo that a run makes."""
+    """Output directory of a run."""
 
     run: Run
     words: list[str]
 
     def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the weights that were just saved."""
+        """Save the weights of the last checkpoint."""
         self.write(weights)
 
     def write(self, weights: Mapping[str, Tensor]) -> None:
         model = self.run.state.masters.model
         prefix = "elmo."
-        own = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
-        save_elmo(self.run.out, cast(BiLM, model).config, own)
+        inner = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+        save_elmo(self.run.out, cast(BiLM, model).config, inner)
         softmax = Softmax(self.words, weights["softmax.weight"], weights["softmax.bias"])
         softmax.save(self.run.out)
 
@@ -226,7 +253,7 @@ def elmo_variant(name: str, settings: Mapping[str, Any]) -> Variant:
     run = read_elmo_run(settings)
     config, train = run.model, run.train
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in Elmo(config, CHARACTERS).parameters())
+        parameters = sum(weight.numel() for weight in Elmo(config, CHARACTERS).parameters())
     return Variant(
         name=name,
         family=FAMILY,
@@ -237,7 +264,7 @@ def elmo_variant(name: str, settings: Mapping[str, Any]) -> Variant:
         heads=0,
         embedding=config.lstm.projection_dim,
         weights=config.layers,
-        method=f"next and previous words, of {run.softmax.words:,}",
+        method=f"next and previous words, {run.softmax.words:,} classes",
         data=f"{train.steps:,} × {train.batch_size:,} sentences",
     )
 

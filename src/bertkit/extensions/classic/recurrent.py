@@ -1,4 +1,4 @@
-"""LSTMs over sequences that lie end to end, and a learned mixture of layers."""
+"""LSTMs over packed sequences, and a learned weighted sum of layers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 Cells = tuple[Tensor, Tensor]
-"""The hidden state and the cell of each layer. Shapes: (L, S, D) both, in both directions twice as
-many of half the width."""
+"""Hidden state and cell of each layer.
+
+Shapes: (L, S, D) both; (2 L, S, D / 2) for two directions.
+"""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Sequences that lie end to end, in the order that an LSTM reads them: all first tokens, all
-    second ones …, each time the longest sequence first (torch's PackedSequence).
+    """Order in which an LSTM reads packed sequences: all first tokens, then all second ones.
 
-    Shapes: tokens (N,) where each token lies; sequences (S,) which sequence comes when; sizes
-    (steps,), on the host, how many are read at each step.
+    At each step, the longest sequence is first (torch's PackedSequence).
+
+    Shapes:
+        tokens: (N,), index of each token in the packed batch.
+        sequences: (S,), order of the sequences.
+        sizes: (steps,), number of tokens at each step, on the host.
     """
 
     tokens: Tensor
@@ -32,11 +37,17 @@ class Steps:
     def of(
         lengths: Sequence[int], device: torch.device | None = None, *, backward: bool = False
     ) -> Steps:
-        """Sequences of any order of lengths; `backward` reads each from its end."""
+        """Compute the order for sequences in any order of lengths.
+
+        Args:
+            lengths: Number of tokens of each sequence.
+            device: Device of the result.
+            backward: Whether to read each sequence from its end.
+        """
         counts = torch.tensor(lengths, device=device)
         owner = torch.repeat_interleave(counts)
-        place = torch.arange(len(owner), device=device) - (counts.cumsum(0) - counts)[owner]
-        step = counts[owner] - 1 - place if backward else place
+        position = torch.arange(len(owner), device=device) - (counts.cumsum(0) - counts)[owner]
+        step = counts[owner] - 1 - position if backward else position
         sequences = counts.argsort(descending=True, stable=True)
         rank = sequences.argsort()
         tokens = (step * len(counts) + rank[owner]).argsort()
@@ -44,7 +55,7 @@ class Steps:
 
 
 class GRU(nn.GRU):
-    """torch's GRU, to be called as its LSTM: a cell of no width goes with the state."""
+    """torch's GRU with the interface of its LSTM: the cell has size 0."""
 
     def forward(self, x: Any, cells: Cells | None = None) -> Any:  # type: ignore[override]
         out, hidden = super().forward(x, None if cells is None else cells[0])
@@ -54,10 +65,20 @@ class GRU(nn.GRU):
 def run_packed(
     lstm: nn.LSTM | GRU, x: Tensor, lengths: Sequence[int], cells: Cells | None = None
 ) -> tuple[Tensor, Cells]:
-    """Sequences end to end through an LSTM, in any order of lengths, from `cells` (zeros by
-    default); its outputs, and the cells that each sequence leaves.
+    """Run an LSTM over packed sequences, in any order of lengths.
 
-    Shapes: (N, inputs) -> (N, D).
+    Args:
+        lstm: The LSTM.
+        x: Inputs of all tokens.
+        lengths: Number of tokens of each sequence.
+        cells: Initial states. Default: zeros.
+
+    Returns:
+        The outputs, and the final states.
+
+    Shapes:
+        x: (N, inputs).
+        returns: outputs (N, D).
     """
     steps = Steps.of(lengths, x.device)
     order, back = steps.sequences, steps.sequences.argsort()
@@ -66,10 +87,11 @@ def run_packed(
 
 
 class ProjectedLSTM(nn.Module):
-    """An LSTM whose outputs are projected, with cells and outputs clipped, in one direction.
+    """Unidirectional LSTM with projected outputs, and with clipping of cells and outputs.
 
-    Without clipping it is torch's `LSTM(inputs, width, proj_size=outputs)` with one bias. Source:
-    Sak et al. 2014, "Long short-term memory recurrent neural network architectures", section 2.
+    Without clipping, it is torch's `LSTM(inputs, width, proj_size=outputs)` with one bias.
+    Source: Sak et al. 2014, "Long short-term memory recurrent neural network architectures",
+    section 2.
     """
 
     def __init__(
@@ -90,36 +112,52 @@ class ProjectedLSTM(nn.Module):
     def forward(
         self, x: Tensor, sizes: Sequence[int], state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Tokens in the order of `Steps`, from a state for each sequence to those at their ends.
+        """Process tokens in the order of `Steps`.
 
-        Shapes: x (N, inputs) -> (N, outputs); a state is outputs (S, outputs) and cells (S, width).
+        Args:
+            x: Inputs.
+            sizes: Number of tokens at each step.
+            state: Initial outputs and cells of each sequence.
+
+        Returns:
+            The outputs, and the final state of each sequence.
+
+        Shapes:
+            x: (N, inputs).
+            state: outputs (S, outputs), cells (S, width).
+            returns: outputs (N, outputs).
         """
         output, cell = state
-        given = []
+        outputs = []
         for gates in self.input(x).split(list(sizes)):
-            going = len(gates)  # the longest come first: those behind have ended
-            now, cells = self._step(gates, output[:going], cell[:going])
-            output = torch.cat([now, output[going:]])
-            cell = torch.cat([cells, cell[going:]])
-            given.append(now)
-        return torch.cat(given), (output, cell)
+            # The longest sequences are first. The sequences after `count` have ended.
+            count = len(gates)
+            new_output, new_cell = self._step(gates, output[:count], cell[:count])
+            output = torch.cat([new_output, output[count:]])
+            cell = torch.cat([new_cell, cell[count:]])
+            outputs.append(new_output)
+        return torch.cat(outputs), (output, cell)
 
     def _step(self, gates: Tensor, output: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         enter, forget, new, leave = (gates + self.recurrent(output)).chunk(4, -1)
         cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
-        cell = _clipped(cell, self.cell_clip)
+        cell = _clip(cell, self.cell_clip)
         output = self.projection(leave.sigmoid() * cell.tanh())
-        return _clipped(output, self.output_clip), cell
+        return _clip(output, self.output_clip), cell
 
 
-def _clipped(x: Tensor, most: float | None) -> Tensor:
-    return x if most is None else x.clamp(-most, most)
+def _clip(x: Tensor, limit: float | None) -> Tensor:
+    return x if limit is None else x.clamp(-limit, limit)
 
 
 class ScalarMix(nn.Module):
-    """γ Σ softmax(s)_j h_j, with s and γ learned; at first the mean. Shapes: (J, N, D) -> (N, D).
+    """Weighted sum of layers, γ Σ softmax(s)_j h_j, with learned s and γ.
 
-    Source: Peters et al. 2018 (ELMo), equation 1.
+    Initially, it is the mean. Source: Peters et al. 2018 (ELMo), equation 1.
+
+    Shapes:
+        states: (J, N, D).
+        returns: (N, D).
     """
 
     def __init__(self, layers: int) -> None:
@@ -131,9 +169,11 @@ class ScalarMix(nn.Module):
         out: Tensor = self.scale * torch.tensordot(self.scores.softmax(0), states, 1)
         return out
 
-    def told(self, layers: Sequence[int]) -> dict[str, float]:
-        """What it has learned of layers with these numbers: the weight of each, which add up to 1,
-        and what the sum is multiplied by.
+    def layer_weights(self, layers: Sequence[int]) -> dict[str, float]:
+        """Return the learned weight of each layer, which add up to 1, and the scale γ.
+
+        Args:
+            layers: Numbers of the layers.
         """
         weights = self.scores.detach().softmax(0).tolist()
         names = (str(layer or "embeddings") for layer in layers)

@@ -1,4 +1,4 @@
-"""Settings of encoders and decoders made of LSTMs or GRUs."""
+"""Settings of LSTM and GRU encoders and decoders."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from bertkit.models.config import EncoderConfig
 
 
 class RecurrentSettings(Settings, frozen=True):
-    """Layers, reading direction and attention. Hochreiter & Schmidhuber 1997."""
+    """Layers, direction and attention. Hochreiter & Schmidhuber 1997."""
 
     cell: Literal["lstm", "gru"] = "lstm"
-    """Type of the layers: LSTMs, or GRUs, which have no cell besides their state (Cho et al.
-    2014)."""
+    """Type of the layers: LSTMs, or GRUs, which have no separate cell (Cho et al. 2014)."""
     direction: Literal["forward", "backward", "both"] = "backward"
-    """Direction of the encoder: from the last token to the first (Sutskever et al. 2014, 3.3), or
-    both, each with half of the width (Bahdanau et al. 2015)."""
+    """Direction of the encoder: right-to-left (Sutskever et al. 2014, 3.3), left-to-right, or both,
+    each with half of the hidden size (Bahdanau et al. 2015).
+    """
     attention: Literal["none", "context", "luong", "bahdanau"] = "none"
-    """Input of the decoder from the source, besides the state that it starts from: none (Sutskever
-    et al. 2014), the last state of the encoder at each step (Cho et al. 2014), or attention to all
-    states, after the LSTM (Luong et al. 2015) or before it (Bahdanau et al. 2015)."""
+    """Input of the decoder from the source, in addition to its initial state: none (Sutskever et
+    al. 2014), the last encoder state at each step (Cho et al. 2014), or attention to all states,
+    after the LSTM (Luong et al. 2015) or before it (Bahdanau et al. 2015).
+    """
 
 
 class RecurrentConfig(EncoderConfig, frozen=True):
@@ -36,8 +37,7 @@ class RecurrentConfig(EncoderConfig, frozen=True):
     def __post_init__(self) -> None:
         if self.recurrent.direction == "both" and self.hidden % 2:
             raise ValueError(
-                f"hidden = {self.hidden} cannot be halved between the directions "
-                '(recurrent.direction = "both"); choose an even width'
+                f'hidden must be even with recurrent.direction = "both", got {self.hidden}'
             )
 
     def check_decoder(self, decoder: EncoderConfig) -> None:
@@ -49,8 +49,8 @@ class RecurrentConfig(EncoderConfig, frozen=True):
             )
         if decoder.layers != self.layers:
             raise ConfigError(
-                f"decoder.layers = {decoder.layers}: the encoder has {self.layers}, and each layer "
-                "starts from the state of one layer of the encoder; use one value"
+                f"decoder.layers must be {self.layers}, as in the encoder whose states its layers "
+                f"start from, got {decoder.layers}"
             )
 
     @property
@@ -63,8 +63,8 @@ class RecurrentConfig(EncoderConfig, frozen=True):
 
     @property
     def embedding_std(self) -> float:
-        # The embedding multiplied by √D then has unit variance. LSTMs learn slowly from smaller
-        # values.
+        # The embedding multiplied by √D then has unit variance. With smaller values, LSTMs train
+        # slowly.
         return float(self.hidden**-0.5)
 
 
@@ -72,4 +72,4 @@ class WordFeaturesConfig(RecurrentConfig, frozen=True):
     """Settings of a BiLSTM over frozen features."""
 
     features: str = "mix:0"
-    """Frozen hidden states that the BiLSTM reads."""
+    """Frozen hidden states that are the input of the BiLSTM."""

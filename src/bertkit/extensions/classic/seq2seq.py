@@ -1,7 +1,7 @@
-"""An encoder and a decoder made of LSTMs or GRUs, with attention between them or none.
+"""LSTM or GRU encoder and decoder, with or without attention.
 
-Source: Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015. As in the
-Transformer here, one token embedding serves both, and finds the next word (Press & Wolf 2017).
+Source: Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015. Like in
+bertkit's Transformer, encoder, decoder and LM head share one token embedding (Press & Wolf 2017).
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from bertkit.nn.dropout import Dropout
 
 
 class Encoded(NamedTuple):
-    """What an encoder made of a batch. Shapes: states (N, D) of its last layer; cells (L, S, D),
-    where each layer ended.
+    """Output of an encoder.
+
+    Shapes:
+        states: (N, D), of the last layer.
+        cells: (L, S, D), final states of each layer.
     """
 
     states: Tensor
@@ -32,14 +35,14 @@ class Encoded(NamedTuple):
 
 
 class RecurrentEncoder(Encoder):
-    """Layers of LSTMs over packed tokens. Shapes: a batch of N tokens -> (N, D)."""
+    """LSTM or GRU encoder of packed tokens. Shapes: a batch of N tokens -> (N, D)."""
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config = config
         self.backward_only = config.recurrent.direction == "backward"
         self.embedding = TokenEmbedding(config.vocab, config.hidden, config.dropout, scaled=True)
-        self.lstm = _lstm(config, config.hidden, both=config.recurrent.direction == "both")
+        self.lstm = _lstm(config, config.hidden, bidirectional=config.recurrent.direction == "both")
         self.dropout = Dropout(config.dropout)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -53,19 +56,24 @@ class RecurrentEncoder(Encoder):
         return self.read(batch).cells[0][-1]
 
     def read(self, batch: Batch, cells: Cells | None = None) -> Encoded:
-        """The states, and the cells that a decoder starts from; of both directions side by side.
+        """Compute the states, and the final states, from which a decoder starts.
 
-        One that reads forward may go on from `cells` (L, S, D), where it stopped.
+        Args:
+            batch: The batch.
+            cells: Initial states (L, S, D) of a left-to-right encoder. Default: zeros.
+
+        Returns:
+            The states. Both directions are concatenated.
         """
         x, layout = self.embedding(batch), batch.layout
         assert isinstance(layout, Packed)
         if self.backward_only:
-            turned = (layout.cu_seqlens[1:] - 1)[layout.sequence_ids] - layout.positions
-            out, cells = run_packed(self.lstm, x[turned], layout.lengths)
-            out = out[turned]
+            reversed_ids = (layout.cu_seqlens[1:] - 1)[layout.sequence_ids] - layout.positions
+            out, cells = run_packed(self.lstm, x[reversed_ids], layout.lengths)
+            out = out[reversed_ids]
         else:
             out, cells = run_packed(self.lstm, x, layout.lengths, cells)
-        hidden, cell = (_side_by_side(part, self.config.layers) for part in cells)
+        hidden, cell = (_concat_directions(part, self.config.layers) for part in cells)
         return Encoded(self.dropout(out), (hidden, cell))
 
     def begin(self, batch: Batch, memory: None = None) -> tuple[Tensor, RecurrentState]:
@@ -79,10 +87,12 @@ class RecurrentEncoder(Encoder):
 
 
 class SourceStates(NamedTuple):
-    """The states that a decoder may look at, a row for each sequence that it writes.
+    """Source states that a decoder attends to, one row per generated sequence.
 
-    Shapes: states (R, T, D); keys (R, T, D), what its score compares them by; real (R, T), False
-    behind the end of a source.
+    Shapes:
+        states: (R, T, D).
+        keys: (R, T, D), the input of the score function.
+        real: (R, T), False for padding.
     """
 
     states: Tensor
@@ -110,8 +120,8 @@ class RecurrentState:
     def advance(self, counts: Tensor) -> None:
         """Keep this number of tokens of each sequence from the last step. Shapes: (R,)."""
         rows = torch.arange(len(counts), device=counts.device)
-        every = zip(self.cells, *self.steps, strict=True)
-        hidden, cell = (torch.stack(part)[counts, :, rows].transpose(0, 1) for part in every)
+        steps = zip(self.cells, *self.steps, strict=True)
+        hidden, cell = (torch.stack(part)[counts, :, rows].transpose(0, 1) for part in steps)
         self.cells, self.steps = (hidden.contiguous(), cell.contiguous()), []
 
     def keep(self, rows: Tensor) -> None:
@@ -156,7 +166,7 @@ class GeneralScore(nn.Module):
         self.key = nn.Linear(width, width, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Shapes: queries (R, C, D), keys (R, T, D) -> (R, C, T)."""
+        """Compute the scores. Shapes: queries (R, C, D), keys (R, T, D) -> (R, C, T)."""
         return queries @ keys.mT
 
 
@@ -170,9 +180,9 @@ class AdditiveScore(nn.Module):
         self.out = nn.Linear(width, 1, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Shapes: queries (R, C, D), keys (R, T, D) -> (R, C, T)."""
-        both = torch.tanh(self.query(queries)[:, :, None] + keys[:, None])
-        scores: Tensor = self.out(both).squeeze(-1)
+        """Compute the scores. Shapes: queries (R, C, D), keys (R, T, D) -> (R, C, T)."""
+        hidden = torch.tanh(self.query(queries)[:, :, None] + keys[:, None])
+        scores: Tensor = self.out(hidden).squeeze(-1)
         return scores
 
 
@@ -180,22 +190,26 @@ SCORES: dict[str, Any] = {"luong": GeneralScore, "bahdanau": AdditiveScore}
 
 
 class RecurrentDecoder(Encoder):
-    """Layers of LSTMs that start where an encoder's ended. Shapes: a batch of N tokens -> (N, D).
+    """LSTM or GRU decoder, which starts from the final states of an encoder.
 
-    With a context c_t what it gives is tanh(W_c [c_t; h_t]): Luong et al. 2015, equation 5. A
-    `trace` collects the weights of attention as those of one layer with one head.
+    With a context c_t, its output is tanh(W_c [c_t; h_t]): Luong et al. 2015, equation 5. A `trace`
+    collects the attention weights as one layer with one head.
 
-    Bahdanau's and Cho's decoders start from a map of the last state, and their words come from a
-    maxout layer; all four are the same here, so that they differ in their context alone.
+    The decoders of Bahdanau et al. and Cho et al. start from a projection of the last state and
+    predict words with a maxout layer. Here, all four decoders are the same except for their
+    context.
+
+    Shapes:
+        A batch of N tokens -> (N, D).
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         self.config, width = config, config.hidden
         self.kind = config.recurrent.attention
-        fed = self.kind in ("context", "bahdanau")
+        has_context_input = self.kind in ("context", "bahdanau")
         self.embedding = TokenEmbedding(config.vocab, config.hidden, config.dropout, scaled=True)
-        self.lstm = _lstm(config, 2 * width if fed else width)
+        self.lstm = _lstm(config, 2 * width if has_context_input else width)
         self.score = SCORES[self.kind](width) if self.kind in SCORES else None
         self.combine = None if self.kind == "none" else nn.Linear(2 * width, width, bias=False)
         self.dropout = Dropout(config.dropout)
@@ -207,7 +221,7 @@ class RecurrentDecoder(Encoder):
         return self.begin(batch, memory, trace)[0]
 
     def start(self, batch: Batch, memory: Encoded) -> tuple[SourceStates | None, Cells]:
-        """What it may look at and starts from, in the order of the batch's sequences."""
+        """Return the source states and initial states, in the order of the batch's sequences."""
         assert batch.source is not None
         layout, (hidden, cell) = batch.source.layout, memory.cells
         order = batch.source_order
@@ -222,17 +236,24 @@ class RecurrentDecoder(Encoder):
         assert isinstance(layout, Packed)
         states = memory.states.new_zeros(layout.sequences, layout.longest, self.config.hidden)
         states[layout.sequence_ids, layout.positions] = memory.states
-        places = torch.arange(layout.longest, device=states.device)
+        positions = torch.arange(layout.longest, device=states.device)
         assert self.score is not None
-        real = places < layout.counts[:, None]
+        real = positions < layout.counts[:, None]
         return SourceStates(states, self.score.key(states), real).rows(order), cells
 
     def read(
         self, batch: Batch, sources: SourceStates | None, cells: Cells, trace: Trace | None = None
     ) -> tuple[Tensor, Cells]:
-        """The states of the batch's tokens, and the cells behind the last of each sequence.
+        """Compute the states of the batch's tokens, and the state after each sequence.
 
-        Shapes: N tokens of R sequences, sources of R rows, cells (L, R, D) -> (N, D).
+        Args:
+            batch: N tokens of R sequences.
+            sources: Source states of R sequences.
+            cells: Initial states (L, R, D).
+            trace: Collector of attention weights.
+
+        Shapes:
+            returns: (N, D), and (L, R, D).
         """
         x, layout = self.embedding(batch), batch.layout
         assert isinstance(layout, Packed)
@@ -241,7 +262,7 @@ class RecurrentDecoder(Encoder):
             return self.dropout(out), cells
         weights = None
         if self.kind == "bahdanau":
-            out, context, weights, cells = self._attending(x, layout, sources, cells)
+            out, context, weights, cells = self._attend_per_step(x, layout, sources, cells)
         elif self.kind == "luong":
             out, cells = run_packed(self.lstm, x, layout.lengths, cells)
             queries = out.new_zeros(layout.sequences, layout.longest, out.shape[1])
@@ -255,8 +276,8 @@ class RecurrentDecoder(Encoder):
             out, cells = run_packed(self.lstm, torch.cat([x, context], -1), layout.lengths, cells)
         if trace is not None and weights is not None:
             counts = sources.real.sum(1).tolist()
-            each = zip(weights.split(list(layout.lengths)), counts, strict=True)
-            trace.cross.append([rows[None, :, :count] for rows, count in each])
+            rows_of_sequences = zip(weights.split(list(layout.lengths)), counts, strict=True)
+            trace.cross.append([rows[None, :, :count] for rows, count in rows_of_sequences])
         states = torch.tanh(self.combine(torch.cat([context, out], -1)))
         return self.dropout(states), cells
 
@@ -273,48 +294,53 @@ class RecurrentDecoder(Encoder):
         return _read_steps(state, ids, lambda batch, cells: self.read(batch, state.sources, cells))
 
     def _attend(self, queries: Tensor, sources: SourceStates) -> tuple[Tensor, Tensor]:
-        """The mean of the states that each query looks at, and how much at each.
+        """Return the weighted sum of source states for each query, and the attention weights.
 
-        Shapes: (R, C, D) -> (R, C, D), (R, C, T).
+        Shapes:
+            (R, C, D) -> (R, C, D), (R, C, T).
         """
         assert self.score is not None
         scores = self.score(queries, sources.keys).masked_fill(~sources.real[:, None], -torch.inf)
         weights = torch.softmax(scores, -1)
         return weights @ sources.states, weights
 
-    def _attending(
+    def _attend_per_step(
         self, x: Tensor, layout: Packed, sources: SourceStates, cells: Cells
     ) -> tuple[Tensor, Tensor, Tensor, Cells]:
-        """Token by token, as each looks at the source before the LSTM reads it: outputs, contexts
-        and weights of all, and the cells behind the last of each sequence.
+        """Run the LSTM token by token, with attention before each step.
+
+        Returns:
+            Outputs, contexts and weights of all tokens, and the state after each sequence.
         """
-        ended, parts, places, done = [], [], [], 0
+        final_cells, parts, indices, done = [], [], [], 0
         for step in range(layout.longest):
-            over = layout.count_up_to(step) - done  # the shortest come first, and leave first
-            if over:
-                ended.append([part[:, :over] for part in cells])
-                cells = cells[0][:, over:], cells[1][:, over:]
-                sources, done = sources.rows(slice(over, None)), done + over
-            places.append(layout.first[done:] + step)
+            # Sequences are sorted by length, so the first ones end first.
+            finished = layout.count_up_to(step) - done
+            if finished:
+                final_cells.append([part[:, :finished] for part in cells])
+                cells = cells[0][:, finished:], cells[1][:, finished:]
+                sources, done = sources.rows(slice(finished, None)), done + finished
+            indices.append(layout.first[done:] + step)
             context, weights = self._attend(cells[0][-1][:, None], sources)
-            read = torch.cat([x[places[-1]], context[:, 0]], -1)
-            out, cells = self.lstm(read[None], (cells[0].contiguous(), cells[1].contiguous()))
+            inputs = torch.cat([x[indices[-1]], context[:, 0]], -1)
+            out, cells = self.lstm(inputs[None], (cells[0].contiguous(), cells[1].contiguous()))
             parts.append((out[0], context[:, 0], weights[:, 0]))
-        ended.append(list(cells))
-        back = torch.cat(places).argsort()
-        out, context, weights = (torch.cat(part)[back] for part in zip(*parts, strict=True))
-        hidden, cell = (torch.cat(part, 1) for part in zip(*ended, strict=True))
+        final_cells.append(list(cells))
+        order = torch.cat(indices).argsort()
+        out, context, weights = (torch.cat(part)[order] for part in zip(*parts, strict=True))
+        hidden, cell = (torch.cat(part, 1) for part in zip(*final_cells, strict=True))
         return out, context, weights, (hidden, cell)
 
 
-def _lstm(config: RecurrentConfig, inputs: int, *, both: bool = False) -> nn.LSTM | GRU:
-    between = config.dropout if config.layers > 1 else 0.0  # torch warns of one without a place
-    width = config.hidden // 2 if both else config.hidden
-    kind = nn.LSTM if config.recurrent.cell == "lstm" else GRU
-    return kind(inputs, width, config.layers, dropout=between, bidirectional=both)
+def _lstm(config: RecurrentConfig, inputs: int, *, bidirectional: bool = False) -> nn.LSTM | GRU:
+    # torch warns about dropout with one layer.
+    dropout = config.dropout if config.layers > 1 else 0.0
+    width = config.hidden // 2 if bidirectional else config.hidden
+    layer_type = nn.LSTM if config.recurrent.cell == "lstm" else GRU
+    return layer_type(inputs, width, config.layers, dropout=dropout, bidirectional=bidirectional)
 
 
-def _side_by_side(cells: Tensor, layers: int) -> Tensor:
-    """Both directions of each layer as one. Shapes: (L · 2, S, D / 2) -> (L, S, D)."""
-    both: Tensor = cells.view(layers, len(cells) // layers, *cells.shape[1:])
-    return both.transpose(1, 2).flatten(2)
+def _concat_directions(cells: Tensor, layers: int) -> Tensor:
+    """Concatenate both directions of each layer. Shapes: (L · 2, S, D / 2) -> (L, S, D)."""
+    split: Tensor = cells.view(layers, len(cells) // layers, *cells.shape[1:])
+    return split.transpose(1, 2).flatten(2)

@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling: vectors of the words of a text.
+"""Skip-gram with negative sampling (word2vec).
 
 Source: Mikolov et al. 2013, "Distributed representations of words and phrases and their
 compositionality", sections 2.2 and 2.3.
@@ -25,42 +25,50 @@ from bertkit.extensions.classic.word_vectors import tokens
 from bertkit.progress import progress
 
 WORDS_PER_ROW = 64
-"""Words of running text whose pairs are scored by one matrix product."""
+"""Number of consecutive words whose pairs are scored by one matmul."""
 
 NOISE_WORDS = 64
-"""Noise words that all pairs of a row share; each weighs as a part of a pair's negatives."""
+"""Number of noise words that all pairs of a row share; they are weighted to count as `negatives`.
+"""
 
 MAX_PAIRS_PER_WORD = 100
-"""A word met in more pairs of one step than this moves as far as by this many: the gradients of
-a step are summed at the same vectors, and sums for "the" or "." would overshoot and diverge."""
+"""Maximum number of pairs of a step that update a word with full weight.
+
+The gradients of a step are summed for each vector. Without the limit, the sums for words such as
+"the" would overshoot and diverge.
+"""
 
 
 class Skipgram(Settings, frozen=True):
     """Skip-gram with negative sampling; the defaults suit small corpora."""
 
     width: Count = 100
-    """Numbers of a vector, D."""
+    """Number of dimensions of a vector, D."""
     window: Count = 5
-    """Farthest context word; each centre draws its own window from 1 to this."""
+    """Maximum distance of a context word. Each center word samples its window from 1 to this."""
     min_count: Count = 5
-    """Rarer words are left out, as if the text had not held them."""
+    """Minimum count of a word. Rarer words are removed from the text."""
     negatives: Count = 5
-    """Noise words against one context word."""
+    """Number of noise words per context word."""
     subsample: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-3
-    """Words that are a larger share of the text than this are thinned out."""
+    """Frequency from which words are subsampled, as a fraction of the text."""
     epochs: Count = 3
     learning_rate: Positive = 0.025
-    """Falls linearly to 0."""
+    """Initial learning rate, which decreases linearly to 0."""
     seed: Seed = 0
     batch: Count = 512
-    """Words of text in a step; each has about `window` + 1 pairs. Rounded up to rows of 64."""
+    """Number of words per step, each with about `window` + 1 pairs. Rounded up to a multiple of 64.
+    """
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """The frequent words of the files, the most frequent first.
+    """Frequent words of the files, most frequent first.
 
-    Shapes: counts (V,); ids (N,) each word of the text; document (N,) the number of its document.
+    Shapes:
+        counts: (V,).
+        ids: (N,), each word of the text.
+        document: (N,), the number of its document.
     """
 
     words: list[str]
@@ -70,45 +78,68 @@ class Text:
 
 
 def read_text(paths: Sequence[Path], min_count: int) -> Text:
-    """The frequent words of files. Raises: DataError when fewer than two are frequent enough."""
-    known: dict[str, int] = {}
-    words_met, lengths = array("i"), array("q")
+    """Read the frequent words of files.
+
+    Args:
+        paths: The files.
+        min_count: Minimum count of a word.
+
+    Raises:
+        DataError: If fewer than two words are frequent enough.
+    """
+    id_of: dict[str, int] = {}
+    all_ids, lengths = array("i"), array("q")
     with progress() as bar:
         task = bar.add_task("reading", total=None, note="")
         for part in documents(paths):
             words = tokens(part.text)
-            words_met.extend([known.setdefault(word, len(known)) for word in words])
+            all_ids.extend([id_of.setdefault(word, len(id_of)) for word in words])
             if part.continues:
                 lengths[-1] += len(words)
             else:
                 lengths.append(len(words))
-            bar.update(task, note=f"{len(words_met):,} words")
-    ids = np.frombuffer(words_met, np.int32) if words_met else np.empty(0, np.int32)
-    counts = np.bincount(ids, minlength=len(known))
-    order = np.argsort(-counts, kind="stable")  # of equal counts, the one met first
+            bar.update(task, note=f"{len(all_ids):,} words")
+    ids = np.frombuffer(all_ids, np.int32) if all_ids else np.empty(0, np.int32)
+    counts = np.bincount(ids, minlength=len(id_of))
+    # Words with equal counts are in the order of their first occurrence.
+    order = np.argsort(-counts, kind="stable")
     order = order[: np.count_nonzero(counts >= min_count)]
     if len(order) < 2:
         raise DataError(
-            f"{paths[0]}: {len(order)} words occur {min_count} times or more; "
-            "lower min_count, or give more text"
+            f"{paths[0]}: only {len(order)} words occur at least {min_count} times; reduce "
+            "min_count or add more text"
         )
-    new = np.full(len(known), -1, np.int32)
+    new = np.full(len(id_of), -1, np.int32)
     new[order] = np.arange(len(order), dtype=np.int32)
     ids = new[ids]
     document = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-    names = list(known)
-    kept = ids >= 0
-    return Text([names[i] for i in order], counts[order], ids[kept], document[kept])
+    names = list(id_of)
+    is_frequent = ids >= 0
+    return Text([names[i] for i in order], counts[order], ids[is_frequent], document[is_frequent])
 
 
 def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
-    """The input vectors (V, D) after all epochs. Raises: TrainingError when they diverge."""
+    """Train the input vectors.
+
+    Args:
+        text: The text.
+        settings: Settings.
+
+    Returns:
+        The vectors.
+
+    Raises:
+        TrainingError: If they diverge.
+
+    Shapes:
+        returns: (V, D).
+    """
     random = np.random.default_rng(settings.seed)
     shape = (len(text.words), settings.width)
     inputs = torch.from_numpy((random.random(shape, np.float32) - 0.5) / settings.width)
     outputs = torch.zeros(shape)
-    share = text.counts / text.counts.sum()
-    keep = np.minimum(1.0, np.sqrt(settings.subsample / share)).astype(np.float32)
+    frequency = text.counts / text.counts.sum()
+    keep = np.minimum(1.0, np.sqrt(settings.subsample / frequency)).astype(np.float32)
     noise = np.cumsum(text.counts**0.75)
     noise /= noise[-1]
     size = -(-settings.batch // WORDS_PER_ROW)
@@ -120,24 +151,24 @@ def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
                 f"epoch {epoch + 1} of {settings.epochs}", total=len(words), note="rows"
             )
             for start in range(0, len(words), size):
-                done = (epoch + start / len(words)) / settings.epochs
+                progress_fraction = (epoch + start / len(words)) / settings.epochs
                 rows = order[start : start + size]
                 pairs = _pairs(document[rows], settings.window, random)
-                drawn = np.searchsorted(noise, random.random((len(rows), NOISE_WORDS)))
+                noise_ids = np.searchsorted(noise, random.random((len(rows), NOISE_WORDS)))
                 _step(
                     inputs,
                     outputs,
                     words[rows].long(),
-                    torch.from_numpy(drawn),
+                    torch.from_numpy(noise_ids),
                     pairs,
                     negatives=settings.negatives,
-                    rate=settings.learning_rate * (1.0 - done),
+                    rate=settings.learning_rate * (1.0 - progress_fraction),
                 )
                 bar.update(task, completed=start + len(rows))
             if not torch.isfinite(inputs).all():
                 raise TrainingError(
-                    f"learning_rate: {settings.learning_rate:g} is too large for "
-                    f"batch = {settings.batch}: the vectors grew without bound; lower either"
+                    f"training diverged: learning_rate = {settings.learning_rate:g} is too large "
+                    f"for batch = {settings.batch}; reduce one of them"
                 )
     return inputs.numpy()
 
@@ -145,33 +176,38 @@ def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
 def _rows(
     text: Text, keep: NDArray[np.float32], window: int, random: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The thinned text in rows of ROW words, each with its neighbours on both sides.
+    """Return the subsampled text in rows of ROW words, each with its neighbors on both sides.
 
-    Shapes: words and document (rows, window + ROW + window); document is -1 where no text is.
+    `document` is -1 outside of the text.
+
+    Shapes:
+        words, document: (rows, window + ROW + window).
     """
-    kept = random.random(len(text.ids), np.float32) < keep[text.ids]
-    ids, document = text.ids[kept], text.document[kept]
+    mask = random.random(len(text.ids), np.float32) < keep[text.ids]
+    ids, document = text.ids[mask], text.document[mask]
     length = max(-(-len(ids) // WORDS_PER_ROW), 1) * WORDS_PER_ROW + 2 * window
     padding = (window, length - window - len(ids))
     words = torch.from_numpy(np.pad(ids, padding))
-    owner = torch.from_numpy(np.pad(document, padding, constant_values=-1))
-    return words.unfold(0, WORDS_PER_ROW + 2 * window, WORDS_PER_ROW), owner.unfold(
+    documents = torch.from_numpy(np.pad(document, padding, constant_values=-1))
+    return words.unfold(0, WORDS_PER_ROW + 2 * window, WORDS_PER_ROW), documents.unfold(
         0, WORDS_PER_ROW + 2 * window, WORDS_PER_ROW
     )
 
 
 def _pairs(document: Tensor, window: int, random: np.random.Generator) -> Tensor:
-    """1 where a centre and a context word are a pair: near enough, and of one document.
+    """Return 1 for pairs of a center and a context word within the window and document.
 
-    Shapes: document (R, window + ROW + window) -> (R, ROW, window + ROW + window).
+    Shapes:
+        document: (R, window + ROW + window).
+        returns: (R, ROW, window + ROW + window).
     """
-    reach = torch.from_numpy(random.integers(1, window + 1, (len(document), WORDS_PER_ROW, 1)))
+    windows = torch.from_numpy(random.integers(1, window + 1, (len(document), WORDS_PER_ROW, 1)))
     distance = (
         torch.arange(document.shape[1]) - window - torch.arange(WORDS_PER_ROW)[:, None]
     ).abs()
-    owner = document[:, window:-window, None]
-    near = (distance > 0) & (distance <= reach)
-    return (near & (owner == document[:, None]) & (owner >= 0)).float()
+    center = document[:, window:-window, None]
+    in_window = (distance > 0) & (distance <= windows)
+    return (in_window & (center == document[:, None]) & (center >= 0)).float()
 
 
 def _step(
@@ -184,27 +220,30 @@ def _step(
     negatives: int,
     rate: float,
 ) -> None:
-    """One step of gradient ascent on equation 4 of the paper, in place.
+    """Take one step of gradient ascent on equation 4 of the paper, in place.
 
-    Shapes: inputs and outputs (V, D); words (R, C) rows with their neighbours; noise (R, NOISE);
-    pairs (R, ROW, C).
+    Shapes:
+        inputs, outputs: (V, D).
+        words: (R, C), rows with their neighbors.
+        noise: (R, NOISE).
+        pairs: (R, ROW, C).
     """
     window = (words.shape[1] - WORDS_PER_ROW) // 2
-    centres = words[:, window:-window].reshape(-1)
+    centers = words[:, window:-window].reshape(-1)
     others = torch.cat([words, noise], 1)
-    x = inputs[centres].view(len(words), WORDS_PER_ROW, -1)
+    x = inputs[centers].view(len(words), WORDS_PER_ROW, -1)
     y = outputs[others]
-    each = pairs.sum(2, keepdim=True) * (negatives / NOISE_WORDS)
-    weight = torch.cat([pairs, each.expand(-1, -1, NOISE_WORDS)], 2)
+    noise_weight = pairs.sum(2, keepdim=True) * (negatives / NOISE_WORDS)
+    weight = torch.cat([pairs, noise_weight.expand(-1, -1, NOISE_WORDS)], 2)
     gradient = torch.bmm(x, y.transpose(1, 2)).sigmoid_().neg_()
     gradient[:, :, : words.shape[1]] += 1.0
     gradient *= weight * rate
-    _add(inputs, centres, torch.bmm(gradient, y), weight.sum(2))
+    _add(inputs, centers, torch.bmm(gradient, y), weight.sum(2))
     _add(outputs, others.view(-1), torch.bmm(gradient.transpose(1, 2), x), weight.sum(1))
 
 
 def _add(table: Tensor, rows: Tensor, change: Tensor, weight: Tensor) -> None:
-    """Add changes to rows of a table; none moves further than `MAX_PAIRS_PER_WORD` pairs would."""
+    """Add changes to rows of a table; limit the change of a row to `MAX_PAIRS_PER_WORD` pairs."""
     total = torch.zeros(len(table)).index_add_(0, rows, weight.view(-1))
     change *= (MAX_PAIRS_PER_WORD / total[rows].clamp_(min=MAX_PAIRS_PER_WORD)).view(
         *weight.shape, 1

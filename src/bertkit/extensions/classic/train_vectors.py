@@ -1,4 +1,4 @@
-"""Learn static word vectors from raw text (word2vec), and score them against human judgement."""
+"""Training of static word vectors (word2vec), and their evaluation on word similarity."""
 
 from __future__ import annotations
 
@@ -19,21 +19,28 @@ def train_vectors(
 ) -> Vectors:
     """Train static word vectors on text (skip-gram).
 
-    The text is held in memory, four bytes a word. The same files, settings and machine give the
-    same file.
-    Raises: ConfigError when `out` exists; DataError when a text cannot be read or no word is
-    frequent enough; TrainingError when the vectors diverge. Nothing is written then.
+    The text is stored in memory, with four bytes per word. The same files, settings and machine
+    produce the same file. `settings` defaults to `Skipgram()`. The output is written only after
+    training.
 
     Args:
-        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
-        out: The file to be made, in word2vec's text format: .txt, or .txt.gz.
+        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
+        out: Output file in word2vec's text format, .txt or .txt.gz. Must not exist.
+
+    Returns:
+        The vectors.
+
+    Raises:
+        ConfigError: If `out` exists.
+        DataError: If a text cannot be read, or too few words are frequent enough.
+        TrainingError: If the vectors diverge.
     """
     settings = settings or Skipgram()
     refuse_used(out)
     text = read_text(files(texts), settings.min_count)
     say(
-        f"{len(text.ids):,} words of text; {len(text.words):,} different ones occur "
-        f"{settings.min_count} times or more"
+        f"{len(text.ids):,} words of text; {len(text.words):,} distinct words occur at least "
+        f"{settings.min_count} times"
     )
     vectors = Vectors(text.words, learn(text, settings))
     vectors.save(out)
@@ -42,11 +49,18 @@ def train_vectors(
 
 
 def word_similarity(vectors: Vectors, path: Path) -> dict[str, float]:
-    """How well cosines rank pairs of words that people have scored (WordSim-353, SimLex-999).
+    """Compute the rank correlation of cosine similarities and human scores of word pairs.
 
-    Returns: `spearman`, the `pairs` it was computed from, and the `missing` ones, in which a word
-    has no vector; these are left out.
-    Raises: DataError naming file and line, or where no pair is left.
+    Args:
+        vectors: The vectors.
+        path: Pairs with scores (WordSim-353, SimLex-999).
+
+    Returns:
+        `spearman`, the number of `pairs` it was computed from, and the number of pairs that are
+        `missing` because a word has no vector.
+
+    Raises:
+        DataError: If a row is invalid, or if no pair has vectors.
     """
     scores = words.word_similarity(FrozenVectors(vectors), path)
     (spearman,), missing = scores["spearman"], scores.get("missing", 0)

@@ -1,4 +1,4 @@
-"""Sentences of a corpus of whole words, as an ELMo reads them and what it is to tell."""
+"""Sentences of a corpus of whole words, and the targets of ELMo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence between its begin and its end. Shapes: ids (T, characters); words (T,)."""
+    """Sentence with its beginning and end. Shapes: ids (T, characters); words (T,)."""
 
     ids: Ids
     words: Ids
@@ -32,10 +32,19 @@ class Sentence:
 
 
 class WholeWordSentences(Shuffled[Sentence]):
-    """The sentences of some documents, each alone, as an ELMo is used.
+    """Sentences of some documents, each a separate sample.
 
-    `names` are the words by their ids; `size` of them, the first, can be told, and others are
-    `unknown`. Shapes: begin, end and unknown are ids.
+    Args:
+        corpus: The corpus.
+        names: Words by their ids.
+        marks: Ids of the beginning and end of a sentence, and of unknown words.
+        size: Number of words of the softmax. Other words are unknown words.
+        characters: Number of character ids per word.
+        documents: Indices of the documents. Default: all.
+        seed: Seed of the order.
+
+    Raises:
+        DataError: If the documents contain no text.
     """
 
     def __init__(
@@ -56,28 +65,33 @@ class WholeWordSentences(Shuffled[Sentence]):
         sentences = [np.arange(starts[d], starts[d + 1]) for d in documents]
         self.numbers = np.concatenate(sentences) if sentences else np.empty(0, np.int64)
         if not len(self.numbers):
-            raise DataError(f"{corpus.folder}: no text to make samples from")
-        spelled = sentence_ids(names, characters)
-        self._spelled: NDArray[Any] = spelled[1:-1].astype(np.uint16)
-        self._spelled[[self.begin, self.end]] = spelled[[0, -1]]
+            raise DataError(f"{corpus.folder}: contains no text for samples")
+        character_ids = sentence_ids(names, characters)
+        self._character_ids: NDArray[Any] = character_ids[1:-1].astype(np.uint16)
+        self._character_ids[[self.begin, self.end]] = character_ids[[0, -1]]
 
     def __len__(self) -> int:
-        """Sentences of one epoch."""
+        """Return the number of sentences of one epoch."""
         return len(self.numbers)
 
     def sample(self, epoch: int, index: int) -> Sentence:
-        """One sentence, the same in every epoch."""
+        """Return a sentence, which is the same in every epoch."""
         number = int(self.numbers[index])
         text = self.corpus.slice(number, number + 1).astype(np.int64)
         words = np.concatenate([[self.begin], text, [self.end]])
-        told = np.where(words < self.size, words, self.unknown)
-        return Sentence(self._spelled[words].astype(np.int64), told)
+        targets = np.where(words < self.size, words, self.unknown)
+        return Sentence(self._character_ids[words].astype(np.int64), targets)
 
 
 def sentence_batches(sentences: Sequence[Sentence], max_batch_tokens: int) -> list[Batch]:
-    """Sentences, shortest first, in batches of at most so many words."""
+    """Pack sentences into batches of at most `max_batch_tokens` words, shortest first.
+
+    Args:
+        sentences: The sentences.
+        max_batch_tokens: Maximum number of words of a batch.
+    """
     groups = by_length([len(sentence.words) for sentence in sentences], max_batch_tokens)
-    return [_batch([sentences[place] for place in group]) for group in groups]
+    return [_batch([sentences[index] for index in group]) for group in groups]
 
 
 def _batch(sentences: Sequence[Sentence]) -> Batch:

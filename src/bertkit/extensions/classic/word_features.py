@@ -1,4 +1,4 @@
-"""A BiLSTM on frozen features: hidden states of a Transformer or an ELMo, and word vectors.
+"""BiLSTM on frozen features: hidden states of a Transformer or an ELMo, and word vectors.
 
 Source: Peters et al. 2018, section 3.2; Conneau et al. 2017 (InferSent), section 3; Devlin et al.
 2019, section 5.3.
@@ -53,12 +53,12 @@ BEGIN, END = "<S>", "</S>"
 
 
 class WordFeatures(FrozenFeatures):
-    """The states of an ELMo and word vectors.
+    """States of an ELMo and word vectors.
 
     Args:
         elmo: The ELMo, if any.
         vectors: The word vectors, if any.
-        files: The files of both, by the names that they have in a model directory.
+        files: The files of both, by their names in a model directory.
     """
 
     def __init__(
@@ -101,21 +101,21 @@ class WordFeatures(FrozenFeatures):
         return WordTokenizer(self, source)
 
     def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """Return the characters of each word of a text, and its row in the word vectors.
+        """Return the character ids of each word of a text, and its row in the word vectors.
 
         Args:
             words: The words between `BEGIN` and `END`.
 
         Shapes:
-            W words -> (W + 2, characters + 1), without the columns of features that do not exist.
+            returns: (W + 2, characters + 1), without the columns of missing features.
         """
         columns = []
         if self.elmo is not None:
             columns.append(sentence_ids(words, self.characters))
         if self.vectors is not None:
             rows = [self.vectors.row(word) for word in words]
-            known = [0 if row is None else row + 1 for row in rows]
-            columns.append(np.array([0, *known, 0], np.int64)[:, None])
+            indices = [0 if row is None else row + 1 for row in rows]
+            columns.append(np.array([0, *indices, 0], np.int64)[:, None])
         return np.concatenate(columns, 1)
 
     @torch.no_grad()
@@ -141,7 +141,7 @@ def text_lengths(batch: Batch) -> list[int]:
 
 
 class WordTokenizer(Tokenizer):
-    """Splits texts into words, whose ids are the input of `WordFeatures`. Shapes: ids (T, C)."""
+    """Tokenizer of words, whose ids are the input of `WordFeatures`. Shapes: ids (T, C)."""
 
     def __init__(self, features: WordFeatures, source: str = "words") -> None:
         # A Unigram model keeps the text of a word that it does not contain.
@@ -179,18 +179,19 @@ class WordTokenizer(Tokenizer):
 
 
 class LayerMix(nn.Module):
-    """Standardizes hidden states, and computes a learned weighted sum of them.
+    """Standardization of hidden states, and a learned weighted sum of them.
 
-    The layers of an ELMo differ in scale and have a large common mean, so that a BiLSTM on top
-    needs more steps without it.
+    The layers of an ELMo differ in scale and have a large common mean. Without standardization, a
+    BiLSTM needs more steps.
 
     Args:
         parts: Number of hidden states per token.
-        hidden: Width of a hidden state.
+        hidden: Size of a hidden state.
         learned: Whether to sum them with learned weights. Otherwise they are concatenated.
 
     Shapes:
-        (N, parts · hidden) -> (N, hidden), or (N, parts · hidden) if they are concatenated.
+        states: (N, parts · hidden).
+        returns: (N, hidden), or (N, parts · hidden) if concatenated.
     """
 
     def __init__(self, parts: int, hidden: int, *, learned: bool = True) -> None:
@@ -209,7 +210,11 @@ class LayerMix(nn.Module):
         return out
 
     def fit(self, texts: Sequence[NDArray[Any]]) -> None:
-        """Set mean and standard deviation to those of the tokens of texts."""
+        """Set mean and standard deviation to the values of the tokens of texts.
+
+        Args:
+            texts: Features of each text.
+        """
         count, width = sum(map(len, texts)), len(self.mean)
         parts = [text[:, :width] for text in texts]
         mean = sum(part.sum(0, dtype=np.float64) for part in parts) / count
@@ -219,7 +224,12 @@ class LayerMix(nn.Module):
 
 
 class WordFeatureEncoder(FeatureEncoder):
-    """A BiLSTM over frozen features, which encodes the texts of a pair separately."""
+    """BiLSTM over frozen features, which encodes the texts of a pair separately.
+
+    Args:
+        config: Settings.
+        features: The frozen features.
+    """
 
     def __init__(self, config: WordFeaturesConfig, features: FrozenFeatures) -> None:
         super().__init__()
@@ -261,14 +271,14 @@ class WordFeatureEncoder(FeatureEncoder):
         width = self.choice.parts * self.features.hidden + self.features.dimensions
         say(f"frozen features: {tokens:,} tokens × {width:,}, {2 * tokens * width / 1e6:,.0f} MB")
         with progress() as bar:
-            shown = bar.add_task("frozen features", total=len(computed), note="")
-            for places in by_length([feature.tokens for feature in computed], MAX_BATCH_TOKENS):
-                batch = Batch.of([computed[place].encoding for place in places])
+            task = bar.add_task("frozen features", total=len(computed), note="")
+            for indices in by_length([feature.tokens for feature in computed], MAX_BATCH_TOKENS):
+                batch = Batch.of([computed[i].encoding for i in indices])
                 rows = self.features.compute(batch, self.choice, device).cpu()
-                for place, part in zip(places, rows.split(list(batch.layout.lengths)), strict=True):
-                    encoding = replace(computed[place].encoding, ids=part.numpy())
-                    computed[place] = replace(computed[place], encoding=encoding)
-                bar.update(shown, advance=len(places))
+                for i, part in zip(indices, rows.split(list(batch.layout.lengths)), strict=True):
+                    encoding = replace(computed[i].encoding, ids=part.numpy())
+                    computed[i] = replace(computed[i], encoding=encoding)
+                bar.update(task, advance=len(indices))
         if self.features.dimensions:
             self._check_coverage([feature.encoding.ids[1:-1] for feature in computed])
         if self.embedding is not None and not self.embedding.deviation.any():
@@ -282,10 +292,10 @@ class WordFeatureEncoder(FeatureEncoder):
             DataError: If no word has one, and there are no other features.
         """
         vectors = np.concatenate(words)[:, -self.features.dimensions :]
-        known = float(vectors.any(1).mean()) if len(vectors) else 0.0
-        if not known and not self.features.hidden:
+        coverage = float(vectors.any(1).mean()) if len(vectors) else 0.0
+        if not coverage and not self.features.hidden:
             raise DataError("no word of the examples has a word vector; use other word vectors")
-        say(f"word vectors: {known:.1%} of the words have a vector")
+        say(f"word vectors: {coverage:.1%} of the words have a vector")
 
     def save_input(self, folder: Path, tokenizer: Tokenizer) -> None:
         for name, file in self.features.files.items():
@@ -302,16 +312,17 @@ class WordFeatureEncoder(FeatureEncoder):
                 return CRFTagger(self.config, labels)
             case "classify":
                 return TextClassifier(self.config, len(labels))
-            case "lm":  # `training.task_model` removes this head of a bidirectional model.
+            # `training.task_model` removes this head of a bidirectional model.
+            case "lm":
                 return nn.Identity()
         raise ConfigError(f"{name} is not supported by frozen features; use classify or tag")
 
     def mixture(self) -> dict[str, float]:
-        """Return the learned weight of each layer, and the factor of their sum."""
+        """Return the learned weight of each layer, and the scale of their sum."""
         if self.embedding is None or self.embedding.mix is None:
             return {}
         mix: ScalarMix = self.embedding.mix
-        return mix.told(self.choice.layers)
+        return mix.layer_weights(self.choice.layers)
 
 
 class TextClassifier(nn.Module):

@@ -1,4 +1,4 @@
-"""Models whose input is whole words: ELMo, and files of word vectors."""
+"""Models with words as input: ELMo, files of word vectors, and BiLSTMs on them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 
-KNOWN = (2, 7)
-"""Characters of a word of the probe."""
+PROBE_RANGE = (2, 7)
+"""Range of characters of a word of the probe."""
 
 
 class WordVectorsFormat(ModelFormat):
@@ -98,7 +98,7 @@ class ElmoFormat(ModelFormat):
             pipelines={"fill-gap": FillGap(self.path, words)} if has_softmax else {},
             networks=[words.model],
             frozen=frozen,
-            probe=(states, states.prepare([(PROBE, KNOWN)], long="error")),
+            probe=(states, states.prepare([(PROBE, PROBE_RANGE)], long="error")),
         )
 
     def info(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class ElmoFormat(ModelFormat):
 
     def _check(self, settings: LoadSettings) -> None:
         if settings.precision != "fp32":
-            raise ConfigError(f"precision: {self.noun} has fp32 only; leave it out")
+            raise ConfigError(f"precision: {self.noun} supports only fp32; remove it")
         check_cpu(settings.device, self.noun)
 
 
@@ -186,7 +186,7 @@ def stored_features(path: Path, layers: str | None = None) -> Stored:
 
     Args:
         path: Directory of the model, or of a frozen model, or a file of word vectors.
-        layers: Setting `features`. Default: that of the directory.
+        layers: Setting `features`. Default: the value of the directory.
 
     Raises:
         ConfigError: If layers are chosen, but there are only word vectors.
@@ -212,7 +212,12 @@ def stored_features(path: Path, layers: str | None = None) -> Stored:
 
 
 def new_features(path: Path, layers: str | None = None) -> Stored:
-    """Return the parts of a model on frozen features with a new BiLSTM."""
+    """Return the parts of a model on frozen features with a new BiLSTM.
+
+    Args:
+        path: Directory of a frozen model, or a file of word vectors.
+        layers: Setting `features`. Default: the value of the directory.
+    """
     stored = stored_features(path, layers)
     assert stored.build is not None
     encoder = stored.build(read_config(path, stored.settings, WORD_FEATURES)[1])
@@ -221,7 +226,7 @@ def new_features(path: Path, layers: str | None = None) -> Stored:
 
 
 class FrozenVectors:
-    """Word vectors: a word has one, whatever its text. The ids of an encoding are their rows."""
+    """Static word vectors. The ids of an encoding are rows of the table."""
 
     sees, layers, whole_words = "nothing of its text", 0, True
 
@@ -237,21 +242,21 @@ class FrozenVectors:
         ]
         ids = [np.array([] if row is None else [row], np.int64) for row in rows]
         return [
-            Feature(Encoding.of_ids(row), place, np.arange(len(row)))
-            for place, row in enumerate(ids)
+            Feature(Encoding.of_ids(row), index, np.arange(len(row)))
+            for index, row in enumerate(ids)
         ]
 
     def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
         table = self.vectors.table
         states = np.full((1, len(features), table.shape[1]), np.nan, np.float32)
-        for place, feature in enumerate(features):
+        for index, feature in enumerate(features):
             if len(feature.encoding):
-                states[0, place] = table[feature.encoding.ids[0]]
+                states[0, index] = table[feature.encoding.ids[0]]
         return states
 
 
 class FrozenElmo:
-    """An ELMo, which reads whole words: the ids of an encoding are their characters."""
+    """ELMo as a frozen model of words. The ids of an encoding are character ids."""
 
     sees, whole_words = "both sides, each by itself", True
 
@@ -264,23 +269,26 @@ class FrozenElmo:
         features: list[Feature] = []
         for text, (start, end), words in zip(texts, ranges, self.words.split(texts), strict=True):
             spans = np.array(words_of(text))
-            places = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
-            if not len(places):
-                raise DataError(f"{text[:60]!r}: no word stands at {start}:{end}; leave it out")
+            indices = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start))
+            if not len(indices):
+                raise DataError(f"{text[:60]!r}: no word at {start}:{end}; remove the text")
             encoding = whole_words(self.words.ids(words))
-            features.append(Feature(encoding, len(features), places + 1))
+            features.append(Feature(encoding, len(features), indices + 1))
         return features
 
     def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
         config = self.words.model.config
         states = np.empty((config.layers + 1, len(features), config.hidden), np.float32)
-        for place, rows in self.words.stream([feature.encoding.ids for feature in features]):
-            states[:, place] = rows[:, places_of(features[place])].mean(1)
+        for index, rows in self.words.stream([feature.encoding.ids for feature in features]):
+            states[:, index] = rows[:, places_of(features[index])].mean(1)
         return states
 
 
 class StatePipeline:
-    """A pipeline: texts, each with the range of a word -> the last layer's state of the word."""
+    """Pipeline that computes the last layer's state of a word in each text.
+
+    Items are texts, each with the range of a word.
+    """
 
     policies: tuple[Long, ...] = ("error",)
 
@@ -288,11 +296,11 @@ class StatePipeline:
         self.frozen = frozen
 
     def prepare(self, items: Sequence[tuple[str, tuple[int, int]]], *, long: Long) -> list[Work]:
-        """Raises: DataError as reading does."""
+        """Encode the texts. Raises DataError like `FrozenElmo.read`."""
         texts, ranges = zip(*items, strict=True)
         return [Work([feature]) for feature in self.frozen.read(texts, ranges, long=long)]
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
-        """Shapes: (S, D)."""
+        """Compute the states. Shapes: (S, D)."""
         states: NDArray[np.float32] = self.frozen.states([work.features[0] for work in works])[-1]
         return states

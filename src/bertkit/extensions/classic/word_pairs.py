@@ -1,4 +1,4 @@
-"""Data sets of word similarity: pairs of words, and words in sentences (WiC)."""
+"""Data sets of word similarity and of words in context (WiC)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.text.word_splitting import find_word
 
 @dataclass(frozen=True)
 class InContext:
-    """A word in two sentences, and whether it means the same in both."""
+    """Word in two sentences, and whether it has the same meaning in both."""
 
     texts: tuple[str, str]
     spans: tuple[tuple[int, int], tuple[int, int]]
@@ -24,9 +24,13 @@ class InContext:
 
 
 def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
-    """Rows of two words and a score (WordSim-353, SimLex-999).
+    """Read rows of two words and a score (WordSim-353, SimLex-999).
 
-    Raises: DataError naming file and line.
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: If a row is invalid; with file and line.
     """
     pairs = []
     for number, line in numbered(path):
@@ -35,50 +39,58 @@ def read_word_pairs(path: Path) -> list[tuple[str, str, float]]:
             pairs.append((first, second, float(score)))
         except ValueError:
             raise DataError(
-                f"{path}:{number}: not two words and a score; write them with tabs between"
+                f"{path}:{number}: expected two words and a score; separate them with tabs"
             ) from None
         if not math.isfinite(pairs[-1][2]):
-            raise DataError(f"{path}:{number}: the score {score} is no number; remove the line")
+            raise DataError(f"{path}:{number}: score must be finite, got {score}; remove the line")
     if not pairs:
-        raise DataError(f"{path}: no rows; each is two words and a score")
+        raise DataError(f"{path}: contains no rows; each must be two words and a score")
     return pairs
 
 
 WIC_SUFFIX = ".data.txt"
-"""Suffix of WiC's files; their labels stand beside, in .gold.txt."""
+"""Suffix of WiC's data files. Their labels are in files with the suffix .gold.txt."""
 
 
 def read_in_context(path: Path) -> tuple[list[InContext], int]:
-    """Rows {word, sentence1, sentence2, label} of .jsonl, as SuperGLUE has WiC, or WiC's own files.
+    """Read rows {word, sentence1, sentence2, label} of .jsonl (SuperGLUE), or WiC's files.
 
-    Where the word is may be said by start1, end1, start2 and end2; else it is looked for (`find`).
-    Returns: the rows, and how many were left out because their word was not found.
-    Raises: DataError naming file and line.
+    The position of the word may be given by start1, end1, start2 and end2. Otherwise, the word is
+    searched (`find_word`).
+
+    Args:
+        path: The file.
+
+    Returns:
+        The rows, and the number of rows that were skipped because their word was not found.
+
+    Raises:
+        DataError: If a row is invalid; with file and line.
     """
     if path.name.endswith(WIC_SUFFIX):
         return list(_wic(path)), 0
     rows, missing = [], 0
     for number, line in numbered(path):
-        where = f"{path}:{number}"
-        row = _in_context(json_object(line.encode(), where), where)
+        location = f"{path}:{number}"
+        row = _in_context(json_object(line.encode(), location), location)
         rows += [row] if row else []
         missing += row is None
     return rows, missing
 
 
 def _wic(path: Path) -> Iterator[InContext]:
-    """WiC as it is published: word, part of speech, the word's places (2-5), and two sentences."""
+    """Read WiC's files: word, part of speech, positions of the word (2-5), and two sentences."""
     rows = numbered(path)
     golds = numbered(path.with_name(path.name.removesuffix(WIC_SUFFIX) + ".gold.txt"))
     if len(rows) != len(golds):
         raise DataError(
-            f"{path}: {len(rows)} lines, and {len(golds)} labels beside it; get both files again"
+            f"{path}: got {len(rows)} lines but {len(golds)} labels; download both files again"
         )
     for (number, line), (_, gold) in zip(rows, golds, strict=True):
         match line.split("\t"):
-            case [_, _, places, *texts] if len(texts) == 2:
-                numbers = [int(place) for place in places.split("-") if place.isdecimal()]
-                spans = [_nth_word(*each) for each in zip(texts, numbers, strict=False)]
+            case [_, _, positions, *texts] if len(texts) == 2:
+                indices = [int(n) for n in positions.split("-") if n.isdecimal()]
+                spans = [_nth_word(*pair) for pair in zip(texts, indices, strict=False)]
             case _:
                 texts, spans = [], []
         match spans, gold.strip():
@@ -86,17 +98,17 @@ def _wic(path: Path) -> Iterator[InContext]:
                 yield InContext((texts[0], texts[1]), (first, second), same == "T")
             case _:
                 raise DataError(
-                    f"{path}:{number}: not a line of WiC; each is a word, its part of speech, its "
-                    "places (2-5) and two sentences, with T or F in the file beside"
+                    f"{path}:{number}: not a line of WiC; expected a word, its part of speech, its "
+                    "positions (2-5) and two sentences, with T or F in the .gold.txt file"
                 )
 
 
-def _nth_word(text: str, place: int) -> tuple[int, int] | None:
+def _nth_word(text: str, index: int) -> tuple[int, int] | None:
     words = list(re.finditer(r"\S+", text))
-    return words[place].span() if place < len(words) else None
+    return words[index].span() if index < len(words) else None
 
 
-def _in_context(row: dict[str, Any], where: str) -> InContext | None:
+def _in_context(row: dict[str, Any], location: str) -> InContext | None:
     match row:
         case {
             "word": str(word),
@@ -107,17 +119,19 @@ def _in_context(row: dict[str, Any], where: str) -> InContext | None:
             texts = first, second
         case _:
             raise DataError(
-                f"{where}: not a word in two sentences; give word, sentence1, sentence2, and label "
-                "true or false"
+                f"{location}: expected word, sentence1 and sentence2 (strings), and label (true or "
+                "false)"
             )
     spans = []
-    for place, text in enumerate(texts, start=1):
-        start, end = row.get(f"start{place}"), row.get(f"end{place}")
+    for number, text in enumerate(texts, start=1):
+        start, end = row.get(f"start{number}"), row.get(f"end{number}")
         if start is None or end is None:
             spans.append(find_word(word, text))
         elif isinstance(start, int) and isinstance(end, int) and 0 <= start < end <= len(text):
             spans.append((start, end))
         else:
-            raise DataError(f"{where}: start{place} and end{place} are no place in sentence{place}")
-    one, other = spans
-    return InContext(texts, (one, other), bool(label)) if one and other else None
+            raise DataError(
+                f"{location}: start{number} and end{number} are not a range of the text"
+            )
+    span, other_span = spans
+    return InContext(texts, (span, other_span), bool(label)) if span and other_span else None

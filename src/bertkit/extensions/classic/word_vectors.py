@@ -1,4 +1,4 @@
-"""Static word vectors (word2vec, GloVe): reading, writing, and the nearest words."""
+"""Static word vectors (word2vec, GloVe): loading, saving, and most similar words."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ from bertkit.errors import DataError
 from bertkit.storage import check_file, open_gzip, writing
 
 READ_BYTES = 1 << 22
-"""Bytes read at a time."""
+"""Number of bytes to read at once."""
 
 LONGEST_LINE = 1 << 26
-"""Bytes one row may have."""
+"""Maximum number of bytes of a row."""
 
-CACHED = 32
-"""Longest chunk of text, in characters, whose words are remembered."""
+CACHED_CHARACTERS = 32
+"""Maximum number of characters of a chunk of text whose words are cached."""
 
 _NORMALIZER = normalizers.BertNormalizer(lowercase=True)
 _PRE_TOKENIZER = pre_tokenizers.BertPreTokenizer()
 
 
 def tokens(text: str) -> list[str]:
-    """The words and punctuation marks of a text, as uncased BERT splits it before WordPiece.
+    """Split a text into words and punctuation, like uncased BERT before WordPiece.
 
-    Lower-cased and without accents. Source: BERT's BasicTokenizer.
+    Words are lower-cased and have no accents. Source: BERT's BasicTokenizer.
+
+    Args:
+        text: The text.
     """
-    # No rule looks across a space, so chunks are split alone, and the frequent ones once.
+    # Spaces separate chunks that the rules split independently, so frequent chunks are cached.
     words: list[str] = []
     for chunk in text.split(" "):
-        words += _words(chunk) if len(chunk) > CACHED else _words_of_short(chunk)
+        words += _words(chunk) if len(chunk) > CACHED_CHARACTERS else _cached_words(chunk)
     return words
 
 
@@ -50,15 +53,21 @@ def _words(chunk: str) -> tuple[str, ...]:
     return tuple(word for word, _ in _PRE_TOKENIZER.pre_tokenize_str(normal))
 
 
-_words_of_short = lru_cache(maxsize=1 << 18)(_words)
+_cached_words = lru_cache(maxsize=1 << 18)(_words)
 
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """One vector for each word, whatever its context.
+    """Static word vectors.
 
-    Shapes: table (V, D). `repeated` counts the rows of the file that were left out because their
-    word had stood before: published GloVe files hold some.
+    Args:
+        words: The words.
+        table: The vectors.
+        repeated: Number of rows of the file that were skipped, because their word occurred before.
+            Published GloVe files contain such rows.
+
+    Shapes:
+        table: (V, D).
     """
 
     words: list[str]
@@ -67,7 +76,7 @@ class Vectors:
 
     def __post_init__(self) -> None:
         if self.table.ndim != 2 or len(self.words) != len(self.table):
-            raise ValueError(f"{len(self.words)} words, but a table of shape {self.table.shape}")
+            raise ValueError(f"expected {len(self.words)} rows, got shape {self.table.shape}")
 
     def __len__(self) -> int:
         return len(self.words)
@@ -76,7 +85,7 @@ class Vectors:
         return self.row(word) is not None
 
     def __getitem__(self, word: str) -> NDArray[np.float32]:
-        """The vector of a word, exactly this one or in lower case. Raises: KeyError."""
+        """Return the vector of a word, or else of its lower-case form. Raises KeyError."""
         row = self.row(word)
         if row is None:
             raise KeyError(word)
@@ -84,18 +93,23 @@ class Vectors:
         return vector
 
     def row(self, word: str) -> int | None:
-        """The row of a word: exactly this one, else in lower case, else None."""
+        """Return the row of a word, or else of its lower-case form, or None."""
         row = self._rows.get(word)
         return self._rows.get(word.lower()) if row is None else row
 
     def nearest(self, word: str, count: int = 10) -> list[tuple[str, float]]:
-        """The words with the largest cosine to this one, which is left out; largest first.
+        """Return the words with the highest cosine similarity to a word, best first.
 
-        Raises: DataError when the word has no vector.
+        Args:
+            word: The word, which is not in the result.
+            count: Number of words to return.
+
+        Raises:
+            DataError: If the word has no vector.
         """
         row = self.row(word)
         if row is None:
-            raise DataError(f"{word!r}: no vector of this word; try another of its forms")
+            raise DataError(f"{word!r} has no vector; try another form of the word")
         cosine = self.table @ self.table[row] / (self._norms * self._norms[row])
         cosine[row] = -np.inf
         count = min(count, len(self) - 1)
@@ -115,27 +129,32 @@ class Vectors:
 
     @cached_property
     def _norms(self) -> NDArray[np.float32]:
-        """(V,) lengths of the vectors; never 0, so that a zero vector has cosine 0."""
+        """Norms of the vectors (V,), never 0, so that a zero vector has cosine similarity 0."""
         norms: NDArray[np.float32] = np.linalg.norm(self.table, axis=1)
         return np.maximum(norms, np.finfo(np.float32).tiny ** 0.5)
 
     @staticmethod
     def load(path: str | Path) -> Vectors:
-        """Read GloVe text, or word2vec text with its header "V D"; also as .gz.
+        """Load GloVe text, or word2vec text with its header "V D"; also as .gz.
 
-        A word may hold spaces, as in GloVe 840B: the last D fields of a line are its numbers.
-        Where a word stands twice, the first row counts.
-        Raises: DataError naming file and line.
+        A word may contain spaces, as in GloVe 840B: the last D fields of a line are its values. If
+        a word occurs twice, the first row is used.
+
+        Args:
+            path: The file.
+
+        Raises:
+            DataError: If the file is invalid; with file and line.
         """
         path = Path(path)
         words: dict[str, int] = {}
         table = np.empty((0, 0), np.float32)
-        promised, width, seen = None, 0, 0
+        header, width, num_rows = None, 0, 0
         for line, rows in _blocks(path):
             if line == 1:
-                promised = _header(rows[0])
-                if promised:
-                    width = promised[1]
+                header = _header(rows[0])
+                if header:
+                    width = header[1]
                     rows = rows[1:]
                     line += 1
                 else:
@@ -143,45 +162,51 @@ class Vectors:
             if not rows:
                 continue
             names, numbers = _parse(rows, width, path, line)
-            seen += len(names)
+            num_rows += len(names)
             new = []
-            for place, name in enumerate(names):
+            for index, name in enumerate(names):
                 if name not in words:
                     words[name] = len(words)
-                    new.append(place)
+                    new.append(index)
             if len(words) > len(table):
-                # grown where it lies: a second copy of the table would double the memory
+                # Resize in place: a second copy of the table would double the memory.
                 table.resize((len(words) + len(words) // 4, width), refcheck=False)
             table[len(words) - len(new) : len(words)] = (
                 numbers if len(new) == len(names) else numbers[new]
             )
         if not words:
-            raise DataError(f"{path}: no rows; each is a word and its numbers")
-        if promised and promised[0] != seen:
+            raise DataError(f"{path}: contains no rows; each must be a word and its values")
+        if header and header[0] != num_rows:
             raise DataError(
-                f"{path}:1: the header promises {promised[0]:,} rows, but there are {seen:,}; "
-                "get the file again"
+                f"{path}:1: expected {header[0]:,} rows as in the header, got {num_rows:,}; "
+                "download the file again"
             )
         table.resize((len(words), width), refcheck=False)
-        return Vectors(list(words), table, seen - len(words))
+        return Vectors(list(words), table, num_rows - len(words))
 
     def save(self, path: str | Path) -> None:
-        """Write word2vec text, or the same as .gz; `load` gives the same numbers.
+        """Save word2vec text, or the same as .gz. `load` returns the same values.
 
-        Raises: DataError for a word that such a file cannot hold, StorageError.
+        Args:
+            path: The file.
+
+        Raises:
+            DataError: If the format cannot store a word.
+            StorageError: If the file cannot be written.
         """
         path = Path(path)
         for row, word in enumerate(self.words):
             if not word or "\n" in word or any(map(_is_number, word.encode().split(b" ")[1:])):
                 raise DataError(
-                    f"{path}: word {row}, {word!r}, cannot stand in a text file of vectors; "
-                    "leave it out"
+                    f"{path}: word {row}, {word!r}, cannot be stored in a text file of vectors; "
+                    "remove it"
                 )
-        pattern = " %.9g" * self.table.shape[1] + "\n"  # nine digits: a float32, exactly
+        # Nine digits represent a float32 exactly.
+        pattern = " %.9g" * self.table.shape[1] + "\n"
         with writing(path) as partial, partial.open("wb") as raw:
             file: IO[bytes] = raw
             if path.suffix == ".gz":
-                # without name and time, the same vectors are the same bytes
+                # Without name and time, the same vectors produce the same bytes.
                 file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0)  # type: ignore[assignment]
             file.write(b"%d %d\n" % self.table.shape)
             for word, numbers in zip(self.words, self.table, strict=True):
@@ -191,7 +216,7 @@ class Vectors:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """The lines of a file, many at a time, each time with the number of the first."""
+    """Read the lines of a file in blocks, with the number of the first line of each block."""
     line, rest = 1, b""
     try:
         check_file(path, DataError, most=sys.maxsize)
@@ -204,38 +229,43 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
                     yield line, rows
                     line += len(rows)
                 elif len(rest) > LONGEST_LINE:
-                    raise DataError(f"{path}:{line}: a line without end; is this a text file?")
+                    raise DataError(f"{path}:{line}: line is too long; is this a text file?")
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; check the spelling") from None
+        raise DataError(f"{path}: no such file; check the path") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error}); get the file again") from None
+        raise DataError(f"{path}: cannot be read ({error}); download the file again") from None
     if rest:
         yield line, [rest]
 
 
 def _header(row: bytes) -> tuple[int, int] | None:
-    """V and D, if this is word2vec's first line."""
+    """Return V and D if the row is the first line of word2vec text."""
     fields = row.split()
     if len(fields) == 2 and all(field.isdigit() for field in fields) and int(fields[1]):
         return int(fields[0]), int(fields[1])
     return None
 
 
-def _width(row: bytes, where: str) -> int:
-    """D, from a first row: how many numbers it ends with; a word of digits is still a word."""
+def _width(row: bytes, location: str) -> int:
+    """Return D, the number of numeric fields at the end of a first row.
+
+    The word itself may be a number.
+    """
     fields = row.rstrip(b" \r").split(b" ")
     width = 0
     while width < len(fields) - 1 and _is_number(fields[-1 - width]):
         width += 1
     if not width:
-        raise DataError(f"{where}: not a word and its numbers; is this a file of word vectors?")
+        raise DataError(
+            f"{location}: expected a word and its values; is this a file of word vectors?"
+        )
     return width
 
 
 def _parse(
     rows: list[bytes], width: int, path: Path, line: int
 ) -> tuple[list[str], NDArray[np.float32]]:
-    """Words and numbers (rows, D) of lines; whatever is wrong is looked for one by one."""
+    """Parse lines to words and values (rows, D). If it fails, parse the lines one by one."""
     words, numbers = [], []
     try:
         for row in rows:
@@ -253,33 +283,34 @@ def _parse(
             )
             if table.shape == (len(rows), width) and np.isfinite(table).all():
                 return names, table
-    except ValueError:  # or UnicodeDecodeError, which is one
+    # UnicodeDecodeError is a ValueError, too.
+    except ValueError:
         pass
     parsed = [_parse_one(row, width, f"{path}:{line + i}") for i, row in enumerate(rows)]
     return [word for word, _ in parsed], np.array([row for _, row in parsed], np.float32)
 
 
-def _parse_one(row: bytes, width: int, where: str) -> tuple[str, NDArray[np.float32]]:
+def _parse_one(row: bytes, width: int, location: str) -> tuple[str, NDArray[np.float32]]:
     fields = row.rstrip(b" \r").split(b" ")
-    pieces, rest = fields[:-width], fields[-width:]
+    word_parts, rest = fields[:-width], fields[-width:]
     if not row.strip():
-        raise DataError(f"{where}: an empty line; remove it")
+        raise DataError(f"{location}: an empty line; remove it")
     try:
-        word = b" ".join(pieces).decode()
+        word = b" ".join(word_parts).decode()
     except UnicodeDecodeError:
-        raise DataError(f"{where}: not UTF-8; get the file again, or convert it") from None
-    if len(fields) <= width or not word or any(map(_is_number, pieces[1:])):
+        raise DataError(f"{location}: not UTF-8; convert the file or download it again") from None
+    if len(fields) <= width or not word or any(map(_is_number, word_parts[1:])):
         raise DataError(
-            f"{where}: expected a word and {width} numbers, found {len(fields)} fields; "
-            "get the file again"
+            f"{location}: expected a word and {width} values, got {len(fields)} fields; "
+            "download the file again"
         )
     for field in rest:
         if not _is_number(field):
             shown = field[:40].decode("utf-8", "replace")
-            raise DataError(f"{where}: {shown!r} is not a number; get the file again")
+            raise DataError(f"{location}: {shown!r} is not a number; download the file again")
     numbers = np.array([float(field) for field in rest])
     if not (np.abs(numbers) <= np.finfo(np.float32).max).all():
-        raise DataError(f"{where}: holds a number that is not finite; get the file again")
+        raise DataError(f"{location}: contains a value that is not finite; download the file again")
     return word, numbers.astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Words of sentences to their vectors, layer by layer (ELMo)."""
+"""Word states of an ELMo, layer by layer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from bertkit.text.encoding import Encoding, Text
 
 @dataclass(frozen=True, eq=False)
 class WordStates:
-    """The words of a sentence and what each layer makes of them.
+    """Words of a sentence and their states in each layer.
 
-    Shapes: layers (L + 1, W, D): 0 is the word's own vector, the others read the sentence.
+    Shapes:
+        layers: (L + 1, W, D). Layer 0 is the word vector, the others depend on the sentence.
     """
 
     words: list[str]
@@ -39,13 +40,13 @@ class WordStates:
 
     @property
     def mean(self) -> NDArray[np.float32]:
-        """The mean over layers, as which ELMo's weighted sum begins. Shapes: (W, D)."""
+        """Mean over layers, the initial value of ELMo's weighted sum. Shapes: (W, D)."""
         mean: NDArray[np.float32] = self.layers.mean(0)
         return mean
 
 
 class ElmoPipeline:
-    """Base of the pipelines of an ELMo, which computes in fp32 on the CPU."""
+    """Base class of the pipelines of an ELMo, which computes in fp32 on the CPU."""
 
     name: ClassVar[str]
 
@@ -61,17 +62,20 @@ class ElmoPipeline:
         device: str = "auto",
         revision: str | None = None,
     ) -> Self:
-        """Open a model as this pipeline; for the arguments and errors see `bertkit.pipeline`."""
+        """Load a model as this pipeline. See `bertkit.pipeline` for arguments and errors."""
         check_cpu(device, "an ELMo")
         if isinstance(model, Loaded):
             raise open_format(model).mismatch("an ELMo", "pass the directory of an ELMo")
         if precision != "fp32" or revision is not None:
-            raise ConfigError(f"precision, revision: {cls.name} has none; leave them out")
+            raise ConfigError(f"precision, revision: not supported by {cls.name}; remove them")
         return cls(model)
 
 
 class Words(ElmoPipeline):
-    """Sentences -> the states of their words. Nothing is kept from one call to the next."""
+    """Pipeline that computes the states of words in sentences.
+
+    No state is carried over between calls.
+    """
 
     name = "words"
 
@@ -82,84 +86,125 @@ class Words(ElmoPipeline):
         max_batch_tokens: int = MAX_BATCH_TOKENS,
         length: int | None = None,
     ) -> None:
-        """`model` is an ELMo, or its folder.
+        """Load an ELMo.
 
-        `length` is how many words a sentence has at most: a server gives one, and a cut word is
-        told nobody there, since its log holds no text.
-        Raises: CheckpointError.
+        Args:
+            model: The ELMo, or its directory.
+            max_batch_tokens: Maximum number of words of a batch.
+            length: Maximum number of words of a sentence. A server sets it. Warnings about
+                truncated words are then not printed, because the log of a server contains no text.
+
+        Raises:
+            CheckpointError: If the model cannot be loaded.
         """
         self.model = model if isinstance(model, Elmo) else load_elmo(model)
         self.max_batch_tokens, self.length = max_batch_tokens, length
 
     @check_keywords
     def __call__(self, sentences: str | Sequence[Text]) -> list[WordStates]:
-        """The states of each sentence's words; no sentence changes another's.
+        """Compute the states of the words of sentences, independently of each other.
 
-        A sentence is raw text, which is split at white space and punctuation, or its words.
-        Raises: DataError for a sentence without words, or a word without a character.
+        Args:
+            sentences: Raw text, which is split at white space and punctuation, or words.
+
+        Returns:
+            The states of each sentence.
+
+        Raises:
+            DataError: If a sentence has no words, or a word is empty.
         """
         split = self.split([sentences] if isinstance(sentences, str) else sentences)
         states: list[WordStates] = [WordStates([], np.empty(0, np.float32))] * len(split)
-        for place, rows in self.stream([self.ids(words) for words in split]):
-            states[place] = WordStates(split[place], _of_words(rows))
+        for index, rows in self.stream([self.ids(words) for words in split]):
+            states[index] = WordStates(split[index], _remove_boundaries(rows))
         return states
 
     def ids(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """What the model reads of a sentence, its begin and end too. Shapes: (W + 2, characters).
+        """Return the character ids of a sentence, including its beginning and end.
 
-        Raises: DataError for more words than `length`.
+        Args:
+            words: The words.
+
+        Raises:
+            DataError: If there are more than `length` words.
+
+        Shapes:
+            returns: (W + 2, characters).
         """
         if self.length is not None and len(words) > self.length:
             raise DataError(
-                f"{' '.join(words[:8])[:40]!r}…: {len(words):,} words, and {self.length} are the "
-                "most here; shorten it"
+                f"{' '.join(words[:8])[:40]!r}…: sentence must have at most {self.length} words, "
+                f"got {len(words):,}"
             )
         return sentence_ids(words, self.model.config.char_cnn.max_characters_per_token)
 
     def stream(self, sentences: Sequence[NDArray[np.int64]]) -> Iterator[tuple[int, Tensor]]:
-        """The states of `ids`, shortest sentences first, each with the place of its sentence.
+        """Compute the states of sentences, shortest first.
 
-        Shapes: (T, characters) -> (layers + 1, T, D).
+        Args:
+            sentences: Character ids of each sentence.
+
+        Yields:
+            The index and the states of each sentence.
+
+        Shapes:
+            sentences: (T, characters).
+            states: (layers + 1, T, D).
         """
-        for places in by_length([len(ids) for ids in sentences], self.max_batch_tokens):
-            parts, _ = self._run([sentences[place] for place in places], None)
-            yield from zip(places, parts, strict=True)
+        for indices in by_length([len(ids) for ids in sentences], self.max_batch_tokens):
+            parts, _ = self._run([sentences[index] for index in indices], None)
+            yield from zip(indices, parts, strict=True)
 
     def carried(self, batches: Iterable[Sequence[Text]]) -> Iterator[list[WordStates]]:
-        """The same of batches, but the LSTMs go on where they stopped: sentence i of each batch
-        begins with the state after sentence i of the batch before it, in both directions.
+        """Compute the states of batches, where the LSTMs continue from the previous batch.
 
-        AllenNLP does so always; results then depend on what ran before.
-        Raises: DataError also for a batch of another size than the first.
+        Sentence i of each batch starts with the final state of sentence i of the previous batch, in
+        both directions. AllenNLP always does this; the results then depend on previous inputs.
+
+        Args:
+            batches: Batches of sentences.
+
+        Yields:
+            The states of each batch.
+
+        Raises:
+            DataError: If a sentence is invalid, or the size of a batch differs.
         """
         state: State | None = None
         for number, batch in enumerate(batches):
             if state is not None and len(batch) != state[0].shape[2]:
                 raise DataError(
-                    f"batch {number}: {len(batch)} sentences, and there were {state[0].shape[2]} "
-                    "before it; give each batch the same number"
+                    f"batch {number} must have {state[0].shape[2]} sentences like the previous "
+                    f"batches, got {len(batch)}"
                 )
             split = self.split(batch)
             parts, state = self._run([self.ids(words) for words in split], state)
-            rows = map(_of_words, parts)
-            yield [WordStates(*one) for one in zip(split, rows, strict=True)]
+            rows = map(_remove_boundaries, parts)
+            yield [WordStates(*pair) for pair in zip(split, rows, strict=True)]
 
     def split(self, sentences: Sequence[Text]) -> list[list[str]]:
-        """The words of sentences. Raises: DataError for what cannot be read."""
+        """Split sentences into words.
+
+        Args:
+            sentences: The sentences.
+
+        Raises:
+            DataError: If a sentence has no words, or a word is empty.
+        """
         split = [
             untagged(sentence).words if isinstance(sentence, str) else list(sentence)
             for sentence in sentences
         ]
         for number, words in enumerate(split):
             if not words or not all(words):
-                what = "has no words" if not words else f"word {words.index('')} is empty"
-                raise DataError(f"sentence {number}: {what}; leave it out")
-        most = self.model.config.char_cnn.max_characters_per_token - 2
-        cut = [word for words in split for word in words if len(bytes_of(word)) > most]
-        if cut and self.length is None:
+                problem = "has no words" if not words else f"word {words.index('')} is empty"
+                raise DataError(f"sentence {number}: {problem}; remove it")
+        limit = self.model.config.char_cnn.max_characters_per_token - 2
+        truncated = [word for words in split for word in words if len(bytes_of(word)) > limit]
+        if truncated and self.length is None:
             say(
-                f"{len(cut):,} words have more than {most} bytes, and the model reads these alone; "
-                f"the first is {cut[0][:20]!r}…"
+                f"{len(truncated):,} words are truncated to {limit} bytes; "
+                f"the first is {truncated[0][:20]!r}…"
             )
         return split
 
@@ -177,21 +222,25 @@ class Words(ElmoPipeline):
 
 
 def whole_words(ids: NDArray[np.int64]) -> Encoding:
-    """The encoding of words with these ids; their begin and end are no words."""
+    """Return the encoding of words with these ids, including beginning and end.
+
+    Args:
+        ids: Character ids.
+    """
     count = len(ids) - 2
-    nothing = np.zeros((len(ids), 2), np.int64)
+    zeros = np.zeros((len(ids), 2), np.int64)
     inner: list[int | None] = [0] * count
     return Encoding(
         ids=ids,
-        types=nothing[:, 0],
-        offsets=nothing,
+        types=zeros[:, 0],
+        offsets=zeros,
         words=[None, *range(count), None],
         sequence=[None, *inner, None],
         truncated=False,
     )
 
 
-def _of_words(states: Tensor) -> NDArray[np.float32]:
-    """Begin and end of a sentence are no words of it."""
+def _remove_boundaries(states: Tensor) -> NDArray[np.float32]:
+    """Remove the states of the beginning and end of a sentence."""
     rows: NDArray[np.float32] = states[:, 1:-1].numpy()
     return rows

@@ -122,7 +122,7 @@ def test_a_weight_that_is_missing_is_named(tokenizer: Tokenizer, tmp_path: Path)
         ({"intermediate": 9}, r"model\.intermediate: no such setting"),
         ({"recurrent": {"attention": "dot"}}, r"model\.recurrent\.attention: invalid enum value"),
         ({"recurrent": {"attend": "luong"}}, r"model\.recurrent\.attend: no such setting"),
-        ({"hidden": 7, "recurrent": {"direction": "both"}}, r"model: hidden = 7 cannot be halved"),
+        ({"hidden": 7, "recurrent": {"direction": "both"}}, r"model: hidden must be even"),
     ],
 )
 def test_settings_of_a_run_that_no_lstm_has(changes: dict[str, Any], message: str) -> None:

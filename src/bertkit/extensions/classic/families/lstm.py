@@ -1,5 +1,7 @@
-"""LSTMs and GRUs that translate (Sutskever et al. 2014, and with attention), and language models of
-LSTMs (Mikolov et al. 2010). Both are formats of bertkit: transformers has no such models.
+"""LSTM and GRU translation models, and LSTM language models.
+
+Source: Sutskever et al. 2014, and with attention; Mikolov et al. 2010. Both are formats of bertkit;
+transformers does not support them.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from bertkit.families.family import (
 )
 
 
-class _Own(dict[str, str | tuple[str, ...]]):
-    """A table in which each weight has its own name, if it has no other."""
+class _SameNames(dict[str, str | tuple[str, ...]]):
+    """Weight table in which names are the same as in bertkit unless listed."""
 
     def __missing__(self, name: str) -> str:
         return name
@@ -57,7 +59,7 @@ LSTM = replace(
     fixed={},
     roles=("pad", "unk", "eos"),
     written_roles=("pad", "eos"),
-    body=_Own({"decoder.embedding.tokens.weight": "encoder.embedding.tokens.weight"}),
+    body=_SameNames({"decoder.embedding.tokens.weight": "encoder.embedding.tokens.weight"}),
     prefix="encoder.",
     heads={"lm": {"bias": "lm_head.bias"}},
     architectures={frozenset(): "LSTMModel", frozenset({"lm"}): "LSTMForConditionalGeneration"},
@@ -69,11 +71,11 @@ LSTM_LM = replace(
     _DECODER,
     name="lstm-lm",
     vocab=50_257,
-    settings={ours: theirs for ours, theirs in _SETTINGS.items() if ours != "pad_id"},
+    settings={path: key for path, key in _SETTINGS.items() if path != "pad_id"},
     fixed={"recurrent.direction": "forward", "head.lm_bias": True},
     roles=("eos",),
     written_roles=("eos", "pad"),
-    body=_Own(),
+    body=_SameNames(),
     prefix="encoder.",
     heads={"lm": {"bias": "lm_head.bias"}, **SCORES},
     architectures=causal_architectures("LSTM", "LSTMForCausalLM"),
@@ -84,7 +86,7 @@ WORD_FEATURES = Family(
     config_type=WordFeaturesConfig,
     vocab=3,
     settings={
-        **{ours: theirs for ours, theirs in _SETTINGS.items() if ours != "pad_id"},
+        **{path: key for path, key in _SETTINGS.items() if path != "pad_id"},
         "features": "features",
     },
     fixed={"recurrent.direction": "both"},
@@ -92,7 +94,7 @@ WORD_FEATURES = Family(
     activation="",
     roles=(),
     written_roles=(),
-    body=_Own(),
+    body=_SameNames(),
     prefix="encoder.",
     heads={
         "classify": module("out", "classifier"),
@@ -102,5 +104,4 @@ WORD_FEATURES = Family(
     derived={},
     architectures=architectures("WordFeatures"),
 )
-"""BiLSTM over frozen features; `FAMILIES` lacks it, because its encoder is not built from its
-configuration alone."""
+"""BiLSTM over frozen features. `FAMILIES` lacks it, because its encoder also needs the features."""
