@@ -107,7 +107,7 @@ def packed(
     int8: Replace | None = None,
     device: torch.device | None = None,
 ) -> Model:
-    """Return a copy of the model for inference, with packed linear layers if they are available.
+    """Return a copy of the model for inference, with packed linear layers if available.
 
     Args:
         model: The model.

@@ -1,6 +1,6 @@
 """Model family: data for the conversion between bertkit and published checkpoints.
 
-Names with the prefix `hf_` are those of Hugging Face checkpoints.
+The prefix `hf_` marks names and values of Hugging Face checkpoints.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Special:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Conversion between a family's checkpoints and bertkit. Families differ in nothing else.
+    """Conversion between a family's checkpoints and bertkit: all that is specific to the family.
 
     Settings of `config_type` are named by their paths (`norm.eps`). Settings that are not listed
     here have their default values in all models of the family.

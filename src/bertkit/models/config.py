@@ -90,13 +90,13 @@ class NormSettings(Settings, frozen=True):
     eps: Positive = 1e-12
     """Value added to the variance."""
     bias: bool = True
-    """Whether norms have biases."""
+    """Whether to add biases to norms."""
     embedding: bool = True
     """Whether to normalize the embedding; `false` in GPT-2."""
     first: bool = True
-    """Whether the attention of the first layer has a norm; `false` in ModernBERT."""
+    """Whether to add a norm to the attention of the first layer; `false` in ModernBERT."""
     final: bool = False
-    """Whether a final norm follows the last layer (GPT-2, ModernBERT)."""
+    """Whether to add a final norm after the last layer (GPT-2, ModernBERT)."""
 
     def __post_init__(self) -> None:
         if self.kind == "rms" and self.bias:
@@ -126,7 +126,7 @@ class AttentionSettings(Settings, frozen=True):
     width: Count | None = None
     """Head dimension, K. Default: hidden / heads."""
     bias: bool = True
-    """Whether the linear layers of attention have biases."""
+    """Whether to add biases to the linear layers of attention."""
     scaled: bool = True
     """Whether to divide attention scores by √K; `false` in T5."""
     window: WindowSettings | None = None
@@ -134,7 +134,7 @@ class AttentionSettings(Settings, frozen=True):
     causal: bool = False
     """Whether tokens attend only to themselves and earlier tokens (GPT, decoders)."""
     cross: bool = False
-    """Whether each layer also attends to the states of an encoder (decoders)."""
+    """Whether to add cross-attention to the states of an encoder to each layer (decoders)."""
     output_dropout: Share | None = None
     """Dropout of the attention output, before the residual connection. Default: `dropout`; 0 in
     DistilBERT.
@@ -149,9 +149,9 @@ class FeedForwardSettings(Settings, frozen=True):
     gated: bool = False
     """Whether to use a gated feed-forward network (GLU): activation(x W₁) · x W₂."""
     bias: bool = True
-    """Whether the linear layers have biases."""
+    """Whether to add biases to the linear layers."""
     up_bias: bool | None = None
-    """Whether the first linear layer has a bias. Default: `bias`; `false` in GTE."""
+    """Whether to add a bias to the first linear layer. Default: `bias`; `false` in GTE."""
     dropout: NamedRate = 0.0
     """Dropout after the activation (BART); `"dropout"` in GTE."""
 
@@ -180,9 +180,9 @@ class HeadSettings(Settings, frozen=True):
     pooling: Literal["cls", "mean"] = "cls"
     """Input of the pooler: the state of [CLS], or the mean of all states."""
     norm: bool = False
-    """Whether every head starts with a dense layer, the pooler's activation and a norm."""
+    """Whether to start every head with a dense layer, the pooler's activation and a norm."""
     bias: bool = True
-    """Whether the dense layers of heads have biases."""
+    """Whether to add biases to the dense layers of heads."""
     dropout: Share | None = None
     """Dropout before a classifier's last layer. Default: the model's `dropout`."""
     dense_dropout: NamedRate = 0.0
@@ -196,9 +196,9 @@ class HeadSettings(Settings, frozen=True):
     sop_dropout: NamedRate = 0.0
     """Dropout before the last layer of sentence order prediction."""
     lm_bias: bool = False
-    """Whether the LM head has a bias (Marian, BART)."""
+    """Whether to add a bias to the LM head (Marian, BART)."""
     lm_tied: bool = True
-    """Whether the LM head uses the token embedding as its output matrix; `false` in many Llama
+    """Whether to use the token embedding as the output matrix of the LM head; `false` in many Llama
     models.
     """
     lm_scaled: bool = False
@@ -207,7 +207,7 @@ class HeadSettings(Settings, frozen=True):
 
 
 class EncoderConfig(Settings, frozen=True):
-    """Settings that all encoders and decoders have. Each architecture adds its own in a subclass.
+    """Settings of all encoders and decoders. Subclasses add settings of an architecture.
 
     Properties describe the architecture, so that other modules do not depend on its class.
     """

@@ -21,12 +21,15 @@ from bertkit.nn.pooling import POOLINGS, Dense, Pool, Pooling, last
 
 
 class LanguageModelHead(nn.Module):
-    """Base class of language modeling heads, which compute token logits. Shapes: (N, D) -> (P, V).
+    """Base class of language modeling heads, which compute token logits.
 
     By default, the output matrix is the token embedding (tied weights).
 
     Args:
         tied: Token embedding of the encoder or decoder.
+
+    Shapes:
+        (N, D) -> (P, V).
 
     Source: Press & Wolf 2017.
     """
@@ -173,9 +176,12 @@ class Classifier(nn.Module):
 
 
 class CausalClassifier(nn.Module):
-    """Sequence classification head of causal models, on the last token. Shapes: (N, D) -> (S, L).
+    """Sequence classification head of causal models, applied to the last token.
 
     The linear layer has no bias.
+
+    Shapes:
+        (N, D) -> (S, L).
 
     Source: Radford et al. 2018, section 3.2, equation 3, and section 4.1 for the dropout.
     """

@@ -60,12 +60,12 @@ HeadMaker = Callable[[Any], nn.Module]
 
 
 class Model(nn.Module):
-    """An encoder with named heads, such as {mlm, nsp} in pretraining, {classify} in fine-tuning.
+    """Encoder with named heads, such as {mlm, nsp} (pretraining) or {classify} (fine-tuning).
 
     Args:
         encoder: The encoder.
-        heads: Heads by name. Their input is the states of the decoder, if there is one, else of
-            the encoder.
+        heads: Heads by name. Their input is the states of the decoder, if there is one, else of the
+            encoder.
         decoder: The decoder of an encoder-decoder model.
 
     Raises:

@@ -125,7 +125,7 @@ def tile(rows: Tensor, length: int) -> Tensor:
 
 
 def interpolate(rows: Tensor, length: int) -> Tensor:
-    """Interpolate between rows; the first and last do not change. Shapes: (T, E) -> (length, E)."""
+    """Interpolate between rows, from the first to the last. Shapes: (T, E) -> (length, E)."""
     stretched = F.interpolate(rows.T[None], size=length, mode="linear", align_corners=True)
     return stretched[0].T.contiguous()
 

@@ -29,7 +29,7 @@ from bertkit.nn.rotary_positions import Rotary
 
 
 class Transformer(Encoder):
-    """Embedding and Transformer layers. With `attention.cross`, the decoder of an encoder-decoder.
+    """Embedding and Transformer layers. With `attention.cross`, it is a decoder.
 
     Args:
         config: Settings of the encoder or decoder.

@@ -213,7 +213,7 @@ class Distillation:
 
 
 def _relations(trace: Trace, layer: int, layout: Packed) -> list[Tensor]:
-    """Return the query–key and the value–value relations of a layer, one (H, T, T) per sequence."""
+    """Return the query–key and value–value relations of a layer, (H, T, T) per sequence."""
     q, k, v = (x[layer] for x in (trace.queries, trace.keys, trace.values))
     return [*relations(q, k, layout), *relations(v, v, layout)]
 

@@ -74,7 +74,7 @@ def with_generator(model: Model, shape: Generator) -> tuple[Model, Model]:
 
 
 def replaced_tokens(weight: float) -> Objective:
-    """Return the objective of ELECTRA: the generator's MLM loss plus `weight` times the RTD loss.
+    """Return the objective of ELECTRA: the generator's MLM loss plus `weight` · RTD loss.
 
     The MLM loss is computed at masked positions, replaced-token detection (RTD) at all tokens. The
     targets of a batch are the tokens at masked positions (`mlm`) and at all positions (`rtd`).

@@ -175,7 +175,7 @@ def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> N
         ("/ask", {"what": "fill-mask", "text": "a"}, "replace a word by [MASK]"),
         ("/ask", {"what": "predict", "text": "a", "model": "<b>"}, "no model &#39;&lt;b&gt;"),
         ("/ask", {"what": "predict", "text": "a " * 40}, "longer than the 16 tokens"),
-        ("/word", {"word": "a", "texts": "a b"}, "a word is compared in 2 to 32"),
+        ("/word", {"word": "a", "texts": "a b"}, "texts must be 2 to 32 lines"),
         ("/word", {"word": "zz", "texts": "a b\nc"}, "&#39;zz&#39; is not in &#39;a b"),
         ("/", {"text": "a", "off": "1"}, "such as 2.11, got &#39;1&#39;"),
         ("/", {"text": "a", "off": "9" * 5000 + ".1"}, "form LAYER.HEAD"),

@@ -37,9 +37,10 @@ class GapAnswer(msgspec.Struct, frozen=True):
 
 
 class FillGap(ElmoPipeline):
-    """Predict the word at the gap of a text, written ___, with both language models of an ELMo.
+    """Predict the word at the gap of a text, written ___, with both directions of an ELMo.
 
-    The forward model predicts the next word, and the backward model the previous word.
+    The forward model predicts the word from the text before the gap, the backward model from the
+    text after it.
     Source: Peters et al. 2018, section 3.1.
     """
 

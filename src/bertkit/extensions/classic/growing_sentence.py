@@ -122,7 +122,7 @@ def growing_figure(name: str, result: Growing) -> Figure:
 
     Args:
         name: Name of the model.
-        grown: The embeddings.
+        result: The embeddings.
     """
     limit = max(abs(value) for vector in result.vectors for value in vector)
     columns = ["up to", "vector", "cosine with previous row"]

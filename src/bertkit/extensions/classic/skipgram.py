@@ -53,9 +53,11 @@ class Skipgram(Settings, frozen=True):
     subsample: Annotated[float, Meta(gt=0.0, le=1.0)] = 1e-3
     """Frequency from which words are subsampled, as a fraction of the text."""
     epochs: Count = 3
+    """Number of passes over the text."""
     learning_rate: Positive = 0.025
     """Initial learning rate, which decreases linearly to 0."""
     seed: Seed = 0
+    """Seed of the initial vectors, and of all sampling."""
     batch: Count = 512
     """Number of words per step, each with about `window` + 1 pairs. Rounded up to a multiple of 64.
     """

@@ -20,12 +20,12 @@ def train_vectors(
     """Train static word vectors on text (skip-gram).
 
     The text is stored in memory, with four bytes per word. The same files, settings and machine
-    produce the same file. `settings` defaults to `Skipgram()`. The output is written only after
-    training.
+    produce the same file. The output is written only after training.
 
     Args:
         texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
         out: Output file in word2vec's text format, .txt or .txt.gz. Must not exist.
+        settings: Settings of the training. Default: `Skipgram()`.
 
     Returns:
         The vectors.
