@@ -353,7 +353,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "tasks of ERNIE": (edit_config(model_type="ernie", use_task_id=True), "use_task_id = True"),
     "family of no kind": (edit_config(model_type=["bert"]), "model_type = ['bert']"),
     "no such activation": (edit_config(hidden_act="swoosh"), "hidden_act must be one of"),
-    "impossible heads": (edit_config(num_attention_heads=3), "hidden must be a multiple of heads (3)"),
+    "impossible heads": (edit_config(num_attention_heads=3), "a multiple of heads (3)"),
     "too many layers": (edit_config(num_hidden_layers=10**9), "layers: expected `int` <= 1000"),
     "a word for a number": (edit_config(hidden_size="wide"), "hidden: expected `int`"),
     "labels without numbers": (

@@ -303,7 +303,10 @@ def test_a_word_by_all_models_is_what_bertkit_contexts_draws(
     [
         ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz has no vector of &#39;zebra&#39;"),
         ({"word": "a", "texts": "a\na", "layer": "<b>"}, "layer: expected the last layer, the"),
-        ({"word": "a", "texts": "a\na " + "b " * 600, "model": "elmo"}, "must have at most 512 words, got 601"),
+        (
+            {"word": "a", "texts": "a\na " + "b " * 600, "model": "elmo"},
+            "at most 512 words, got 601",
+        ),
         ({"word": "a", "texts": "a\na", "model": "<b>"}, "no model &#39;&lt;b&gt;&#39; answers"),
     ],
 )
