@@ -35,7 +35,7 @@ from benchmarks.harness import Options, apart, bf16_here, compare, milliseconds
 from bertkit.console import quietly
 from bertkit.extensions.search.evaluation import evaluate_retrieval, mine
 from bertkit.extensions.search.index import index
-from bertkit.extensions.search.judgments import judged, read_judgments, read_queries
+from bertkit.extensions.search.judgments import read_judgments, read_queries, select_judged
 from bertkit.extensions.search.retrieval_metrics import retrieval_scores
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.extensions.search.stores import open_store
@@ -292,7 +292,7 @@ def zero_shot(folder: Path) -> list[kept.Row]:
 def scored(world: World, found: Mapping[str, list[str]]) -> float:
     """nDCG@10 of the ids found for each query."""
     queries = read_queries(world.queries)
-    graded = judged(queries, read_judgments(world.judgments), world.judgments)
+    graded = select_judged(queries, read_judgments(world.judgments), world.judgments)
     scores = retrieval_scores([found[query] for query in graded], list(graded.values()))
     return scores["ndcg@10"]
 

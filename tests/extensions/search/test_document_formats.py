@@ -88,7 +88,7 @@ def test_headings_and_tables_of_a_page() -> None:
 
 def test_pages_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bs4", None)
-    with pytest.raises(DataError, match="needs Beautiful Soup; pip install"):
+    with pytest.raises(DataError, match="requires Beautiful Soup; run pip install"):
         html("<p>a")
 
 
@@ -110,7 +110,7 @@ def test_pages_of_a_pdf(tmp_path: Path) -> None:
 def test_pdfs_that_cannot_be_read(tmp_path: Path) -> None:
     pypdf = pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.pdf"
-    for password, said in (("secret", "encrypted; save it without its password"), ("", None)):
+    for password, said in (("secret", "encrypted; save it without a password"), ("", None)):
         writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf(["Some text."])))
         writer.encrypt(password, "owner", algorithm="AES-256")
         writer.write(file)
@@ -120,11 +120,11 @@ def test_pdfs_that_cannot_be_read(tmp_path: Path) -> None:
             with pytest.raises(DataError, match=f"a.pdf: {said}"):
                 convert(file)
     file.write_bytes(pdf(["", ""]))
-    with pytest.raises(DataError, match=r"a.pdf: no text in it \(pages: 2\).*\(OCR\)"):
+    with pytest.raises(DataError, match=r"a.pdf: contains no text \(pages: 2\).* run OCR"):
         convert(file)
     for damaged in (b"%PDF-1.4\n%%EOF", b"no pdf at all", pdf(["Some text."])[:200]):
         file.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"a.pdf: (damaged, or no .pdf|no text)"):
+        with pytest.raises(DataError, match=r"a.pdf: (damaged, or not .pdf|contains no text)"):
             convert(file)
 
 
@@ -167,7 +167,7 @@ def test_no_other_file_gets_into_a_word_document(
     with pytest.raises(DataError, match=r"a.docx: unpacks to more than 1,000 bytes"):
         convert(file)
     file.write_text("no zip")
-    with pytest.raises(DataError, match=r"a.docx: damaged, or no .docx"):
+    with pytest.raises(DataError, match=r"a.docx: damaged, or not .docx"):
         convert(file)
 
 
@@ -239,7 +239,7 @@ def test_a_notebook() -> None:
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"cells": 1}', '{"cells": [{}]}', "[" * 100_000])
 def test_what_is_no_notebook(text: str) -> None:
-    with pytest.raises(DataError, match="no notebook"):
+    with pytest.raises(DataError, match="invalid notebook"):
         notebook(text)
 
 

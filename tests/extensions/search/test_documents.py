@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS
-from bertkit.extensions.search.documents import Document, DocumentColumns, documents, listed
+from bertkit.extensions.search.documents import Document, DocumentColumns, documents, list_files
 
 
 def rows(path: Path, *found: Any) -> Path:
@@ -40,7 +40,7 @@ def test_columns_are_as_named(tmp_path: Path) -> None:
         ("first, one", "It says.", 2.0),
         ("second", "It asks.", None),
     ]
-    assert found[1].where == f"{table}:3"
+    assert found[1].source == f"{table}:3"
     unnamed = rows(tmp_path / "b.jsonl", {"text": "Only text."})
     assert next(documents([unnamed], DocumentColumns())).id == "b.jsonl:1"
 
@@ -65,22 +65,20 @@ def test_a_folder_is_listed_with_what_is_left_out(
     for name in ("a.md", "b.png", "c.png", "Makefile", "d.html", ".hidden.md", "e.rst"):
         (tmp_path / name).write_text("x", encoding="utf-8")
     monkeypatch.setattr("bertkit.extensions.search.document_formats.find_spec", lambda name: None)
-    listing = listed(str(tmp_path))  # text, and alone
+    listing = list_files(str(tmp_path))  # text, and alone
     assert [name for _, name in listing.files] == ["a.md", "d.html"]
     assert str(listing) == (
-        "files: 2 (1 .html, 1 .md); skipped: 5 (2 .png, 1 .rst, which needs pip install "
-        "'bertkit[search]', 1 hidden, 1 without a suffix)"
+        "files: 2 (1 .html, 1 .md); skipped: 5 (2 .png, 1 .rst (run pip install "
+        "'bertkit[search]'), 1 hidden, 1 without a kind)"
     )
-    with pytest.raises(DataError, match=r"e.rst: nothing is installed that reads it; pip install"):
-        listed([tmp_path / "e.rst"])
+    with pytest.raises(DataError, match=r"e.rst: requires a package .*; run pip"):
+        list_files([tmp_path / "e.rst"])
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "a.png").write_text("x")
-    with pytest.raises(
-        DataError, match=r"only: no file in this folder that is read; it holds 1 .p"
-    ):
-        listed([tmp_path / "only"])
-    with pytest.raises(DataError, match=r"a.md: named twice"):
-        listed([tmp_path, tmp_path / "a.md"])
+    with pytest.raises(DataError, match=r"only: the directory contains no supported file \(1 .p"):
+        list_files([tmp_path / "only"])
+    with pytest.raises(DataError, match=r"a.md: listed twice"):
+        list_files([tmp_path, tmp_path / "a.md"])
 
 
 def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
@@ -91,10 +89,10 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "e.html").write_text("<p>good", encoding="utf-8")
     (tmp_path / "f.html").write_text("<p>", encoding="utf-8")
     bad: list[DataError] = []
-    used = [d.id for d in documents([tmp_path], DocumentColumns(), bad=bad.append)]
+    used = [d.id for d in documents([tmp_path], DocumentColumns(), on_error=bad.append)]
     assert used == ["1", "3", "e.html"]
-    said = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: a second document"]
-    said += ["c.jsonl:3: no field 'text'", "d.jsonl:2: invalid JSON", "f.html: no text in this"]
+    said = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: the id"]
+    said += ["c.jsonl:3: field 'text' not", "d.jsonl:2: not JSON", "f.html: the document contains"]
     assert len(bad) == len(said)
     for error, words in zip(bad, said, strict=True):
         assert words in str(error)
@@ -103,14 +101,17 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"id": "a", "text": " \n"}, r"docs.jsonl:2: no text in this document"),
-        ({"id": "a"}, r"docs.jsonl:2: no field 'text'; known: 'id'"),
-        ({"id": "a", "texts": "b"}, r"docs.jsonl:2: no field 'text'; did you mean 'texts'\?"),
+        ({"id": "a", "text": " \n"}, r"docs.jsonl:2: the document contains no text"),
+        ({"id": "a"}, r"docs.jsonl:2: field 'text' not found; known: 'id'"),
+        (
+            {"id": "a", "texts": "b"},
+            r"docs.jsonl:2: .* not found; did you mean 'texts'\?",
+        ),
         ({"id": " ", "text": "b"}, r"docs.jsonl:2: the id is empty"),
         ({"id": "a", "text": "b\ud800"}, r"docs.jsonl:2: lone surrogate"),
         (
             {"id": "a", "text": "x" * (MAX_DOCUMENT_CHARACTERS + 1)},
-            r"docs.jsonl:2: a document of 16,777,217 char",
+            r"docs.jsonl:2: the document has 16,777,217 char",
         ),
     ],
 )
@@ -123,9 +124,9 @@ def test_unusable_documents_are_named(row: dict[str, str], said: str, tmp_path: 
 def test_what_is_no_number_is_named(tmp_path: Path) -> None:
     for value in ("12a", True, [1], "nan", float("inf"), 10**400):
         file = rows(tmp_path / "a.jsonl", {"id": "a", "text": "b", "year": value})
-        with pytest.raises(DataError, match=r"a.jsonl:1: field 'year' holds .* no number"):
+        with pytest.raises(DataError, match=r"a.jsonl:1: field 'year' must be a number"):
             list(documents([file], DocumentColumns(keep=("year:number",))))
-    with pytest.raises(DataError, match="no field 'years'; did you mean 'year'"):
+    with pytest.raises(DataError, match="field 'years' not found; did you mean 'year'"):
         list(documents([file], DocumentColumns(keep=("years",))))
 
 
@@ -142,5 +143,5 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
         list(documents([file], DocumentColumns()))
     other = tmp_path / "b.png"
     other.write_text("x")
-    with pytest.raises(DataError, match=r"b.png: unknown kind of file; text is read from .*\.html"):
+    with pytest.raises(DataError, match=r"b.png: unsupported file type; use .*\.html"):
         list(documents([other], DocumentColumns()))

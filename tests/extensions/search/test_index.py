@@ -18,7 +18,7 @@ from bertkit.checkpoint.directory import load, save
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.extensions.search.documents import DocumentColumns
 from bertkit.extensions.search.index import index
-from bertkit.extensions.search.searcher import Searcher, name_of
+from bertkit.extensions.search.searcher import Searcher, model_name
 from bertkit.extensions.search.store import Hit
 from bertkit.extensions.search.stores import open_store
 from bertkit.families import BERT
@@ -93,7 +93,7 @@ def test_long_documents_as_asked(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a.jsonl:\d+: .* tokens, but the limit is 32"):
         index([file], model=tiny, store=str(tmp_path / "none"), long="error")
     for length in (7, 33):
-        with pytest.raises(ConfigError, match=f"length: {length}; this model reads 8 to 32"):
+        with pytest.raises(ConfigError, match=f"length must be 8 to 32 .*, got {length}"):
             index([file], model=tiny, store=str(tmp_path / "none"), length=length)
 
 
@@ -117,7 +117,7 @@ def test_what_is_the_same_is_left_and_what_changed_replaced(
 def test_a_store_knows_its_model(tiny: Path, tmp_path: Path) -> None:
     place, file = str(tmp_path / "store"), tmp_path / "a.jsonl"
     write(file, texts(3))
-    with pytest.raises(SearchError, match=r"^model= is missing, and there is no store to take it"):
+    with pytest.raises(SearchError, match=r"^model= is required, because the store"):
         index([file], store=place)
     assert not (tmp_path / "store").exists()
     shutil.copytree(tiny, tmp_path / "model")
@@ -125,7 +125,7 @@ def test_a_store_knows_its_model(tiny: Path, tmp_path: Path) -> None:
     write(file, texts(5))
     assert index([file], store=place) == {"documents": 5, "unchanged": 3, "passages": 5}
     (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(SearchError, match=r"its model does not open .* its new place \(model=\)"):
+    with pytest.raises(SearchError, match=r"cannot load its model .* set its path with model="):
         index([file], store=place)
     assert index([file], model=tmp_path / "moved", store=place)["unchanged"] == 5
 
@@ -160,20 +160,20 @@ def test_hits_name_where_documents_stand_now(
     file = file.rename(tmp_path / "b.jsonl")
     assert index([file], model=tiny, store=place, sync=True)["unchanged"] == 3
     assert {hit.source for hit in held(place)} == {f"{file}:{line}" for line in (1, 2, 3)}
-    assert "in other places: 3 (n, a, b)" in capsys.readouterr().err
+    assert "unchanged content: 3 (n, a, b)" in capsys.readouterr().err
     index([file], model=tiny, store=place, sync=True)
-    assert "in other places" not in capsys.readouterr().err
+    assert "unchanged content" not in capsys.readouterr().err
 
 
 def test_all_is_checked_before_anything_is_written(tiny: Path, tmp_path: Path) -> None:
     place = tmp_path / "store"
     twice = tmp_path / "a.jsonl"
     twice.write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', encoding="utf-8")
-    with pytest.raises(DataError, match=r"a.jsonl:2: a second document with the id '1'"):
+    with pytest.raises(DataError, match=r"a.jsonl:2: the id '1' already exists"):
         index([twice], model=tiny, store=str(place))
     empty = tmp_path / "b.jsonl"
     empty.write_text('{"id": 1, "text": "a"}\n{"id": 2, "text": ""}\n', encoding="utf-8")
-    with pytest.raises(DataError, match=r"b.jsonl:2: no text"):
+    with pytest.raises(DataError, match=r"b.jsonl:2: the document contains no text"):
         index([empty], model=tiny, store=str(place))
     assert not place.exists()
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_used_is_named_at_once_or_left_out(
     (docs / "b.txt").touch()
     (docs / "c.md").write_bytes(b"\xff")
     (docs / "d.png").touch()
-    with pytest.raises(DataError, match=r"2 files or rows cannot be used.*: .*b.txt, .*c.md:1$"):
+    with pytest.raises(DataError, match=r"2 files or rows are invalid.*: .*b.txt, .*c.md:1$"):
         index([docs], model=tiny, store=str(place))
     assert not place.exists()
     said = capsys.readouterr().err
@@ -196,9 +196,9 @@ def test_what_cannot_be_used_is_named_at_once_or_left_out(
     assert "c.md:1: not UTF-8" in said
     result = index([docs], model=tiny, store=str(place), skip_bad=True)
     assert result == {"documents": 1, "unchanged": 0, "left_out": 2, "passages": 1}
-    assert "left out: " in capsys.readouterr().err
+    assert "skipped: " in capsys.readouterr().err
     (docs / "b.txt").unlink()
-    with pytest.raises(DataError, match=r"c.md:1: not UTF-8.* \(skip_bad= leaves it out\)$"):
+    with pytest.raises(DataError, match=r"c.md:1: not UTF-8.* \(skip_bad= skips it\)$"):
         index([docs], model=tiny, store=str(place))
 
 
@@ -225,9 +225,9 @@ def test_files_that_are_gone_are_told(
     write(tmp_path / "rows.jsonl", ["x"])
     capsys.readouterr()
     assert index(str(docs), model=tiny, store=place)["gone"] == 1  # of it, not of all
-    assert "in these files no more: 1 (b.txt)" in capsys.readouterr().err
+    assert "missing from these files: 1 (b.txt)" in capsys.readouterr().err
     assert index([tmp_path / "rows.jsonl"], model=tiny, store=place)["gone"] == 1
-    assert "no more: 1 (d1)" in capsys.readouterr().err
+    assert "missing from these files: 1 (d1)" in capsys.readouterr().err
     said = index([docs, tmp_path / "rows.jsonl"], model=tiny, store=place, sync=True)
     assert said == {"documents": 2, "unchanged": 2, "removed": 2, "passages": 2}
 
@@ -268,7 +268,7 @@ def test_another_model_is_refused(tiny: Path, tmp_path: Path) -> None:
     loaded = load(tiny)
     loaded.model.encoder.embedding.tokens.weight.data[7] += 1.0
     save(tmp_path / "other", loaded.model, loaded.tokenizer, loaded.family)
-    with pytest.raises(SearchError, match=r"was made with the model .*tiny.*other is another"):
+    with pytest.raises(SearchError, match=r"the store uses the model .*tiny.*, not .*other"):
         index([file], model=tmp_path / "other", store=place)
     with pytest.raises(SearchError, match="keep= nothing, not x:text"):
         index(
@@ -289,14 +289,14 @@ def test_vectors_without_a_direction_are_refused(
 
     monkeypatch.setattr(Embed, "vectors", broken)
     file = write(tmp_path / "a.jsonl", ["a", "b c", "d"])
-    with pytest.raises(DataError, match=r"a.jsonl:2: the model makes no usable vector of 'b c"):
+    with pytest.raises(DataError, match=r"a.jsonl:2: the embedding of 'b c"):
         index([file], model=tiny, store=str(tmp_path / "store"))
 
 
 def test_names_by_which_models_open_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tiny.parent)
-    assert name_of(Path("model")) == name_of(load(tiny)) == str(tiny.resolve())
-    assert name_of("someone/else") == "someone/else"
+    assert model_name(Path("model")) == model_name(load(tiny)) == str(tiny.resolve())
+    assert model_name("someone/else") == "someone/else"
 
 
 KILLED = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.extensions.search.judgments import judged, read_judgments, read_queries
+from bertkit.extensions.search.judgments import read_judgments, read_queries, select_judged
 
 
 def write(path: Path, text: str) -> Path:
@@ -58,14 +58,22 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.tsv", "1 no tab", r"a.tsv:1: one column"),
-        ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: a second query with the id '1'"),
+        ("a.tsv", "1 no tab", r"a.tsv:1: expected .* got one column"),
+        ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: the query id '1' already exists"),
         ("a.tsv", "1\t ", r"a.tsv:1: the query is empty"),
-        ("a.jsonl", '{"id": 1}', r"a.jsonl:1: no field 'text'"),
-        ("a.jsonl", '{"id": 1, "text": null}', r"a.jsonl:1: the field 'text' holds a NoneType"),
-        ("a.jsonl", '{"id": null, "text": "A"}', r"a.jsonl:1: the field 'id' holds a NoneType"),
-        ("a.tsv", "1\tA\n1 \tB", r"a.tsv:2: a second query with the id '1'"),
-        ("a.csv", "1,A", r"a.csv: queries are read from"),
+        ("a.jsonl", '{"id": 1}', r"a.jsonl:1: field 'text' not found"),
+        (
+            "a.jsonl",
+            '{"id": 1, "text": null}',
+            r"a.jsonl:1: field 'text' .* got NoneType",
+        ),
+        (
+            "a.jsonl",
+            '{"id": null, "text": "A"}',
+            r"a.jsonl:1: field 'id' .* got NoneType",
+        ),
+        ("a.tsv", "1\tA\n1 \tB", r"a.tsv:2: the query id '1' already exists"),
+        ("a.csv", "1,A", r"a.csv: unsupported file type"),
     ],
 )
 def test_unusable_queries_are_named(name: str, text: str, said: str, tmp_path: Path) -> None:
@@ -76,11 +84,11 @@ def test_unusable_queries_are_named(name: str, text: str, said: str, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("1 d1 1\n1 d2", r"q:2: 2 columns"),
-        ("1 d1 1\n1 d2 high", r"q:2: the grade 'high'"),
-        ("1 d1 0.5", r"q:1: the grade '0.5' is no whole number"),
-        ("1 d1 0 1\n1 d2 0 1", r"q:2: 'd2' in the second of four columns.* query, 0, document"),
-        ("topic\tpage\tgrade\n1\td1\t1", r"q:1: columns topic, page, grade: cannot tell which"),
+        ("1 d1 1\n1 d2", r"q:2: expected .* got 2 columns"),
+        ("1 d1 1\n1 d2 high", r"q:2: the grade must be an integer, got 'high'"),
+        ("1 d1 0.5", r"q:1: the grade must be an integer, got '0.5'"),
+        ("1 d1 0 1\n1 d2 0 1", r"q:2: the second of four columns .* got 'd2'; use query, 0"),
+        ("topic\tpage\tgrade\n1\td1\t1", r"q:1: cannot find .* in topic, page, grade; rename"),
     ],
 )
 def test_unusable_judgments_are_named(text: str, said: str, tmp_path: Path) -> None:
@@ -91,6 +99,6 @@ def test_unusable_judgments_are_named(text: str, said: str, tmp_path: Path) -> N
 def test_only_queries_with_an_answer_count() -> None:
     queries = {"1": "a", "2": "b", "3": "c"}
     grades = {"1": {"d": 1}, "2": {"d": 0}, "9": {"d": 1}}
-    assert judged(queries, grades, Path("q")) == {"1": {"d": 1}}
-    with pytest.raises(DataError, match="q: no query of these"):
-        judged({"3": "c"}, grades, Path("q"))
+    assert select_judged(queries, grades, Path("q")) == {"1": {"d": 1}}
+    with pytest.raises(DataError, match="q: the queries have no"):
+        select_judged({"3": "c"}, grades, Path("q"))

@@ -30,7 +30,7 @@ def test_searches_see_what_was_finished(tmp_path: Path) -> None:
     place = str(tmp_path / "store")
     writer = LanceStore.open(place, SPEC)
     writer.replace([passage("a", "first")], unit(1, 0, 0, 0)[None])
-    with pytest.raises(SearchError, match="never finished; run `bertkit index` again"):
+    with pytest.raises(SearchError, match="was not completed; run it again"):
         LanceStore.open(place, None)
     writer.finish()
     reader = LanceStore.open(place, None)
@@ -57,10 +57,10 @@ def test_memory_and_disk_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     store.finish()
     asked = [unit(*rng.standard_normal(4)) for _ in range(5)]
     in_memory = lance.LanceStore.open(str(tmp_path / "store"), None)
-    assert in_memory._kept is not None
+    assert in_memory._cached is not None
     monkeypatch.setattr(lance, "MAX_CACHED_BYTES", 0)
     on_disk = lance.LanceStore.open(str(tmp_path / "store"), None)
-    assert on_disk._kept is None
+    assert on_disk._cached is None
     for vector in asked:
         one, other = (s.by_vector(vector, 7) for s in (in_memory, on_disk))
         assert [h.text for h in one] == [h.text for h in other]
@@ -77,11 +77,11 @@ def test_places_that_are_no_store_are_left_alone(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "mine").write_text("mine")
     for create in (None, SPEC):
-        with pytest.raises(SearchError, match="file: a file; a store is a folder"):
+        with pytest.raises(SearchError, match="file: expected a directory, got a file"):
             LanceStore.open(str(file), create)
-    with pytest.raises(SearchError, match="folder: a folder with other things in it"):
+    with pytest.raises(SearchError, match="folder: the directory contains other files"):
         LanceStore.open(str(folder), SPEC)
-    with pytest.raises(SearchError, match="folder: no store of passages"):
+    with pytest.raises(SearchError, match="folder: not a store"):
         LanceStore.open(str(folder), None)
     assert [p.name for p in folder.iterdir()] == ["mine"]
 
@@ -110,7 +110,7 @@ def test_a_store_of_which_nothing_is_found_may_begin_anew_with_other_settings(
         assert (len(store), store.spec.long) == (0, "truncate")
         store.replace([passage("a", "b")], unit(1, 0, 0, 0)[None])
         store.finish()
-    with pytest.raises(SearchError, match='was made with long="truncate", not window'):
+    with pytest.raises(SearchError, match='the store uses long="truncate", not window'):
         LanceStore.open(place, SPEC)
     assert len(LanceStore.open(place, None)) == 1
 
@@ -154,7 +154,7 @@ def test_store_without_a_column_is_damaged(column: str, tmp_path: Path) -> None:
         store.by_vector(unit(1, 0, 0, 0), 1)
         store.by_words("wing", 1)
 
-    with pytest.raises(SearchError, match=r"store: the (store is damaged|table has no vectors)"):
+    with pytest.raises(SearchError, match=r"store: (the store is damaged|expected vectors)"):
         search()
 
 
@@ -164,7 +164,7 @@ def test_two_runs_do_not_write_at_once(tmp_path: Path) -> None:
     place = str(tmp_path / "store")
     made(Path(place))
     writer = LanceStore.open(place, SPEC)
-    with pytest.raises(SearchError, match="store: another `bertkit index` writes here; wait"):
+    with pytest.raises(SearchError, match="store: another `bertkit index` is writing to it; wait"):
         LanceStore.open(place, SPEC)
     assert len(LanceStore.open(place, None)) == 2  # searches do not wait
     writer.close()

@@ -10,14 +10,14 @@ from tests.factories import tiny_tokenizer
 
 from bertkit.extensions.search.document_formats import Extracted, markdown
 from bertkit.extensions.search.documents import Document
-from bertkit.extensions.search.passages import Section, cut
+from bertkit.extensions.search.passages import Section, split
 
 LETTERS = tiny_tokenizer("abcdefghijklmnopqrstuvwxyz#.")
 
 
 def parts(extracted: Extracted, room: int) -> list[tuple[str, Section]]:
     document = Document("d", extracted.text, "d", {}, extracted.headings, extracted.pages)
-    (own,) = cut([document], LETTERS, room)
+    (own,) = split([document], LETTERS, room)
     return [(extracted.text[part.start : part.end], part) for part in own]
 
 

@@ -11,24 +11,24 @@ from bertkit.extensions.search.stores import open_store
 
 
 def test_no_server_behind_the_address() -> None:
-    with pytest.raises(SearchError, match=r"http://127.0.0.1:1/docs: no Qdrant server answers"):
+    with pytest.raises(SearchError, match=r"http://127.0.0.1:1/docs: the Qdrant server is not"):
         open_store("http://127.0.0.1:1/docs")
 
 
 @pytest.mark.parametrize("place", ["http://localhost:6333", "http://localhost:6333/a/b"])
 def test_an_address_names_a_collection(place: str) -> None:
-    with pytest.raises(SearchError, match="name a collection behind the address"):
+    with pytest.raises(SearchError, match="the address has no collection"):
         open_store(place, create=SPEC)
 
 
 @pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 def test_no_password_and_no_key_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SearchError, match=r"^http://127\.0\.0\.1:1/docs: no Qdrant server answers"):
+    with pytest.raises(SearchError, match=r"^http://127\.0\.0\.1:1/docs: the Qdrant server is not"):
         open_store("http://user:passw0rd@127.0.0.1:1/docs")
-    with pytest.raises(SearchError, match="no address"):
+    with pytest.raises(SearchError, match="not a valid address"):
         open_store("http://[::1/docs")
     monkeypatch.setenv("QDRANT_API_KEY", "s3cret\n")  # as files of keys end
-    with pytest.raises(SearchError, match="no Qdrant server answers") as error:
+    with pytest.raises(SearchError, match="the Qdrant server is not reachable") as error:
         open_store("http://127.0.0.1:1/docs")
     assert "s3cret" not in str(error.value)
     assert "header" not in str(error.value)
@@ -68,5 +68,5 @@ def test_collections_of_others_are_left_alone() -> None:
     vectors = models.VectorParams(size=4, distance=models.Distance.DOT)
     client.create_collection("theirs", vectors_config=vectors)
     for create in (None, SPEC):
-        with pytest.raises(SearchError, match="a collection that bertkit did not make"):
+        with pytest.raises(SearchError, match="not a collection of bertkit"):
             QdrantStore.open("http://localhost:6333/theirs", create, client)

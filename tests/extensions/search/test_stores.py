@@ -13,5 +13,5 @@ from bertkit.extensions.search.stores import open_store
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bertkit.extensions.search.qdrant", None)
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
-    with pytest.raises(SearchError, match="not installed: pip install 'bertkit"):
+    with pytest.raises(SearchError, match="not installed; run pip install 'bertkit"):
         open_store("http://127.0.0.1:1/docs")

@@ -1,4 +1,4 @@
-"""Search in documents: reading, indexing, stores, and evaluation."""
+"""Search of documents: conversion, indexing, stores, and evaluation."""
 
 from bertkit.registry import Extension
 

@@ -1,6 +1,7 @@
-"""Files of others, read in a process with bounds of memory and time.
+"""Conversion of untrusted files in a separate process with limits of memory and time.
 
-A file may be made to take all memory, or years; then this process is ended, and the file is named.
+A malicious file can require any amount of memory or time. The process is then killed, and the file
+is reported.
 """
 
 from __future__ import annotations
@@ -20,78 +21,85 @@ from bertkit.errors import DataError
 from bertkit.extensions.search.document_formats import Extracted, convert
 
 MAX_MEMORY_BYTES = 2 << 30
-"""Bytes of memory that reading a file may take, where the system can bound it (Linux)."""
+"""Memory limit of the process in bytes, on systems that support such a limit (Linux)."""
 
 TIMEOUT_SECONDS = 300
-"""In which a file must be read."""
+"""Seconds after which the conversion of a file is stopped."""
 
 MAX_DOCUMENT_CHARACTERS = 16 << 20
-"""Characters of one document; a larger one answers nothing, and its parts would."""
+"""Maximum number of characters of a document. Longer documents should be split into parts."""
 
 CHILD = "from bertkit.extensions.search.converter import main; main()"
 
 
 class Converter:
-    """Reads files, one at a time, in a process that begins with the first; what was read is kept
-    on disk, so that to read a file again takes no time.
+    """A converter of files to text, which runs in a separate process.
+
+    The process starts with the first file. Results are cached on disk until the context manager
+    exits.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="bertkit-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._kept: dict[Path, Path | str] = {}
-        """Where what was read lies, or what was wrong."""
+        self._results: dict[Path, Path | str] = {}
+        """Path of the result of each file, or the error message."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._end()
+        self._stop_process()
         self._folder.cleanup()
 
     def __call__(self, file: Path) -> Extracted:
-        """Raises: DataError for a file that cannot be read, or not within the bounds."""
-        if file not in self._kept:
-            place = Path(self._folder.name, str(len(self._kept)))
-            self._kept[file] = self._ask(file, place) or place
-        kept = self._kept[file]
-        if isinstance(kept, str):
-            raise DataError(kept)
-        return msgspec.json.decode(kept.read_bytes(), type=Extracted)
+        """Return the text of a file.
 
-    def _ask(self, file: Path, kept: Path) -> str:
-        """Let the process read a file; what it complains of."""
-        process = self._process = self._process or _begin()
+        Args:
+            file: A file of one of the types in `CONVERTED`.
+
+        Raises:
+            DataError: If the file cannot be read, or exceeds a limit.
+        """
+        if file not in self._results:
+            out = Path(self._folder.name, str(len(self._results)))
+            self._results[file] = self._convert(file, out) or out
+        result = self._results[file]
+        if isinstance(result, str):
+            raise DataError(result)
+        return msgspec.json.decode(result.read_bytes(), type=Extracted)
+
+    def _convert(self, file: Path, out: Path) -> str:
+        """Convert a file in the process, and return the error message, or "" if it succeeds."""
+        process = self._process = self._process or _start_process()
         assert process.stdin is not None
         assert process.stdout is not None
-        late = threading.Timer(TIMEOUT_SECONDS, process.kill)
-        late.start()
+        timer = threading.Timer(TIMEOUT_SECONDS, process.kill)
+        timer.start()
         try:
-            process.stdin.write(msgspec.json.encode([str(file.absolute()), str(file), str(kept)]))
+            process.stdin.write(msgspec.json.encode([str(file.absolute()), str(file), str(out)]))
             process.stdin.write(b"\n")
             process.stdin.flush()
             answer = process.stdout.readline()
         except BrokenPipeError:
             answer = b""
         finally:
-            in_time = not late.finished.is_set()
-            late.cancel()
+            in_time = not timer.finished.is_set()
+            timer.cancel()
         if answer:
             return msgspec.json.decode(answer, type=str)
-        self._end()
-        why = (
-            "reading it ended the process" if in_time else f"not read in {TIMEOUT_SECONDS} seconds"
-        )
-        return f"{file}: {why}; it may be damaged or made to do harm, so leave it out"
+        self._stop_process()
+        problem = "reading it crashed" if in_time else f"not read within {TIMEOUT_SECONDS} seconds"
+        return f"{file}: {problem}; the file may be damaged or malicious, remove it"
 
-    def _end(self) -> None:
+    def _stop_process(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
             self._process = None
 
 
-def _begin() -> subprocess.Popen[bytes]:
+def _start_process() -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", CHILD],
@@ -103,40 +111,45 @@ def _begin() -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Read a file for each line, [path, name for messages, where to], and answer what is wrong."""
-    _bound()
+    """Convert the file of each line of stdin, and write the error messages to stdout.
+
+    A line contains the path of the file, its name in messages, and the path of the result.
+    """
+    _limit_resources()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print is no answer
+    # Discard what libraries print to stdout.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for line in sys.stdin.buffer:
-        path, name, kept = msgspec.json.decode(line, type=tuple[str, str, str])
-        answers.write(msgspec.json.encode(_read(Path(path), name, Path(kept))) + b"\n")
+        path, name, out = msgspec.json.decode(line, type=tuple[str, str, str])
+        answers.write(msgspec.json.encode(_read(Path(path), name, Path(out))) + b"\n")
         answers.flush()
 
 
-def _read(path: Path, name: str, kept: Path) -> str:
+def _read(path: Path, name: str, out: Path) -> str:
     try:
         extracted = convert(path)
         if len(extracted.text) > MAX_DOCUMENT_CHARACTERS:
-            return too_long(name, len(extracted.text))
-        kept.write_bytes(msgspec.json.encode(extracted))
+            return too_long_message(name, len(extracted.text))
+        out.write_bytes(msgspec.json.encode(extracted))
     except DataError as error:
         return str(error).replace(str(path), name)
     except MemoryError:
         limit = MAX_MEMORY_BYTES >> 30
-        return f"{name}: reading it takes more than {limit} GiB of memory; leave it out"
+        return f"{name}: reading it requires more than {limit} GiB of memory; remove it"
     return ""
 
 
-def too_long(name: str, characters: int) -> str:
-    """What is said of a document that is too long."""
+def too_long_message(name: str, characters: int) -> str:
+    """Return the error message of a document that is too long."""
     return (
-        f"{name}: a document of {characters:,} characters, and {MAX_DOCUMENT_CHARACTERS:,} is the "
-        "most; cut it where it has parts, such as its chapters"
+        f"{name}: the document has {characters:,} characters, the maximum is "
+        f"{MAX_DOCUMENT_CHARACTERS:,}; split it into parts such as chapters"
     )
 
 
-def _bound() -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):  # not on every system
+def _limit_resources() -> None:
+    # Some systems do not support these limits.
+    with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))

@@ -1,7 +1,7 @@
 """Documents as text with its headings: Markdown, HTML, PDF, Word, reStructuredText, notebooks.
 
-Nothing is fetched and no other file is opened, whatever a file contains; `converter` reads
-untrusted files with limits of memory and time.
+Converters never download anything or open other files, whatever a file contains. `converter` runs
+them with limits of memory and time.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from bertkit.errors import DataError
 from bertkit.storage import EXPANSION, FLOOR
 
 UNPACKED, UNPACKED_XML = 512 << 20, 64 << 20
-"""Largest unpacked size in bytes of a .docx file, and of its text with all markup."""
+"""Maximum unpacked size in bytes of a .docx file, and of its XML files."""
 
 PARAGRAPHS_OF_DOCX = 200_000
-"""Largest number of paragraphs and table rows of a .docx file."""
+"""Maximum number of paragraphs and table rows of a .docx file."""
 
 MAX_OUTLINE_ENTRIES = 10_000
-"""Entries that are read of a PDF's outline."""
+"""Maximum number of outline entries to read from a PDF."""
 
 CELL_SEPARATOR = " | "
-"""What stands between the cells of a row."""
+"""Separator of the cells of a table row."""
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """A heading: characters [start, end) of the text; `level` is 1 for the highest, or 0 for the
-    title of all.
+    """A heading: characters [start, end) of the text.
+
+    `level` is 1 for the highest heading, or 0 for the title of the document.
     """
 
     start: int
@@ -48,9 +49,9 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class Extracted(msgspec.Struct, frozen=True):
-    """The text of a file; `pages` holds where each page begins, of files that have pages.
+    """The text of a file, with a blank line between paragraphs.
 
-    Paragraphs have a blank line between them.
+    `pages` contains the offset of each page, if the file has pages.
     """
 
     text: str
@@ -59,7 +60,7 @@ class Extracted(msgspec.Struct, frozen=True):
 
 
 class _Writer:
-    """Paragraphs and headings, put together."""
+    """A builder of a text from its paragraphs and headings."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -89,12 +90,13 @@ _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
 
 
 def markdown(text: str) -> Extracted:
-    """Markdown as it stands, with its headings: # and underlined ones, none of them in code."""
+    """Return Markdown unchanged, with its headings: # and underlined headings outside of code."""
     return Extracted(text, tuple(_markdown_headings(text)))
 
 
 def _markdown_headings(text: str) -> Iterator[Heading]:
-    front = _FRONT.match(text)  # settings of a site
+    # Skip front matter, such as the settings of a static site.
+    front = _FRONT.match(text)
     start, before, fence, blank = front.end() if front else 0, "", "", True
     for line in text[start:].splitlines(keepends=True):
         bare = line.rstrip("\r\n")
@@ -113,10 +115,12 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
             level = 1 if under[1][0] == "=" else 2
             yield Heading(start - len(before), end, level, " ".join(before.split()))
             bare = ""
-        # a title above a line is one line, and neither a list, a table nor a quotation
-        alone = bare and blank and not bare.lstrip().startswith(tuple("-*+>|0123456789"))
-        before = line if alone and not bare.startswith("    ") else ""
-        blank = not bare.strip()  # what is code, a heading or a rule ends a paragraph, too
+        # An underlined title is a single line after a blank line, and not part of a list, table,
+        # quotation or code block.
+        single = bare and blank and not bare.lstrip().startswith(tuple("-*+>|0123456789"))
+        before = line if single and not bare.startswith("    ") else ""
+        # Code, headings and horizontal rules end a paragraph, too.
+        blank = not bare.strip()
         start += len(line)
 
 
@@ -124,9 +128,9 @@ def _markdown_headings(text: str) -> Iterator[Heading]:
 
 UNSEEN = ("script", "style", "noscript", "template", "nav")
 ROLES = ("navigation", "menu", "menubar", "banner", "contentinfo", "search")
-"""ARIA roles of elements that are no content."""
+"""ARIA roles of elements without content."""
 MENUS = {"nav", "navbar", "navigation", "menu", "menubar", "breadcrumb", "breadcrumbs"}
-"""Classes and ids of elements that are no content if they consist of links."""
+"""Classes and ids of elements that are skipped if they consist of links."""
 LEVELS = {"title": 0, "h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
 PARAGRAPHS = (
     *LEVELS,
@@ -135,18 +139,25 @@ PARAGRAPHS = (
 )
 LINES = ("li", "tr", "br", "dt", "dd", "option")
 _PARAGRAPH, _LINE, _CELL, _HEADING = "\ue000\ue001\ue002\ue003"
-"""Marks that are put into a page's text; they are private, and a page's own are taken out."""
+"""Private-use characters that mark the structure of a page; they are removed from its own text."""
 _MARKS = re.compile(f"[{_PARAGRAPH}{_LINE}{_CELL}{_HEADING}]")
 
 
 def html(page: str) -> Extracted:
-    """The visible text of a page: a row of a table is a line, with its cells apart."""
+    """Extract the visible text of a web page. A table row becomes a line with separated cells.
+
+    Args:
+        page: The HTML.
+
+    Raises:
+        DataError: If Beautiful Soup is not installed.
+    """
     try:
         from bs4 import BeautifulSoup
         from bs4.element import NavigableString
     except ModuleNotFoundError:
         raise DataError(
-            "reading .html needs Beautiful Soup; pip install 'bertkit[search]'"
+            "reading .html requires Beautiful Soup; run pip install 'bertkit[search]'"
         ) from None
 
     soup = BeautifulSoup(_MARKS.sub(" ", page), "html.parser")
@@ -162,9 +173,10 @@ def html(page: str) -> Extracted:
     for tag in soup([*PARAGRAPHS, *LINES, "td", "th"]):
         mark = _LINE if tag.name in LINES else _PARAGRAPH if tag.name in PARAGRAPHS else _CELL
         level = LEVELS.get(tag.name)
-        # inside: beside it, its place would be looked for among all others
+        # Insert inside of the element: inserting before it would search all its siblings.
         tag.insert(0, mark + ("" if level is None else f"{_HEADING}{level}"))
-        if mark != _CELL:  # one ends where the next begins, and many have no end
+        # A cell ends at the next one, and many cells have no end tag.
+        if mark != _CELL:
             tag.append(mark)
     writer = _Writer()
     for paragraph in soup.get_text().split(_PARAGRAPH):
@@ -180,8 +192,8 @@ def _is_navigation(tag: Any) -> bool:
     if tag.get("role") in ROLES:
         return True
     if tag.name in ("header", "footer"):
-        of_page = tag.find_parent(["article", "main", "section", "blockquote"]) is None
-        return of_page and (tag.name == "footer" or tag.find("h1") is None)
+        is_top_level = tag.find_parent(["article", "main", "section", "blockquote"]) is None
+        return is_top_level and (tag.name == "footer" or tag.find("h1") is None)
     if MENUS.isdisjoint([*tag.get_attribute_list("class"), tag.get("id")]):
         return False
     links = sum(len(link.get_text("", strip=True)) for link in tag("a"))
@@ -197,13 +209,23 @@ def _cells(line: str) -> str:
 
 
 def pdf(stream: BinaryIO) -> Extracted:
-    """The text of a PDF, a page as a paragraph at least, with the headings of its outline."""
+    """Extract the text of a PDF, with the headings of its outline.
+
+    Each page starts a new paragraph.
+
+    Args:
+        stream: The file.
+
+    Raises:
+        DataError: If the file is encrypted or contains no text.
+    """
     from pypdf import PdfReader
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it mends it need not tell
+    # pypdf logs each problem that it repairs.
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     reader = PdfReader(stream, strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
-        raise DataError("encrypted; save it without its password, or leave it out")
+        raise DataError("encrypted; save it without a password, or remove it")
     parts: list[str] = []
     pages: list[int] = []
     length = 0
@@ -215,39 +237,40 @@ def pdf(stream: BinaryIO) -> Extracted:
             length += len(text) + 2
     if not parts:
         raise DataError(
-            f"no text in it (pages: {len(pages)}), perhaps as they are pictures of text; recognize "
-            "the text first (OCR), or leave it out"
+            f"contains no text (pages: {len(pages)}), perhaps only scanned images; run OCR first, "
+            "or remove it"
         )
     text = "\n\n".join(parts)
-    return Extracted(text, tuple(_outlined(reader, text, pages)), tuple(pages))
+    return Extracted(text, tuple(_outline_headings(reader, text, pages)), tuple(pages))
 
 
 _HYPHEN = re.compile(r"(?<=[^\W\d_A-Z])-\n(?=[^\W\d_A-Z])")
-"""A word that was cut at the end of a line."""
+"""Hyphen and line break inside a hyphenated word."""
 
 
-def _outlined(reader: Any, text: str, pages: list[int]) -> list[Heading]:
-    """The outline's headings, where their pages have their titles. Many outlines are broken."""
+def _outline_headings(reader: Any, text: str, pages: list[int]) -> list[Heading]:
+    """Return the outline entries whose titles occur on their pages. Many outlines are broken."""
     headings: list[Heading] = []
     try:
-        left = [(1, iter(reader.outline))]
+        stack = [(1, iter(reader.outline))]
         for _ in range(MAX_OUTLINE_ENTRIES):
-            if not left:
+            if not stack:
                 break
-            level, entries = left[-1]
+            level, entries = stack[-1]
             entry = next(entries, None)
             if entry is None:
-                left.pop()
+                stack.pop()
             elif isinstance(entry, list):
-                left.append((level + 1, iter(entry)))
+                stack.append((level + 1, iter(entry)))
             elif (number := reader.get_destination_page_number(entry)) is not None:
                 words = [re.escape(word) for word in str(entry.title).split()]
-                ends = pages[number + 1] if number + 1 < len(pages) else len(text)
-                place = re.compile(r"\s+".join(words), re.I).search(text, pages[number], ends)
-                if words and place and (not headings or place.start() >= headings[-1].end):
+                end = pages[number + 1] if number + 1 < len(pages) else len(text)
+                match = re.compile(r"\s+".join(words), re.I).search(text, pages[number], end)
+                if words and match and (not headings or match.start() >= headings[-1].end):
                     title = " ".join(str(entry.title).split())
-                    headings.append(Heading(*place.span(), level, title))
-    except Exception:  # of any kind, as pypdf raises what it meets
+                    headings.append(Heading(*match.span(), level, title))
+    except Exception:
+        # pypdf raises exceptions of many types for damaged outlines.
         return []
     return headings
 
@@ -258,7 +281,14 @@ _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def docx(stream: BinaryIO) -> Extracted:
-    """The text of a Word document: a row of a table is a line, with its cells apart."""
+    """Extract the text of a Word document. A table row becomes a line with separated cells.
+
+    Args:
+        stream: The file.
+
+    Raises:
+        DataError: If the document is too large.
+    """
     from docx import Document
     from docx.table import Table
 
@@ -267,13 +297,13 @@ def docx(stream: BinaryIO) -> Extracted:
     size = max(FLOOR, EXPANSION * stream.seek(0, io.SEEK_END))
     _check_size(sum(part.file_size for part in parts), min(size, UNPACKED), "bytes")
     markup = [part.file_size for part in parts if part.filename.endswith((".xml", ".rels"))]
-    _check_size(sum(markup), UNPACKED_XML, "bytes of text with its markup")
+    _check_size(sum(markup), UNPACKED_XML, "bytes of XML")
     stream.seek(0)
     writer = _Writer()
     document = Document(stream)
     count = sum(1 for _ in document.element.body.iter(f"{_W}p", f"{_W}tr"))
     _check_size(count, PARAGRAPHS_OF_DOCX, "paragraphs and rows")
-    # Paragraph.style looks through all styles, which takes milliseconds.
+    # Paragraph.style searches all styles, which takes milliseconds per paragraph.
     names = {style.style_id: style.name or "" for style in document.styles}
     for block in document.iter_inner_content():
         if isinstance(block, Table):
@@ -287,9 +317,9 @@ def docx(stream: BinaryIO) -> Extracted:
     return writer.extracted()
 
 
-def _check_size(size: int, most: int, unit: str) -> None:
-    if size > most:
-        raise DataError(f"unpacks to more than {most:,} {unit}; split the document, or remove it")
+def _check_size(size: int, limit: int, unit: str) -> None:
+    if size > limit:
+        raise DataError(f"unpacks to more than {limit:,} {unit}; split the document, or remove it")
 
 
 # ---- reStructuredText
@@ -304,15 +334,15 @@ RST = {
     "syntax_highlight": "none",
     "smart_quotes": False,
 }
-"""No file is included, none is fetched, none is read for settings."""
+"""Settings that disable includes, raw content and configuration files."""
 
 
 def rst(text: str) -> Extracted:
-    """The text of reStructuredText; of what only Sphinx knows, as it stands there."""
+    """Extract the text of reStructuredText. The content of Sphinx directives is kept unchanged."""
     from docutils import nodes
     from docutils.core import publish_doctree
 
-    left_out = (nodes.comment, nodes.substitution_definition, nodes.pending, nodes.raw, nodes.image)
+    skipped = (nodes.comment, nodes.substitution_definition, nodes.pending, nodes.raw, nodes.image)
     writer = _Writer()
 
     def walk(node: Any, level: int) -> None:
@@ -327,11 +357,12 @@ def rst(text: str) -> Extracted:
                 cells = (" ".join(entry.astext().split()) for entry in child.children)
                 writer.add(CELL_SEPARATOR.join(cells))
             elif isinstance(child, nodes.system_message):
-                for block in child.findall(nodes.literal_block):  # an unknown directive
+                # An unknown directive, such as one of Sphinx.
+                for block in child.findall(nodes.literal_block):
                     writer.add(block.astext())
             elif isinstance(child, nodes.TextElement):
                 writer.add(child.astext())
-            elif not isinstance(child, left_out):
+            elif not isinstance(child, skipped):
                 walk(child, level)
 
     tree = publish_doctree(text, settings_overrides=RST)
@@ -343,15 +374,23 @@ def rst(text: str) -> Extracted:
 
 
 def notebook(text: str) -> Extracted:
-    """The cells of a notebook, text and code, without what the code has put out."""
+    """Extract the text and code cells of a Jupyter notebook, without their outputs.
+
+    Args:
+        text: The notebook as JSON.
+
+    Raises:
+        DataError: If the notebook is invalid.
+    """
     try:
         data = json.loads(text)
-        sheets = data.get("worksheets") or [data]  # of version 3
+        # Version 3 of the format has worksheets.
+        sheets = data.get("worksheets") or [data]
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
         sources = [(cell["cell_type"], cell.get("source", cell.get("input", ""))) for cell in cells]
         parts = [(kind, part if isinstance(part, str) else "".join(part)) for kind, part in sources]
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"no notebook ({type(error).__name__}: {error}); get it again") from None
+        raise DataError(f"invalid notebook ({type(error).__name__}: {error}); replace it") from None
     writer, headings = _Writer(), []
     for kind, part in parts:
         start = writer.length
@@ -365,7 +404,7 @@ def notebook(text: str) -> Extracted:
     return Extracted(writer.extracted().text, tuple(headings))
 
 
-# ---- all
+# ---- All formats
 
 CONVERTED: Mapping[str, Callable[[Any], Extracted]] = {
     ".html": html,
@@ -375,25 +414,29 @@ CONVERTED: Mapping[str, Callable[[Any], Extracted]] = {
     ".rst": rst,
     ".ipynb": notebook,
 }
-"""Kinds of files that hold more than their text."""
+"""Converter of each file type that is not plain text or Markdown."""
 
 BINARY = (".pdf", ".docx")
 
 NEEDS = {".pdf": "pypdf", ".docx": "docx", ".rst": "docutils"}
-"""The module that reads a kind; all are in the extra `search`."""
+"""Module that each file type requires, all installed by the extra `search`."""
 
 
-def lacking(kind: str) -> str | None:
-    """What to install before files of a kind are read, if it is not there."""
+def install_hint(kind: str) -> str | None:
+    """Return the install command that a file type requires, or None if its module is installed."""
     if kind in NEEDS and find_spec(NEEDS[kind]) is None:
-        return "pip install 'bertkit[search]'"
+        return "run pip install 'bertkit[search]'"
     return None
 
 
 def convert(file: Path) -> Extracted:
-    """The text of a file of one of these kinds.
+    """Extract the text of a file.
 
-    Raises: DataError naming the file.
+    Args:
+        file: A file of one of the types in `CONVERTED`.
+
+    Raises:
+        DataError: If the file cannot be read; the message contains its path.
     """
     kind = suffix(file)
     try:
@@ -402,20 +445,23 @@ def convert(file: Path) -> Extracted:
         with open_bytes(file) as stream:
             return _clean(CONVERTED[kind](io.BytesIO(stream.read())))
     except DataError as error:
-        said = str(error)
-        raise DataError(said if said.startswith(str(file)) else f"{file}: {said}") from None
+        message = str(error)
+        if not message.startswith(str(file)):
+            message = f"{file}: {message}"
+        raise DataError(message) from None
     except MemoryError:
         raise
-    except Exception as error:  # of any kind: what a reader meets in a damaged file it raises
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DataError(f"{file}: damaged, or no {kind} ({said}); get it again") from None
+    except Exception as error:
+        # Libraries raise exceptions of many types for damaged files.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DataError(f"{file}: damaged, or not {kind} ({reason}); replace it") from None
 
 
 _UNPRINTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 def _clean(extracted: Extracted) -> Extracted:
-    """The same without control characters and halves of pairs; nothing moves."""
+    """Replace each control character and lone surrogate by U+FFFD. Offsets do not change."""
     if not _UNPRINTED.search(extracted.text):
         return extracted
     return msgspec.structs.replace(extracted, text=_UNPRINTED.sub("\ufffd", extracted.text))

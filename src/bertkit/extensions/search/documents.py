@@ -1,4 +1,4 @@
-"""Documents to search in: rows of .jsonl, .csv and .tsv files; other files whole."""
+"""Documents to index: each row of .jsonl, .csv and .tsv files, and each file of another type."""
 
 from __future__ import annotations
 
@@ -17,43 +17,47 @@ from bertkit.data.document_readers import Span, blocks, json_object, read_text, 
 from bertkit.data.paths import counted, files_inside, paths_of, suffix
 from bertkit.data.row_readers import TABLES, Rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
-from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS, Converter, too_long
+from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS, Converter, too_long_message
 from bertkit.extensions.search.document_formats import (
     CONVERTED,
     Extracted,
     Heading,
-    lacking,
+    install_hint,
     markdown,
 )
 
 KINDS = (*TABLES, ".txt", ".md", *CONVERTED)
 
 IDS, TITLE, TEXT = ("id", "_id"), "title", "text"
-"""Fields that are looked for where none is named."""
+"""Default fields of a row."""
 
 Kind = Literal["text", "number"]
 Value = str | float | None
 
 
 class DocumentColumns(Settings, frozen=True):
-    """Which columns, or fields, of a row hold what."""
+    """The columns, or JSON fields, of rows that contain documents."""
 
     id: str | None = msgspec.field(default=None, name="id_column")
-    """Field of a document's id; by default id or _id, else the file's name and the line."""
+    """Field of the document id. Default: id or _id, or else file name and line."""
     text: tuple[str, ...] = msgspec.field(default=(), name="text_column")
-    """Field of the text, once for each; by default title, where there is one, and text."""
+    """Field of the text. Repeat for several fields. Default: title, if it exists, and text."""
     keep: tuple[str, ...] = ()
-    """Field to filter by, as NAME or NAME:number; once for each."""
+    """Field to store for --where, as NAME or NAME:number. Repeat for several fields."""
 
     def fields(self) -> dict[str, Kind]:
-        """The kept fields and their kinds. Raises: ConfigError for one that is named twice."""
+        """Return the names and types of the kept fields.
+
+        Raises:
+            ConfigError: If a name is empty, reserved, or listed twice.
+        """
         kinds: dict[str, Kind] = {}
         for name in self.keep:
             kind: Kind = "number" if name.endswith(":number") else "text"
             name = name.removesuffix(":number").removesuffix(":text")
             if name in ("", "id", *kinds):
                 raise ConfigError(
-                    f"keep: {name!r} is empty, there already, or named twice; name each field once"
+                    f"keep: field {name!r} is empty, reserved or listed twice; list each field once"
                 )
             kinds[name] = kind
         return kinds
@@ -61,14 +65,20 @@ class DocumentColumns(Settings, frozen=True):
 
 @dataclass(frozen=True)
 class Document:
-    """One document: `where` is its file, and line if it is a row.
+    """A document to index.
 
-    `pages` holds where each page of the text begins, if it has pages.
+    Attributes:
+        id: Unique id.
+        text: The text.
+        source: File of the document, or file and line of a row.
+        fields: Values of the kept fields.
+        headings: Headings of the text.
+        pages: Offset of each page of the text, if it has pages.
     """
 
     id: str
     text: str
-    where: str
+    source: str
     fields: Mapping[str, Value] = field(default_factory=dict)
     headings: tuple[Heading, ...] = ()
     pages: tuple[int, ...] = ()
@@ -76,124 +86,138 @@ class Document:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files that paths name, each with its name below the folder, and how many were passed over
-    and why: a kind that is not read, or one that nothing installed reads.
-    """
+    """The files to index, and the numbers of skipped files."""
 
     files: Sequence[tuple[Path, str]]
+    """Each file, and its path relative to the directory that was passed."""
     skipped: Mapping[str, int]
+    """Number of skipped files by type. Types are not supported, or require another package."""
     unread: Sequence[str] = ()
-    """Files of those that nothing installed reads."""
+    """Skipped files whose type requires a package that is not installed."""
 
     def __str__(self) -> str:
-        """Both in a sentence."""
+        """Return the numbers of files and of skipped files by type."""
         kinds = Counter(suffix(file) or "others" for file, _ in self.files)
-        said = f"files: {len(self.files):,} ({counted(kinds)})"
+        text = f"files: {len(self.files):,} ({counted(kinds)})"
         if self.skipped:
-            said += f"; skipped: {sum(self.skipped.values()):,} ({counted(self.skipped)})"
-        return said
+            text += f"; skipped: {sum(self.skipped.values()):,} ({counted(self.skipped)})"
+        return text
 
 
-Bad = Callable[[DataError], None]
-"""Is told of a file or a row that cannot be used."""
+OnError = Callable[[DataError], None]
+"""Function that is called with the error of each file or row that is skipped."""
 
 
-def listed(paths: Sequence[str | Path]) -> Listing:
-    """Return the files to read; a directory contributes the files of `files_inside`.
+def list_files(paths: Sequence[str | Path]) -> Listing:
+    """Return the files to read. A directory contributes the files of `files_inside`.
+
+    Args:
+        paths: Files and directories.
 
     Raises:
-        DataError: If a path is missing, listed twice, or of another type, or if a directory
-            has no file that can be read.
+        DataError: If a path does not exist, is listed twice, or has an unsupported type, or if a
+            directory contains no supported file.
     """
-    known = f"{', '.join(KINDS[:-1])} and {KINDS[-1]}"
-    chosen: list[tuple[Path, str]] = []
+    supported = f"{', '.join(KINDS[:-1])} and {KINDS[-1]}"
+    files: list[tuple[Path, str]] = []
     skipped: Counter[str] = Counter()
     unread: list[str] = []
     for path in paths_of(paths):
         if not path.exists():
-            raise DataError(f"{path}: no such file or folder; check the spelling")
+            raise DataError(f"{path}: file or directory not found; check the spelling")
         if path.is_dir():
-            before = len(chosen)
+            before = len(files)
             inside, others = files_inside(path, KINDS)
             skipped += others
             for file in inside:
                 kind = suffix(file)
-                if needs := lacking(kind):
-                    skipped[f"{kind}, which needs {needs}"] += 1
+                if hint := install_hint(kind):
+                    skipped[f"{kind} ({hint})"] += 1
                     unread.append(str(file))
                 else:
-                    chosen.append((file, file.relative_to(path).as_posix()))
-            if len(chosen) == before:
-                kinds = f"; it holds {counted(skipped)}" if skipped else ""
+                    files.append((file, file.relative_to(path).as_posix()))
+            if len(files) == before:
+                kinds = f" ({counted(skipped)})" if skipped else ""
                 raise DataError(
-                    f"{path}: no file in this folder that is read{kinds}; text is read from {known}"
+                    f"{path}: the directory contains no supported file{kinds}; use {supported}"
                 )
         elif suffix(path) in KINDS:
-            if needs := lacking(suffix(path)):
-                raise DataError(f"{path}: nothing is installed that reads it; {needs}")
-            chosen.append((path, path.name))
+            if hint := install_hint(suffix(path)):
+                raise DataError(f"{path}: requires a package that is not installed; {hint}")
+            files.append((path, path.name))
         else:
-            raise DataError(f"{path}: unknown kind of file; text is read from {known}, also .gz")
+            raise DataError(f"{path}: unsupported file type; use {supported}, or these with .gz")
     seen: set[Path] = set()
-    for file, _ in chosen:
+    for file, _ in files:
         if file.resolve() in seen:
-            raise DataError(f"{file}: named twice; name each file once")
+            raise DataError(f"{file}: listed twice; list each file once")
         seen.add(file.resolve())
-    return Listing(chosen, skipped, unread)
+    return Listing(files, skipped, unread)
 
 
 def documents(
     paths: Sequence[str | Path] | Listing,
     columns: DocumentColumns,
     *,
-    bad: Bad | None = None,
+    on_error: OnError | None = None,
     convert: Converter | None = None,
 ) -> Iterator[Document]:
-    """Every document of these files and folders, in order.
+    """Yield the documents of files and directories, in order.
 
-    The id of a file is its path relative to the directory. A .jsonl file is read row by row, a .csv
-    or .tsv file at once. `convert` may be given so that files are read once however
-    often this is called. A file, row or second document of an id that cannot be used is left out
-    where `bad` is there to be told.
-    Raises: DataError naming file and line.
+    The id of a file is its path relative to the directory. A .jsonl file is read row by row; a .csv
+    or .tsv file is read completely.
+
+    Args:
+        paths: Files and directories, or their listing.
+        columns: Columns of rows.
+        on_error: Function that is called with the error of each invalid file, row or duplicate id,
+            which is then skipped. Default: raise the error.
+        convert: Converter to share between calls, so that each file is converted only once.
+
+    Raises:
+        DataError: If a document is invalid; the message contains file and line.
     """
     if convert is None:
         with Converter() as convert:
-            yield from documents(paths, columns, bad=bad, convert=convert)
+            yield from documents(paths, columns, on_error=on_error, convert=convert)
         return
     fields = columns.fields()
-    listing = paths if isinstance(paths, Listing) else listed(paths)
+    listing = paths if isinstance(paths, Listing) else list_files(paths)
     seen: set[str] = set()
     for file, name in listing.files:
-        raws = _raws(file)
+        raws = _read_raw(file)
         while True:
             try:
                 raw = next(raws, None)
                 if raw is None:
                     break
                 document = (
-                    _whole(file, name, fields, convert)
+                    _read_file(file, name, fields, convert)
                     if isinstance(raw, Path)
-                    else _row(file, name, *raw, columns, fields)
+                    else _read_row(file, name, *raw, columns, fields)
                 )
                 _check(document, seen)
             except DataError as error:
-                if bad is None:
+                if on_error is None:
                     raise
-                bad(error)
+                on_error(error)
                 continue
             seen.add(document.id)
             yield document
 
 
 Raw = Path | tuple[int, bytes | Mapping[str, Any]]
-"""A file that is a document, or a row of one with its line."""
+"""A file that is one document, or the line and content of a row."""
 
 
-def _raws(file: Path) -> Iterator[Raw]:
-    """What each document of a file is made of. Raises: DataError for a file that cannot be read."""
+def _read_raw(file: Path) -> Iterator[Raw]:
+    """Yield the raw documents of a file.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
     if file.stat().st_size == 0:
-        raise DataError(f"{file}: the file is empty; leave it out")
+        raise DataError(f"{file}: the file is empty; remove it")
     if suffix(file) == ".jsonl":
         for block in blocks(Span(file, 0, file.stat().st_size)):
             lines = enumerate(block.data.split(b"\n"), block.line)
@@ -206,19 +230,20 @@ def _raws(file: Path) -> Iterator[Raw]:
         yield file
 
 
-def _whole(file: Path, name: str, fields: Mapping[str, Kind], convert: Converter) -> Document:
-    where = str(file)
-    refuse_halves(where, where)  # a name that no text can be
+def _read_file(file: Path, name: str, fields: Mapping[str, Kind], convert: Converter) -> Document:
+    source = str(file)
+    # File names can contain lone surrogates, which ids cannot.
+    refuse_halves(source, source)
     if suffix(file) in CONVERTED:
         extracted = convert(file)
     else:
         text = read_text(file)
         extracted = markdown(text) if suffix(file) == ".md" else Extracted(text)
-    none = dict.fromkeys(fields)
-    return Document(name, extracted.text, where, none, extracted.headings, extracted.pages)
+    empty = dict.fromkeys(fields)
+    return Document(name, extracted.text, source, empty, extracted.headings, extracted.pages)
 
 
-def _row(
+def _read_row(
     file: Path,
     name: str,
     line: int,
@@ -226,32 +251,31 @@ def _row(
     columns: DocumentColumns,
     fields: Mapping[str, Kind],
 ) -> Document:
-    where = f"{file}:{line}"
-    row = json_object(raw, where) if isinstance(raw, bytes) else raw
-    return _document(row, columns, fields, where, name, line)
+    source = f"{file}:{line}"
+    row = json_object(raw, source) if isinstance(raw, bytes) else raw
+    return _document(row, columns, fields, source, name, line)
 
 
 def _document(
     row: Mapping[str, Any],
     columns: DocumentColumns,
     fields: Mapping[str, Kind],
-    where: str,
+    source: str,
     name: str,
     line: int,
 ) -> Document:
-    def held(key: str) -> Any:
+    def get(key: str) -> Any:
         if key not in row:
-            raise DataError(f"{where}: no field {key!r}; {did_you_mean(key, row)}")
+            raise DataError(f"{source}: field {key!r} not found; {did_you_mean(key, row)}")
         return row[key]
 
-    usual = next((key for key in IDS if key in row), None)
-    key = columns.id or usual
+    key = columns.id or next((key for key in IDS if key in row), None)
     texts = columns.text or ((TITLE, TEXT) if TITLE in row else (TEXT,))
     return Document(
-        f"{name}:{line}" if key is None else _text(held(key)).strip(),
-        "\n".join(filter(None, (_text(held(part)).strip() for part in texts))),
-        where,
-        {field: _value(held(field), kind, field, where) for field, kind in fields.items()},
+        f"{name}:{line}" if key is None else _text(get(key)).strip(),
+        "\n".join(filter(None, (_text(get(part)).strip() for part in texts))),
+        source,
+        {field: _value(get(field), kind, field, source) for field, kind in fields.items()},
     )
 
 
@@ -263,7 +287,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _value(value: Any, kind: Kind, field: str, where: str) -> Value:
+def _value(value: Any, kind: Kind, field: str, source: str) -> Value:
     if value is None or value == "":
         return None
     if kind == "text":
@@ -274,23 +298,23 @@ def _value(value: Any, kind: Kind, field: str, where: str) -> Value:
         return number
     except (TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{where}: field {field!r} holds {str(value)[:40]!r}, which is no number; mend it, or "
-            f"keep it as text (--keep {field})"
+            f"{source}: field {field!r} must be a number, got {str(value)[:40]!r}; fix it, or use "
+            f"text (--keep {field})"
         ) from None
 
 
 def _check(document: Document, seen: Set[str]) -> None:
-    """Raises: DataError for a document that cannot be searched."""
-    where = document.where
+    """Raise DataError if a document cannot be indexed."""
+    source = document.source
     if not document.id:
-        raise DataError(f"{where}: the id is empty; give one")
+        raise DataError(f"{source}: the id is empty; set an id")
     if document.id in seen:
         raise DataError(
-            f"{where}: a second document with the id {document.id!r}; give each its own, or name "
-            "the field that holds it (--id-column)"
+            f"{source}: the id {document.id!r} already exists; use unique ids, or set the field of "
+            "the id (--id-column)"
         )
     if not document.text.strip():
-        raise DataError(f"{where}: no text in this document; leave it out")
+        raise DataError(f"{source}: the document contains no text; remove it")
     if len(document.text) > MAX_DOCUMENT_CHARACTERS:
-        raise DataError(too_long(where, len(document.text)))
-    refuse_halves(where, document.id, document.text, *map(str, document.fields.values()))
+        raise DataError(too_long_message(source, len(document.text)))
+    refuse_halves(source, document.id, document.text, *map(str, document.fields.values()))

@@ -1,4 +1,4 @@
-"""Score a search on judged queries, and draw from it what a better model learns from."""
+"""Evaluation of a search on judged queries, and mining of hard negatives for training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bertkit.config import Count
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.search.judgments import judged, read_judgments, read_queries
+from bertkit.extensions.search.judgments import read_judgments, read_queries, select_judged
 from bertkit.extensions.search.retrieval_metrics import retrieval_scores
 from bertkit.extensions.search.searcher import CANDIDATE_PASSAGES, Searcher
 from bertkit.extensions.search.store import ID_FIELD, Condition, Hit
@@ -18,14 +18,14 @@ from bertkit.progress import progress
 from bertkit.storage import refuse_used, writing
 
 SCORED_DOCUMENTS = 1000
-"""Documents of a query that are scored, as trec_eval does by default: `map` is over so many, and
-with a re-ranker over those that it reads."""
+"""Number of documents per query that are scored, like in trec_eval. `map` uses all of them. With a
+cross-encoder, only the documents that it re-ranks are scored."""
 
 MINED_DOCUMENTS = 100
-"""Documents of a query that negatives are drawn from."""
+"""Number of documents per query from which negatives are selected."""
 
-QUERIES_AT_ONCE = 64
-"""Queries asked together."""
+QUERY_BATCH_SIZE = 64
+"""Number of queries that are searched together."""
 
 
 def evaluate_retrieval(
@@ -42,23 +42,27 @@ def evaluate_retrieval(
 ) -> dict[str, float]:
     """Evaluate a search on queries: nDCG, MRR, MAP and recall.
 
-    Returns: ndcg@10, mrr, map, recall@10 and recall@100 over the queries that a document answers.
-    Raises: DataError when there is no such query, or none of the documents is in the store.
-
     Args:
-        store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
+        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
         queries: .jsonl rows {id, text}, or .tsv lines of id and text.
-        judgments: Lines of query, document and grade, or TREC's query, 0, document and grade.
-        hybrid: Join what is found by meaning and by words.
-        rerank: A cross-encoder, which reads queries with the best passages.
-        model: The store's model, where it is not at its place any more.
+        judgments: Lines of query, document and grade, or of query, 0, document and grade (TREC).
+        hybrid: Whether to combine vector search with keyword search.
+        rerank: Cross-encoder that re-ranks the best passages.
+        model: Model of the store. Default: the model directory or hub id that the store contains.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        ndcg@10, mrr, map, recall@10, recall@100, and the number of queries. Queries without a
+        relevant document are skipped.
+
+    Raises:
+        DataError: If no query has a relevant document, or the store contains none of them.
     """
-    searcher = _searcher(store, rerank=rerank, model=model, precision=precision, device=device)
-    texts, graded = _judged(searcher, queries, judgments)
+    searcher = _open_searcher(store, rerank=rerank, model=model, precision=precision, device=device)
+    texts, graded = _load_judged(searcher, queries, judgments)
     top = SCORED_DOCUMENTS if searcher.rerank is None else CANDIDATE_PASSAGES
-    hits = dict(_asked(searcher, texts, hybrid, top))
+    hits = dict(_search(searcher, texts, hybrid, top))
     scores = retrieval_scores([[h.id for h in hits[q]] for q in graded], list(graded.values()))
     return {**scores, "queries": len(graded)}
 
@@ -81,95 +85,106 @@ def mine(
 ) -> dict[str, int]:
     """Mine hard negatives to train an embedding model.
 
-    Negatives are the best documents for the query that are not judged to answer it, without the
-    `skip` best, which may answer it too. For `respond` (a cross-encoder) these are candidates; for
-    `similarity` columns. With `margins` a label says how much better the searcher's re-ranker finds
-    the answer than the negative, a row for each: what a bi-encoder learns by loss margin_mse
-    (Hofstätter et al. 2020).
-    Raises: DataError when no query has both, ConfigError for settings that do not go together.
+    Negatives are the best documents of a query that are not judged relevant. `skip` omits the first
+    of them, which may be relevant without a judgment. For `respond` (a cross-encoder), negatives
+    are candidates; for `similarity` (a bi-encoder), they are columns.
+
+    With `margins`, each row contains one negative, and its label is the score of the positive
+    document minus the score of the negative, by the cross-encoder. Train on it with the loss
+    margin_mse (Hofstätter et al. 2020).
 
     Args:
-        store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
+        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
         queries: .jsonl rows {id, text}, or .tsv lines of id and text.
-        judgments: Lines of query, document and grade, or TREC's query, 0, document and grade.
-        out: The .jsonl file to be made.
-        learner: The task that learns from it: a bi-encoder's, or a cross-encoder's.
+        judgments: Lines of query, document and grade, or of query, 0, document and grade (TREC).
+        out: Output .jsonl file. Must not exist.
+        learner: Task to train: similarity (bi-encoder) or respond (cross-encoder).
         negatives: Number of hard negatives per query.
-        skip: Leave out as many of the best, which may answer the query though nobody judged them.
-        margins: By how much the re-ranker prefers the answer, for a bi-encoder to learn.
-        rerank: A cross-encoder, which reads queries with the best passages.
-        model: The store's model, where it is not at its place any more.
+        skip: Number of best negatives to skip, which may be relevant without a judgment.
+        margins: Whether to add the score margins of the cross-encoder, for the loss margin_mse.
+        rerank: Cross-encoder that re-ranks the best passages. Required by --margins.
+        model: Model of the store. Default: the model directory or hub id that the store contains.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The numbers of queries and rows.
+
+    Raises:
+        ConfigError: If settings cannot be combined.
+        DataError: If no query has both a relevant document in the store and enough negatives.
     """
-    searcher = _searcher(store, rerank=rerank, model=model, precision=precision, device=device)
+    searcher = _open_searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     if margins and (searcher.rerank is None or learner != "similarity"):
-        raise ConfigError("margins: they are a re-ranker's (--rerank), and for similarity alone")
+        raise ConfigError("--margins requires --rerank and --learner similarity")
     if negatives < 1 or skip < 0:
-        raise ConfigError("negatives: ask for one at least, and skip none or more")
+        raise ConfigError("--negatives must be at least 1, and --skip at least 0")
     refuse_used(out)
-    asked, graded = _judged(searcher, queries, judgments)
+    texts, graded = _load_judged(searcher, queries, judgments)
     rows = 0
     with writing(out) as partial, partial.open("w", encoding="utf-8") as file:
-        for query, hits in _asked(searcher, asked, False, MINED_DOCUMENTS):
-            answers = list(_answers(searcher, asked[query], graded[query]))
-            texts = {answer.text for answer in answers}  # a copy of an answer is no negative
-            wrong = [h for h in hits if graded[query].get(h.id, 0) <= 0 and h.text not in texts]
+        for query, hits in _search(searcher, texts, False, MINED_DOCUMENTS):
+            positives = list(_positives(searcher, texts[query], graded[query]))
+            # A copy of a relevant passage is not a negative.
+            known = {hit.text for hit in positives}
+            wrong = [h for h in hits if graded[query].get(h.id, 0) <= 0 and h.text not in known]
             wrong = wrong[skip : skip + negatives]
-            for right in answers:
+            for positive in positives:
                 if len(wrong) < negatives:
-                    continue  # rows are to have equally many
-                for row in _rows(searcher, asked[query], right, wrong, learner, margins):
+                    # All rows must have the same number of negatives.
+                    continue
+                for row in _rows(searcher, texts[query], positive, wrong, learner, margins):
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
                     rows += 1
         if not rows:
             raise DataError(
-                f"{judgments}: no query has an answer in the store and {negatives} other "
-                "documents; check the ids, or ask for fewer negatives"
+                f"{judgments}: no query has a relevant document in the store and {negatives} "
+                "negatives; check the ids, or reduce --negatives"
             )
     return {"queries": len(graded), "rows": rows}
 
 
-def _searcher(store: str | Searcher, **models: Any) -> Searcher:
+def _open_searcher(store: str | Searcher, **models: Any) -> Searcher:
     return store if isinstance(store, Searcher) else Searcher(store, **models)
 
 
-def _judged(
+def _load_judged(
     searcher: Searcher, queries: Path, judgments: Path
 ) -> tuple[dict[str, str], dict[str, Mapping[str, int]]]:
-    """The queries that a document answers, and their judgments.
+    """Return the queries with relevant documents, and their judgments.
 
-    Raises: DataError when none of these documents is in the store, so that all scores would be 0.
+    Raises:
+        DataError: If the store contains no relevant document, so that all scores would be 0.
     """
     texts = read_queries(queries)
-    graded = judged(texts, read_judgments(judgments), judgments)
-    answers = sorted({name for row in graded.values() for name, g in row.items() if g > 0})
-    if not searcher.store.digests(answers):
+    graded = select_judged(texts, read_judgments(judgments), judgments)
+    relevant = sorted({name for row in graded.values() for name, g in row.items() if g > 0})
+    if not searcher.store.digests(relevant):
         raise DataError(
-            f"{judgments}: none of its {len(answers):,} documents that answer a query is in "
-            f"{searcher.store.place}, {answers[0]!r} for example; check the ids, and that the "
-            "columns are query, document and grade"
+            f"{judgments}: {searcher.store.location} contains none of its relevant documents "
+            f"({len(relevant):,}, such as {relevant[0]!r}); check the ids, and that the columns "
+            "are query, document and grade"
         )
     return {query: texts[query] for query in graded}, graded
 
 
-def _asked(
+def _search(
     searcher: Searcher, queries: Mapping[str, str], hybrid: bool, top: int
 ) -> Iterator[tuple[str, list[Hit]]]:
-    """What is found for each query, in their order."""
+    """Yield the id and the hits of each query, in order."""
     names = list(queries)
     with progress() as bar:
         task = bar.add_task("searching", total=len(names), note="")
-        for start in range(0, len(names), QUERIES_AT_ONCE):
-            part = names[start : start + QUERIES_AT_ONCE]
-            texts = [queries[name] for name in part]
+        for start in range(0, len(names), QUERY_BATCH_SIZE):
+            batch = names[start : start + QUERY_BATCH_SIZE]
+            texts = [queries[name] for name in batch]
             hits = searcher.many(texts, top=top, hybrid=hybrid, long="truncate", distinct=False)
-            yield from zip(part, hits, strict=True)
-            bar.advance(task, len(part))
+            yield from zip(batch, hits, strict=True)
+            bar.advance(task, len(batch))
 
 
-def _answers(searcher: Searcher, query: str, grades: Mapping[str, int]) -> Iterator[Hit]:
-    """The best passage of each document that answers the query and is in the store."""
+def _positives(searcher: Searcher, query: str, grades: Mapping[str, int]) -> Iterator[Hit]:
+    """Yield the best passage of each relevant document in the store."""
     vector = searcher.embed([query], long="truncate")[0]
     for name, grade in grades.items():
         if grade > 0:
@@ -179,22 +194,22 @@ def _answers(searcher: Searcher, query: str, grades: Mapping[str, int]) -> Itera
 def _rows(
     searcher: Searcher,
     query: str,
-    right: Hit,
-    wrong: list[Hit],
+    positive: Hit,
+    negatives: list[Hit],
     learner: str,
     margins: bool,
 ) -> Iterator[dict[str, Any]]:
-    texts = [hit.text for hit in wrong]
+    texts = [hit.text for hit in negatives]
     if learner == "respond":
-        yield {"context": query, "response": right.text, "candidates": [right.text, *texts]}
+        yield {"context": query, "response": positive.text, "candidates": [positive.text, *texts]}
     elif margins:
         assert searcher.rerank is not None
-        best, *others = searcher.rerank(query, [right.text, *texts]).tolist()
-        for text, score in zip(texts, others, strict=True):
-            yield _triple(query, right.text, {"negative": text}) | {"label": best - score}
+        best, *scores = searcher.rerank(query, [positive.text, *texts]).tolist()
+        for text, score in zip(texts, scores, strict=True):
+            yield _triple(query, positive.text, {"negative": text}) | {"label": best - score}
     else:
         names = {f"negative{i}": text for i, text in enumerate(texts, 1)}
-        yield _triple(query, right.text, names)
+        yield _triple(query, positive.text, names)
 
 
 def _triple(query: str, positive: str, negatives: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Documents -> passages -> vectors -> a store."""
+"""Indexing of documents: split them into passages, embed these, and add them to a store."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from bertkit.extensions.search.documents import (
     DocumentColumns,
     Listing,
     documents,
-    listed,
+    list_files,
 )
-from bertkit.extensions.search.passages import Section, cut
-from bertkit.extensions.search.searcher import load_embedder, model_of, name_of, similarity_of
+from bertkit.extensions.search.passages import Section, split
+from bertkit.extensions.search.searcher import load_embedder, load_model, model_name, similarity_of
 from bertkit.extensions.search.store import Passage, Spec, Store
 from bertkit.extensions.search.stores import open_store
 from bertkit.memory import limit_onednn_cache
@@ -44,7 +44,8 @@ from bertkit.text.prompts import DOCUMENT, QUERY
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 PART_DOCUMENTS, PART_CHARACTERS = 2048, 4 << 20
-"""How many are written at a time, and how much of the work a stopped run does again at most."""
+"""Maximum number of documents, and of their characters, that are written at a time. A run that is
+stopped repeats at most this work."""
 
 
 @check_keywords
@@ -70,24 +71,25 @@ def index(
     are read and checked before any is written.
 
     Args:
-        paths: Files or folders: .jsonl, .csv or .tsv, a document a row; .txt, .md, .html, .pdf,
-            .docx, .rst or .ipynb. The same command goes on after a stop.
-        model: A model folder or hub id that makes vectors of texts; of a store that is there, by
-            default its own.
-        store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
-        length: Tokens of a passage; by default the most the model reads.
-        long: Documents longer than the model: passages cut at headings and paragraphs, the
-            beginning, or an error.
-        prompt: What stands before each passage: a name of the model's prompts, or a text such as
-            "passage: "; by default the model's for documents, if any.
-        query_prompt: Text before each query; the store keeps it.
-        sync: Take out what is in the store and not among these documents.
-        skip_bad: Leave out files and rows that cannot be used, and name them.
+        paths: Files or directories. In .jsonl, .csv and .tsv files, each row is a document; .txt,
+            .md, .html, .pdf, .docx, .rst and .ipynb files are one document each. The same command
+            resumes a run that was stopped.
+        model: Embedding model: directory or hub id. Default: the model of the store, if it exists.
+        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
+        length: Maximum number of tokens of a passage. Default: the maximum of the model.
+        long: How to handle documents that exceed the length: split them into passages at headings
+            and paragraphs (window), truncate them, or raise an error.
+        prompt: Prompt to prepend to each passage: the name of one of the model's prompts, or a
+            literal such as "passage: ". Default: the model's prompt for documents, if any.
+        query_prompt: Prompt to prepend to each query, stored with the documents. Default: the
+            model's prompt for queries, if any.
+        sync: Whether to remove documents from the store that are not in the given paths.
+        skip_bad: Whether to skip invalid files and rows, and log them.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
 
     Returns:
-        The number of documents, of unchanged and removed documents, and of passages in the store.
+        The numbers of documents, unchanged and removed documents, and passages in the store.
 
     Raises:
         ConfigError: If a setting is invalid.
@@ -98,115 +100,119 @@ def index(
     columns = columns or DocumentColumns()
     device = inference_device(device, precision, model)
     if model is None:
-        model = _its_model(store)
-    listing = listed(paths)
+        model = _load_model_of(store)
+    listing = list_files(paths)
     say(str(listing))
     with Converter() as convert:
-        names, left_out = _read_all(listing, columns, convert, skip_bad=skip_bad, sync=sync)
+        sources, skipped = _read_all(listing, columns, convert, skip_bad=skip_bad, sync=sync)
         loaded = model if isinstance(model, Loaded) else load(model)
-        before, asked = _prompts(loaded, prompt, query_prompt)
+        prompt, query_prompt = _find_prompts(loaded, prompt, query_prompt)
         length = _length(loaded, length)
-        capacity = _room(loaded.tokenizer, before, length)
+        capacity = _capacity(loaded.tokenizer, prompt, length)
         similarity = similarity_of(loaded)
-        embed = load_embedder(loaded, precision, similarity, before, device)
+        embed = load_embedder(loaded, precision, similarity, prompt, device)
         spec = Spec(
-            model=name_of(model),
+            model=model_name(model),
             fingerprint=embed.fingerprint(),
             dimension=embed.dimension,
             length=length,
             long=long,
             fields=columns.fields(),
-            prompt=before,
-            query_prompt=asked,
+            prompt=prompt,
+            query_prompt=query_prompt,
             similarity=similarity,
         )
         with closing(open_store(store, create=spec)) as opened:
             unchanged = 0
             with progress() as bar:
-                task = bar.add_task("indexing", total=len(names), note="")
-                again = documents(listing, columns, bad=lambda _: None, convert=convert)
-                for read in _parts(again):
-                    unchanged += _write_part(opened, embed, read, capacity)
-                    bar.advance(task, len(read))
-            gone = _update_sources(opened, paths, names, frozenset(listing.unread), sync=sync)
+                task = bar.add_task("indexing", total=len(sources), note="")
+                valid = documents(listing, columns, on_error=lambda _: None, convert=convert)
+                for part in _parts(valid):
+                    unchanged += _write_part(opened, embed, part, capacity)
+                    bar.advance(task, len(part))
+            gone = _update_sources(opened, paths, sources, frozenset(listing.unread), sync=sync)
             opened.finish()
             return {
-                "documents": len(names),
+                "documents": len(sources),
                 "unchanged": unchanged,
-                **({"left_out": left_out} if left_out else {}),
+                **({"left_out": skipped} if skipped else {}),
                 **({"removed" if sync else "gone": gone} if sync or gone else {}),
                 "passages": len(opened),
             }
 
 
-def _prompts(loaded: Loaded, prompt: str | None, query_prompt: str | None) -> tuple[str, str]:
+def _find_prompts(loaded: Loaded, prompt: str | None, query_prompt: str | None) -> tuple[str, str]:
     """Return the prompts of passages and of queries."""
     prompts = (loaded.pooling or Pooling()).prompts
-    before, asked = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
-    if before or asked or prompts.known:
-        say(f"prompts: {before!r} before each passage, {asked!r} before each query")
-    return before, asked
+    document, query = prompts.find(prompt, DOCUMENT), prompts.find(query_prompt, QUERY)
+    if document or query or prompts.known:
+        say(f"prompts: {document!r} before each passage, {query!r} before each query")
+    return document, query
 
 
 def _length(loaded: Loaded, length: int | None) -> int:
-    """Return the number of tokens of a passage.
+    """Return the maximum number of tokens of a passage.
 
     Raises:
         ConfigError: If the model does not support it.
     """
     if length is not None and not 8 <= length <= loaded.length:
-        raise ConfigError(f"length: {length}; this model reads 8 to {loaded.length} tokens")
+        raise ConfigError(f"length must be 8 to {loaded.length} for this model, got {length}")
     return length or loaded.length
 
 
 def _update_sources(
     store: Store,
     paths: Sequence[Path | str],
-    names: Mapping[str, str],
+    new_sources: Mapping[str, str],
     unread: frozenset[str],
     *,
     sync: bool,
 ) -> int:
-    """Update the sources of moved documents, and remove documents that are gone.
+    """Update the sources of moved documents, and remove documents that no longer exist.
 
     Args:
         store: The store.
         paths: Files or directories that were read.
-        names: Source of each document, by id.
+        new_sources: Source of each document that was read, by id.
         unread: Files that were skipped.
-        sync: Whether to remove documents that are gone; else they are reported.
+        sync: Whether to remove documents that no longer exist. If false, they are only logged.
 
     Returns:
-        The number of documents that are gone.
+        The number of documents that no longer exist.
     """
     sources = store.sources()
-    moved = [id for id, where in names.items() if sources.get(id) != where]
+    moved = [id for id, source in new_sources.items() if sources.get(id) != source]
     if moved:
-        say(f"the same as before, and in other places: {len(moved):,} ({some(moved)})")
+        say(f"documents that moved, with unchanged content: {len(moved):,} ({some(moved)})")
     for part in batched(moved, PART_DOCUMENTS):
-        store.move({id: names[id] for id in part})
-    gone = _gone(sources, paths, names, unread, everything=sync)
+        store.move({id: new_sources[id] for id in part})
+    gone = _find_gone(sources, paths, new_sources, unread, everything=sync)
     if sync:
         for part in batched(gone, PART_DOCUMENTS):
             store.remove(part)
     elif gone:
         say(
-            f"in the store, and in these files no more: {len(gone):,} ({some(gone)}); "
-            "searches still find them, and --sync takes them out"
+            f"documents missing from these files: {len(gone):,} ({some(gone)}); searches "
+            "still find them, use --sync to remove them"
         )
     return len(gone)
 
 
-def _its_model(place: str) -> Loaded:
-    """The model that a store was made with. Raises: SearchError where there is none."""
+def _load_model_of(location: str) -> Loaded:
+    """Load the model of a store.
+
+    Raises:
+        SearchError: If the store does not exist, or its model cannot be loaded.
+    """
     try:
-        store = open_store(place)
+        store = open_store(location)
     except SearchError as error:
         raise SearchError(
-            f"--model is missing, and there is no store to take it from: {error}"
+            f"--model is required, because the store cannot be opened: {error}"
         ) from None
-    say(f"model: {store.spec.model}, with which {place} was made")
-    return model_of(store)
+    say(f"model: {store.spec.model}, from {location}")
+    return load_model(store)
 
 
 def _read_all(
@@ -217,55 +223,61 @@ def _read_all(
     Raises:
         DataError: If a document is invalid and is not skipped, or `sync` would remove it.
     """
-    bad: list[DataError] = []
-    names: dict[str, str] = {}
+    errors: list[DataError] = []
+    sources: dict[str, str] = {}
     with progress() as bar:
         task = bar.add_task("reading", total=None, note="")
-        for document in documents(listing, columns, bad=bad.append, convert=convert):
-            names[document.id] = document.where
+        for document in documents(listing, columns, on_error=errors.append, convert=convert):
+            sources[document.id] = document.source
             bar.advance(task)
-    if len(bad) == 1 and not skip_bad:
-        raise DataError(f"{bad[0]} (--skip-bad leaves it out)")
-    show(list(map(str, bad)), "left out: " if skip_bad else "")
-    if bad and not skip_bad:
+    if len(errors) == 1 and not skip_bad:
+        raise DataError(f"{errors[0]} (--skip-bad skips it)")
+    show(list(map(str, errors)), "skipped: " if skip_bad else "")
+    if errors and not skip_bad:
         raise DataError(
-            f"{len(bad):,} files or rows cannot be used, as said above; mend them, or leave them "
-            f"out (--skip-bad): {some(place(str(error)) for error in bad)}"
+            f"{len(errors):,} files or rows are invalid, see above; fix them, or skip them with "
+            f"--skip-bad: {some(place(str(error)) for error in errors)}"
         )
-    if not names:
-        raise DataError("no document in these files")
-    if sync and bad:
+    if not sources:
+        raise DataError("the files contain no documents")
+    if sync and errors:
         raise DataError(
-            f"--sync would take out what {len(bad):,} files or rows held that cannot be used "
-            "now; mend them, or leave out --sync"
+            f"--sync would remove the documents of {len(errors):,} invalid files or rows; fix "
+            "them, or remove --sync"
         )
-    return names, len(bad)
+    return sources, len(errors)
 
 
-def _gone(
+def _find_gone(
     sources: Mapping[str, str],
     paths: Sequence[Path | str],
-    names: Container[str],
+    ids: Container[str],
     unread: frozenset[str],
     *,
     everything: bool,
 ) -> list[str]:
-    """The ids of documents that are in the store and not among these: of all that it holds, or of
-    those that were read from these paths. Files that are there, and unread, are not gone.
+    """Return the ids of documents in the store that were not read again.
+
+    Args:
+        sources: Source of each document in the store, by id.
+        paths: Files or directories that were read.
+        ids: Ids of the documents that were read.
+        unread: Files that exist but were skipped. Their documents are not returned.
+        everything: Whether to check all documents, or only those whose source is in `paths`.
     """
     return sorted(
         id
         for id, source in sources.items()
-        if id not in names
+        if id not in ids
         and source not in unread
         and (everything or any(_below(source, path) for path in paths_of(paths)))
     )
 
 
 def _below(source: str, path: Path) -> bool:
-    """Whether a source, a file or a row of one, is at or below a path."""
-    at = Path(source)
-    return path in (at, *at.parents) or source.startswith(f"{path}:")
+    """Return whether a source, which is a file or a row of a file, is at or below a path."""
+    file = Path(source)
+    return path in (file, *file.parents) or source.startswith(f"{path}:")
 
 
 def _parts(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -282,50 +294,50 @@ def _parts(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _digest(document: Document) -> str:
-    held = json.dumps([document.text, dict(document.fields)], ensure_ascii=False)
-    return hashlib.sha256(held.encode()).hexdigest()
+    content = json.dumps([document.text, dict(document.fields)], ensure_ascii=False)
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _write_part(store: Store, embed: Embedder, part: Sequence[Document], room: int) -> int:
-    """Write those that the store has not as they are; how many it has."""
+def _write_part(store: Store, embed: Embedder, part: Sequence[Document], capacity: int) -> int:
+    """Write new and changed documents, and return the number of unchanged documents."""
     digests = [_digest(document) for document in part]
-    there = store.digests([document.id for document in part])
+    stored = store.digests([document.id for document in part])
     new = [
         (document, digest)
         for document, digest in zip(part, digests, strict=True)
-        if there.get(document.id) != digest
+        if stored.get(document.id) != digest
     ]
     if new:
-        _write(store, embed, new, room)
+        _write(store, embed, new, capacity)
     return len(part) - len(new)
 
 
-def _write(store: Store, embed: Embedder, new: Sequence[tuple[Document, str]], room: int) -> None:
+def _write(store: Store, embed: Embedder, new: Sequence[tuple[Document, str]], size: int) -> None:
     documents = [document for document, _ in new]
     if store.spec.long == "window":
-        parts = cut(documents, embed.tokenizer, room)
+        parts = split(documents, embed.tokenizer, size)
     else:
         parts = [[Section(0, len(document.text))] for document in documents]
-    flat = [(place, part) for place, own in enumerate(parts) for part in own]
-    contexts = [f"{part.context}\n" if part.context else "" for _, part in flat]
+    flat = [(index, section) for index, sections in enumerate(parts) for section in sections]
+    contexts = [f"{section.context}\n" if section.context else "" for _, section in flat]
     encodings, owner = encode(
         embed.tokenizer,
         [
-            context + documents[place].text[part.start : part.end]
-            for (place, part), context in zip(flat, contexts, strict=True)
+            context + documents[index].text[section.start : section.end]
+            for (index, section), context in zip(flat, contexts, strict=True)
         ],
         length=store.spec.length,
         long=store.spec.long,
-        where=[documents[place].where for place, _ in flat],
+        where=[documents[index].source for index, _ in flat],
         prompts=[store.spec.prompt] * len(flat),
     )
     vectors = embed.vectors(encodings)
     passages: list[Passage] = []
-    for at, encoding in zip(owner, encodings, strict=True):
-        (place, part), context = flat[at], contexts[at]
-        document, digest = new[place]
+    for section_index, encoding in zip(owner, encodings, strict=True):
+        (index, section), context = flat[section_index], contexts[section_index]
+        document, digest = new[index]
         number = passages[-1].number + 1 if passages and passages[-1].id == document.id else 0
-        start, end = _characters(encoding, part.start - len(context), part.start)
+        start, end = _span(encoding, section.start - len(context), section.start)
         passages.append(
             Passage(
                 document.id,
@@ -333,51 +345,61 @@ def _write(store: Store, embed: Embedder, new: Sequence[tuple[Document, str]], r
                 document.text[start:end],
                 start,
                 end,
-                document.where,
+                document.source,
                 digest,
                 document.fields,
-                part.heading,
-                _modified(document.where),
+                section.heading,
+                _modified(document.source),
             )
         )
-    _refuse_unusable(vectors, passages, least=0.5 if store.spec.similarity == "cosine" else 0.0)
+    _check_vectors(vectors, passages, min_length=0.5 if store.spec.similarity == "cosine" else 0.0)
     store.replace(passages, vectors)
 
 
 def _modified(source: str) -> float:
-    """Return the time of the last change of a source, which is a file or a row of a file."""
+    """Return the modification time of a source, which is a file or a row of a file."""
     for path in (source, source.rpartition(":")[0]):
         with contextlib.suppress(OSError):
             return Path(path).stat().st_mtime
     return 0.0
 
 
-def _characters(encoding: Encoding, shift: int, least: int) -> tuple[int, int]:
-    """Which characters of a document an encoding holds, `shift` before which its text begins."""
-    real = [place for place, owner in enumerate(encoding.sequence) if owner is not None]
+def _span(encoding: Encoding, shift: int, least: int) -> tuple[int, int]:
+    """Return the characters [start, end) of a document that an encoding contains.
+
+    Args:
+        encoding: Encoding of a text of the document.
+        shift: Position of the text in the document; a context before it is subtracted.
+        least: Smallest position to return.
+    """
+    real = [index for index, owner in enumerate(encoding.sequence) if owner is not None]
     start, end = (encoding.offsets[real[0], 0], encoding.offsets[real[-1], 1]) if real else (0, 0)
     return max(int(start) + shift, least), max(int(end) + shift, least)
 
 
-def _room(tokenizer: Tokenizer, prompt: str, length: int) -> int:
-    """How many tokens of a passage are for its text. Raises: ConfigError where it is too few."""
-    (alone,) = tokenizer.encode_batch([""], max_length=NO_LIMIT, prompts=[prompt])
-    if length - len(alone) <= length // 2:
+def _capacity(tokenizer: Tokenizer, prompt: str, length: int) -> int:
+    """Return the number of tokens of a passage that remain after the prompt and special tokens.
+
+    Raises:
+        ConfigError: If it is less than half of `length`.
+    """
+    (empty,) = tokenizer.encode_batch([""], max_length=NO_LIMIT, prompts=[prompt])
+    if length - len(empty) <= length // 2:
         raise ConfigError(
-            f"length: {length} tokens, of which the prompt {prompt!r} takes {len(alone)}; give "
-            "passages more, or a shorter prompt"
+            f"length = {length} is too short: the prompt {prompt!r} and special tokens use "
+            f"{len(empty)} tokens; increase length, or use a shorter prompt"
         )
-    return length - len(alone)
+    return length - len(empty)
 
 
-def _refuse_unusable(
-    vectors: NDArray[np.float32], passages: Sequence[Passage], *, least: float
+def _check_vectors(
+    vectors: NDArray[np.float32], passages: Sequence[Passage], *, min_length: float
 ) -> None:
     lengths = np.linalg.norm(vectors, axis=1)
-    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > least)))
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > min_length)))
     if len(bad):
         passage = passages[int(bad[0])]
         raise DataError(
-            f"{passage.source}: the model makes no usable vector of {passage.text[:40]!r} (zeros, "
-            "or no numbers); check the model with `bertkit embed`"
+            f"{passage.source}: the embedding of {passage.text[:40]!r} is zero, NaN or inf; check "
+            "the model with `bertkit embed`"
         )

@@ -1,4 +1,4 @@
-"""Queries, and which documents answer them, for scoring a search."""
+"""Queries and relevance judgments (qrels), for the evaluation of a search."""
 
 from __future__ import annotations
 
@@ -12,39 +12,47 @@ from bertkit.errors import DataError, did_you_mean
 
 
 def read_queries(path: Path) -> dict[str, str]:
-    """Read query ids and texts from .jsonl rows {id or _id, text} or .tsv lines of id and text.
+    """Read queries from .jsonl rows {id or _id, text}, or from .tsv lines of id and text.
 
-    Raises: DataError naming file and line.
+    Args:
+        path: The file.
+
+    Returns:
+        The text of each query, by id.
+
+    Raises:
+        DataError: If the file is invalid; the message contains file and line.
     """
     path = Path(path)
     kind = suffix(path)
     if kind not in (".jsonl", ".tsv") and path.exists():
-        raise DataError(f"{path}: queries are read from .jsonl and .tsv files, also .gz")
+        raise DataError(f"{path}: unsupported file type; use .jsonl or .tsv, or these with .gz")
     queries: dict[str, str] = {}
     for line, raw in numbered(path):
-        where = f"{path}:{line}"
+        source = f"{path}:{line}"
         if kind == ".jsonl":
-            row = json_object(raw.encode(), where)
+            row = json_object(raw.encode(), source)
             name = next((key for key in ("id", "_id") if key in row), "id")
             for key in (name, "text"):
                 if key not in row:
-                    raise DataError(f"{where}: no field {key!r}; {did_you_mean(key, row)}")
+                    raise DataError(f"{source}: field {key!r} not found; {did_you_mean(key, row)}")
+                # pandas writes integers as floats if some values of a column are missing.
                 if isinstance(row[key], float) and row[key].is_integer():
-                    row[key] = int(row[key])  # as pandas writes a column that lacks a number
+                    row[key] = int(row[key])
                 if not isinstance(row[key], str | int) or isinstance(row[key], bool):
                     kind = type(row[key]).__name__
-                    raise DataError(f"{where}: the field {key!r} holds a {kind}, and no text")
-            number, text = str(row[name]), str(row["text"])
+                    raise DataError(f"{source}: field {key!r} must be a string, got {kind}")
+            id, text = str(row[name]), str(row["text"])
         else:
-            number, tab, text = raw.partition("\t")
+            id, tab, text = raw.partition("\t")
             if not tab:
-                raise DataError(f"{where}: one column; write the query's id, a tab, and its text")
+                raise DataError(f"{source}: expected query id, tab and text, got one column")
         if not text.strip():
-            raise DataError(f"{where}: the query is empty; remove the line")
-        number = number.strip()
-        if number in queries:
-            raise DataError(f"{where}: a second query with the id {number!r}; remove one")
-        queries[number] = text.strip()
+            raise DataError(f"{source}: the query is empty; remove the line")
+        id = id.strip()
+        if id in queries:
+            raise DataError(f"{source}: the query id {id!r} already exists; remove one query")
+        queries[id] = text.strip()
     return queries
 
 
@@ -55,37 +63,46 @@ COLUMNS = {
     ),
     "grade": frozenset({"grade", "score", "relevance", "rel", "label", "judgment"}),
 }
-"""Names of the columns of judgments, in small letters."""
+"""Supported column names in the header of judgments, in lower case."""
 
 
 def read_judgments(path: Path) -> dict[str, dict[str, int]]:
-    """Read the grades of the judged documents of each query; grade 0 means not relevant.
+    """Read relevance judgments (qrels).
 
     Lines contain query, document and grade, or query, 0, document and grade (TREC qrels), separated
-    by white space. A header may name the columns in another order (BEIR's .tsv).
-    Raises: DataError naming file and line, also for other columns.
+    by white space. A header can define another order of the columns (BEIR's .tsv).
+
+    Args:
+        path: The file.
+
+    Returns:
+        The grades of the judged documents of each query. Grade 0 means not relevant.
+
+    Raises:
+        DataError: If the file is invalid; the message contains file and line.
     """
     rows = [(n, raw.split("\t") if "\t" in raw else raw.split()) for n, raw in numbered(Path(path))]
     rows = [(line, [cell.strip() for cell in cells]) for line, cells in rows]
     line, first = rows[0]
-    places = (0, -2, -1)  # of query, document and grade, with TREC's 0 or without
+    # Indices of query, document and grade, with or without the 0 of TREC.
+    columns = (0, -2, -1)
     if not _is_number(first[-1]):
-        places, rows = _named(first, f"{path}:{line}"), rows[1:]
+        columns, rows = _parse_header(first, f"{path}:{line}"), rows[1:]
     judgments: dict[str, dict[str, int]] = {}
     for line, cells in rows:
         if len(cells) != len(first) or len(cells) not in (3, 4):
             raise DataError(
-                f"{path}:{line}: {len(cells)} columns; write query, document and grade, or "
-                "TREC's query, 0, document and grade"
+                f"{path}:{line}: expected query, document and grade, or query, 0, document and "
+                f"grade (TREC), got {len(cells)} columns"
             )
         if len(cells) == 4 and cells[1] != rows[0][1][1]:
             raise DataError(
-                f"{path}:{line}: {cells[1]!r} in the second of four columns, which is the same in "
-                "all lines of TREC's qrels; write query, 0, document and grade"
+                f"{path}:{line}: the second of four columns must be the same in all lines, got "
+                f"{cells[1]!r}; use query, 0, document and grade"
             )
-        query, document, grade = (cells[place] for place in places)
+        query, document, grade = (cells[column] for column in columns)
         if not _is_number(grade) or not float(grade).is_integer():
-            raise DataError(f"{path}:{line}: the grade {grade!r} is no whole number")
+            raise DataError(f"{path}:{line}: the grade must be an integer, got {grade!r}")
         judgments.setdefault(query, {})[document] = int(float(grade))
     return judgments
 
@@ -97,34 +114,40 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-def _named(header: Sequence[str], where: str) -> tuple[int, int, int]:
-    """Where a first line says that query, document and grade are."""
-    small = [name.lower() for name in header]
-    places = {
-        role: [place for place, name in enumerate(small) if name in names]
+def _parse_header(header: Sequence[str], source: str) -> tuple[int, int, int]:
+    """Return the indices of the columns of query, document and grade."""
+    lower = [name.lower() for name in header]
+    indices = {
+        role: [index for index, name in enumerate(lower) if name in names]
         for role, names in COLUMNS.items()
     }
-    match list(places.values()):
+    match list(indices.values()):
         case [[query], [document], [grade]]:
             return query, document, grade
     raise DataError(
-        f"{where}: columns {', '.join(header)}: cannot tell which are the query, the document and "
-        "the grade; call them so"
+        f"{source}: cannot find the columns query, document and grade in {', '.join(header)}; "
+        "rename the columns"
     )
 
 
-def judged(
+def select_judged(
     queries: Mapping[str, str], judgments: Mapping[str, Mapping[str, int]], path: Path
 ) -> dict[str, Mapping[str, int]]:
-    """The judgments of these queries that have a document which answers them.
+    """Return the judgments of the queries with at least one relevant document.
 
-    Raises: DataError when no query has any.
+    Args:
+        queries: The text of each query, by id.
+        judgments: The grades of the judged documents of each query.
+        path: File of the judgments, for messages.
+
+    Raises:
+        DataError: If no query has a relevant document.
     """
-    kept = {
+    selected = {
         query: judgments[query]
         for query in queries
         if any(grade > 0 for grade in judgments.get(query, {}).values())
     }
-    if not kept:
-        raise DataError(f"{path}: no query of these has a document that answers it; check the ids")
-    return kept
+    if not selected:
+        raise DataError(f"{path}: the queries have no relevant documents; check the ids")
+    return selected

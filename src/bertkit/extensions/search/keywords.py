@@ -1,6 +1,6 @@
-"""Keywords of passages and queries, for search by words in any language.
+"""Keywords of passages and queries, for full-text search in any language.
 
-There are no stop words and no stemming, which would depend on the language.
+Stop words and stemming are not used, because they depend on the language.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ _HAS_LETTER = re.compile(r"[^\W_]")
 def passage_keywords(text: str) -> list[str]:
     """Return the keywords of a passage.
 
-    Words are split as in BERT, without case and accents. In scripts that do not separate words by
-    spaces, keywords are all characters and all pairs of adjacent characters.
+    Words are split like in BERT, lowercased, and stripped of accents. In scripts that do not
+    separate words by spaces, the keywords are all characters and all pairs of adjacent characters.
     """
     return _keywords(text, characters=True)
 
 
 def query_keywords(text: str) -> list[str]:
-    """Return the keywords of a query: like those of a passage, but single characters only if they
-    have no neighbor.
+    """Return the keywords of a query, like `passage_keywords`, but with fewer single characters.
+
+    In scripts without spaces, a single character is a keyword only if no other character is next to
+    it.
     """
     return _keywords(text, characters=False)
 
@@ -46,8 +48,8 @@ def _keywords(text: str, *, characters: bool) -> list[str]:
     plain = unicodedata.normalize("NFKC", plain).casefold()
     keywords: list[str] = []
     for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(plain):
-        for place, part in enumerate(_PARTS.split(word)):
-            if place % 2 == 0:
+        for index, part in enumerate(_PARTS.split(word)):
+            if index % 2 == 0:
                 keywords += [part] if _HAS_LETTER.search(part) else []
                 continue
             keywords += part if characters or len(part) == 1 else []

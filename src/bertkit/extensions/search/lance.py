@@ -1,4 +1,4 @@
-"""A store in a folder on disk: LanceDB, in this process."""
+"""Stores in a directory, with LanceDB in this process."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from bertkit.extensions.search.store import (
 from bertkit.storage import read_bytes, sweep, write_json
 
 SPEC, TABLE, FOUND = "bertkit.json", "passages", "found"
-"""The file of the spec, the table, and the tag of the version that searches see.
+"""File of the spec, name of the table, and tag of the table version that searches use.
 
-Each write makes a version of the table; the tag moves when a run has ended well, so that one which
-was killed changes nothing that is found, and the next goes on from what it wrote."""
+Each write creates a version of the table. The tag is moved when a run completes, so a run that was
+killed does not change search results. The next run resumes."""
 
 KEYWORDS_COLUMN = "words"
 """Column of a passage's keywords, separated by spaces."""
@@ -51,62 +51,62 @@ PLAIN = FTS(
     remove_stop_words=False,
     ascii_folding=False,
 )
-"""Index of the keywords, unchanged."""
+"""Settings of the full-text index, which keeps the keywords unchanged."""
 
 COLUMNS = {"passage": "number"}
-"""Columns of fields that have another name."""
+"""Column names of the fields in `STORED` whose column has another name."""
 
 LOCK_FILE = ".writing"
-"""A file that a run holds while it writes."""
+"""File that a run locks while it writes."""
 
 WEEK, KEEP = timedelta(days=7), timedelta(days=365_000)
-"""For how long versions stay that searches no longer see, and all of them."""
+"""How long old versions of the table are kept, and a duration that keeps all versions."""
 
 MAX_CACHED_BYTES = 1 << 29
-"""Bytes of vectors that are kept to be searched in memory; more stay on disk, and are read for
-each query."""
+"""Maximum size of embeddings that are cached in memory; larger stores are searched on disk."""
 
 
 class LanceStore(Store):
-    """A folder with a LanceDB table and what it was made with."""
+    """A store in a directory, which contains a LanceDB table and the spec."""
 
     def __init__(
-        self, place: str, spec: Spec, table: Any, *, lock: IO[bytes] | None = None
+        self, location: str, spec: Spec, table: Any, *, lock: IO[bytes] | None = None
     ) -> None:
-        self.place, self.spec, self.table, self.lock = place, spec, table, lock
+        self.location, self.spec, self.table, self.lock = location, spec, table, lock
         if lock is not None:
             weakref.finalize(self, lock.close)
         self.columns = {name: f"field{i}" for i, name in enumerate(spec.fields)}
         self.shown = [*SHOWN, *self.columns.values()]
 
     @classmethod
-    def open(cls, place: str, create: Spec | None) -> Self:
-        folder = Path(place)
+    def open(cls, location: str, create: Spec | None) -> Self:
+        folder = Path(location)
         if folder.exists() and not folder.is_dir():
-            raise SearchError(f"{place}: a file; a store is a folder, so choose another place")
+            raise SearchError(f"{location}: expected a directory, got a file; choose another path")
         if not (folder / SPEC).exists():
             if create is None:
-                raise SearchError(f"{place}: no store of passages; make one with `bertkit index`")
-            sweep(folder)  # of a run that was killed before it had begun
+                raise SearchError(f"{location}: not a store; create one with `bertkit index`")
+            # Remove temporary files of a run that was killed before it wrote the spec.
+            sweep(folder)
             if folder.exists() and any(folder.iterdir()):
                 raise SearchError(
-                    f"{place}: a folder with other things in it; choose another place"
+                    f"{location}: the directory contains other files; choose another path"
                 )
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / SPEC, msgspec.to_builtins(create))
         with contextlib.ExitStack() as until_open:
             lock = None if create is None else until_open.enter_context(_locked(folder))
-            spec, table = _opened(place, folder, create)
+            spec, table = _open_table(location, folder, create)
             until_open.pop_all()
-        return cls(place, spec, table, lock=lock)
+        return cls(location, spec, table, lock=lock)
 
     def close(self) -> None:
         if self.lock is not None:
             self.lock.close()
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        with readable(self.place):
-            query = self.table.search().where(f"number = 0 AND {_among(ids)}")
+        with readable(self.location):
+            query = self.table.search().where(f"number = 0 AND {_has_id(ids)}")
             rows = query.select(["id", "digest"]).limit(len(ids)).to_arrow().to_pylist()
         return {row["id"]: row["digest"] for row in rows}
 
@@ -123,41 +123,42 @@ class LanceStore(Store):
         columns[KEYWORDS_COLUMN] = pa.array(list(words), pa.string())
         columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.spec.dimension)
         ids = list(dict.fromkeys(p.id for p in passages))
-        with readable(self.place):  # in one version: what is new, and without what is old
+        # One write, so that no version contains both old and new passages of a document.
+        with readable(self.location):
             (
                 self.table.merge_insert(["id", "number"])
                 .when_matched_update_all()
                 .when_not_matched_insert_all()
-                .when_not_matched_by_source_delete(_among(ids))
+                .when_not_matched_by_source_delete(_has_id(ids))
                 .execute(pa.table(columns, schema=_schema(self.spec)))
             )
 
     def sources(self) -> dict[str, str]:
-        with readable(self.place):
+        with readable(self.location):
             rows = self.table.search().where("number = 0").select(["id", "source"])
             first = rows.limit(max(1, self.table.count_rows())).to_arrow()
         return dict(zip(first["id"].to_pylist(), first["source"].to_pylist(), strict=True))
 
     def move(self, sources: Mapping[str, str]) -> None:
-        with readable(self.place):
-            held = self.table.search().where(_among(list(sources)))
-            rows = held.limit(max(1, self.table.count_rows())).to_arrow()
-            now = [sources[id] for id in rows["id"].to_pylist()]
-            for name, values in (("source", now), ("suffix", list(map(source_suffix, now)))):
+        with readable(self.location):
+            query = self.table.search().where(_has_id(list(sources)))
+            rows = query.limit(max(1, self.table.count_rows())).to_arrow()
+            new = [sources[id] for id in rows["id"].to_pylist()]
+            for name, values in (("source", new), ("suffix", list(map(source_suffix, new)))):
                 column = pa.array(values, pa.string())
                 rows = rows.set_column(rows.schema.get_field_index(name), name, column)
             self.table.merge_insert(["id", "number"]).when_matched_update_all().execute(rows)
 
     def remove(self, ids: Sequence[str]) -> None:
-        with readable(self.place):
-            self.table.delete(_among(ids))
+        with readable(self.location):
+            self.table.delete(_has_id(ids))
 
     def finish(self) -> None:
-        with readable(self.place):
+        with readable(self.location):
             if not self.table.list_indices():
                 self.table.create_index(KEYWORDS_COLUMN, config=PLAIN)
-            # The words' index, too. Only then versions of a week ago go: none of them has the tag,
-            # which LanceDB would not take out.
+            # Optimize the full-text index, too. Delete old versions only after the tag is moved:
+            # LanceDB does not delete tagged versions.
             self.table.optimize(cleanup_older_than=KEEP)
             self._tag()
             self.table.optimize(cleanup_older_than=WEEK)
@@ -168,34 +169,37 @@ class LanceStore(Store):
         (tags.update if FOUND in tags.list() else tags.create)(FOUND, self.table.version)
 
     def by_vector(
-        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
+        self, vector: NDArray[np.float32], count: int, filters: Sequence[Condition] = ()
     ) -> list[Hit]:
-        return self._again(lambda: self._by_vector(vector, count, where))
+        return self._retry(lambda: self._by_vector(vector, count, filters))
 
     def _by_vector(
-        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition]
+        self, vector: NDArray[np.float32], count: int, filters: Sequence[Condition]
     ) -> list[Hit]:
-        kept = self._kept
-        if kept is not None and not where:
-            return self._nearest(*kept, vector, count)
-        with readable(self.place):
+        cached = self._cached
+        if cached is not None and not filters:
+            return self._nearest(*cached, vector, count)
+        with readable(self.location):
             query = self.table.search(vector, query_type="vector").distance_type("dot")
-        rows = self._rows(query, "_distance", count, where)
-        return [self._hit(row, 1.0 - row["_distance"]) for row in rows]  # as "dot" is defined
+        rows = self._rows(query, "_distance", count, filters)
+        # LanceDB defines the distance "dot" as 1 minus the dot product.
+        return [self._hit(row, 1.0 - row["_distance"]) for row in rows]
 
     @cached_property
-    def _kept(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-        """Row ids and vectors (P, D) of all passages, where they stay the same and memory holds
-        them.
+    def _cached(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Row ids (P,) and embeddings (P, D) of all passages.
+
+        None if the store is open for writing, or exceeds `MAX_CACHED_BYTES`.
         """
         passages, dimension = len(self), self.spec.dimension
         if self.lock is not None or not 0 < passages * dimension * 4 <= MAX_CACHED_BYTES:
             return None
-        with readable(self.place):
+        with readable(self.location):
             rows = self.table.search().with_row_id(True).select(["vector"]).limit(passages)
             arrow = rows.to_arrow()
             flat = arrow["vector"].combine_chunks().flatten().to_numpy()
-        return arrow["_rowid"].to_numpy(), flat.reshape(-1, dimension).copy()  # torch wants its own
+        # Copy, because torch warns about arrays that are not writable.
+        return arrow["_rowid"].to_numpy(), flat.reshape(-1, dimension).copy()
 
     def _nearest(
         self,
@@ -204,49 +208,51 @@ class LanceStore(Store):
         vector: NDArray[np.float32],
         count: int,
     ) -> list[Hit]:
-        scores = _products(vectors, vector)
+        scores = _dot_products(vectors, vector)
         best = np.argsort(-scores, kind="stable")[:count]
-        with readable(self.place):
-            taken = self.table.take_row_ids(ids[best].tolist()).with_row_id()
-            rows = taken.select(self.shown).to_arrow().to_pylist()
+        with readable(self.location):
+            query = self.table.take_row_ids(ids[best].tolist()).with_row_id()
+            rows = query.select(self.shown).to_arrow().to_pylist()
         by_id = {row["_rowid"]: row for row in rows}
-        return [self._hit(by_id[int(ids[place])], float(scores[place])) for place in best]
+        return [self._hit(by_id[int(ids[index])], float(scores[index])) for index in best]
 
-    def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
+    def by_words(self, query: str, count: int, filters: Sequence[Condition] = ()) -> list[Hit]:
         words = " ".join(query_keywords(query))
         if not words:
             return []
-        match = MatchQuery(words, KEYWORDS_COLUMN)  # type: ignore[call-arg]  # its defaults are pydantic's
+        # mypy does not see the defaults of its pydantic fields.
+        match = MatchQuery(words, KEYWORDS_COLUMN)  # type: ignore[call-arg]
 
-        def found() -> list[Hit]:
-            search = self.table.search(match, query_type="fts")
-            rows = self._rows(search, "_score", count, where)
+        def search() -> list[Hit]:
+            matches = self.table.search(match, query_type="fts")
+            rows = self._rows(matches, "_score", count, filters)
             return [self._hit(row, row["_score"]) for row in rows]
 
-        return self._again(found)
+        return self._retry(search)
 
-    def _again(self, ask: Callable[[], list[Hit]]) -> list[Hit]:
-        """Once more in the version that has the tag now, where the files of the one that was opened
-        are gone: a week later a run takes them out.
+    def _retry(self, search: Callable[[], list[Hit]]) -> list[Hit]:
+        """Run a search, and retry it in the currently tagged version if it fails.
+
+        A run deletes the files of versions that are older than `WEEK`.
         """
         try:
-            return ask()
+            return search()
         except SearchError:
             if self.lock is not None:
                 raise
-            with readable(self.place):
+            with readable(self.location):
                 if self.table.tags.get_version(FOUND) == self.table.version:
                     raise
                 self.table.checkout(FOUND)
-            self.__dict__.pop("_kept", None)
-            return ask()
+            self.__dict__.pop("_cached", None)
+            return search()
 
     def _rows(
-        self, query: Any, score: str, count: int, where: Sequence[Condition]
+        self, query: Any, score: str, count: int, filters: Sequence[Condition]
     ) -> list[dict[str, Any]]:
-        if where:
-            query = query.where(" AND ".join(map(self._sql, where)), prefilter=True)
-        with readable(self.place):
+        if filters:
+            query = query.where(" AND ".join(map(self._sql, filters)), prefilter=True)
+        with readable(self.location):
             arrow = query.limit(count).select([*self.shown, score]).to_arrow()
             rows: list[dict[str, Any]] = arrow.to_pylist()
         return rows
@@ -259,7 +265,7 @@ class LanceStore(Store):
         value = condition.value
         right = _quoted(value) if isinstance(value, str) else repr(value)
         column = self.columns.get(condition.field) or COLUMNS.get(condition.field, condition.field)
-        # LanceDB compares no integers with other numbers.
+        # LanceDB does not compare integers with floating-point numbers.
         left = f"CAST(`{column}` AS DOUBLE)" if isinstance(value, float) else f"`{column}`"
         return f"{left} {condition.operator} {right}"
 
@@ -267,32 +273,33 @@ class LanceStore(Store):
         return int(self.table.count_rows())
 
 
-def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
-    """What a store is made with, and its table: to be read as it was finished last, or to be
-    written to. With other settings one that was never finished begins anew, for nothing of it is
-    found.
+def _open_table(location: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
+    """Return the spec and the table of a store, for searches or, with `create`, for writing.
+
+    Searches use the last completed version. If no run was completed, a table with another spec
+    than `create` is dropped, because searches find nothing in it.
     """
-    with readable(place):
+    with readable(location):
         database = lancedb.connect(folder)
-        there = TABLE in database.list_tables().tables
-        table: Any = database.open_table(TABLE) if there else None
+        exists = TABLE in database.list_tables().tables
+        table: Any = database.open_table(TABLE) if exists else None
         finished = table is not None and FOUND in table.tags.list()
     content = read_bytes(folder / SPEC, SearchError)
-    spec = read_spec(place, content, create if finished else None)
-    with readable(place):
+    spec = read_spec(location, content, create if finished else None)
+    with readable(location):
         schema = table.schema if finished else _schema(spec)
     vector = schema.field("vector").type if "vector" in schema.names else None
     if finished and vector != pa.list_(pa.float32(), spec.dimension):
         raise SearchError(
-            f"{place}: the table has no vectors of {spec.dimension} values ({vector}); index again "
-            "into a new place"
+            f"{location}: expected vectors of {spec.dimension} values, got {vector}; index again "
+            "into a new store"
         )
     if create is None and not finished:
         raise SearchError(
-            f"{place}: its first documents were never finished; run `bertkit index` again "
-            "with --model, which goes on where it stopped"
+            f"{location}: the first `bertkit index` was not completed; run it again with --model "
+            "to resume it"
         )
-    with readable(place):
+    with readable(location):
         if create is None:
             table.checkout(FOUND)
             return spec, table
@@ -302,12 +309,17 @@ def _opened(place: str, folder: Path, create: Spec | None) -> tuple[Spec, Any]:
         if table is None:
             write_json(folder / SPEC, msgspec.to_builtins(create))
             spec, table = create, database.create_table(TABLE, schema=_schema(create))
-        table.checkout_latest()  # what others wrote until now
+        # Another process may have written since the table was opened.
+        table.checkout_latest()
     return spec, table
 
 
 def _locked(folder: Path) -> IO[bytes]:
-    """Raises: SearchError where another run writes here: each would miss what the other adds."""
+    """Lock a store for writing, and return the lock file.
+
+    Raises:
+        SearchError: If another process writes to the store.
+    """
     with readable(str(folder)):
         if (folder / LOCK_FILE).is_fifo():
             raise OSError(f"{LOCK_FILE} is a pipe")
@@ -317,9 +329,10 @@ def _locked(folder: Path) -> IO[bytes]:
     except BlockingIOError:
         file.close()
         raise SearchError(
-            f"{folder}: another `bertkit index` writes here; wait until it has ended"
+            f"{folder}: another `bertkit index` is writing to it; wait until it finishes"
         ) from None
-    except OSError:  # a file system that has no locks
+    except OSError:
+        # The file system does not support locks.
         pass
     return file
 
@@ -345,10 +358,10 @@ def _schema(spec: Spec) -> pa.Schema:
     return pa.schema([*_COLUMNS.items(), *fields, (KEYWORDS_COLUMN, pa.string()), vector])
 
 
-def _products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Compute the products of a matrix and a vector, by torch if it is imported.
+def _dot_products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Compute the dot products of embeddings and a query embedding, with torch if it is imported.
 
-    Threads of numpy would delay those of the model.
+    NumPy would start more threads, which slow down the model.
 
     Shapes:
         vectors: (P, D); vector: (D,); returns (P,).
@@ -357,11 +370,11 @@ def _products(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDAr
         return vectors @ vector
     import torch
 
-    products: NDArray[np.float32] = (torch.from_numpy(vectors) @ torch.from_numpy(vector)).numpy()
-    return products
+    result: NDArray[np.float32] = (torch.from_numpy(vectors) @ torch.from_numpy(vector)).numpy()
+    return result
 
 
-def _among(ids: Sequence[str]) -> str:
+def _has_id(ids: Sequence[str]) -> str:
     return f"id IN ({', '.join(map(_quoted, ids))})"
 
 
@@ -370,8 +383,8 @@ def _quoted(text: str) -> str:
 
 
 @contextlib.contextmanager
-def readable(place: str) -> Iterator[None]:
-    """Raise a SearchError for what LanceDB raises for a damaged or unwritable directory."""
+def readable(location: str) -> Iterator[None]:
+    """Convert errors of LanceDB, such as for damaged directories, to SearchError."""
     try:
         yield
     except Exception as error:
@@ -380,6 +393,6 @@ def readable(place: str) -> Iterator[None]:
             raise
         message = " ".join(str(error).split())[:200]
         raise SearchError(
-            f"{place}: the store is damaged, or cannot be read or written ({message}); if it is "
-            "damaged, index again into a new place"
+            f"{location}: the store is damaged, or cannot be read or written ({message}); if it is "
+            "damaged, index again into a new store"
         ) from None

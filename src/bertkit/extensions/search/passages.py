@@ -1,4 +1,4 @@
-"""Documents cut into passages where they have parts: at headings, paragraphs and sentences."""
+"""Splitting of documents into passages at headings, paragraphs and sentences."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from bertkit.extensions.search.documents import Document
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
 HEADING_SEPARATOR = " > "
-"""What stands between a heading and the one above it."""
+"""Separator between a heading and its parent heading."""
 
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
 _SENTENCE = re.compile(r"[.!?][\"'”’)\]]*\s+|\n\s*|(?<=[。！？])")
 
 
 Tokens = Callable[[int, int], int]
-"""How many tokens characters [start, end) of a text have."""
+"""Function that returns the number of tokens of characters [start, end) of a text."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Characters [start, end) of a document, with the headings above them.
+    """Characters [start, end) of a document, with their headings.
 
-    `heading` is all of them, for people; `context` those that the part does not begin with, for the
-    model.
+    Attributes:
+        start: Offset of the first character.
+        end: Offset after the last character.
+        heading: All headings above the section, to show to users.
+        context: Headings that the section does not start with, as additional input of the model.
     """
 
     start: int
@@ -40,75 +43,83 @@ class Section:
     context: str = ""
 
 
-def cut(documents: Sequence[Document], tokenizer: Tokenizer, room: int) -> list[list[Section]]:
-    """The parts of each document, of at most `room` tokens each where its sentences allow.
+def split(documents: Sequence[Document], tokenizer: Tokenizer, size: int) -> list[list[Section]]:
+    """Split documents into passages of at most `size` tokens, unless a sentence is longer.
 
-    Parts are adjacent and cover the document. A part begins at each page, and at each heading that
-    is followed by text. Between them, a part contains as many paragraphs as there is room for, or
-    sentences if a paragraph is longer.
+    The passages are adjacent and cover the document. A passage starts at each page, and at each
+    heading that is followed by text. In between, a passage contains as many paragraphs as fit, or
+    sentences if a paragraph is too long.
+
+    Args:
+        documents: The documents.
+        tokenizer: Tokenizer of the embedding model.
+        size: Maximum number of tokens of a passage.
+
+    Returns:
+        The passages of each document.
     """
     texts = [document.text for document in documents]
     encodings = tokenizer.encode_batch(texts, max_length=NO_LIMIT)
     parts = []
     for document, encoding in zip(documents, encodings, strict=True):
-        real = [which is not None for which in encoding.sequence]
-        parts.append(list(_parts(document, encoding.offsets[real, 0], room)))
+        real = [sequence is not None for sequence in encoding.sequence]
+        parts.append(list(_split(document, encoding.offsets[real, 0], size)))
     return parts
 
 
-def _parts(document: Document, starts: NDArray[np.int64], room: int) -> Iterator[Section]:
+def _split(document: Document, starts: NDArray[np.int64], size: int) -> Iterator[Section]:
     def tokens(start: int, end: int) -> int:
         first, last = np.searchsorted(starts, (start, end))
         return int(last - first)
 
     for begin, end, path in _sections(document):
         titles = [heading.title for heading in path]
-        # the first part begins with the section's own headings
-        first = _context([heading for heading in path if heading.start < begin], tokens, room)
-        later = _context(path, tokens, room)
+        # The text of the first passage already contains the headings of this section.
+        first = _context([heading for heading in path if heading.start < begin], tokens, size)
+        later = _context(path, tokens, size)
         body = max([begin, *(heading.end for heading in path)])
         body = end - len(document.text[body:end].lstrip())
-        rooms = room - first[1], room - later[1]
+        sizes = size - first[1], size - later[1]
         for top, bottom in _pages(document, begin, end):
             page = [f"page {bisect_right(document.pages, top)}"] if document.pages else []
-            heading, inside = _joined(titles + page), min(max(top, body), bottom)
-            # Headings at the end of a page are a part, so that no part has two pages.
-            for start, stop in _packed(document.text, top, inside, bottom, rooms, tokens):
+            heading, inside = _join_titles(titles + page), min(max(top, body), bottom)
+            # Headings at the end of a page become a passage, so that no passage spans two pages.
+            for start, stop in _pack(document.text, top, inside, bottom, sizes, tokens):
                 context, _ = first if start == begin else later
                 yield Section(start, stop, heading, context)
-            rooms = rooms[1], rooms[1]
+            sizes = sizes[1], sizes[1]
 
 
 def _pages(document: Document, begin: int, end: int) -> Iterable[tuple[int, int]]:
-    """Return the start and end of the part of each page in characters [begin, end)."""
+    """Return the start and end of each page within characters [begin, end)."""
     starts = sorted({page for page in document.pages if begin < page < end})
     return zip([begin, *starts], [*starts, end], strict=True)
 
 
-def _context(above: Sequence[Heading], tokens: Tokens, room: int) -> tuple[str, int]:
-    """Headings for the model, and about how many tokens they have: a quarter of `room` at most.
+def _context(path: Sequence[Heading], tokens: Tokens, size: int) -> tuple[str, int]:
+    """Return the headings for the model, and their approximate number of tokens.
 
-    The nearest stay, as they say most.
+    The lowest headings are the most specific and are selected first, up to a quarter of `size`.
     """
-    kept: list[str] = []
+    titles: list[str] = []
     count = 0
-    for heading in reversed(above):
+    for heading in reversed(path):
         count += tokens(heading.start, heading.end) + 2
-        if count > room // 4:
+        if count > size // 4:
             break
-        kept.insert(0, heading.title)
-    return _joined(kept), min(count, room // 4)
+        titles.insert(0, heading.title)
+    return _join_titles(titles), min(count, size // 4)
 
 
-def _joined(titles: Sequence[str]) -> str:
-    """Titles in a line; a page's title is often its first heading, too."""
+def _join_titles(titles: Sequence[str]) -> str:
+    """Join titles without repetitions: the title of a document is often its first heading, too."""
     return HEADING_SEPARATOR.join(title for title, _ in itertools.groupby(titles))
 
 
 def _sections(document: Document) -> Iterator[tuple[int, int, list[Heading]]]:
-    """Where each section begins and ends, and the headings above it, its own last.
+    """Yield the start and end of each section, and its headings from top level to its own.
 
-    A heading without a text below it begins the section of the next.
+    A heading that is not followed by text belongs to the section of the next heading.
     """
     text = document.text
     path: list[Heading] = []
@@ -121,37 +132,43 @@ def _sections(document: Document) -> Iterator[tuple[int, int, list[Heading]]]:
         yield 0, begin, []
     ends = [*(heading.start for heading in document.headings[1:]), len(text)]
     for heading, end in zip(document.headings, ends, strict=True):
-        path = [above for above in path if above.level < heading.level]
+        path = [parent for parent in path if parent.level < heading.level]
         path.append(heading)
         if text[heading.end : end].strip() or end == len(text):
             yield begin, end, list(path)
             begin = end
 
 
-def _packed(
-    text: str, begin: int, body: int, end: int, rooms: tuple[int, int], tokens: Tokens
+def _pack(
+    text: str, begin: int, body: int, end: int, sizes: tuple[int, int], tokens: Tokens
 ) -> Iterator[tuple[int, int]]:
-    """A section in pieces, each of as many paragraphs as there is room for: first, and later.
+    """Split a section into passages of as many paragraphs as fit.
 
-    Headings, which end where the `body` begins, never stand alone.
+    Args:
+        text: Text of the document.
+        begin: Start of the section.
+        body: End of its headings, which are never a passage without text.
+        end: End of the section.
+        sizes: Maximum number of tokens of the first passage, and of later passages.
+        tokens: Function that counts tokens.
     """
     start = stop = begin
-    room, later = rooms
-    for first, last in _pieces(text, begin, end, _PARAGRAPH):
-        whole = tokens(start if stop <= body else first, last) <= room
-        for one, other in [(first, last)] if whole else _pieces(text, first, last, _SENTENCE):
-            if stop > max(start, body) and tokens(start, other) > room:
+    size, later_size = sizes
+    for first, last in _spans(text, begin, end, _PARAGRAPH):
+        fits = tokens(start if stop <= body else first, last) <= size
+        for left, right in [(first, last)] if fits else _spans(text, first, last, _SENTENCE):
+            if stop > max(start, body) and tokens(start, right) > size:
                 yield start, stop
-                start, room = one, later
-            stop = other
+                start, size = left, later_size
+            stop = right
     if stop > start:
         yield start, stop
 
 
-def _pieces(text: str, begin: int, end: int, between: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Stretches that lie beside each other, each with what ends it."""
+def _spans(text: str, begin: int, end: int, ending: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Yield adjacent spans, each including the match of `ending` after it."""
     start = begin
-    for match in between.finditer(text, begin, end):
+    for match in ending.finditer(text, begin, end):
         if start < match.end() < end:
             yield start, match.end()
             start = match.end()

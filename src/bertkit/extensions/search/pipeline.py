@@ -1,4 +1,4 @@
-"""Pipeline of searches in a store, for a server."""
+"""Pipeline that searches a store, for a server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bertkit.pipelines import Embed, Work
 from bertkit.text.long_texts import Long
 
 PASSAGE_TOKENS = 4
-"""Cost of a document that is found, in tokens. A search of the best thousand takes as long as a
-whole batch, which it then is."""
+"""Cost of a returned document, in tokens. A search that returns 1,000 documents takes as long as a
+full batch."""
 
 HIT_BYTES = 4096
-"""Bytes of memory of a document that is found."""
+"""Memory of a returned document in bytes."""
 
 
 class SearchPipeline:
-    """Search the documents of a store.
+    """A pipeline that searches the documents of a store.
 
     Args:
         store: Path or address of the store.
@@ -31,7 +31,8 @@ class SearchPipeline:
     def __init__(self, store: str, precision: Inference, device: str) -> None:
         self.searcher = Searcher(store, precision=precision, device=device)
         embed = self.searcher.embed
-        assert isinstance(embed, Embed)  # A store is made with a model.
+        # `Searcher` loads the store's own model with torch, not an exported graph.
+        assert isinstance(embed, Embed)
         self.embed, self.policies = embed, embed.policies
 
     def prepare(
@@ -44,10 +45,18 @@ class SearchPipeline:
         hybrid: bool = False,
         min_score: float | None = None,
     ) -> list[Work]:
-        """Return the work of each query. `run` searches them one after another.
+        """Return the work of each query, for `run`.
+
+        Args:
+            queries: The queries.
+            long: Policy for queries that exceed the maximum length of the model.
+            top: Maximum number of documents per query.
+            where: Conditions such as year>=1960. A document must satisfy all of them.
+            hybrid: Whether to combine vector search with keyword search.
+            min_score: Lowest score of a document.
 
         Raises:
-            ConfigError: If a condition is on a field that the store does not have.
+            ConfigError: If a condition is invalid, or its field does not exist.
         """
         conditions(where, self.searcher.store.spec.fields)
         options = {"top": top, "where": tuple(where), "hybrid": hybrid, "min_score": min_score}
@@ -71,6 +80,6 @@ class SearchPipeline:
 
 
 def _truncated(query: str, work: Work) -> str:
-    """Return the part of a query that the model reads; only its words are searched for, too."""
+    """Return the part of a query that the model encodes, for the keyword search."""
     encoding = work.features[0].encoding
     return query[: int(encoding.offsets[:, 1].max(initial=0))] if encoding.truncated else query

@@ -1,4 +1,4 @@
-"""A store in a Qdrant server: for more passages, or more readers, than one machine serves."""
+"""Stores in a Qdrant server, for more passages or clients than one machine can serve."""
 
 from __future__ import annotations
 
@@ -35,39 +35,39 @@ from bertkit.extensions.search.store import (
 )
 
 SECONDS, SEARCH_SECONDS = 30, 10
-"""After which a server that does not answer is given up: one that is written to, and one that is
-searched, for which others wait."""
+"""Timeouts in seconds of a server: while a store is written, and while it is searched."""
 
 DENSE, WORDS = "vector", "words"
 
 BM25_K1 = 1.2
-"""BM25's k1. Passages are about equally long, so that its part for length is left out."""
+"""BM25's k1. Passages have similar lengths, so the length normalization of BM25 is omitted."""
 
 
 class QdrantStore(Store):
-    """A collection of a Qdrant server, named by the path of its address: http://host:6333/NAME.
+    """A store in a collection of a Qdrant server, such as http://host:6333/NAME.
 
-    The key of a server that wants one is taken from the environment, QDRANT_API_KEY. Documents are
-    found as soon as they are written; one that is replaced is there twice for a moment.
+    The API key is read from the environment variable QDRANT_API_KEY. Searches find documents as
+    soon as they are written. While a document is replaced, both versions exist for a moment.
     """
 
-    def __init__(self, place: str, name: str, spec: Spec, client: QdrantClient) -> None:
-        self.place, self.name, self.spec, self.client = place, name, spec, client
+    def __init__(self, location: str, name: str, spec: Spec, client: QdrantClient) -> None:
+        self.location, self.name, self.spec, self.client = location, name, spec, client
 
     @classmethod
-    def open(cls, place: str, create: Spec | None, client: QdrantClient | None = None) -> Self:
+    def open(cls, location: str, create: Spec | None, client: QdrantClient | None = None) -> Self:
         try:
-            parts = urlsplit(place)
+            parts = urlsplit(location)
         except ValueError as error:
-            raise SearchError(f"{place}: no address ({error})") from None
+            raise SearchError(f"{location}: not a valid address ({error})") from None
         name = parts.path.strip("/")
         _, _, host = parts.netloc.rpartition("@")
-        place = parts._replace(netloc=host).geturl()  # which is shown, without a password
+        # Messages contain the address, but no password.
+        location = parts._replace(netloc=host).geturl()
         if not re.fullmatch(r"[\w.-]+", name):
             raise SearchError(
-                f"{place}: name a collection behind the address: http://host:6333/NAME"
+                f"{location}: the address has no collection; use http://host:6333/NAME"
             )
-        with reachable(place):
+        with reachable(location):
             if client is None:
                 key = api_key("QDRANT_API_KEY")
                 address = f"{parts.scheme}://{parts.netloc}"
@@ -77,49 +77,51 @@ class QdrantStore(Store):
                 )
             if not client.collection_exists(name):
                 if create is None:
-                    raise SearchError(f"{place}: no such collection; make it with `bertkit index`")
+                    raise SearchError(f"{location}: not found; create it with `bertkit index`")
                 _create(client, name, create)
             metadata = client.get_collection(name).config.metadata or {}
         if not isinstance(metadata.get("bertkit"), str):
-            raise SearchError(f"{place}: a collection that bertkit did not make; name another")
-        return cls(place, name, read_spec(place, metadata["bertkit"], create), client)
+            raise SearchError(f"{location}: not a collection of bertkit; use another name")
+        return cls(location, name, read_spec(location, metadata["bertkit"], create), client)
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """A document that was replaced by a run that was killed has two until it is written again,
-        and none here.
+        """Return the digest of each document, by id; see `Store.digests`.
+
+        If a run was killed while it replaced a document, the document has two digests and is
+        omitted, so that it is written again.
         """
         digests: dict[str, set[str]] = {}
-        for id, digest in self._documents("digest", _among(ids)):
+        for id, digest in self._documents("digest", _has_id(ids)):
             digests.setdefault(id, set()).add(digest)
         return {id: digest for id, (digest, *others) in digests.items() if not others}
 
     def sources(self) -> dict[str, str]:
         return dict(self._documents("source"))
 
-    def _documents(self, what: str, *met: models.Condition) -> Iterator[tuple[str, str]]:
-        """Id and digest or source of each document, by its first passage."""
+    def _documents(self, key: str, *filters: models.Condition) -> Iterator[tuple[str, str]]:
+        """Yield the id of each document, and a value of its first passage: `digest` or `source`."""
         first = models.FieldCondition(key="number", match=models.MatchValue(value=0))
         page = None
         while True:
-            with reachable(self.place):
+            with reachable(self.location):
                 points, page = self.client.scroll(
                     self.name,
-                    scroll_filter=models.Filter(must=[first, *met]),
+                    scroll_filter=models.Filter(must=[first, *filters]),
                     limit=1000,
                     offset=page,
-                    with_payload=["id", what],
+                    with_payload=["id", key],
                 )
-            yield from ((p.payload["id"], p.payload[what]) for p in points if p.payload)
+            yield from ((p.payload["id"], p.payload[key]) for p in points if p.payload)
             if page is None:
                 return
 
     def move(self, sources: Mapping[str, str]) -> None:
-        with reachable(self.place):
+        with reachable(self.location):
             changes = [
                 models.SetPayloadOperation(
                     set_payload=models.SetPayload(
                         payload={"source": source, "suffix": source_suffix(source)},
-                        filter=models.Filter(must=[_among([id])]),
+                        filter=models.Filter(must=[_has_id([id])]),
                     )
                 )
                 for id, source in sources.items()
@@ -127,8 +129,8 @@ class QdrantStore(Store):
             self.client.batch_update_points(self.name, changes, wait=True)
 
     def remove(self, ids: Sequence[str]) -> None:
-        gone = models.Filter(must=[_among(ids)])
-        with reachable(self.place):
+        gone = models.Filter(must=[_has_id(ids)])
+        with reachable(self.location):
             self.client.delete(self.name, models.FilterSelector(filter=gone), wait=True)
 
     def replace(self, passages: Sequence[Passage], vectors: NDArray[np.float32]) -> None:
@@ -145,49 +147,49 @@ class QdrantStore(Store):
             for p, vector in zip(passages, vectors, strict=True)
         ]
         old = models.Filter(
-            must=[_among(list({p.id for p in passages}))],
+            must=[_has_id(list({p.id for p in passages}))],
             must_not=[models.HasIdCondition(has_id=[point.id for point in points])],
         )
-        # the first passages last: a document counts as written when its first is there
+        # Write first passages last: a document counts as written if its first passage exists.
         points.sort(key=lambda point: -point.payload["number"] if point.payload else 0)
-        with reachable(self.place):
+        with reachable(self.location):
             for start in range(0, len(points), 256):
                 self.client.upsert(self.name, points[start : start + 256], wait=True)
             self.client.delete(self.name, models.FilterSelector(filter=old), wait=True)
 
     def finish(self) -> None:
-        """Nothing is left to do: what is written is found."""
+        """Do nothing: searches already find all documents that were written."""
 
     def close(self) -> None:
-        """Nothing is held: runs at once write the same points."""
+        """Do nothing: a Qdrant server has no lock, and concurrent runs write the same points."""
 
     def by_vector(
-        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
+        self, vector: NDArray[np.float32], count: int, filters: Sequence[Condition] = ()
     ) -> list[Hit]:
-        return self._ask(vector.tolist(), DENSE, count, where)
+        return self._query(vector.tolist(), DENSE, count, filters)
 
-    def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
+    def by_words(self, query: str, count: int, filters: Sequence[Condition] = ()) -> list[Hit]:
         words = _counts(query_keywords(query))
         if not words:
             return []
         sparse = models.SparseVector(indices=list(words), values=[1.0] * len(words))
-        return self._ask(sparse, WORDS, count, where)
+        return self._query(sparse, WORDS, count, filters)
 
-    def _ask(self, query: Any, using: str, count: int, where: Sequence[Condition]) -> list[Hit]:
-        with reachable(self.place):
+    def _query(self, query: Any, using: str, count: int, filters: Sequence[Condition]) -> list[Hit]:
+        with reachable(self.location):
             response = self.client.query_points(
                 self.name,
                 query=query,
                 using=using,
                 limit=count,
-                query_filter=_filter(where, self.spec.fields),
+                query_filter=_filter(filters, self.spec.fields),
                 with_payload=True,
             )
         payloads = ((point.payload or {}, point.score) for point in response.points)
         return [hit(payload, score, payload["fields"]) for payload, score in payloads]
 
     def __len__(self) -> int:
-        with reachable(self.place):
+        with reachable(self.location):
             return self.client.count(self.name).count
 
 
@@ -209,34 +211,34 @@ def _create(client: QdrantClient, name: str, spec: Spec) -> None:
         client.create_payload_index(name, key, schema)
 
 
-def _key(field: str, kept: Collection[str]) -> str:
-    return f'fields."{field}"' if field in kept else "number" if field == "passage" else field
+def _key(field: str, columns: Collection[str]) -> str:
+    return f'fields."{field}"' if field in columns else "number" if field == "passage" else field
 
 
-def _among(ids: Sequence[str]) -> models.FieldCondition:
+def _has_id(ids: Sequence[str]) -> models.FieldCondition:
     return models.FieldCondition(key=ID_FIELD, match=models.MatchAny(any=list(ids)))
 
 
-def _filter(where: Sequence[Condition], kept: Collection[str]) -> models.Filter:
+def _filter(filters: Sequence[Condition], columns: Collection[str]) -> models.Filter:
     must: list[models.Condition] = []
     must_not: list[models.Condition] = []
     ranges = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
-    for condition in where:
-        key, value = _key(condition.field, kept), condition.value
+    for condition in filters:
+        key, value = _key(condition.field, columns), condition.value
         if condition.operator in ranges:
             limits = models.Range.model_validate({ranges[condition.operator]: value})
             must.append(models.FieldCondition(key=key, range=limits))
             continue
-        same = (
+        equal = (
             models.FieldCondition(key=key, match=models.MatchValue(value=value))
             if isinstance(value, str)
             else models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
         )
         if condition.operator == "=":
-            must.append(same)
+            must.append(equal)
         else:
-            unknown = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
-            must_not += [same, unknown]
+            missing = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
+            must_not += [equal, missing]
     return models.Filter(must=must, must_not=must_not)
 
 
@@ -246,20 +248,20 @@ def _counts(keywords: Sequence[str]) -> Counter[int]:
 
 
 def _weights(text: str) -> models.SparseVector:
-    """Return the part of BM25 that depends on the passage; the server has the rest."""
+    """Return the BM25 term weights of a passage. The server computes the IDF factor."""
     counts = _counts(passage_keywords(text))
     values = [n * (BM25_K1 + 1) / (n + BM25_K1) for n in counts.values()]
     return models.SparseVector(indices=list(counts), values=values)
 
 
 @contextlib.contextmanager
-def reachable(place: str) -> Iterator[None]:
-    """What goes wrong between here and the server, as one sentence."""
+def reachable(location: str) -> Iterator[None]:
+    """Convert errors of the client and the connection to SearchError."""
     try:
         yield
     except (ApiException, QdrantException, OSError, ValueError) as error:
         message = " ".join(str(error).split())[:200]
         raise SearchError(
-            f"{place}: no Qdrant server answers there, or it refuses ({message}); check the "
-            "address, the server and QDRANT_API_KEY"
+            f"{location}: the Qdrant server is not reachable or rejected the request ({message}); "
+            "check the address, the server and QDRANT_API_KEY"
         ) from None

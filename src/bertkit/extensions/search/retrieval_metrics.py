@@ -1,4 +1,4 @@
-"""Scores of rankings of documents."""
+"""Evaluation metrics of document rankings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ def retrieval_scores(
 
     Args:
         retrieved: Ids of the documents of each query, best first. mrr and map use all of them.
-        grades: Relevance of the judged documents of each query; 0 and less is not relevant. Each
-            query needs a relevant document.
+        grades: Relevance grades of the judged documents of each query; 0 or less means not
+            relevant. Each query must have at least one relevant document.
+
+    Returns:
+        The metrics by name.
 
     Source:
         trec_eval, with linear gains.
@@ -26,7 +29,7 @@ def retrieval_scores(
 
 
 def _scores(ids: Sequence[str], grades: Mapping[str, int]) -> dict[str, float]:
-    """Return the scores of one query."""
+    """Return the metrics of one query."""
     gains = np.array([max(grades.get(name, 0), 0) for name in ids], dtype=np.float64)
     ideal = np.sort([grade for grade in grades.values() if grade > 0])[::-1]
     ranks = np.flatnonzero(gains) + 1

@@ -1,4 +1,4 @@
-"""Route of searches in the store of a server."""
+"""Route and web panel that search the store of a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.view.figures import Figure, Marked, Table
 from bertkit.web import Context, Cut, Panel, Route, Text
 
 PANEL_DOCUMENTS = 10
-"""Number of documents that a page shows."""
+"""Number of documents that the web page shows."""
 
 
 class SearchAsk(Cut, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class SearchAsk(Cut, frozen=True, kw_only=True):
 
 
 async def search(ask: SearchAsk, context: Context) -> Any:
-    """Search the documents of the store; each hit is the best passage of a document."""
+    """Search the documents of the store. Each hit is the best passage of a document."""
     _, pipeline = context.pipeline("search", ask.model)
     options = {name: getattr(ask, name) for name in ("top", "where", "hybrid", "min_score")}
     (hits,), cut = await context.answers(pipeline, [ask.query], field="query", ask=ask, **options)
@@ -38,10 +38,10 @@ async def search(ask: SearchAsk, context: Context) -> Any:
 
 
 def hits_figure(answered: Sequence[list[Hit]], text: str, other: str) -> Figure:
-    """Return the table of the documents that a query finds, with their best passages."""
+    """Return a table of the documents found for a query, with their best passages."""
     (hits,) = answered
     rows = [(hit.id, hit.score, Marked(hit.text)) for hit in hits]
-    caption = "The best passage of each document." if rows else "Nothing is found."
+    caption = "The best passage of each document." if rows else "No documents found."
     table = Table("Documents", rows, ("document", "score", "passage"))
     return Figure("Documents", caption, [table])
 

@@ -1,4 +1,4 @@
-"""Search a store from the command line."""
+"""Command that searches a store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit.nn.precision import Inference
 from bertkit.text.long_texts import Long
 
 SHOWN_CHARACTERS = 240
-"""Characters of a hit that are printed for people."""
+"""Maximum number of characters of a hit that are printed as text."""
 
 
 def search(
@@ -37,30 +37,30 @@ def search(
     precision: Inference = "fp32",
     device: str = "auto",
 ) -> None:
-    """Search a store by meaning, by keywords, or by both.
+    """Search a store by embeddings and, optionally, keywords.
 
     Args:
-        store: A folder, or http://host:port/NAME for a collection of a Qdrant server.
-        query: What to look for; by default the lines of stdin, which a terminal asks for.
-        top: How many documents.
-        where: Only documents with such a field: year>=1960; all that are given.
-        hybrid: Join what is found by meaning and by words.
-        min_score: Only documents whose score, as it is printed, is as high at least.
-        long: Queries longer than the model: truncate, or an error.
-        json: Print a line of JSON for each.
-        rerank: A cross-encoder, which reads queries with the best passages.
-        model: The store's model, where it is not at its place any more.
+        store: Directory, or http://host:port/NAME for a collection of a Qdrant server.
+        query: Query. Default: each line of stdin, with a prompt at a terminal.
+        top: Maximum number of documents.
+        where: Condition such as year>=1960. Repeat it for several; documents must satisfy all.
+        hybrid: Whether to combine vector search with keyword search.
+        min_score: Lowest score of a document, as printed.
+        long: How to handle queries that exceed the model's maximum length: truncate or error.
+        json: Whether to print one line of JSON per document.
+        rerank: Cross-encoder that re-ranks the best passages.
+        model: Model of the store. Default: the model directory or hub id that the store contains.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     searcher = Searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     terminal = query is None and sys.stdin.isatty()
     if terminal:
-        say(f"{len(searcher.store):,} passages. Write what to look for; Ctrl-D ends.")
-    for one in asked("> ") if query is None else [query]:
+        say(f"{len(searcher.store):,} passages. Enter a query, or press Ctrl-D to quit.")
+    for text in asked("> ") if query is None else [query]:
         try:
             hits = searcher(
-                one,
+                text,
                 top=top,
                 where=where,
                 hybrid=hybrid,
@@ -75,19 +75,19 @@ def search(
             continue
         if json:
             for hit in hits:
-                held = msgspec.to_builtins(hit)
-                print_json(held if query is not None else {"query": one, **held})
+                fields = msgspec.to_builtins(hit)
+                print_json(fields if query is not None else {"query": text, **fields})
             continue
         if query is None and not terminal:
-            print(f"> {one}")
+            print(f"> {text}")
         if not hits:
-            print("nothing found", file=sys.stderr)
+            print("no documents found", file=sys.stderr)
         for rank, hit in enumerate(hits, 1):
-            _show(rank, hit)
+            _print_hit(rank, hit)
 
 
-def _show(rank: int, hit: Hit) -> None:
-    """A hit for people: its sentence that answers best, and where it stands."""
+def _print_hit(rank: int, hit: Hit) -> None:
+    """Print a hit as text: its best sentence and its position in the document."""
     fields = "".join(f"  {k}={v}" for k, v in hit.fields.items() if v is not None)
     heading = f"  {hit.heading}" if hit.heading else ""
     text = " ".join((hit.sentence or hit.text).split())
@@ -96,4 +96,4 @@ def _show(rank: int, hit: Hit) -> None:
     file = Path(hit.source)
     row = Path(re.sub(r":\d+$", "", hit.source))
     if file.is_absolute() and file.parent.is_dir() and not (file.exists() or row.exists()):
-        say(f"     {file}: this file is gone; `bertkit index … --sync` takes it out")
+        say(f"     {file}: file not found; use `bertkit index … --sync` to remove it")

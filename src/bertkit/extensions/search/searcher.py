@@ -1,4 +1,4 @@
-"""A query -> the documents of a store that answer it best."""
+"""Search of the documents of a store."""
 
 from __future__ import annotations
 
@@ -21,31 +21,40 @@ from bertkit.nn.precision import Inference
 from bertkit.synonyms import check_keywords
 from bertkit.text.long_texts import Long, encode
 
-if TYPE_CHECKING:  # an exported model needs no torch
+# Importing them at run time would require torch, which exported models do not need.
+if TYPE_CHECKING:
     from bertkit.checkpoint.directory import Loaded
     from bertkit.pipelines.base import Embedder
 
 CANDIDATE_PASSAGES = 100
-"""Passages of each list where two are joined, and documents whose best passage is read again."""
+"""Number of passages of each list in a hybrid search, and of documents that are re-ranked."""
 
 MAX_SENTENCES = 64
-"""Of a passage that are compared with a query."""
+"""Maximum number of sentences of a passage that are compared with a query."""
 
 RANK_FUSION_K = 60
-"""Of reciprocal rank fusion: how little first places count more than later ones."""
+"""Constant k of reciprocal rank fusion. With larger values, top ranks have less extra weight."""
 
 
 def similarity_of(loaded: Loaded) -> Similarity:
-    """By what a store compares a model's vectors. Raises: ConfigError for what no store can."""
+    """Return the similarity function of a store for a model.
+
+    Args:
+        loaded: The model.
+
+    Raises:
+        ConfigError: If stores do not support the similarity function of the model.
+    """
     similarity = "cosine" if loaded.pooling is None else loaded.pooling.similarity
     normalized = loaded.pooling is not None and loaded.pooling.normalize
     if similarity == "cosine" or (normalized and similarity in ("dot", "euclidean")):
-        return "cosine"  # of vectors of length 1 all three find the same
+        # For vectors of length 1, all three functions give the same ranking.
+        return "cosine"
     if similarity == "dot":
         return "dot"
     raise ConfigError(
-        f"{loaded.folder}: its vectors are compared by {similarity} distance, and a store "
-        "compares them by cosine or dot product; take another model"
+        f"{loaded.folder}: {similarity} similarity is not supported by stores; use a model with "
+        "cosine similarity or dot product"
     )
 
 
@@ -58,7 +67,12 @@ def load_embedder(
 ) -> Embedder:
     """Load a model whose embeddings are compared by dot product.
 
-    With cosine similarity, embeddings have length 1. `prompt` precedes each text.
+    Args:
+        model: The model, its directory or hub id.
+        precision: Precision of the computation.
+        similarity: Similarity function. With cosine, embeddings are normalized to length 1.
+        prompt: Text to prepend to each text.
+        device: Device of the computation.
     """
     settings = LoadSettings(precision, device, normalize=similarity == "cosine")
     embedder: Embedder = open_format(model).load_embedder(settings)
@@ -66,34 +80,52 @@ def load_embedder(
     return embedder
 
 
-def name_of(model: str | Path | Loaded) -> str:
-    """The name by which the same model is opened again, from any folder."""
+def model_name(model: str | Path | Loaded) -> str:
+    """Return the absolute path or hub id of a model.
+
+    Args:
+        model: The model, its directory or hub id.
+    """
     if not isinstance(model, str | Path):
         model = model.folder
     return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 
-def model_of(store: Store) -> Loaded:
-    """The model that a store was made with. Raises: SearchError where it does not open."""
-    from bertkit.checkpoint.directory import (
-        load,
-    )  # here: it takes torch, which an exported model needs not
+def load_model(store: Store) -> Loaded:
+    """Load the model that a store was made with.
+
+    Args:
+        store: The store.
+
+    Raises:
+        SearchError: If the model cannot be loaded.
+    """
+    # Imported here, because it requires torch, which exported models do not need.
+    from bertkit.checkpoint.directory import load
 
     try:
         return load(store.spec.model)
     except BertkitError as error:
         raise SearchError(
-            f"{store.place}: its model does not open ({error}); if it has moved, name its new "
-            "place (--model)"
+            f"{store.location}: cannot load its model ({error}); if the model was moved, set its "
+            "path with --model"
         ) from None
 
 
 class Searcher:
-    """A store and the model it was made with, ready for queries.
+    """A search of the documents of a store.
 
-    `model` is by default the one that the store names; `rerank` a cross-encoder, which reads each
-    query together with the best passages. What stands before a query, the store says.
-    Raises: SearchError for a store made with another model.
+    The store contains the prompt of queries.
+
+    Args:
+        store: The store, its path or address.
+        model: Model of the store. Default: the model directory or hub id that the store contains.
+        rerank: Cross-encoder that re-ranks the best passages.
+        precision: Precision of the computation.
+        device: Device of the computation.
+
+    Raises:
+        SearchError: If the store does not exist, or was made with another model.
     """
 
     def __init__(
@@ -107,12 +139,12 @@ class Searcher:
     ) -> None:
         self.store = store if isinstance(store, Store) else open_store(store)
         spec = self.store.spec
-        model = model_of(self.store) if model is None else model
+        model = load_model(self.store) if model is None else model
         self.embed = load_embedder(model, precision, spec.similarity, spec.query_prompt, device)
         if self.embed.fingerprint() != spec.fingerprint:
             raise SearchError(
-                f"{self.store.place}: was made with the model {spec.model}, and "
-                f"{name_of(model)} has other weights; name the right one (--model), or "
+                f"{self.store.location}: the store was made with the model {spec.model}, and the "
+                f"weights of {model_name(model)} differ; set --model to the original model, or "
                 "index again into a new store"
             )
         self.rerank = None
@@ -133,15 +165,23 @@ class Searcher:
         sentences: bool = False,
         min_score: float | None = None,
     ) -> list[Hit]:
-        """Return the best documents, each by its best passage, best first.
+        """Return the best documents of a query, best first, each with its best passage.
 
-        Of documents with the same best passage, only the first is returned.
-        `where` holds conditions such as year>=1960, all of which must be met; with `hybrid` the
-        passages found by vector and by words are joined by their ranks. With `sentences` each hit
-        says which of its sentences is nearest to the query. Hits below `min_score` are left out:
-        of the scores that hits have, which are the cross-encoder's where there is one.
-        Raises: DataError for an empty query, or one longer than the model, ConfigError for a
-        condition on a field that the store has not.
+        If several documents have the same best passage, only the first document is returned.
+
+        Args:
+            query: The query.
+            top: Maximum number of documents.
+            where: Conditions such as year>=1960. Documents must satisfy all of them.
+            hybrid: Whether to combine vector search with keyword search, by reciprocal rank fusion.
+            long: How to handle a query that exceeds the model's maximum length: truncate or error.
+            sentences: Whether to find the sentence of each passage that is most similar to the
+                query.
+            min_score: Lowest score of a hit. With a cross-encoder, these are its scores.
+
+        Raises:
+            ConfigError: If an option is invalid, or a condition uses a field that does not exist.
+            DataError: If the query is empty or too long.
         """
         return self.many(
             [query],
@@ -166,61 +206,79 @@ class Searcher:
         min_score: float | None = None,
         distinct: bool = True,
     ) -> list[list[Hit]]:
-        """Search for several queries; `distinct=False` keeps documents with the same text."""
+        """Return the best documents of each of several queries, like `__call__`.
+
+        Args:
+            queries: The queries.
+            top: Maximum number of documents per query.
+            where: Conditions such as year>=1960. Documents must satisfy all of them.
+            hybrid: Whether to combine vector search with keyword search.
+            long: How to handle queries that exceed the model's maximum length: truncate or error.
+            sentences: Whether to find the best sentence of each passage.
+            min_score: Lowest score of a hit.
+            distinct: Whether to return only one of several documents with the same best passage.
+
+        Raises:
+            ConfigError: If an option is invalid, or a condition uses a field that does not exist.
+            DataError: If a query is empty or too long.
+        """
         if top < 1:
-            raise ConfigError(f"top: {top} documents; ask for one at least")
+            raise ConfigError(f"top must be at least 1, got {top}")
         if long == "window":
-            raise ConfigError("long: a query has one vector; shorten it, or cut it (truncate)")
+            raise ConfigError("long = window is not supported by queries; use truncate or error")
         if not all(query.strip() for query in queries):
-            raise DataError("the query is empty; say what to look for")
-        met = conditions(where, self.store.spec.fields)
+            raise DataError("the query is empty; pass at least one word")
+        filters = conditions(where, self.store.spec.fields)
         vectors = self.embed(queries, long=long)
 
-        def one(query: str, vector: NDArray[np.float32]) -> list[Hit]:
+        def search(query: str, vector: NDArray[np.float32]) -> list[Hit]:
             def passages(count: int) -> list[Hit]:
-                hits = self.store.by_vector(vector, count, met)
+                hits = self.store.by_vector(vector, count, filters)
                 if not hybrid:
                     return hits
-                return fused([hits, self.store.by_words(query, count, met)])
+                return fuse_ranks([hits, self.store.by_words(query, count, filters)])
 
-            wanted = max(CANDIDATE_PASSAGES, top) if self.rerank else top
+            count = max(CANDIDATE_PASSAGES, top) if self.rerank else top
             least = CANDIDATE_PASSAGES if hybrid else 0
-            documents = best_documents(passages, wanted, least, distinct=distinct)
+            documents = best_documents(passages, count, least, distinct=distinct)
             if self.rerank and documents:
                 scores = self.rerank(query, [hit.text for hit in documents])
                 documents = [
-                    msgspec.structs.replace(documents[place], score=float(scores[place]))
-                    for place in np.argsort(-scores, kind="stable")
+                    msgspec.structs.replace(documents[index], score=float(scores[index]))
+                    for index in np.argsort(-scores, kind="stable")
                 ]
             documents = documents[:top]
             if min_score is not None:
                 documents = [hit for hit in documents if hit.score >= min_score]
             return self._with_sentences(documents, vector) if sentences else documents
 
-        return [one(query, vector) for query, vector in zip(queries, vectors, strict=True)]
+        return [search(query, vector) for query, vector in zip(queries, vectors, strict=True)]
 
     def _with_sentences(self, hits: Sequence[Hit], vector: NDArray[np.float32]) -> list[Hit]:
-        """Each hit with the sentence of its passage whose vector is nearest to the query's."""
+        """Return the hits, each with the sentence of its passage that best matches the query."""
         if not hits:
             return []
         by_hit = [_sentences(hit) for hit in hits]
-        texts = [sentence for own in by_hit for sentence in own]
+        texts = [sentence for sentences in by_hit for sentence in sentences]
         prompts = [self.store.spec.prompt] * len(texts)
         encodings, _ = encode(
             self.embed.tokenizer, texts, length=self.embed.length, long="truncate", prompts=prompts
         )
         vectors = self.embed.vectors(encodings)
         scores = iter((vectors @ vector).tolist())
-        best = [max(own, key=lambda _: next(scores)) for own in by_hit]
+        best = [max(sentences, key=lambda _: next(scores)) for sentences in by_hit]
         return [_with_sentence(hit, text) for hit, text in zip(hits, best, strict=True)]
 
 
 _OWN_LINE = re.compile(r"^(?=[^\S\n]*(?:[-*+#>]|\d+[.)])\s|.*\|)", re.MULTILINE)
-"""The beginning of a line that stands for itself: an item, a heading, a row of a table."""
+"""Start of a list item, a heading or a table row."""
 
 
 def _sentences(hit: Hit) -> list[str]:
-    """The sentences of a passage, one at least; without its headings, which are shown beside."""
+    """Return the sentences of a passage, at least one, without its headings.
+
+    Headings are shown separately.
+    """
     sentences = split(_OWN_LINE.sub("\n\n", hit.text)) or [hit.text]
     titles = hit.heading.split(HEADING_SEPARATOR)
     body = [sentence for sentence in sentences if sentence.strip("#=- ") not in titles]
@@ -237,19 +295,19 @@ def _with_sentence(hit: Hit, sentence: str) -> Hit:
 
 
 def best_documents(
-    ask: Callable[[int], list[Hit]], top: int, least: int = 0, *, distinct: bool = True
+    search: Callable[[int], list[Hit]], top: int, least: int = 0, *, distinct: bool = True
 ) -> list[Hit]:
     """Return the best passage of each of the `top` best documents.
 
     Args:
-        ask: Function that returns the given number of passages, best first.
+        search: Function that returns the given number of passages, best first.
         top: Number of documents.
-        least: Number of passages of the first call, if it is more than twice `top`.
-        distinct: Whether documents with the same best passage count as one.
+        least: Minimum number of passages of the first call. Default: twice `top`.
+        distinct: Whether to return only one of several documents with the same best passage.
     """
     count = max(least, 2 * top)
     while True:
-        hits = ask(count)
+        hits = search(count)
         documents = by_document(hits, distinct=distinct)
         if len(documents) >= top or len(hits) < count:
             return documents[:top]
@@ -257,9 +315,12 @@ def best_documents(
 
 
 def by_document(hits: Iterable[Hit], *, distinct: bool = True) -> list[Hit]:
-    """Return the first hit of each document; with `distinct`, of documents with the same text one.
+    """Return the first hit of each document.
 
-    A document whose first hit has the text of an earlier document is skipped with all its hits.
+    Args:
+        hits: The hits, best first.
+        distinct: Whether to skip a document if its first hit has the same text as the first hit of
+            an earlier document.
     """
     first: list[Hit] = []
     ids, texts = set[str](), set[str]()
@@ -272,8 +333,15 @@ def by_document(hits: Iterable[Hit], *, distinct: bool = True) -> list[Hit]:
     return first
 
 
-def fused(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
-    """Several lists of hits as one, by reciprocal rank fusion. Source: Cormack et al. 2009."""
+def fuse_ranks(lists: Sequence[Sequence[Hit]]) -> list[Hit]:
+    """Combine lists of hits by reciprocal rank fusion.
+
+    Args:
+        lists: Lists of hits, best first.
+
+    Source:
+        Cormack et al. 2009.
+    """
     scores: dict[tuple[str, int], float] = {}
     hits: dict[tuple[str, int], Hit] = {}
     for ranked in lists:

@@ -1,4 +1,4 @@
-"""The interface of a store of passages: written by documents, searched by vector or by words."""
+"""Interface of a store of passages, which is searched by embeddings or by keywords."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STORED: Mapping[str, Kind] = {
     "start": "number",
     "end": "number",
 }
-"""Fields that every store has for conditions, in addition to the kept columns."""
+"""Fields of every store that conditions can use, in addition to the kept columns."""
 
 COMPUTED = {
     "score": "--min-score",
@@ -48,17 +48,25 @@ COMPUTED = {
     "sentence_start": "start",
     "sentence_end": "end",
 }
-"""Values of a hit that depend on the query, and what to use instead in a condition."""
+"""Values of a hit that depend on the query, with the option or field to use in a condition."""
 
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a store, shared by all that is added.
+    """The settings of a store, which are the same for all documents.
 
-    `fingerprint` is that of the model, its tokenizer and its pooling; `model` the name by which it
-    is opened; `length` and `long` say how documents are cut into passages; `prompt` stands before
-    each passage, and `query_prompt` before each query.
+    Attributes:
+        model: Path or hub id of the embedding model.
+        fingerprint: Hash of the model, its tokenizer and its pooling.
+        dimension: Dimension of the embeddings.
+        length: Maximum number of tokens of a passage.
+        long: Policy for documents that are longer than `length`: window, truncate or error.
+        fields: Names and types of the kept columns.
+        prompt: Text before each passage.
+        query_prompt: Text before each query.
+        similarity: Similarity function of the embeddings.
+        version: Version of the format.
     """
 
     model: str
@@ -75,11 +83,19 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Passage:
-    """A part of a document: `text` is its characters [start, end).
+    """A part of a document: characters [start, end).
 
-    `number` counts the passages of a document from 0; `digest` is a hash of the whole document;
-    `heading` is what it stands below; `modified` is the time of the file's last change in seconds
-    since 1970.
+    Attributes:
+        id: Id of the document.
+        number: Index of the passage in the document, from 0.
+        text: Text of the passage.
+        start: Offset of the first character.
+        end: Offset after the last character.
+        source: File of the document, or file and line of a row.
+        digest: Hash of the complete document.
+        fields: Values of the kept columns.
+        heading: Headings above the passage.
+        modified: Time of the last change of the file, in seconds since 1970.
     """
 
     id: str
@@ -100,16 +116,29 @@ class Passage:
 
 
 def source_suffix(source: str) -> str:
-    """Return the type of a source, which is a file or a row of a file."""
+    """Return the file type of a source, which is a file or a row of a file."""
     return suffix(Path(re.sub(r":\d+$", "", source)))
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A passage that answers a query, and its score: larger is better.
+    """A passage that was found for a query.
 
-    `text` is characters [start, end) of the document `id`, which was read from `source`; `passage`
-    is its number in it, `heading` what it stands below. `sentence` is the one that answers the
-    query best, where it was asked for: characters [sentence_start, sentence_end) of the document.
+    Attributes:
+        id: Id of the document.
+        score: Relevance; larger is better.
+        text: Text of the passage: characters [start, end) of the document.
+        start: Offset of the first character.
+        end: Offset after the last character.
+        passage: Index of the passage in the document, from 0.
+        source: File of the document, or file and line of a row.
+        fields: Values of the kept columns.
+        heading: Headings above the passage.
+        sentence: Best sentence for the query, if requested: characters
+            [sentence_start, sentence_end) of the document.
+        suffix: Type of the source file, such as .md.
+        modified: Time of the last change of the file, in seconds since 1970.
+        sentence_start: Offset of the first character of the sentence, or -1.
+        sentence_end: Offset after the last character of the sentence, or -1.
     """
 
     id: str
@@ -129,7 +158,7 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 SHOWN = ("id", "number", "text", "start", "end", "source", "heading", "suffix", "modified")
-"""Columns of a passage that a hit shows, beside the fields."""
+"""Columns of a passage that a hit contains, in addition to the kept columns."""
 
 
 def hit(row: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hit:
@@ -141,7 +170,7 @@ def hit(row: Mapping[str, Any], score: float, fields: Mapping[str, Value]) -> Hi
 
 @dataclass(frozen=True)
 class Condition:
-    """A field compared with a value; documents without the field do not meet it."""
+    """A comparison of a field with a value. Documents without the field do not match."""
 
     field: str
     operator: Operator
@@ -149,136 +178,181 @@ class Condition:
 
 
 class Store(ABC):
-    """Passages with their vectors; a document is written whole, and replaces one of its id."""
+    """A store of passages with their embeddings.
 
-    place: str
+    Documents are written completely, and replace the document with the same id.
+    """
+
+    location: str
+    """Path or address of the store."""
     spec: Spec
 
     @abstractmethod
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
-        """The digests of those of these documents that are there, this run's included."""
+        """Return the digest of each of these documents that the store contains, by id.
+
+        Documents of the current run are included.
+        """
 
     @abstractmethod
     def replace(self, passages: Sequence[Passage], vectors: NDArray[np.float32]) -> None:
-        """Write whole documents in place of those with their ids. Shapes: vectors (P, D)."""
+        """Write complete documents, and replace documents with the same ids.
+
+        Args:
+            passages: All passages of the documents.
+            vectors: One embedding per passage.
+
+        Shapes:
+            vectors: (P, D).
+        """
 
     @abstractmethod
     def sources(self) -> dict[str, str]:
-        """From what each document was read, by its id; this run's included."""
+        """Return the source of each document, by id. Documents of the current run are included."""
 
     @abstractmethod
     def move(self, sources: Mapping[str, str]) -> None:
-        """Say from what these documents are read now, by their ids; else they are as they were."""
+        """Change the source of these documents, by id, and keep everything else."""
 
     @abstractmethod
     def remove(self, ids: Sequence[str]) -> None:
-        """Take these documents out."""
+        """Remove these documents."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Let searches see what was written since the last time."""
+        """Make all documents that were written visible to searches."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock of the store, so that other processes can write."""
 
     @abstractmethod
     def by_vector(
-        self, vector: NDArray[np.float32], count: int, where: Sequence[Condition] = ()
+        self, vector: NDArray[np.float32], count: int, filters: Sequence[Condition] = ()
     ) -> list[Hit]:
-        """The passages whose vectors have the largest dot product with this one, best first."""
+        """Return the passages with the largest dot products with an embedding, best first.
+
+        Args:
+            vector: Embedding of the query.
+            count: Maximum number of passages.
+            filters: Conditions that each passage must satisfy.
+
+        Shapes:
+            vector: (D,).
+        """
 
     @abstractmethod
-    def by_words(self, query: str, count: int, where: Sequence[Condition] = ()) -> list[Hit]:
-        """The passages with the query's words, best first, by BM25."""
+    def by_words(self, query: str, count: int, filters: Sequence[Condition] = ()) -> list[Hit]:
+        """Return the passages that contain keywords of the query, best first by BM25.
+
+        Args:
+            query: The query.
+            count: Maximum number of passages.
+            filters: Conditions that each passage must satisfy.
+        """
 
     @abstractmethod
     def __len__(self) -> int:
-        """The number of passages that searches see."""
+        """Return the number of passages that are visible to searches."""
 
 
-def read_spec(place: str, text: str | bytes, wanted: Spec | None = None) -> Spec:
+def read_spec(location: str, text: str | bytes, required: Spec | None = None) -> Spec:
     """Read the spec of a store.
 
+    Args:
+        location: Path or address of the store, for messages.
+        text: The spec as JSON.
+        required: Spec that the store must have. Default: no check.
+
+    Returns:
+        The spec.
+
     Raises:
-        SearchError: If it is damaged, has another version, or differs from `wanted`.
+        SearchError: If the spec is invalid, has another version, or differs from `required`.
     """
     try:
         data = text.encode() if isinstance(text, str) else text
         spec = msgspec.convert(from_json(data), type=Spec)
     except (msgspec.ValidationError, ValueError) as error:
-        raise SearchError(f"{place}: what it was made with cannot be read ({error})") from None
+        raise SearchError(f"{location}: invalid spec of the store ({error})") from None
     if spec.version != FORMAT_VERSION:
         raise SearchError(
-            f"{place}: the store has version {spec.version}, and this bertkit reads version "
-            f"{FORMAT_VERSION}; use the bertkit that made it, or index again into a new store"
+            f"{location}: expected store version {FORMAT_VERSION}, got {spec.version}; use the "
+            "version of bertkit that created it, or index again into a new store"
         )
-    if wanted is not None:
-        _check_same(place, spec, wanted)
+    if required is not None:
+        _check_same(location, spec, required)
     return spec
 
 
-def _check_same(place: str, spec: Spec, wanted: Spec) -> None:
-    """Raises: SearchError for a store to be added to that was made otherwise."""
-    differs = {
-        "fingerprint": f"the model {spec.model}, and {wanted.model} is another",
-        "length": f"passages of {spec.length} tokens, not {wanted.length}",
-        "long": f"--long {spec.long}, not {wanted.long}",
-        "fields": f"--keep {_listed(spec.fields)}, not {_listed(wanted.fields)}",
-        "prompt": f"--prompt {spec.prompt!r}, not {wanted.prompt!r}",
-        "query_prompt": f"--query-prompt {spec.query_prompt!r}, not {wanted.query_prompt!r}",
-        "similarity": f"scores by {spec.similarity}, not by {wanted.similarity}",
+def _check_same(location: str, spec: Spec, required: Spec) -> None:
+    """Raise SearchError if the spec of a store differs from the required spec."""
+    differences = {
+        "fingerprint": f"the model {spec.model}, not {required.model}",
+        "length": f"passages of {spec.length} tokens, not {required.length}",
+        "long": f"--long {spec.long}, not {required.long}",
+        "fields": f"--keep {_format_fields(spec.fields)}, not {_format_fields(required.fields)}",
+        "prompt": f"--prompt {spec.prompt!r}, not {required.prompt!r}",
+        "query_prompt": f"--query-prompt {spec.query_prompt!r}, not {required.query_prompt!r}",
+        "similarity": f"similarity {spec.similarity}, not {required.similarity}",
     }
-    for name, how in differs.items():
-        if getattr(spec, name) != getattr(wanted, name):
-            raise SearchError(f"{place}: was made with {how}; do as then, or make a new store")
+    for name, values in differences.items():
+        if getattr(spec, name) != getattr(required, name):
+            raise SearchError(f"{location}: the store uses {values}; use the same, or a new store")
 
 
-def _listed(fields: Mapping[str, Kind]) -> str:
+def _format_fields(fields: Mapping[str, Kind]) -> str:
     return ", ".join(f"{name}:{kind}" for name, kind in fields.items()) or "nothing"
 
 
 _CONDITION = re.compile(r"(.+?)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
 
 
-def conditions(where: Sequence[str], fields: Mapping[str, Kind]) -> list[Condition]:
-    """Parse conditions such as `year>=1960` on kept columns and on the fields `STORED`.
+def conditions(texts: Sequence[str], fields: Mapping[str, Kind]) -> list[Condition]:
+    """Parse conditions such as `year>=1960` on kept columns and on the fields in `STORED`.
+
+    Args:
+        texts: The conditions.
+        fields: Names and types of the kept columns.
+
+    Returns:
+        The parsed conditions.
 
     Raises:
         ConfigError: If a condition cannot be parsed, or its field does not exist.
     """
-    kept, fields = fields, {**STORED, **fields}
+    columns, fields = fields, {**STORED, **fields}
     parsed = []
-    for text in where:
+    for text in texts:
         parts = _CONDITION.fullmatch(text.strip())
         if parts is None:
-            raise ConfigError(f"where: {text!r}; write FIELD=VALUE, or with !=, <, <=, >, >=")
+            raise ConfigError(f"where: invalid {text!r}; use FIELD=VALUE, or !=, <, <=, >, >=")
         name, operator, value = cast("tuple[str, Operator, str]", parts.groups())
         if name in COMPUTED and name not in fields:
             raise ConfigError(f"where: {name} depends on the query; use {COMPUTED[name]} instead")
         if name not in fields:
             raise ConfigError(
-                f"where: no field {name!r} in this store; {did_you_mean(name, fields)}"
+                f"where: field {name!r} not found in this store; {did_you_mean(name, fields)}"
             )
         number = fields[name] == "number"
         if not number and operator not in ("=", "!="):
             remedy = f"index it as a number (--keep {name}:number)"
             raise ConfigError(
-                f"where: {name} is text, which {operator} does not compare; "
-                + (remedy if name in kept else "use = or !=")
+                f"where: {name} is text, which {operator} does not support; "
+                + (remedy if name in columns else "use = or !=")
             )
         try:
-            given = _number(name, value) if number else value
-            if isinstance(given, float) and not math.isfinite(given):
+            parsed_value = _number(name, value) if number else value
+            if isinstance(parsed_value, float) and not math.isfinite(parsed_value):
                 raise ValueError
         except ValueError:
-            raise ConfigError(f"where: {name} is a number, and {value!r} is none") from None
-        parsed.append(Condition(name, operator, given))
+            raise ConfigError(f"where: {name} must be a number, got {value!r}") from None
+        parsed.append(Condition(name, operator, parsed_value))
     return parsed
 
 
 def _number(name: str, value: str) -> float:
-    """Parse a number, or the date and time in ISO 8601 of `modified`."""
+    """Parse a number, or for the field `modified` also a date and time in ISO 8601."""
     if name == "modified" and "-" in value[1:]:
         return datetime.fromisoformat(value).timestamp()
     return float(value)

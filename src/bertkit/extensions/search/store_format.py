@@ -1,4 +1,4 @@
-"""Format of stores, which a server offers as the pipeline `search`."""
+"""Model format of stores, which a server loads as the pipeline `search`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from bertkit.checkpoint.formats import LoadSettings, ModelFormat
 
-if TYPE_CHECKING:  # Messages about stores need no torch.
+# Importing it at run time would require torch.
+if TYPE_CHECKING:
     from bertkit.pipelines.supported import SupportedPipelines
 
 
 class StoreFormat(ModelFormat):
-    """Directory of a store, which contains documents and no model."""
+    """The format of a store directory, which contains documents but no model."""
 
     noun = "a store of documents"
     remedy = "use `bertkit search`"

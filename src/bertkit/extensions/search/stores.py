@@ -1,4 +1,4 @@
-"""Which kind of store a place names."""
+"""Selection of the store type by its location."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from bertkit.errors import SearchError
 from bertkit.extensions.search.store import Spec, Store
 
 
-def open_store(place: str, *, create: Spec | None = None) -> Store:
-    """The store at a path or, with http:// or https://, in a Qdrant server.
+def open_store(location: str, *, create: Spec | None = None) -> Store:
+    """Open the store at a path, or in a Qdrant server.
 
-    With `create` it is made if there is none, and what is there must have been made with the same.
-    Raises: SearchError when there is none, or one made with something else.
+    Args:
+        location: Directory, or the address of a Qdrant collection with http:// or https://.
+        create: Spec of the store, if documents are added to it. The store is created if it does
+            not exist. Default: open an existing store for searches.
+
+    Raises:
+        SearchError: If the store does not exist, or has another spec than `create`.
     """
     try:
-        if place.startswith(("http://", "https://")):
+        if location.startswith(("http://", "https://")):
             from bertkit.extensions.search.qdrant import QdrantStore
 
-            return QdrantStore.open(place, create)
+            return QdrantStore.open(location, create)
         from bertkit.extensions.search.lance import LanceStore
 
-        return LanceStore.open(place, create)
+        return LanceStore.open(location, create)
     except ModuleNotFoundError as error:
         raise SearchError(
-            f"{place}: opening it needs {error.name}, which is not installed: "
-            "pip install 'bertkit[search]'"
+            f"{location}: requires {error.name}, which is not installed; "
+            "run pip install 'bertkit[search]'"
         ) from None
