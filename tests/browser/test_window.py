@@ -76,7 +76,7 @@ def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
     tab.get_by_role("link", name="Ask", exact=True).click()
     tab.get_by_role("link", name="Similar texts").click()
     tab.get_by_label("Text", exact=True).fill("a b c")
-    tab.get_by_label("Others, a line each").fill("c d\na b")
+    tab.get_by_label("Other texts, one per line").fill("c d\na b")
     tab.get_by_role("button", name="Ask").click()
     tab.wait_for_selector("html[data-ready=true]")
     assert tab.evaluate(FIRST) < 1000
@@ -93,7 +93,7 @@ def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
     ((mask,),) = bertkit.pipeline("fill-mask", folders / "pretrained")(["a [MASK] c"])
     assert column(tab, 0) == [candidate.token for candidate in mask.candidates]
 
-    tab.get_by_role("link", name="An answer from a passage").click()
+    tab.get_by_role("link", name="Question answering").click()
     tab.get_by_label("Question", exact=True).fill("a b")
     tab.get_by_label("Passage").fill("c d <b> e")
     tab.get_by_role("button", name="Ask").click()
@@ -139,7 +139,7 @@ def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None
 
 def test_a_saved_text_has_the_lines_that_it_has_on_the_page(tab: Any, tmp_path: Path) -> None:
     tab.get_by_role("link", name="Ask", exact=True).click()
-    tab.get_by_role("link", name="An answer from a passage").click()
+    tab.get_by_role("link", name="Question answering").click()
     tab.get_by_label("Question", exact=True).fill("a b")
     tab.get_by_label("Passage").fill(f"{'a b c d e ' * 40}{'x' * 200}")
     tab.get_by_role("button", name="Ask").click()
@@ -154,7 +154,7 @@ def test_a_saved_text_has_the_lines_that_it_has_on_the_page(tab: Any, tmp_path: 
 
 def test_a_long_text_goes_as_a_body(tab: Any) -> None:
     tab.get_by_role("link", name="Ask", exact=True).click()
-    tab.get_by_role("link", name="An answer from a passage").click()
+    tab.get_by_role("link", name="Question answering").click()
     tab.get_by_label("Question", exact=True).fill("a b")
     tab.get_by_label("Passage").fill("c d " * 2500)
     tab.get_by_role("button", name="Ask").click()
@@ -177,8 +177,8 @@ def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
     tab.get_by_text("20 of 40").wait_for()
     write_journal(run, 21)
     tab.get_by_text("21 of 40").wait_for()  # the page asks again by itself
-    tab.get_by_role("link", name="Stop asking again").click()
-    tab.get_by_role("link", name="Ask again by itself").wait_for()
+    tab.get_by_role("link", name="Stop reloading").click()
+    tab.get_by_role("link", name="Reload automatically").wait_for()
     assert tab.locator("meta[http-equiv=refresh]").count() == 0
 
 

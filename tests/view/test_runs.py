@@ -90,7 +90,7 @@ def test_a_run_that_is_quiet_has_stopped(tmp_path: Path) -> None:
     then = time.time() - STOPPED_SECONDS - 5
     os.utime(place / "journal.jsonl", (then, then))
     assert not read_run(place).learns
-    assert "stopped, or done" in shown([read_run(place)])
+    assert "stopped or finished" in shown([read_run(place)])
 
 
 @pytest.mark.parametrize("seconds", [0, 3 * STOPPED_SECONDS])
@@ -132,7 +132,7 @@ def test_runs_share_a_chart_for_each_number(tmp_path: Path) -> None:
     titles = [re.search('aria-label="(.*?) by step"', chart) for chart in charts]
     assert [title[1] for title in titles if title] == [
         *("loss", "held-out loss: mlm", "held-out loss: nsp"),
-        *("tokens/s", "MFU", "seconds of waiting for data", "memory, GiB"),
+        *("tokens/s", "MFU", "seconds waiting for data", "memory, GiB"),
     ]
     for chart in charts:
         assert {"c0", "c1"} <= set(re.findall(r'class="line (c\d)"', chart))

@@ -99,9 +99,9 @@ def test_the_page_of_steps_holds_the_models_numbers(
     [
         ("/steps", {"text": "a", "beams": "99"}, 422, "beams"),
         ("/steps", {"text": "a", "beams": "x"}, 422, "beams"),
-        ("/steps", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; answers"),
+        ("/steps", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; supports"),
         ("/steps", {"text": "a " * 200}, 422, "tokens, but the model supports 64"),
-        ("/steps", {"text": "a" * 501}, 413, "a text of 501 characters, and 500 are the most"),
+        ("/steps", {"text": "a" * 501}, 413, "a text of 501 characters exceeds the maximum of 500"),
         ("/damage", {"text": "a b", "damage": "none"}, 422, "damage"),
         ("/damage", {"text": "a b", "seed": "x"}, 422, "seed"),
         ("/damage", {"text": "a", "damage": "prefix"}, 422, "at least two tokens"),
@@ -112,7 +112,12 @@ def test_the_page_of_steps_holds_the_models_numbers(
             422,
             "no sentinel token &lt;extra_id_0&gt;",
         ),
-        ("/damage", {"text": "a" * 501}, 413, "a text of 501 characters, and 500 are the most"),
+        (
+            "/damage",
+            {"text": "a" * 501},
+            413,
+            "a text of 501 characters exceeds the maximum of 500",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_above_the_form(
@@ -126,7 +131,7 @@ def test_what_cannot_be_is_said_above_the_form(
 def test_more_than_the_queue_takes_is_refused(server: Server, writers: ModelRegistry) -> None:
     answer = server(Limits(queue_tokens=20), at=writers).get("/steps", params={"text": TEXT})
     assert answer.status_code == 413
-    assert "more than 20 tokens, which are the most" in alert(answer.text)
+    assert "exceeds the maximum of 20 tokens" in alert(answer.text)
 
 
 def test_a_text_is_damaged_and_the_next_seed_offered(

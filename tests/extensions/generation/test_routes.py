@@ -138,7 +138,7 @@ def test_a_stream_that_has_not_begun_in_time_is_refused(
     monkeypatch.setattr(LiveText, "parts", parts)
     answer = server(Limits(timeout=0.2)).post("/v1/completions", json={**PROMPT, "stream": True})
     assert answer.status_code == 429
-    assert answer.json()["error"]["message"].startswith("no answer within 0.2 s")
+    assert answer.json()["error"]["message"].startswith("no response within 0.2 s")
 
 
 def test_openais_client_is_understood(server: Server, writer: Generate) -> None:

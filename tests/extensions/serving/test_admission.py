@@ -64,7 +64,7 @@ def test_a_key_has_its_share(server: Server) -> None:
     assert int(found[2].headers["retry-after"]) > 0
     found = [client.post("/embed", json=ask, headers=bearer("tokens")) for _ in range(3)]
     assert [f.status_code for f in found] == [200, 200, 429]
-    assert "tokens of a minute" in found[2].json()["error"]
+    assert "limit of tokens per minute" in found[2].json()["error"]
 
 
 def test_a_line_of_the_log_is_written_at_once(
@@ -133,12 +133,12 @@ def test_readiness_is_a_known_vector(server: Server, registry: ModelRegistry) ->
     client = server()
     assert client.get("/health/ready").json() == {"status": "ready"}
     one = registry.models["pretrained"]
-    known = one.known
-    one.known = known + 1.0
+    known = one.reference
+    one.reference = known + 1.0
     found = client.get("/health/ready")
-    one.known = known
+    one.reference = known
     assert found.status_code == 503
-    assert "pretrained gives other vectors" in found.json()["error"]
+    assert "the embeddings of pretrained changed" in found.json()["error"]
 
 
 def test_vectors_that_are_none_are_no_answer(
@@ -169,7 +169,7 @@ def test_time_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
     assert time.monotonic() - start < 3
     go.set()
     assert found.status_code == 429
-    assert "no answer within 0.2 s" in found.json()["error"]
+    assert "no response within 0.2 s" in found.json()["error"]
     assert found.headers["retry-after"]
 
 

@@ -21,7 +21,7 @@ from bertkit.errors import BertkitError, CheckpointError, DataError, SearchError
 from bertkit.extensions.serving import app
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.models import ModelRegistry
-from bertkit.extensions.serving.request_context import refusal
+from bertkit.extensions.serving.request_context import request_error
 from bertkit.families import BERT
 from bertkit.web import Context
 
@@ -56,7 +56,7 @@ BROKEN = [
     [(DataError("a"), 422), (CheckpointError("a"), 503), (SearchError("a"), 503)],
 )
 def test_what_is_damaged_is_not_the_clients_fault(error: BertkitError, status: int) -> None:
-    assert refusal(error).status == status
+    assert request_error(error).status == status
 
 
 def test_what_is_no_json_is_said_so(server: Server) -> None:
@@ -65,7 +65,7 @@ def test_what_is_no_json_is_said_so(server: Server) -> None:
         .post("/embed", content=b'{"inputs": ', headers={"content-type": "application/json"})
         .json()
     )
-    assert found == {"error": "no JSON: Input data was truncated", "error_type": "validation"}
+    assert found == {"error": "invalid JSON (Input data was truncated)", "error_type": "validation"}
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-no", ""])

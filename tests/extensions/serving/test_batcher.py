@@ -105,7 +105,7 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         await asyncio.to_thread(slow.began.wait)
         waiting = asyncio.ensure_future(queue.answers(slow, [Sized(40)]))
         await asyncio.sleep(0)
-        with pytest.raises(Full, match="try again in 1 s"):
+        with pytest.raises(Full, match="retry in 1 s"):
             await queue.answers(slow, [Sized(11)])
         fits = asyncio.ensure_future(queue.answers(slow, [Sized(10)]))
         await asyncio.sleep(0)

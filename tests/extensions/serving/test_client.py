@@ -64,7 +64,7 @@ def test_arrays_are_lists_and_what_is_no_json_is_said() -> None:
     assert client.embed(np.array(["a", "b"])).shape == (2, 1)  # type: ignore[arg-type]
     assert asked[0][1] == {"inputs": ["a", "b"]}
     for wrong in ({"a"}, [float("nan")], ["\ud83d"]):
-        with pytest.raises(DataError, match="/embed: cannot be sent as JSON"):
+        with pytest.raises(DataError, match="/embed: a field cannot be encoded as JSON"):
             client.embed(wrong)  # type: ignore[arg-type]
 
 
@@ -89,7 +89,7 @@ def test_busy_servers_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     Client("http://here", transport=server).embed("a")
     assert waits[-1] == 1.0
     other = httpx.MockTransport(lambda _: httpx.Response(200, text="<html>"))
-    with pytest.raises(ServeError, match="no JSON; is this bertkit"):
+    with pytest.raises(ServeError, match="invalid JSON; check the URL"):
         Client("http://here", transport=other).info()
 
 

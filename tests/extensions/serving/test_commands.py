@@ -45,5 +45,5 @@ def test_a_server_takes_models_and_runs_as_they_are_named(plans: list[Any], tmp_
 
 def test_there_is_something_to_serve(plans: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["view"]) == 2
-    assert "nothing to serve" in capsys.readouterr().err
+    assert "no model to serve" in capsys.readouterr().err
     assert plans == []

@@ -193,7 +193,7 @@ def test_idle_connections_that_are_closed_are_logged_once(
 ) -> None:
     monkeypatch.setattr(Connection, "logged", -connection.LOG_SECONDS)
     asyncio.run(which_are_closed(3, [b""] * 3, 20))
-    assert capsys.readouterr().err.count("connections: 3 are open") == 1
+    assert capsys.readouterr().err.count("connections: limit of 3 reached") == 1
 
 
 def test_new_connection_is_closed_if_the_server_works_for_all() -> None:

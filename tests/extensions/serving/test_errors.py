@@ -8,16 +8,16 @@ from bertkit.extensions.serving.errors import busy, error_response, too_much
 
 
 def test_a_refusal_is_written_as_the_clients_of_its_route_read_it() -> None:
-    refused = too_much("a text of 9 characters, and 8 are the most", "inputs.0")
+    refused = too_much("a text of 9 characters exceeds the maximum of 8", "inputs.0")
     assert refused.status == 413
     assert json.loads(error_response(refused, "/embed").body) == {
-        "error": "a text of 9 characters, and 8 are the most",
+        "error": "a text of 9 characters exceeds the maximum of 8",
         "error_type": "too_large",
         "field": "inputs.0",
     }
     assert json.loads(error_response(refused, "/v1/embeddings").body) == {
         "error": {
-            "message": "a text of 9 characters, and 8 are the most",
+            "message": "a text of 9 characters exceeds the maximum of 8",
             "type": "too_large",
             "param": "inputs.0",
         }

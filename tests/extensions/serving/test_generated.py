@@ -37,7 +37,7 @@ def pipeline(**parts: Any) -> Any:
     [
         ({"item": Three, "example": ("a", "b", "c")}, "count: items must be str, a pair, or"),
         ({"item": list[str], "example": ["a"]}, "count: items must be str, a pair, or"),
-        ({"options": Reserved}, "count: no option can be named 'text'; rename it"),
+        ({"options": Reserved}, "count: the option name 'text' is reserved; rename it"),
     ],
 )
 def test_unsupported_types_are_rejected(parts: dict[str, Any], message: str) -> None:

@@ -72,7 +72,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         "tokens_per_minute = 1000\n"
     )
     keys = read_keys(path, {"BERTKIT_KEY": "mine\n"})
-    assert [v.name for v in keys.visitors] == ["team", "BERTKIT_KEY"]
+    assert [v.name for v in keys.states] == ["team", "BERTKIT_KEY"]
     mine = keys.find(b"Bearer mine")
     assert mine is not None
     assert mine.may("/metrics")
@@ -91,7 +91,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         (f'[[key]]\nname = "a"\nsha256 = "{"0" * 64}"\nroutes = ["embed"]\n', r"routes\[0\]"),
         (
             f'[[key]]\nname = "a"\nsha256 = "{"0" * 64}"\n' * 2,
-            "name of key 'a' is there twice",
+            "name of key 'a' occurs twice",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from bertkit import memory
 from bertkit.extensions.generation.chat_format import Message
 from bertkit.extensions.serving.limits import Limits
-from bertkit.extensions.serving.memory_budget import TRIM_BYTES, Budget, pieces
+from bertkit.extensions.serving.memory_budget import TRIM_BYTES, Budget, max_tokens
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.web import RequestError
 
@@ -52,14 +52,14 @@ CORES = [
 def test_no_text_has_more_pieces_than_are_counted(text: str) -> None:
     # BERT puts white space around Chinese characters, which no vocabulary has a piece for
     found = [sum(token != " " for token in core.encode(text).tokens) for core in CORES]
-    assert max(found) <= max(pieces(text), 1)
+    assert max(found) <= max(max_tokens(text), 1)
 
 
 def test_a_text_is_counted_with_each_of_its_choices() -> None:
-    assert pieces(("abc", ["de", "f"])) == 2 * (3 + 2) + 3
-    assert pieces(("abc", "de")) == 5
-    assert pieces(("abc", None, ())) == 3
-    assert pieces([Message("user", "abc")]) == 4 + 3
+    assert max_tokens(("abc", ["de", "f"])) == 2 * (3 + 2) + 3
+    assert max_tokens(("abc", "de")) == 5
+    assert max_tokens(("abc", None, ())) == 3
+    assert max_tokens([Message("user", "abc")]) == 4 + 3
 
 
 def test_more_than_there_is_and_more_than_is_left_are_refused() -> None:
@@ -100,7 +100,7 @@ def test_what_a_request_becomes_is_counted_before(server: Server) -> None:
     assert ask(2).status_code == 200
     found = ask(40)
     assert (found.status_code, found.json()["error_type"]) == (413, "too_large")
-    assert "8 are what there is (memory_bytes)" in found.json()["error"]
+    assert "the maximum (memory_bytes) is 8 MB" in found.json()["error"]
     assert ask(2).status_code == 200
     assert "bertkit_memory_bytes 0.0" in client.get("/metrics").text
 
@@ -146,7 +146,7 @@ def test_as_many_texts_as_openai_takes_are_bounded_by_their_tokens(server: Serve
     assert (refused.status_code, refused.json()["error"]["param"]) == (413, "input")
     over = few.post("/v1/embeddings", json=asked)
     assert over.status_code == 413
-    assert "more than 8,192 tokens, which are the most" in over.json()["error"]["message"]
+    assert "exceeds the maximum of 8,192 tokens" in over.json()["error"]["message"]
     for one in (client, few):
         assert "bertkit_memory_bytes 0.0" in one.get("/metrics").text
 
@@ -156,7 +156,7 @@ def test_a_long_query_beside_many_texts_ends_in_time(server: Server) -> None:
     client, begin = server(Limits(timeout=0.5)), time.monotonic()
     asked = {"query": "." * 99_999, "texts": ["a"] * 2_048, "truncate": True, "model": "ranker"}
     found = client.post("/rerank", json=asked)
-    assert (found.status_code, "no answer within" in found.json()["error"]) == (429, True)
+    assert (found.status_code, "no response within" in found.json()["error"]) == (429, True)
     assert time.monotonic() < begin + 10
     while "bertkit_memory_bytes 0.0" not in client.get("/metrics").text:  # the thread has ended
         assert time.monotonic() < begin + 20

@@ -73,13 +73,13 @@ def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
         assert 0 <= client.next_sentence("a", "b")["next"] <= 1
         assert client.similarity("a", ["a", "b"])[0] == pytest.approx(1.0)
         assert client.info()["models"][0]["name"] == "model"
-        with pytest.raises(ServeError, match=r"longer than the 16 tokens .*\(inputs\)"):
+        with pytest.raises(ServeError, match=r"exceeds the maximum of 16 tokens.*\(inputs\)"):
             client.embed("a " * 20)
         shutil.rmtree(place)  # what is served is in memory
         assert (client.embed(["a b", "c"]) == before).all()
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
-        with pytest.raises(ServeError, match="no server answers"):
+        with pytest.raises(ServeError, match="server not reachable"):
             client.embed("a")
 
 
@@ -212,7 +212,7 @@ def test_several_workers_are_replaced_under_way(folders: Path) -> None:
 def test_nothing_to_serve(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("serve", "view"):
         assert cli.run([command]) == 2
-        assert "nothing to serve; name the folder of a model" in capsys.readouterr().err
+        assert "no model to serve; pass a model directory" in capsys.readouterr().err
 
 
 def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +223,8 @@ def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (plan.host, plan.port, plan.browser) == ("127.0.0.1", 0, True)
     shown: list[str] = []
     monkeypatch.setattr(run.webbrowser, "open", shown.append)
-    admission, batcher = run._parts(plan)
-    run._open(admission, batcher, plan, "http://127.0.0.1:1")
+    admission, batcher = run._create_admission(plan)
+    run._load_models(admission, batcher, plan, "http://127.0.0.1:1")
     batcher.close()
     assert shown == ["http://127.0.0.1:1"]
     assert admission.app is not None
@@ -245,9 +245,9 @@ def test_workers_share_the_cores_before_they_open_models(
     monkeypatch.setattr(threads, "_workers", 1)
     monkeypatch.setattr(run, "ModelRegistry", Noted)
     plan = run.ServerSettings(models=[str(folders / "pretrained")], workers=3)
-    admission, batcher = run._parts(plan)
+    admission, batcher = run._create_admission(plan)
     try:
-        run._open(admission, batcher, plan, "http://127.0.0.1:1")
+        run._load_models(admission, batcher, plan, "http://127.0.0.1:1")
     finally:
         batcher.close()
         torch.set_num_threads(before)
@@ -258,7 +258,10 @@ def test_keys_from_the_environment(folders: Path) -> None:
     with process(str(folders / "pretrained"), BERTKIT_KEY="k") as (_, address):
         with Client(address, key="k") as client:
             assert client.embed("a").shape == (1, 16)
-        with Client(address, key="other") as client, pytest.raises(ServeError, match="no key"):
+        with (
+            Client(address, key="other") as client,
+            pytest.raises(ServeError, match="missing or unknown"),
+        ):
             client.embed("a")
 
 
@@ -276,7 +279,7 @@ def test_what_cannot_be_served_is_said(folders: Path, tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        assert "choose another --port" in stopped(str(folders / "pretrained"), "--port", port)
+        assert "use another --port" in stopped(str(folders / "pretrained"), "--port", port)
     assert "keys.toml" in stopped(str(folders / "ranker"), "--keys", str(tmp_path / "keys.toml"))
 
 
@@ -287,4 +290,6 @@ def test_wider_than_loopback_without_a_key_is_warned_of(folders: Path) -> None:
         assert running.stderr is not None
         first = running.stderr.readline()
         running.kill()
-    assert first.startswith("warning: whoever reaches http://0.0.0.0:")
+    assert first.startswith(
+        "warning: the server has no API keys, so everyone who reaches http://0.0.0.0:"
+    )

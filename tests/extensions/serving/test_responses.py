@@ -28,7 +28,7 @@ def admission_for(events: Events, media_type: str = "text/event-stream") -> Admi
     admission = AdmissionMiddleware(
         limits=Limits(timeout=TIMEOUT), keys=ApiKeys([]), metrics=Metrics()
     )
-    admission.open_to(Starlette(routes=[Route("/v1/completions", stream)]))
+    admission.set_app(Starlette(routes=[Route("/v1/completions", stream)]))
     return admission
 
 
@@ -99,7 +99,7 @@ def test_slow_client_that_reads_gets_all_events() -> None:
     ("events", "status", "sentence"),
     [
         (stalled_events, 429, "the stream had no new output for 0.2 s"),
-        (failing_events, 500, "the server failed at this"),
+        (failing_events, 500, "internal server error"),
     ],
 )
 def test_interrupted_stream_ends_with_an_error_event(
@@ -153,4 +153,4 @@ def test_stream_that_is_cancelled_at_shutdown_ends_with_an_error_event() -> None
         await asyncio.gather(task, return_exceptions=True)
         return bytes(body)
 
-    assert error_of(asyncio.run(stop())) == "the server stopped before the answer was complete"
+    assert error_of(asyncio.run(stop())) == "the server stopped before the response was complete"

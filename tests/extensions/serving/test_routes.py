@@ -88,7 +88,7 @@ def test_a_prompt_stands_before_texts(
     for route, body in (("/embed", {"inputs": "a"}), ("/v1/embeddings", {"input": "a"})):
         refused = client.post(route, json={**body, "prompt_name": "qurey"})
         assert refused.status_code == 422
-        assert "no prompt 'qurey' in this model; it has query, document" in refused.text
+        assert "prompt 'qurey' not found; the model has query, document" in refused.text
     about = {model["name"]: model["prompts"] for model in client.get("/info").json()["models"]}
     assert about == {"prompted": ["query", "document"], "pretrained": []}
 
@@ -160,8 +160,8 @@ def test_a_list_of_texts_is_a_pair_for_a_model_of_pairs_alone(
     if pairs:
         pair = found([["a b", "c"]])[0]
         assert near(found(["a b", "c"]), pair)
-        assert "so a list of texts is a pair, and here are 3" in found(["a", "b", "c"])["error"]
-        assert "expected a pair" in found(["a b"])["error"]
+        assert "so a list of texts must be a pair, got 3" in found(["a", "b", "c"])["error"]
+        assert "no second text" in found(["a b"])["error"]
     else:
         one, other = found("a b"), found("c")
         assert one != other
@@ -235,8 +235,8 @@ def test_what_is_too_long_is_refused_or_cut_and_said(server: Server) -> None:
     refused = client.post("/embed", json=asked)
     assert refused.status_code == 422
     assert refused.json() == {
-        "error": f"longer than the {LENGTH} tokens that the model reads; shorten it, or ask for "
-        "truncate (bertkit serve --truncate does for all)",
+        "error": f"the text exceeds the maximum of {LENGTH} tokens; shorten it, or set truncate "
+        "(for all requests: bertkit serve --truncate)",
         "error_type": "validation",
         "field": "inputs.1",
     }
@@ -260,7 +260,7 @@ def test_a_server_that_truncates_does_so_where_nobody_says(server: Server) -> No
     openai = client.post("/v1/embeddings", json={"input": LONG}).json()
     assert openai["data"][0]["truncated"] is True
     kept = client.post("/embed", json={"inputs": LONG, "truncate": False})
-    assert (kept.status_code, "longer than" in kept.json()["error"]) == (422, True)
+    assert (kept.status_code, "exceeds the maximum" in kept.json()["error"]) == (422, True)
     windows = client.post("/ner", json={"inputs": LONG})  # read whole, as always
     assert near(windows.json(), server().post("/ner", json={"inputs": LONG}).json())
 
@@ -273,8 +273,8 @@ def test_a_server_that_truncates_does_so_where_nobody_says(server: Server) -> No
         ("/embed", {"inputs": []}, "inputs", "`array` of length >= 1"),
         ("/embed", {"inputs": ["a", 1]}, "inputs.1", "expected `str`, got `int`"),
         ("/embed", {"inputs": "a", "normalise": True}, "normalise", "did you mean 'normalize'?"),
-        ("/embed", {"inputs": "a", "model": "sentiment"}, "model", "no model 'sentiment' answers"),
-        ("/embed", {"inputs": "a", "dimensions": 17}, "dimensions", "16 dimensions"),
+        ("/embed", {"inputs": "a", "model": "sentiment"}, "model", "no model 'sentiment' supports"),
+        ("/embed", {"inputs": "a", "dimensions": 17}, "dimensions", "must not exceed 16"),
         (
             "/embed",
             {"inputs": "a", "truncate": "yes"},
@@ -294,9 +294,9 @@ def test_a_server_that_truncates_does_so_where_nobody_says(server: Server) -> No
             "inputs.choices",
             "`array` of length >= 2",
         ),
-        ("/tokenize", {"inputs": "a", "model": "x"}, "model", "no model 'x' answers this"),
-        ("/predict", {"inputs": ["a", ["b"]]}, "inputs", "expected texts alone, or lists"),
-        ("/predict", {"inputs": ["a", "b", "c"]}, "inputs", "a list of texts is a pair, and here"),
+        ("/tokenize", {"inputs": "a", "model": "x"}, "model", "no model 'x' supports"),
+        ("/predict", {"inputs": ["a", ["b"]]}, "inputs", "expected only texts, or only lists"),
+        ("/predict", {"inputs": ["a", "b", "c"]}, "inputs", "a list of texts must be a pair, got"),
     ],
 )
 def test_bad_questions_name_their_field(
@@ -311,8 +311,8 @@ def test_bad_questions_name_their_field(
 def test_too_much_is_413(server: Server) -> None:
     client = server(Limits(text_characters=20, items=2, queue_tokens=64, body_bytes=500))
     for body, said in (
-        ({"inputs": "a" * 21}, "a text of 21 characters, and 20 are the most"),
-        ({"inputs": ["a"] * 3}, "3 items, and 2 are the most"),
+        ({"inputs": "a" * 21}, "a text of 21 characters exceeds the maximum of 20"),
+        ({"inputs": ["a"] * 3}, "3 items exceed the maximum of 2"),
         ({"inputs": ["a" * 600]}, "the body is longer than 500 bytes"),
     ):
         for route in ("/embed", "/tokenize"):
@@ -353,7 +353,7 @@ def test_search(server: Server, store: str | None) -> None:
     for value in ("nan", "1e999", "-inf"):
         none = client.post("/search", json={"query": "c", "where": [f"year>{value}"]})
         assert none.status_code == 422
-        assert f"year is a number, and '{value}' is none" in none.json()["error"]
+        assert f"year must be a number, got '{value}'" in none.json()["error"]
     many = client.post("/search", json={"query": "c", "where": ["id!=b"] * 33})
     assert (many.status_code, many.json()["field"]) == (422, "where")
     assert client.post("/search", json={"query": LONG}).json()["field"] == "query"

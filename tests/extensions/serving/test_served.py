@@ -69,17 +69,17 @@ def test_a_server_says_what_they_are_and_that_they_are_well(
     assert client.post("/models/elmo/reload").json() == first
     assert client.get("/damage").text.count("<option>elmo</option>") == 0  # it has no vocabulary
     changed = registry.models["elmo"]
-    changed.known = changed.known * 1.1
+    changed.reference = changed.reference * 1.1
     unwell = client.get("/health/ready")
-    assert (unwell.status_code, "elmo gives other vectors" in unwell.text) == (503, True)
+    assert (unwell.status_code, "embeddings of elmo changed" in unwell.text) == (503, True)
 
 
 def test_the_known_vector_is_the_last_state_of_its_word(elmo: Path) -> None:
     one = ServedModel(str(elmo))
     (words,) = bertkit.pipeline("words", elmo)(["A known sentence gives a known vector."])
-    np.testing.assert_allclose(one.known, words.layers[-1, 1], atol=1e-6)
-    assert one.well(one.known)
-    assert not one.well(one.known * np.nan)
+    np.testing.assert_allclose(one.reference, words.layers[-1, 1], atol=1e-6)
+    assert one.is_unchanged(one.reference)
+    assert not one.is_unchanged(one.reference * np.nan)
 
 
 def test_unusable_vectors() -> None:
@@ -88,7 +88,7 @@ def test_unusable_vectors() -> None:
     for bad in (0.0, np.nan, np.inf):
         rows = good.copy()
         rows[1] = bad
-        with pytest.raises(ArithmeticError, match="not finite, or zero"):
+        with pytest.raises(ArithmeticError, match="zero, NaN or inf"):
             require_finite(rows)
 
 
@@ -98,8 +98,8 @@ def test_what_does_not_open_is_refused(tmp_path: Path) -> None:
     tiny_elmo(tmp_path / "nan", weights=weights)
     (tmp_path / "text.txt").write_text("no vectors here at all", encoding="utf-8")
     cases: list[tuple[str, type[BertkitError], str]] = [
-        ("nan", CheckpointError, "has numbers that are none"),
-        ("text.txt", DataError, r"text\.txt:1: expected a word and its values"),
+        ("nan", CheckpointError, "contains NaN or inf"),
+        ("text.txt", DataError, r"text\.txt:1: not a word and its numbers"),
         ("nothing", CheckpointError, "nothing"),
     ]
     for name, error, said in cases:
@@ -119,7 +119,7 @@ def test_a_long_text_is_refused_and_no_word_is_logged(
     assert client.post("/contexts", json=ask).status_code == 200
     assert "secret" not in capfd.readouterr().err
     cut = client.post("/contexts", json={**ask, "truncate": True})
-    assert (cut.status_code, "no text is cut here" in cut.text) == (422, True)
+    assert (cut.status_code, "never truncates" in cut.text) == (422, True)
     few = server(Limits(queue_tokens=20), at=ModelRegistry([str(elmo)], None))
     assert few.get("/gap", params={"text": "a " * 30 + "___"}).status_code == 413
 
@@ -164,9 +164,9 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ({"inputs": [["a", "b"]]}, 422, "expected a single text, got a pair"),
-        ({"inputs": "a " * 600}, 422, "longer than the 512 tokens that the model reads"),
-        ({"inputs": "a " * 300}, 413, "more than 200 tokens, which are the most"),
+        ({"inputs": [["a", "b"]]}, 422, "has a pair, and the model labels single texts"),
+        ({"inputs": "a " * 600}, 422, "exceeds the maximum of 512 tokens"),
+        ({"inputs": "a " * 300}, 413, "exceeds the maximum of 200 tokens"),
         ({"inputs": " "}, 422, "a text is empty"),
         ({"inputs": "a " * 600, "truncate": True}, 200, ""),
     ],
@@ -186,5 +186,5 @@ def test_a_damaged_network_is_refused(learned: dict[str, Path], tmp_path: Path) 
     weights = load_file(folder / "model.safetensors")
     weights["classifier.bias"] = weights["classifier.bias"] * np.nan
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match="has numbers that are none"):
+    with pytest.raises(CheckpointError, match="contains NaN or inf"):
         ServedModel(str(folder), "fp32")

@@ -41,8 +41,8 @@ def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None
     found = client.get("/training").text
     assert f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' in found
     assert rows(found) == [
-        ["one", "30 of 100", "learns", "4.400", "mlm 3.700"],
-        ["two &lt;b&gt;", "20 of 20", "done", "4.600", ""],
+        ["one", "30 of 100", "running", "4.400", "mlm 3.700"],
+        ["two &lt;b&gt;", "20 of 20", "finished", "4.600", ""],
         ["train.steps", "100", "20"],
     ]
     assert found.count('class="chart"') == 3  # loss, held out, learning rate
@@ -51,7 +51,7 @@ def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None
         file.write(json.dumps({"step": 100, "loss": 3.0}) + '\n{"step": 1')  # a line half written
     done = client.get("/training").text
     assert "refresh" not in done
-    assert rows(done)[0][:3] == ["one", "100 of 100", "done"]
+    assert rows(done)[0][:3] == ["one", "100 of 100", "finished"]
     (one / "run.json").unlink()
     gone = client.get("/training")
     assert gone.status_code == 422
@@ -72,14 +72,14 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
     client = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
     found = client.get("/training").text
     assert "Samples of run" in found
-    assert rows(found)[0][:3] == ["run", "4 of 4", "done"]
+    assert rows(found)[0][:3] == ["run", "4 of 4", "finished"]
     record = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     for config in ({"train": {"steps": "4"}}, {"sampling": 3}, {"model": [1]}, {"family": "x"}):
         damaged = json.dumps({**record, "config": {**record["config"], **config}})
         (tmp_path / "run" / "run.json").write_text(damaged, encoding="utf-8")
         shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")
         assert shown.status_code == 200
-        assert "no samples are shown: " in shown.text
+        assert "samples cannot be shown (" in shown.text
     (tmp_path / "run" / "run.json").write_bytes(b"\xff")
     (tmp_path / "run" / "journal.jsonl").write_bytes(b'[1]\n{"step": "1"}\n{"step": 3}\n')
     shown = server(at=ModelRegistry([], None), runs=[tmp_path / "run"]).get("/training")

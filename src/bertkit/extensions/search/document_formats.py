@@ -445,10 +445,8 @@ def convert(file: Path) -> Extracted:
         with open_bytes(file) as stream:
             return _clean(CONVERTED[kind](io.BytesIO(stream.read())))
     except DataError as error:
-        message = str(error)
-        if not message.startswith(str(file)):
-            message = f"{file}: {message}"
-        raise DataError(message) from None
+        text = str(error)
+        raise DataError(text if text.startswith(str(file)) else f"{file}: {text}") from None
     except MemoryError:
         raise
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Admission of requests, before anything is parsed: keys, limits and timeouts of every route.
+"""Admission of requests before they are parsed: keys, limits and timeouts of all routes.
 
-Replies are counted and logged here.
+This module also counts and logs the responses.
 """
 
 from __future__ import annotations
@@ -26,15 +26,22 @@ from bertkit.extensions.serving.responses import Reply
 from bertkit.web import RequestError
 
 LIVENESS_ROUTE = "/health/live"
-"""The one route that is open to everyone."""
+"""Route that needs no key."""
 
-STOPPED = RequestError(503, "unavailable", "the server stopped before the answer was complete")
+STOPPED = RequestError(503, "unavailable", "the server stopped before the response was complete")
 
 
 class AdmissionMiddleware:
-    """An ASGI application around `app`, which is None until the models are loaded.
+    """An ASGI middleware that checks requests before it passes them to the application.
 
-    `hosts` are the accepted Host headers; they protect a server without keys from DNS rebinding.
+    Its attribute `app` is None until the models are loaded.
+
+    Args:
+        limits: Limits of the server.
+        keys: API keys of the server.
+        metrics: Metrics of the server.
+        hosts: Accepted Host headers, which protect a server without keys from DNS rebinding.
+            Default: accept all.
     """
 
     def __init__(
@@ -52,8 +59,8 @@ class AdmissionMiddleware:
         self.draining = False
         self.open = 0
 
-    def open_to(self, app: Starlette) -> None:
-        """Let requests through to an application."""
+    def set_app(self, app: Starlette) -> None:
+        """Pass requests to an application from now on."""
         self.routes = frozenset(getattr(route, "path", "") for route in app.routes) | {
             LIVENESS_ROUTE
         }
@@ -74,28 +81,32 @@ class AdmissionMiddleware:
         self.metrics.open.set(self.open)
         reply, status = Reply(send, state["id"]), 499
         try:
-            await self._admitted(scope, headers, receive, reply)
+            await self._admit(scope, headers, receive, reply)
             status = reply.status
-        except RequestError as refused:
-            status = await self._fail(refused, scope, receive, reply)
-        except _Gone:
-            pass  # logged as 499
-        except asyncio.CancelledError:  # the time to drain is over
+        except RequestError as error:
+            status = await self._fail(error, scope, receive, reply)
+        except _Disconnected:
+            # Logged as status 499.
+            pass
+        except asyncio.CancelledError:
+            # The server stops, and the time to finish open requests is over.
             status = await self._fail(STOPPED, scope, receive, reply)
             raise
-        except Exception as error:  # a defect of the server or the model; logs contain no text
-            state["defect"] = f"{type(error).__name__} at {_place(error)}"
+        except Exception as error:
+            # A bug in the server or the model. The log must not contain text of the request.
+            state["defect"] = f"{type(error).__name__} at {_error_line(error)}"
             status = await self._fail(DEFECT, scope, receive, reply)
         finally:
             self.open -= 1
             self.metrics.open.set(self.open)
             self.budget.give(state["held"])
-            self._note(scope, state, status, time.perf_counter() - start)
+            self._log(scope, state, status, time.perf_counter() - start)
 
     async def _fail(self, error: RequestError, scope: Any, receive: Any, reply: Reply) -> int:
         """Send an error as the response or, if it has started, as the last event of a stream.
 
-        Returns: the status for the log.
+        Returns:
+            The status for the log.
         """
         if reply.status == 0:
             response = error_response(error, scope["path"])
@@ -106,12 +117,12 @@ class AdmissionMiddleware:
         return error.status
 
     async def _send_short(self, response: Response, scope: Any, receive: Any, reply: Reply) -> None:
-        """Send a response that no model computes. A client that does not read it is left."""
+        """Send a response without a model. Give up if the client does not read it in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limits.timeout):
                 await response(scope, receive, reply)
 
-    async def _admitted(
+    async def _admit(
         self, scope: Any, headers: dict[bytes, bytes], receive: Any, reply: Reply
     ) -> None:
         path = scope["path"]
@@ -119,45 +130,50 @@ class AdmissionMiddleware:
             live = Response(b'{"status":"live"}', media_type="application/json")
             await self._send_short(live, scope, receive, reply)
             return
-        who = self._visitor(scope, headers)
+        who = self._check_access(scope, headers)
         scope["state"] |= {"who": who, "client": (who.name, str(scope.get("client")))}
         if self.app is None or self.draining:
-            doing = "loading its models" if self.app is None else "stopping"
-            again = {"retry-after": "2"}
-            raise RequestError(503, "unavailable", f"the server is {doing}", headers=again)
+            state = "loading its models" if self.app is None else "stopping"
+            retry = {"retry-after": "2"}
+            raise RequestError(503, "unavailable", f"the server is {state}", headers=retry)
         if self.open > self.limits.requests:
-            raise busy(1, f"{self.limits.requests} requests are open, the most there may be")
+            raise busy(1, f"the server has the maximum of {self.limits.requests} open requests")
         wait = who.requests.take()
         if wait:
-            raise busy(wait, f"this key has had its requests of a minute; again in {wait} s")
+            raise busy(wait, f"the key reached its limit of requests per minute; retry in {wait} s")
         body = await self._body(headers, receive, scope["state"])
         await self._run(scope, body, receive, reply)
 
-    def _visitor(self, scope: Any, headers: dict[bytes, bytes]) -> ApiKeyState:
+    def _check_access(self, scope: Any, headers: dict[bytes, bytes]) -> ApiKeyState:
+        """Return the API key of a request that is allowed to use its route."""
         path: str = scope["path"]
         who = self.keys.find(headers.get(b"authorization", b""))
         if who is None:
-            message = "no key, or one that is not known; send the header Authorization: Bearer KEY"
+            message = "missing or unknown API key; send the header Authorization: Bearer KEY"
             challenge = {"www-authenticate": 'Basic realm="bertkit", Bearer'}
             raise RequestError(401, "unauthorized", message, headers=challenge)
         host = headers.get(b"host", b"").decode("latin-1").rpartition(":")
         if self.hosts is not None and (host[0] or host[2]) not in self.hosts:
-            message = f"asked as {host[0][:80]!r}; ask by the server's address"
+            message = f"unexpected Host header {host[0][:80]!r}; use the address of the server"
             raise RequestError(403, "forbidden", message)
-        if _from_elsewhere(headers) and not _followed(scope, headers):
-            raise RequestError(403, "forbidden", "asked by a page of another site, which may not")
+        if _is_cross_site(headers) and not _is_plain_link(scope, headers):
+            raise RequestError(403, "forbidden", "requests from pages of other sites are rejected")
         if not who.may(path):
-            raise RequestError(403, "forbidden", f"this key is not for {path[:80]}")
+            raise RequestError(403, "forbidden", f"the key has no access to {path[:80]}")
         return who
 
     async def _body(
         self, headers: dict[bytes, bytes], receive: Any, state: dict[str, Any]
     ) -> bytes:
-        """The whole body. Raises: RequestError when it is too long, or takes too long."""
-        most = self.limits.body_bytes
-        long = too_much(f"the body is longer than {most:,} bytes; send less at once")
+        """Return the complete body.
+
+        Raises:
+            RequestError: If it is too long, or arrives too slowly.
+        """
+        limit = self.limits.body_bytes
+        long = too_much(f"the body is longer than {limit:,} bytes; send a smaller request")
         with contextlib.suppress(ValueError):
-            if int(headers.get(b"content-length", b"0")) > most:
+            if int(headers.get(b"content-length", b"0")) > limit:
                 raise long
         body = bytearray()
         try:
@@ -165,9 +181,9 @@ class AdmissionMiddleware:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _Gone
+                        raise _Disconnected
                     part = message.get("body", b"")
-                    if len(body) + len(part) > most:
+                    if len(body) + len(part) > limit:
                         raise long
                     self.budget.take(BYTES_PER_BODY_BYTE * len(part))
                     state["held"] += BYTES_PER_BODY_BYTE * len(part)
@@ -189,39 +205,39 @@ class AdmissionMiddleware:
         async def replay() -> Any:
             return waiting.pop() if waiting else await asyncio.Future()
 
-        async def gone() -> None:
+        async def disconnect() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
         reply.begin()
         answer = asyncio.ensure_future(self.app(scope, replay, reply))
-        left = asyncio.ensure_future(gone())
+        closed = asyncio.ensure_future(disconnect())
         try:
             done: set[Any] = set()
             while not done:
                 seconds = reply.seconds_left(self.limits.timeout)
                 if seconds <= 0:
-                    raise self._late(reply)
+                    raise self._timeout_error(reply)
                 done, _ = await asyncio.wait(
-                    (answer, left), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                    (answer, closed), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
                 )
-            if left in done and not reply.complete:
-                raise _Gone
+            if closed in done and not reply.complete:
+                raise _Disconnected
             await answer
         finally:
-            for task in (answer, left):
+            for task in (answer, closed):
                 task.cancel()
-            await asyncio.gather(answer, left, return_exceptions=True)
+            await asyncio.gather(answer, closed, return_exceptions=True)
 
-    def _late(self, reply: Reply) -> RequestError:
+    def _timeout_error(self, reply: Reply) -> RequestError:
         seconds = f"{self.limits.timeout:g} s"
         if reply.waits_for_client:
             return RequestError(408, "timeout", f"the client did not read for {seconds}")
         if reply.status == 0:
-            return busy(5, f"no answer within {seconds}, for others are before; try again")
+            return busy(5, f"no response within {seconds} because of other requests; try again")
         return busy(5, f"the stream had no new output for {seconds}; try again")
 
-    def _note(self, scope: Any, state: dict[str, Any], status: int, seconds: float) -> None:
+    def _log(self, scope: Any, state: dict[str, Any], status: int, seconds: float) -> None:
         path = scope["path"]
         route = path if path in self.routes else "other"
         self.metrics.requests.labels(route, str(status)).inc()
@@ -241,14 +257,14 @@ class AdmissionMiddleware:
         write_line(msgspec.json.encode(line).decode())
 
 
-def _place(error: Exception) -> str:
-    """The innermost line of a traceback."""
+def _error_line(error: Exception) -> str:
+    """Return file and line of the innermost frame of a traceback."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}:{last.lineno}"
 
 
-def _from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser asks for a page of another site; other programs say neither."""
+def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a page of another site sends the request. Only browsers set these headers."""
     site = headers.get(b"sec-fetch-site")
     if site is not None:
         return site not in (b"same-origin", b"none")
@@ -256,14 +272,14 @@ def _from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
     return origin is not None and origin.rpartition(b"//")[2] != host
 
 
-def _followed(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a link was followed that brings no words for a model."""
+def _is_plain_link(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a user followed a link without query parameters."""
     bare = scope["method"] == "GET" and not scope["query_string"]
     return bare and headers.get(b"sec-fetch-mode") == b"navigate"
 
 
-class _Gone(Exception):
-    """The client went away."""
+class _Disconnected(Exception):
+    """The client closed the connection."""
 
 
 async def _lifespan(receive: Any, send: Any) -> None:

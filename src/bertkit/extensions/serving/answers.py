@@ -1,4 +1,4 @@
-"""Figures of the predictions of pipelines, from the fields of a panel; see `web.Panel`."""
+"""Figures of predictions on the page "Ask". For the arguments of the functions see `web.Panel`."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ from bertkit.view.figures import Beside, Cell, Figure, Marked, Share, Table
 def lines_of(text: str) -> list[str]:
     """Return the lines of the second field, without empty lines.
 
+    Args:
+        text: Text of the field.
+
     Raises:
-        DataError: If there are none.
+        DataError: If there are no lines.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise DataError("the second box is empty; write a line for each")
+        raise DataError("the second field is empty; enter one item per line")
     return lines
 
 
 def labels(answered: Sequence[Any], text: str, other: str) -> Figure:
-    """Return the probability of each label, or the number that a regression predicts."""
+    """Return the probability of each label, or the value that a regression model predicts."""
     ranked = sorted(answered[0].scores.items(), key=lambda pair: -pair[1])
     number = not all(0 <= score <= 1 for _, score in ranked)
     rows = [(name, score if number else Share(score)) for name, score in ranked]
     table = Table("Labels", rows, ("label", "number" if number else "probability"))
-    return Figure("Labels", "What the model says of the text.", [table])
+    return Figure("Labels", "The prediction of the model.", [table])
 
 
 def entities(answered: Sequence[TagAnswer], text: str, other: str) -> Figure:
     """Return the text with its entities marked, and a table of them."""
     (answer,) = answered
-    marked = Marked(text, [(one.start, one.end, one.type) for one in answer.entities])
-    rows = [(one.text, one.type, Share(one.score)) for one in answer.entities]
+    marked = Marked(text, [(e.start, e.end, e.type) for e in answer.entities])
+    rows = [(e.text, e.type, Share(e.score)) for e in answer.entities]
     if not rows:
-        return Figure("Entities", "The model finds no entity in it.", [marked])
-    table = Table("Entities", rows, ("entity", "type", "how sure"))
+        return Figure("Entities", "The model finds no entities.", [marked])
+    table = Table("Entities", rows, ("entity", "type", "score"))
     return Figure("Entities", "Each entity with its type.", [marked, table])
 
 
@@ -54,24 +57,24 @@ def answer(answered: Sequence[QuestionAnswer], text: str, other: str) -> Figure:
     """Return the passage with the answer marked, and the most probable answers."""
     (best,) = answered
     ranges = [(best.start, best.end, "")] if best.answer else []
-    says = "The answer stands in the passage." if ranges else "The passage does not answer it."
-    rows = [(one.text, Share(one.score)) for one in best.best]
-    table = Table("The best answers", rows, ("answer", "probability"))
-    return Figure("Answer", says, [Marked(other, ranges), table])
+    caption = "The answer is marked in the passage." if ranges else "The passage has no answer."
+    rows = [(span.text, Share(span.score)) for span in best.best]
+    table = Table("Best answers", rows, ("answer", "probability"))
+    return Figure("Answer", caption, [Marked(other, ranges), table])
 
 
 def choices(answered: Sequence[ChoiceAnswer], text: str, other: str) -> Figure:
     """Return the probability of each choice; the most probable choice is marked."""
     rows: list[tuple[Cell, Cell]] = []
-    for place, (choice, score) in enumerate(zip(lines_of(other), answered[0].scores, strict=True)):
-        ranges = [(0, len(choice), "")] if place == answered[0].index else []
+    for index, (choice, score) in enumerate(zip(lines_of(other), answered[0].scores, strict=True)):
+        ranges = [(0, len(choice), "")] if index == answered[0].index else []
         rows.append((Marked(choice, ranges), Share(score)))
     table = Table("Choices", rows, ("choice", "probability"))
-    return Figure("Choices", "Probabilities among these choices.", [table])
+    return Figure("Choices", "The probability of each choice.", [table])
 
 
 def record(answered: Sequence[Any], text: str, other: str) -> Figure:
-    """Return the table of a prediction of any type: a row per field, or per element of a list."""
+    """Return a table of a prediction of any type: one row per field, or per element of a list."""
     value = msgspec.to_builtins(answered[0])
     rows, names = list[list[Cell]](), ["field", "value"]
     if isinstance(value, dict):
@@ -80,47 +83,51 @@ def record(answered: Sequence[Any], text: str, other: str) -> Figure:
         rows, names = [[_cell(cell) for cell in part.values()] for part in value], list(value[0])
     else:
         rows = [["", _cell(value)]]
-    return Figure("Answer", "The fields of the answer.", [Table("Answer", rows, names)])
+    return Figure("Prediction", "The fields of the prediction.", [Table("Prediction", rows, names)])
 
 
 def _cell(value: Any) -> Cell:
-    """Return a number or a text as it is, and any other value as JSON."""
+    """Return a number or text unchanged, and any other value as JSON."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number or isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def candidates(answers: Mapping[str, list[MaskAnswer]]) -> list[Figure]:
-    """Return the most probable tokens for each mask, of several models side by side."""
-    caption = "A column for each model; each is a list of the likeliest pieces."
+    """Return the most probable tokens for each mask, with the models side by side.
+
+    Args:
+        answers: Predictions by model name.
+    """
+    caption = "The most probable tokens, in one table per model."
     figures = []
-    for place in range(min(len(masks) for masks in answers.values())):
+    for index in range(min(len(masks) for masks in answers.values())):
         tables = [
             Table(
-                f"Pieces by {name}",
-                [(one.token, Share(one.score)) for one in masks[place].candidates],
+                f"Tokens of {name}",
+                [(c.token, Share(c.score)) for c in masks[index].candidates],
                 (name, "probability"),
             )
             for name, masks in answers.items()
         ]
-        figures.append(Figure(f"Mask {place + 1}", caption, [Beside("candidates", tables)]))
+        figures.append(Figure(f"Mask {index + 1}", caption, [Beside("candidates", tables)]))
     return figures
 
 
 def similar(answered: Sequence[NDArray[np.float32]], text: str, other: str) -> Figure:
-    """Return the cosine similarity of other texts to a text, the most similar first."""
+    """Return the cosine similarity of each other text to the first text, most similar first."""
     vectors = require_finite(np.stack(answered))
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     pairs = zip(lines_of(other), (units[1:] @ units[0]).tolist(), strict=True)
-    rows = [(one, Share(cosine)) for one, cosine in sorted(pairs, key=lambda pair: -pair[1])]
+    rows = [(line, Share(cosine)) for line, cosine in sorted(pairs, key=lambda pair: -pair[1])]
     table = Table("Similar texts", rows, ("text", "cosine"))
-    return Figure("Similar texts", "The cosine of each text’s vector with the first’s.", [table])
+    return Figure("Similar texts", "The cosine similarity of each text to the first text.", [table])
 
 
 def order(answered: Sequence[float], text: str, other: str) -> Figure:
-    """Return passages by their score, the best first."""
+    """Return the passages by their scores, best first."""
     lines, scores = lines_of(other), np.array(answered, np.float64)
-    shares = 1.0 / (1.0 + np.exp(-scores))
+    sigmoid = 1.0 / (1.0 + np.exp(-scores))
     best = np.argsort(-scores, kind="stable").tolist()
-    rows = [(lines[place], Share(float(shares[place]))) for place in best]
+    rows = [(lines[index], Share(float(sigmoid[index]))) for index in best]
     table = Table("Passages", rows, ("passage", "score"))
-    return Figure("Passages", "How well each answers the query, from 0 to 1.", [table])
+    return Figure("Passages", "The relevance of each passage to the query, from 0 to 1.", [table])

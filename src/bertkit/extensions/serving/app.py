@@ -1,4 +1,4 @@
-"""The application behind the admission: the routes that its models answer."""
+"""The Starlette application, with the routes that its models support."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.openapi import openapi
 from bertkit.extensions.serving.pages import Window
 from bertkit.extensions.serving.request_bodies import decode
-from bertkit.extensions.serving.request_context import RequestContext, refusal
+from bertkit.extensions.serving.request_context import RequestContext, request_error
 from bertkit.web import ROUTES, RequestError, Route, invalid
 
 STARTED = int(time.time())
-"""When this process started, in Unix seconds."""
+"""Start of this process, in seconds since 1970."""
 
 JSON = re.compile(r"application/([^/;]+\+)?json\s*(;|$)", re.IGNORECASE)
-"""The content types of a question."""
+"""Content types of requests with a body."""
 
 
 def install_app(
@@ -45,14 +45,21 @@ def install_app(
     batcher: Batcher,
     runs: Sequence[Path] = (),
 ) -> None:
-    """Let requests through to the registry, and to what else it can answer after a reload."""
+    """Create the application and pass requests to it, again after each reload that adds routes.
 
-    def let_in() -> None:
-        admission.open_to(
-            create_app(registry, batcher, admission.limits, admission.metrics, runs, let_in)
+    Args:
+        admission: Middleware that passes requests to the application.
+        registry: Models of the server.
+        batcher: Queue of the server.
+        runs: Directories of training runs.
+    """
+
+    def install() -> None:
+        admission.set_app(
+            create_app(registry, batcher, admission.limits, admission.metrics, runs, install)
         )
 
-    let_in()
+    install()
 
 
 def create_app(
@@ -63,9 +70,15 @@ def create_app(
     runs: Sequence[Path],
     changed: Callable[[], None],
 ) -> Starlette:
-    """The application, with a route for each ability of the registry, and pages, on `runs` too.
+    """Return the application, with the routes and web pages that the models support.
 
-    `changed` is called when a reload changes the abilities.
+    Args:
+        registry: Models of the server.
+        batcher: Queue of the server.
+        limits: Limits of the server.
+        metrics: Metrics of the server.
+        runs: Directories of training runs, for the page of curves.
+        changed: Function that is called when a reload changes the supported pipelines.
     """
     pipelines = registry.abilities()
     registry.routed = frozenset(pipelines)
@@ -74,22 +87,22 @@ def create_app(
         *pipeline_routes(pipelines),
         *ADMIN,
     ]
-    described = msgspec.json.encode(openapi(routes))
+    document = msgspec.json.encode(openapi(routes))
 
-    async def description(request: Request) -> Response:
-        return Response(described, media_type="application/json")
+    async def describe(request: Request) -> Response:
+        return Response(document, media_type="application/json")
 
     app = Starlette(
         routes=[
             *map(_route, routes),
-            routing.Route("/openapi.json", description),
+            routing.Route("/openapi.json", describe),
             *Window(registry, runs).routes(),
         ],
         exception_handlers={
-            Exception: _defect,
-            RequestError: _refuse,
-            BertkitError: _refuse,
-            HTTPException: _refuse_http,
+            Exception: _handle_defect,
+            RequestError: _handle_error,
+            BertkitError: _handle_error,
+            HTTPException: _handle_http_error,
         },
     )
     state = app.state
@@ -99,14 +112,14 @@ def create_app(
 
 
 def _route(route: Route) -> routing.Route:
-    """Return a route whose handler decodes the body of a request first."""
+    """Return a Starlette route that decodes the body of a request for the handler."""
 
     async def endpoint(request: Request) -> Any:
         context = RequestContext(request)
         if route.ask is None:
             return await route.handler(context)
         if not JSON.match(request.headers.get("content-type", "")):
-            raise invalid("send JSON, with the header content-type: application/json")
+            raise invalid("the body must be JSON; set the header content-type: application/json")
         return await route.handler(decode(route.ask, await request.body()), context)
 
     # The name of a model may contain a slash.
@@ -114,48 +127,49 @@ def _route(route: Route) -> routing.Route:
     return routing.Route(path, endpoint, methods=[route.method])
 
 
-async def _refuse(request: Request, error: Any) -> Response:
-    return error_response(refusal(error), request.url.path)
+async def _handle_error(request: Request, error: Any) -> Response:
+    return error_response(request_error(error), request.url.path)
 
 
-async def _refuse_http(request: Request, error: Any) -> Response:
+async def _handle_http_error(request: Request, error: Any) -> Response:
     kind, message = "bad_request", str(error.detail)
     if error.status_code == 404:
-        kind, message = "not_found", "no such route; /openapi.json lists them"
-    refused = RequestError(error.status_code, kind, message, headers=error.headers or ())
-    return await _refuse(request, refused)
+        kind, message = "not_found", "route not found; /openapi.json lists all routes"
+    converted = RequestError(error.status_code, kind, message, headers=error.headers or ())
+    return await _handle_error(request, converted)
 
 
-async def _defect(request: Request, _: Any) -> Response:
-    return await _refuse(request, DEFECT)
+async def _handle_defect(request: Request, _: Any) -> Response:
+    return await _handle_error(request, DEFECT)
 
 
 async def info(context: RequestContext) -> Response:
-    """The models, what they answer, and the limits."""
+    """Return the models with their supported routes, and the limits of the server."""
     search = context.registry.search
-    store = None if search is None else search.searcher.store.place
+    store = None if search is None else search.searcher.store.location
     models = [model.about() for model in context.registry.models.values()]
     return context.reply(schema.Info(__version__, models, store, context.limits))
 
 
 async def reload(context: RequestContext) -> Response:
-    """Open a model's folder again; earlier requests are answered by the old model."""
+    """Load a model again from its directory. The old model completes earlier requests."""
     name, registry, state = context.path_params["name"], context.registry, context.app.state
     if name not in registry.models:
-        raise invalid(f"no model {name[:80]!r}", "name")
+        raise invalid(f"model {name[:80]!r} not found", "name")
 
-    async def opened() -> None:
+    async def load() -> None:
         async with registry.opening:
-            del registry.reloads[name]  # a later request needs files that may be newer
+            # A later request starts another reload, because the files may have changed.
+            del registry.reloads[name]
             await asyncio.to_thread(registry.reload, name)
             if registry.abilities().keys() != registry.routed:
                 state.changed()
 
     if name not in registry.reloads:
-        registry.reloads[name] = asyncio.ensure_future(opened())
+        registry.reloads[name] = asyncio.ensure_future(load())
         registry.reloads[name].add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        # a reload continues after its client has left, so that others may join it
+        # A reload continues if its client disconnects, because other clients may wait for it.
         await asyncio.shield(registry.reloads[name])
     except CheckpointError as error:
         raise invalid(str(error), "name") from None
@@ -163,34 +177,34 @@ async def reload(context: RequestContext) -> Response:
 
 
 async def ready(context: RequestContext) -> Response:
-    """Whether each model gives the vector that it gave when it was opened."""
+    """Check that each model still computes the same embedding as when it was loaded."""
     for model in context.registry.models.values():
         if model.supported.probe is None:
             continue
         vectors = await context.batcher.answers(*model.supported.probe, urgent=True)
-        if not all(map(model.well, vectors)):
-            message = f"{model.name} gives other vectors than it did"
+        if not all(map(model.is_unchanged, vectors)):
+            message = f"the embeddings of {model.name} changed since it was loaded"
             raise RequestError(503, "unhealthy", message)
     return context.reply({"status": "ready"})
 
 
 async def health(context: RequestContext) -> Response:
-    """The same as /health/ready, by TEI's name."""
+    """Check the models like /health/ready; this is the route of TEI."""
     return await ready(context)
 
 
 async def openai_models(context: RequestContext) -> Response:
-    """The models, as OpenAI's clients list them."""
+    """List the models, in the format of OpenAI."""
     return context.reply(
         schema.OpenAIModels(data=list(map(_openai_model, context.registry.models)))
     )
 
 
 async def openai_model(context: RequestContext) -> Response:
-    """One model, as OpenAI's clients ask for it."""
+    """Return a model, in the format of OpenAI."""
     name = context.path_params["name"]
     if name not in context.registry.models:
-        raise RequestError(404, "not_found", f"no model {name[:80]!r}; /v1/models lists them")
+        raise RequestError(404, "not_found", f"model {name[:80]!r} not found; see /v1/models")
     return context.reply(_openai_model(name))
 
 
@@ -199,7 +213,7 @@ def _openai_model(name: str) -> schema.OpenAIModel:
 
 
 async def counters(context: RequestContext) -> Response:
-    """Counters in Prometheus's text format."""
+    """Return the metrics, in the text format of Prometheus."""
     text = context.app.state.metrics.text()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -213,4 +227,4 @@ ADMIN = (
     Route("/health", health, dict[str, Literal["ready"]], method="GET"),
     Route("/metrics", counters, str, method="GET", media_type="text/plain"),
 )
-"""Questions about the server itself."""
+"""Routes about the server."""

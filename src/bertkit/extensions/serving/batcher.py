@@ -1,9 +1,9 @@
 """Dynamic batching: one thread runs the models, a bounded queue contains the requests.
 
-The requests of one pipeline go through the model together, in turns of their clients, as soon as
-the model is free; none waits for a fuller batch. Texts are generated between the batches, step by
-step, and texts longer than a batch are read there in parts. They take about as much time as the
-batches.
+As soon as the model is free, it computes a batch of waiting requests of one pipeline, in fair turns
+of their clients. Requests never wait for a larger batch. Text generation runs step by step between
+the batches, and texts longer than a batch are computed there in parts. Both together use about as
+much time as the batches.
 """
 
 from __future__ import annotations
@@ -18,43 +18,49 @@ from typing import Any
 
 from bertkit.errors import BertkitError
 from bertkit.extensions.serving.fair_queue import ANYONE, Client, Shares
-from bertkit.extensions.serving.jobs import DecodingRun, Job, Steps, Stream, StreamBatch, Taken
+from bertkit.extensions.serving.jobs import DecodingRun, Job, Steps, Stream, StreamBatch, Works
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.pipelines import Pipeline, Work
 from bertkit.pipelines.base import CACHE_TOKENS
 
 CLIENTS_PER_BATCH = 16
-"""Clients that share a batch evenly: a turn has at most the batch's tokens divided by it."""
+"""Number of clients that share a batch: a turn gets at most the batch's tokens divided by it."""
 
 BULK_FRACTION = 4
-"""Works of requests that take more than a turn get at most the batch's tokens divided by it, so
-that the next request does not wait long."""
+"""Requests of more than one turn get at most the batch's tokens divided by it, so that the next
+request does not wait long."""
 
 STEP_TOKENS = 64
-"""Tokens that a model reads in about the time of a decoding step of one sequence."""
+"""Number of tokens that a model encodes in about the time of a decoding step of one sequence."""
 
 
 class Full(BertkitError):
-    """The queue is full; `seconds` estimates when it has room."""
+    """The error of a full queue. `seconds` estimates when it has space again."""
 
     def __init__(self, seconds: int) -> None:
-        super().__init__(f"the server has more to do than it can; try again in {seconds} s")
+        super().__init__(f"the server is overloaded; retry in {seconds} s")
         self.seconds = seconds
 
 
 class Batcher:
-    """A queue of at most `queue_tokens`, and its thread: batches of about `batch_tokens`.
+    """A request queue, and the thread that runs the models.
 
-    Clients get fair shares of each batch. A request that finds the queue full takes the place of
-    the newest request of the client with the most tokens in it, if that has more than itself.
+    Clients get fair shares of each batch. If the queue is full, a new request replaces the newest
+    request of the client with the most waiting tokens, if that client has more than its own client.
+
+    Args:
+        queue_tokens: Maximum number of waiting tokens.
+        batch_tokens: Approximate number of tokens of a batch.
+        metrics: Metrics of the server.
     """
 
     def __init__(self, *, queue_tokens: int, batch_tokens: int, metrics: Metrics) -> None:
         self.queue_tokens, self.batch_tokens, self.metrics = queue_tokens, batch_tokens, metrics
         self.waiting = 0
-        self._tokens: Counter[Client] = Counter()  # that wait, of each client
+        # Waiting tokens of each client.
+        self._tokens: Counter[Client] = Counter()
         self._rate = 0.0
-        self._numbers = 0
+        self._num_jobs = 0
         self._shares = Shares()
         self._urgent: deque[Job] = deque()
         self._jobs: dict[Client, deque[Job]] = {}
@@ -66,7 +72,15 @@ class Batcher:
         self._thread.start()
 
     def room(self, tokens: int = 1, client: Client = ANYONE) -> None:
-        """Raises: Full when no request of this size can wait now."""
+        """Check that the queue has space.
+
+        Args:
+            tokens: Number of tokens of a request.
+            client: Client of the request.
+
+        Raises:
+            Full: If the queue has no space for the request.
+        """
         if not self.waiting or self.waiting + tokens <= self.queue_tokens:
             return
         with self._changed:
@@ -81,16 +95,23 @@ class Batcher:
         urgent: bool = False,
         client: Client = ANYONE,
     ) -> list[Any]:
-        """The pipeline's answers. A caller that is cancelled leaves the queue.
+        """Return the predictions of a pipeline. If the caller is cancelled, its works are removed.
 
-        `urgent` works go first, and are never refused: a health check.
-        Raises: Full; what the pipeline raises.
+        Args:
+            pipeline: The pipeline.
+            works: Works of the request.
+            urgent: Whether the works run first and are never rejected, as for health checks.
+            client: Client of the request.
+
+        Raises:
+            Full: If the queue has no space.
+            Exception: If the pipeline raises it.
         """
         if not works:
             return []
         with self._changed:
-            self._numbers += 1
-            job = Job(self._numbers, client, pipeline, works)
+            self._num_jobs += 1
+            job = Job(self._num_jobs, client, pipeline, works)
             if urgent:
                 self._urgent.append(job)
             else:
@@ -106,12 +127,20 @@ class Batcher:
             self._withdraw(job)
 
     def write(self, pipeline: Pipeline, texts: Sequence[Stream]) -> None:
-        """Generate texts together with those that are; their reader calls `leave`. Raises: Full."""
+        """Start to generate texts, in the current batch of the pipeline. The caller calls `leave`.
+
+        Args:
+            pipeline: The pipeline.
+            texts: The texts to generate.
+
+        Raises:
+            Full: If the queue has no space.
+        """
         with self._changed:
             self._make_room(sum(text.cost for text in texts), texts[0].client)
             live = self._live.get(pipeline)
             if live is None:
-                live = texts[0].batch(self.batch_tokens, self._least())
+                live = texts[0].batch(self.batch_tokens, self._lowest_cost())
                 self._live[pipeline] = live
             live.waiting.extend(texts)
             for text in texts:
@@ -120,24 +149,24 @@ class Batcher:
 
     @property
     def writing(self) -> int:
-        """Texts that wait, or are being written."""
+        """Number of texts that wait or are being generated."""
         return sum(len(live) for live in self._live.values())
 
     def leave(self, texts: Sequence[Stream]) -> None:
-        """Nobody reads these any more: those that are not at their end give up their places."""
+        """Stop the generation of texts that no client reads any more."""
         with self._changed:
             for text in texts:
                 text.gone = True
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread, after what waits is answered."""
+        """Stop the thread after it completes all waiting requests."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
-    # ---- the queue, whose lock the callers hold
+    # ---- The queue; callers hold its lock
 
     def _wait(self, client: Client, tokens: int) -> None:
         self.waiting += tokens
@@ -150,7 +179,7 @@ class Batcher:
         return Full(min(60, math.ceil(self.waiting / self._rate)) if self._rate else 1)
 
     def _make_room(self, tokens: int, client: Client) -> None:
-        """Remove the newest jobs and texts of the clients with the most tokens. Raises: Full."""
+        """Remove the newest jobs and texts of the clients with the most tokens, or raise Full."""
         while self.waiting and self.waiting + tokens > self.queue_tokens:
             largest = max(self._tokens, key=self._tokens.__getitem__)
             if self._tokens[largest] <= self._tokens[client] + tokens:
@@ -175,7 +204,7 @@ class Batcher:
         self._wait(job.client, -job.waiting)
 
     def _withdraw(self, job: Job) -> None:
-        """Remove a job that no longer waits for an answer."""
+        """Remove a job whose client no longer waits."""
         if job.next == len(job.works):
             return
         with self._changed:
@@ -185,22 +214,22 @@ class Batcher:
                 self._remove(job)
 
     def _next(self, client: Client, pipeline: Pipeline | None = None) -> Job | None:
-        """The oldest job of a client, and of a pipeline, that can begin."""
+        """Return the oldest job of a client, and of a pipeline if given, that can start."""
         for job in self._jobs[client]:
-            if pipeline in (None, job.pipeline) and self._may_begin(job):
+            if pipeline in (None, job.pipeline) and self._can_start(job):
                 return job
         return None
 
-    def _may_begin(self, job: Job) -> bool:
-        """Whether the caches have room; a quarter is for clients for whom nothing is decoded."""
+    def _can_start(self, job: Job) -> bool:
+        """Return whether the caches have space. A quarter is reserved for clients without a run."""
         if not self._runs or not hasattr(job.pipeline, "steps"):
             return True
-        places = sum(run.places for run in self._runs) + job.works[job.next].tokens
-        others = all(one.client != job.client for run in self._runs for one, _ in run.taken)
-        return places <= CACHE_TOKENS if others else places <= CACHE_TOKENS * 3 // 4
+        tokens = sum(run.cache_tokens for run in self._runs) + job.works[job.next].tokens
+        is_new = all(other.client != job.client for run in self._runs for other, _ in run.works)
+        return tokens <= CACHE_TOKENS if is_new else tokens <= CACHE_TOKENS * 3 // 4
 
-    def _take(self) -> tuple[Pipeline, Taken] | None:
-        """The next batch: works of one pipeline, in turns of the clients that wait for it."""
+    def _next_batch(self) -> tuple[Pipeline, Works] | None:
+        """Return the next batch: works of one pipeline, in turns of its waiting clients."""
         if self._urgent:
             job = self._urgent.popleft()
             job.next, job.waiting = len(job.works), 0
@@ -209,36 +238,36 @@ class Batcher:
         if not heads:
             return None
         first = min(heads, key=self._order)
-        same = (self._next(head.client, first.pipeline) for head in heads)
-        heap = [(*self._order(one), one) for one in same if one is not None]
+        jobs = (self._next(head.client, first.pipeline) for head in heads)
+        heap = [(*self._order(job), job) for job in jobs if job is not None]
         heapq.heapify(heap)
-        taken: list[tuple[Job, int]] = []
+        works: list[tuple[Job, int]] = []
         tokens = 0
         while heap:
             job = heapq.heappop(heap)[-1]
             bulk = job.next > 0 or job.waiting > self.batch_tokens // CLIENTS_PER_BATCH
-            room = self.batch_tokens // BULK_FRACTION if bulk else self.batch_tokens
-            more = self._turn(job, room - tokens, bool(taken))
+            capacity = self.batch_tokens // BULK_FRACTION if bulk else self.batch_tokens
+            more = self._turn(job, capacity - tokens, bool(works))
             if not more:
                 break
-            taken += more
+            works += more
             tokens += sum(job.works[index].tokens for _, index in more)
             if job.client in self._jobs:
                 following = self._next(job.client, first.pipeline)
                 if following is not None:
                     heapq.heappush(heap, (*self._order(following), following))
-        return first.pipeline, taken
+        return first.pipeline, works
 
     def _order(self, job: Job) -> tuple[float, float, int]:
         cost = min(job.works[job.next].tokens, self.batch_tokens)
         return (*self._shares.turn(job.client, cost), job.number)
 
-    def _turn(self, job: Job, room: int, some: bool) -> Taken:
-        """The next works of a job for a batch with so much room, which may have some."""
+    def _turn(self, job: Job, capacity: int, has_works: bool) -> Works:
+        """Return the next works of a job that fit into a batch; at least one if it has none."""
         begin, tokens = job.next, 0
         while job.next < len(job.works) and tokens < self.batch_tokens // CLIENTS_PER_BATCH + 1:
             cost = job.works[job.next].tokens
-            if (some or job.next > begin) and tokens + cost > room:
+            if (has_works or job.next > begin) and tokens + cost > capacity:
                 break
             tokens += cost
             job.next += 1
@@ -250,21 +279,22 @@ class Batcher:
             self._remove(job)
         return [(job, index) for index in range(begin, job.next)]
 
-    # ---- the models' thread
+    # ---- The thread that runs the models
 
     def _loop(self) -> None:
-        """Alternate batches and decoding steps, so that both take the same time if both wait."""
-        ahead = 0.0  # seconds that decoding has taken more than batches
+        """Alternate batches and decoding steps, so that both get equal time if both wait."""
+        # Seconds that decoding used more than batches.
+        ahead = 0.0
         while True:
             with self._changed:
-                self._live = {one: live for one, live in self._live.items() if live}
+                self._live = {pipeline: live for pipeline, live in self._live.items() if live}
                 while not (self._urgent or self._jobs or self._live or self._runs):
                     if self._closed:
                         return
                     self._changed.wait()
                 decodes = bool(self._live or self._runs)
-                batch = self._take() if self._urgent or ahead >= 0 or not decodes else None
-                new = {} if batch else {one: self._taken(one) for one in self._live.values()}
+                batch = self._next_batch() if self._urgent or ahead >= 0 or not decodes else None
+                new = {} if batch else {live: self._start(live) for live in self._live.values()}
             start = time.perf_counter()
             if batch is not None:
                 self._answer(*batch)
@@ -276,94 +306,94 @@ class Batcher:
             else:
                 ahead += seconds if batch is None else -seconds
 
-    def _taken(self, live: StreamBatch) -> list[Stream]:
-        before = Counter[Client]()
+    def _start(self, live: StreamBatch) -> list[Stream]:
+        """Return the waiting texts that can start, and remove their cost from the queue."""
+        costs = Counter[Client]()
         for text in live.waiting:
-            before[text.client] += text.cost
-        taken: list[Stream] = live.take()
+            costs[text.client] += text.cost
+        started: list[Stream] = live.take()
         for text in live.waiting:
-            before[text.client] -= text.cost
-        for client, cost in before.items():
+            costs[text.client] -= text.cost
+        for client, cost in costs.items():
             self._wait(client, -cost)
-        return taken
+        return started
 
     def _decode(self, new: dict[StreamBatch, list[Stream]]) -> None:
-        """Read new prompts, or do a step of the texts or run with the lowest cost so far."""
+        """Encode new prompts, or run a step of the batch or run with the lowest cost so far."""
         for live, texts in new.items():
             if texts:
                 self._step(live, texts)
         if not any(new.values()) and (decoders := self._decoders()):
-            self._step(min(decoders, key=lambda one: one.cost), [])
+            self._step(min(decoders, key=lambda decoder: decoder.cost), [])
 
-    def _least(self) -> float:
-        """The lowest cost of all that is decoded, with which others begin."""
-        return min((one.cost for one in self._decoders()), default=0.0)
+    def _lowest_cost(self) -> float:
+        """Return the lowest cost of all decoders, which is the initial cost of a new decoder."""
+        return min((decoder.cost for decoder in self._decoders()), default=0.0)
 
     def _decoders(self) -> list[StreamBatch | DecodingRun]:
         return [*(live for live in list(self._live.values()) if live.at_work), *self._runs]
 
-    def _step(self, one: StreamBatch | DecodingRun, new: list[Stream]) -> None:
-        """Do one step, and charge its cost."""
-        rows = self._step_run(one) if isinstance(one, DecodingRun) else one.step(new)
-        one.cost += STEP_TOKENS + rows
+    def _step(self, decoder: StreamBatch | DecodingRun, new: list[Stream]) -> None:
+        """Run one step, and charge its cost."""
+        rows = self._step_run(decoder) if isinstance(decoder, DecodingRun) else decoder.step(new)
+        decoder.cost += STEP_TOKENS + rows
 
     def _step_run(self, run: DecodingRun) -> int:
-        """One step of a run, which ends if all its clients have left."""
+        """Run one step. The run ends if all its clients have disconnected."""
         try:
-            if not all(job.gone for job, _ in run.taken):
+            if not all(job.gone for job, _ in run.works):
                 return next(run.steps)
             run.steps.close()
         except StopIteration as end:
-            self._finish(run.taken, end.value)
+            self._finish(run.works, end.value)
         except Exception as error:
-            self._fail(run.pipeline, run.taken, error)
+            self._fail(run.pipeline, run.works, error)
         self._runs.remove(run)
         return 0
 
-    def _answer(self, pipeline: Pipeline, taken: Taken) -> None:
-        """Answer a batch, or begin to decode it."""
-        tokens = sum(job.works[index].tokens for job, index in taken)
-        self.metrics.batch.observe(tokens)  # before: who has an answer finds its batch counted
-        if steps := self._steps(pipeline, taken, tokens):
-            places = tokens if hasattr(pipeline, "steps") else 0
-            self._runs.append(
-                DecodingRun(pipeline, taken, steps, places=places, cost=self._least())
-            )
+    def _answer(self, pipeline: Pipeline, works: Works) -> None:
+        """Run a batch, or start to decode it."""
+        tokens = sum(job.works[index].tokens for job, index in works)
+        # Count the batch first, so that it is counted when the clients get their responses.
+        self.metrics.batch.observe(tokens)
+        if steps := self._steps(pipeline, works, tokens):
+            cached, cost = tokens if hasattr(pipeline, "steps") else 0, self._lowest_cost()
+            self._runs.append(DecodingRun(pipeline, works, steps, cache_tokens=cached, cost=cost))
             return
         start = time.perf_counter()
-        self._run(pipeline, taken)
+        self._run(pipeline, works)
         seconds = time.perf_counter() - start
         self._rate += 0.2 * (tokens / seconds - self._rate) if self._rate else tokens / seconds
 
-    def _steps(self, pipeline: Pipeline, taken: Taken, tokens: int) -> Steps | None:
-        """The steps of works that generate text, or are longer than a batch."""
-        works = [job.works[index] for job, index in taken]
+    def _steps(self, pipeline: Pipeline, works: Works, tokens: int) -> Steps | None:
+        """Return the steps of works that generate text or are longer than a batch, else None."""
+        items = [job.works[index] for job, index in works]
         if hasattr(pipeline, "steps"):
-            return pipeline.steps(works)  # type: ignore[no-any-return]
+            return pipeline.steps(items)  # type: ignore[no-any-return]
         if tokens > self.batch_tokens and hasattr(pipeline, "parts"):
-            return pipeline.parts(works, self.batch_tokens // BULK_FRACTION)  # type: ignore[no-any-return]
+            return pipeline.parts(items, self.batch_tokens // BULK_FRACTION)  # type: ignore[no-any-return]
         return None
 
-    def _run(self, pipeline: Pipeline, taken: Taken) -> None:
-        """Answer the works together or, if that fails, job by job."""
+    def _run(self, pipeline: Pipeline, works: Works) -> None:
+        """Run the works together or, if that fails, job by job."""
         try:
-            answers = list(pipeline.run([job.works[index] for job, index in taken]))
+            answers = list(pipeline.run([job.works[index] for job, index in works]))
         except Exception as error:
-            self._fail(pipeline, taken, error)
+            self._fail(pipeline, works, error)
         else:
-            self._finish(taken, answers)
+            self._finish(works, answers)
 
-    def _fail(self, pipeline: Pipeline, taken: Taken, error: Exception) -> None:
-        """Answer each job separately; a single one gets the error."""
-        jobs = list(dict.fromkeys(job for job, _ in taken))
+    def _fail(self, pipeline: Pipeline, works: Works, error: Exception) -> None:
+        """Run each job separately. If there is only one job, it gets the error."""
+        jobs = list(dict.fromkeys(job for job, _ in works))
         if len(jobs) == 1:
             jobs[0].finish(error)
             return
-        for one in jobs:
-            self._run(pipeline, [(job, index) for job, index in taken if job is one])
+        for failed in jobs:
+            self._run(pipeline, [(job, index) for job, index in works if job is failed])
 
-    def _finish(self, taken: Taken, answers: Sequence[Any]) -> None:
-        for (job, index), answer in zip(taken, answers, strict=True):
+    def _finish(self, works: Works, answers: Sequence[Any]) -> None:
+        for (job, index), answer in zip(works, answers, strict=True):
             job.answers[index] = answer
             job.done += 1
             if job.done == len(job.works):

@@ -1,4 +1,4 @@
-"""A client of `bertkit serve`, for programs: `Client("http://127.0.0.1:8000").embed(texts)`."""
+"""Python client of `bertkit serve`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,25 @@ from bertkit.config import api_key
 from bertkit.errors import DataError, ServeError
 
 BUSY = (429, 503)
-"""Statuses that ask to come again."""
+"""HTTP statuses of responses that may succeed later."""
 
 
 class Client:
-    """A server at an address; `key` is by default that of the environment, BERTKIT_KEY.
+    """A client of a server.
 
-    A server that is busy is asked again when it says, for `patience` seconds in all; other
-    refusals raise ServeError with its sentence. `more` of each question are further fields of the
-    route, such as truncate=True or model="name"; /openapi.json lists them.
+    Methods raise ServeError if the server is not reachable or returns an error. The keyword
+    arguments `more` are further fields of the request, such as truncate=True or model="name";
+    /openapi.json lists them.
+
+    Args:
+        url: Address of the server.
+        key: API key. Default: the environment variable BERTKIT_KEY.
+        patience: Maximum number of seconds in which requests to an overloaded server are retried.
+        transport: Transport of httpx. Default: its HTTP transport.
+
+    Example:
+        >>> with Client("http://127.0.0.1:8000") as client:
+        ...     vectors = client.embed(["a cat", "a dog"])
     """
 
     def __init__(
@@ -45,9 +55,16 @@ class Client:
         self.http.close()
 
     def ask(self, route: str, **fields: Any) -> Any:
-        """What a route answers, as plain data; arrays and columns are sent as lists.
+        """Send a request and return the decoded JSON of the response.
 
-        Raises: ServeError, DataError for what JSON has no words for.
+        Args:
+            route: Path of the route.
+            fields: Fields of the request. Arrays and columns are sent as lists. Without fields, it
+                is a GET request.
+
+        Raises:
+            DataError: If a field cannot be encoded as JSON.
+            ServeError: If the server is not reachable or returns an error.
         """
         end = time.monotonic() + self.patience
         fields = {n: v.tolist() if hasattr(v, "tolist") else v for n, v in fields.items()}
@@ -55,87 +72,146 @@ class Client:
             try:
                 reply = self.http.post(route, json=fields) if fields else self.http.get(route)
             except httpx.RequestError as error:
-                raise ServeError(f"{self.url}{route}: no server answers ({error})") from None
-            except (TypeError, ValueError) as error:  # a set, no number, half of a surrogate pair
-                raise DataError(f"{route}: cannot be sent as JSON ({error})") from None
+                raise ServeError(f"{self.url}{route}: server not reachable ({error})") from None
+            except (TypeError, ValueError) as error:
+                # JSON cannot encode sets, NaN or lone surrogates.
+                raise DataError(f"{route}: a field cannot be encoded as JSON ({error})") from None
             if reply.status_code == 200:
                 try:
                     return reply.json()
                 except ValueError:
-                    raise ServeError(f"{self.url}{route}: no JSON; is this bertkit?") from None
-            # without that header nothing will change: a store is damaged, say
-            again = reply.headers.get("retry-after") if reply.status_code in BUSY else None
-            wait = _seconds(again or "")
-            if again is None or time.monotonic() + wait > end:
-                raise ServeError(f"{self.url}{route}: {_said(reply)}")
+                    raise ServeError(f"{self.url}{route}: invalid JSON; check the URL") from None
+            # Without this header a retry cannot succeed, for example if a store is damaged.
+            retry_after = reply.headers.get("retry-after") if reply.status_code in BUSY else None
+            wait = _parse_seconds(retry_after or "")
+            if retry_after is None or time.monotonic() + wait > end:
+                raise ServeError(f"{self.url}{route}: {_error_message(reply)}")
             time.sleep(wait)
 
     def embed(self, texts: str | Sequence[str], **more: Any) -> NDArray[np.float32]:
-        """A vector for each text; one text gives one row. Shapes: (S, D)."""
+        """Return an embedding for each text. A single text gives one row.
+
+        Args:
+            texts: A text or a list of texts.
+            more: Further fields of the request.
+
+        Shapes:
+            Returns (S, D).
+        """
         return np.asarray(self.ask("/embed", inputs=texts, **more), dtype=np.float32)
 
     def predict(self, inputs: Any, **more: Any) -> Any:
-        """Labels of a text, or of each of a list of texts; for a model of pairs of a pair [a, b],
-        or of each of a list of pairs.
+        """Return the labels of a text or pair, or of each element of a list.
+
+        Args:
+            inputs: A text or a list of texts. For a model of pairs, a pair [a, b] or a list of
+                pairs.
+            more: Further fields of the request.
         """
         return self.ask("/predict", inputs=inputs, **more)
 
     def ner(self, inputs: str | Sequence[str], **more: Any) -> Any:
-        """Entities and tags of a text, or of several."""
+        """Return the entities and tags of a text, or of each text of a list.
+
+        Args:
+            inputs: A text or a list of texts.
+            more: Further fields of the request.
+        """
         return self.ask("/ner", inputs=inputs, **more)
 
     def answer(self, question: str, context: str, **more: Any) -> Any:
-        """Where the context answers the question."""
+        """Return the span of the context that answers the question.
+
+        Args:
+            question: The question.
+            context: The passage that contains the answer.
+            more: Further fields of the request.
+        """
         return self.ask("/answer", inputs={"question": question, "context": context}, **more)
 
     def choose(self, text: str, choices: Sequence[str], **more: Any) -> Any:
-        """Which of the choices goes on best."""
-        return self.ask("/choose", inputs={"text": text, "choices": _several(choices)}, **more)
+        """Return the most probable choice for a text.
+
+        Args:
+            text: The text.
+            choices: The choices.
+            more: Further fields of the request.
+        """
+        return self.ask("/choose", inputs={"text": text, "choices": _as_list(choices)}, **more)
 
     def similarity(self, sentence: str, others: Sequence[str], **more: Any) -> list[float]:
-        """The cosine of a sentence to each of the others."""
-        inputs = {"source_sentence": sentence, "sentences": _several(others)}
+        """Return the cosine similarity of a sentence to each of the other sentences.
+
+        Args:
+            sentence: The sentence.
+            others: The other sentences.
+            more: Further fields of the request.
+        """
+        inputs = {"source_sentence": sentence, "sentences": _as_list(others)}
         scores: list[float] = self.ask("/similarity", inputs=inputs, **more)
         return scores
 
     def rerank(self, query: str, texts: Sequence[str], **more: Any) -> Any:
-        """Texts by how well they answer the query, best first, as their places and scores."""
-        return self.ask("/rerank", query=query, texts=_several(texts), **more)
+        """Return the indices and scores of texts, most relevant to the query first.
+
+        Args:
+            query: The query.
+            texts: The texts.
+            more: Further fields of the request.
+        """
+        return self.ask("/rerank", query=query, texts=_as_list(texts), **more)
 
     def search(self, query: str, **more: Any) -> Any:
-        """The documents of the server's store that answer a query best."""
+        """Return the best documents of the server's store for a query.
+
+        Args:
+            query: The query.
+            more: Further fields of the request.
+        """
         return self.ask("/search", query=query, **more)
 
     def fill_mask(self, inputs: str | Sequence[str], **more: Any) -> Any:
-        """The likeliest pieces for each [MASK] of a text, or of several."""
+        """Return the most probable tokens for each [MASK] of a text, or of each text of a list.
+
+        Args:
+            inputs: A text or a list of texts.
+            more: Further fields of the request.
+        """
         return self.ask("/fill-mask", inputs=inputs, **more)
 
     def next_sentence(self, a: str, b: str, **more: Any) -> Any:
-        """How likely B follows A."""
+        """Return the probability that text B follows text A.
+
+        Args:
+            a: Text A.
+            b: Text B.
+            more: Further fields of the request.
+        """
         return self.ask("/next-sentence", inputs=[a, b], **more)
 
     def info(self) -> Any:
-        """The server's models, what they answer, and its limits."""
+        """Return the models of the server with their supported routes, and its limits."""
         return self.ask("/info")
 
 
-def _several(texts: str | Sequence[str]) -> list[str]:
-    """One text as a list of it."""
+def _as_list(texts: str | Sequence[str]) -> list[str]:
+    """Return a list of texts; a single text becomes a list with one element."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def _seconds(given: str) -> float:
-    """Of a Retry-After; what stands between may send a date, which says a second here."""
+def _parse_seconds(header: str) -> float:
+    """Parse a Retry-After header. For a date, which proxies may send, return one second."""
     try:
-        return max(0.0, float(given))
+        return max(0.0, float(header))
     except ValueError:
         return 1.0
 
 
-def _said(reply: httpx.Response) -> str:
+def _error_message(reply: httpx.Response) -> str:
     try:
         body = reply.json()
-        if isinstance(body["error"], dict):  # as OpenAI's
+        if isinstance(body["error"], dict):
+            # The format of OpenAI.
             return str(body["error"]["message"])
         field = f" ({body['field']})" if body.get("field") else ""
         return f"{body['error']}{field}"

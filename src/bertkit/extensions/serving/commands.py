@@ -1,4 +1,4 @@
-"""The commands that serve models."""
+"""Commands `serve` and `view`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ def serve(
     """Serve models over HTTP.
 
     Args:
-        models: Model folders or hub ids, folders of an ELMo, files of word vectors; what they hold
-            decides what they can be asked. NAME=FOLDER gives one a name of your choice.
-        runs: A folder in which something learns, or has; its curves are shown.
-        tasks: A task of your own, as module:Class, whose code may run.
-        store: A store of passages, for /search.
-        host: The address to listen at; loopback alone by default.
-        port: 0 takes any that is free.
-        keys: A TOML file of keys; without it BERTKIT_KEY of the environment, or none.
+        models: Model directories or hub ids, ELMo directories, or files of word vectors. The server
+            exposes the routes that each model supports. NAME=MODEL sets the name of a model.
+        runs: Directory of a training run; the web page shows its curves.
+        tasks: Custom task, as module:Class. Its code is executed.
+        store: Store of passages, for the route /search.
+        host: Address to bind to. Default: 127.0.0.1 (local connections only).
+        port: Port. 0 selects a free port.
+        keys: TOML file of API keys, in addition to the key in the environment variable BERTKIT_KEY.
+            Default: without any key, requests need none.
         precision: Precision of the computation.
-        device: auto is the GPU where there is one, and the precision is not int8.
-        workers: Processes, each with all models.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one and
+            the precision is not int8.
+        workers: Number of server processes. Each loads all models.
     """
     _run(
         models=models or [],
@@ -76,18 +78,19 @@ def view(
     """Inspect models and runs in the browser.
 
     Args:
-        models: Model folders or hub ids, folders of an ELMo, files of word vectors. Of the folder
-            of a run the curves are shown, too; of a folder of runs the curves alone.
-        runs: A folder in which something learns, or has, or a folder of such; its curves are shown.
-        tasks: A task of your own, as module:Class, whose code may run.
-        port: 0 takes any that is free.
+        models: Model directories or hub ids, ELMo directories, or files of word vectors. For a run
+            directory, the page also shows the training curves; for a directory of runs, only these.
+        runs: Directory of a training run, or of several; the page shows their curves.
+        tasks: Custom task, as module:Class. Its code is executed.
+        port: Port. 0 selects a free port.
         precision: Precision of the computation.
-        device: auto is the GPU where there is one, and the precision is not int8.
+        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one and
+            the precision is not int8.
     """
-    runs = [*(Path(one) for one in models or [] if holds_runs(Path(one))), *runs]
-    opened = [one for one in models or [] if Path(one) not in runs or _is_model(Path(one))]
+    runs = [*(Path(path) for path in models or [] if holds_runs(Path(path))), *runs]
+    models = [path for path in models or [] if Path(path) not in runs or _is_model(Path(path))]
     _run(
-        models=opened,
+        models=models,
         runs=runs,
         tasks=tasks,
         port=port,
@@ -101,14 +104,14 @@ def _is_model(folder: Path) -> bool:
     return format_of(folder) not in (None, "run")
 
 
-def _run(**plan: Any) -> None:
+def _run(**settings: Any) -> None:
     try:
         from bertkit.extensions.serving.processes import ServerSettings
         from bertkit.extensions.serving.processes import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"serving needs {error.name}, which is not installed: pip install 'bertkit[serving]'"
+            f"serving requires {error.name}, not installed; run pip install 'bertkit[serving]'"
         ) from None
-    if not plan["models"] and not plan["runs"]:
-        raise ConfigError("nothing to serve; name the folder of a model, or of a run (--run)")
-    run(ServerSettings(**plan))
+    if not settings["models"] and not settings["runs"]:
+        raise ConfigError("no model to serve; pass a model directory, or a run with --run")
+    run(ServerSettings(**settings))

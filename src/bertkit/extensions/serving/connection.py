@@ -1,4 +1,4 @@
-"""A connection with limits, for all that a client can use before its key is checked."""
+"""Connections with limits on all resources that a client can use before its key is checked."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from bertkit.console import say
 
 HEAD_BYTES = 64 << 10
-"""Limit of a request's line and headers; the last read may exceed it."""
+"""Maximum size of the request line and headers in bytes; the last read may exceed it."""
 
 MAX_HEADERS = 100
-"""Limit of the number of headers."""
+"""Maximum number of headers."""
 
 HEAD_SECONDS = 10.0
-"""That they may take to arrive."""
+"""Maximum time in seconds until the request line and headers have arrived."""
 
 MAX_PIPELINED_REQUESTS = 16
-"""Limit of the requests that a connection sends before the first one is answered."""
+"""Maximum number of requests of a connection that wait for a response."""
 
 FILE_DESCRIPTORS = 4096
-"""File descriptors that a server asks for; three quarters of them are for connections."""
+"""Number of file descriptors that a server requests; three quarters are for connections."""
 
 LOG_SECONDS = 60.0
-"""Minimum time between two messages on connections that were closed."""
+"""Minimum time in seconds between two messages about closed connections."""
 
 LAST_SECONDS = 1.0
-"""That a server which stops waits for the request of a connection that has asked nothing yet."""
+"""Time in seconds that a stopping server waits for the first request of a connection."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -40,7 +40,7 @@ TOO_LARGE = (
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files of this process, and return the limit of its connections."""
+    """Raise the limit of open files, and return the maximum number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = FILE_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(FILE_DESCRIPTORS, hard)
     raised = ""
@@ -55,14 +55,16 @@ def raise_file_limit() -> int:
 class Connection(HttpToolsProtocol):
     """uvicorn's connection, with limits for request heads and for the number of connections.
 
-    uvicorn has no setting for a head's time and number of headers, closes no idle connection for a
-    new one, and closes a connection whose first request is on its way when the server stops. The
-    methods are those of asyncio's protocols and of httptools' callbacks;
+    uvicorn has no settings for the time and number of headers. It does not close idle connections
+    for new ones. When the server stops, it closes connections whose first request is still
+    arriving. The methods override the protocol of asyncio and the callbacks of httptools;
     tests/extensions/serving/test_connection.py checks them with a real server.
 
     Args:
-        limit: Maximum number of connections. A new connection closes the one that has waited for
-            its client for the longest time.
+        given: Positional arguments of uvicorn's connection.
+        limit: Maximum number of connections. A new connection closes the connection that has waited
+            longest for its client.
+        named: Keyword arguments of uvicorn's connection.
     """
 
     logged: ClassVar[float] = -LOG_SECONDS
@@ -70,11 +72,15 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *given: Any, limit: int = FILE_DESCRIPTORS, **named: Any) -> None:
         super().__init__(*given, **named)
         self.limit = limit
-        self._read = 0.0  # bytes of a head
-        self._late: asyncio.TimerHandle | None = None  # closes the connection
-        self._asked = False  # whether a head was read
-        self._last = False  # whether the server stops after this request
-        # when the connection began to wait for its client; None while the server works
+        # Number of bytes of the current request head.
+        self._read = 0.0
+        # Timer that closes the connection.
+        self._timer: asyncio.TimerHandle | None = None
+        # Whether the connection has received a complete head.
+        self._has_head = False
+        # Whether the server stops after the current request.
+        self._is_last = False
+        # Time since which the connection waits for its client, or None while the server works.
         self._idle: float | None = time.monotonic()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -84,47 +90,51 @@ class Connection(HttpToolsProtocol):
             self._close_longest_idle()
 
     def _close_longest_idle(self) -> None:
-        """Close the connection that has waited for its client longest; this one if none waits."""
-        others = [one for one in self.connections if isinstance(one, Connection)]
-        waiting = [one for one in others if one._idle is not None]
-        longest = min(waiting, key=lambda one: one._idle or 0.0, default=self)
-        self.connections.discard(longest)  # asyncio calls connection_lost later
+        """Close the connection that has waited longest for its client, or else this connection."""
+        others = [other for other in self.connections if isinstance(other, Connection)]
+        waiting = [other for other in others if other._idle is not None]
+        longest = min(waiting, key=lambda other: other._idle or 0.0, default=self)
+        # asyncio calls connection_lost only later.
+        self.connections.discard(longest)
         longest.transport.abort()
         now = time.monotonic()
         if now - Connection.logged >= LOG_SECONDS:
             Connection.logged = now
-            say(f"connections: {self.limit:,} are open; idle connections are closed for new ones")
+            say(f"connections: limit of {self.limit:,} reached; new connections close idle ones")
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED_REQUESTS:
             self.transport.abort()
-            raise ValueError("too many requests at once")  # ends the parser
+            # The exception stops the parser.
+            raise ValueError("too many requests at once")
         super().on_message_begin()
         self._await_head(HEAD_SECONDS)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._late is not None:
+        if self._timer is not None:
             self._read += len(data)
             if self._read > HEAD_BYTES:
-                self._refuse_head()
+                self._reject_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS:
-            self._refuse_head()
-            raise ValueError("too many headers")  # ends the parser
+            self._reject_head()
+            # The exception stops the parser.
+            raise ValueError("too many headers")
 
     def on_headers_complete(self) -> None:
-        self._stop()
-        self._asked = True
+        self._stop_timer()
+        self._has_head = True
         super().on_headers_complete()
-        if self._last:
+        if self._is_last:
             super().shutdown()
 
     def on_message_complete(self) -> None:
-        if self.cycle.response_complete:  # the rest of a body that was refused
-            self._stop()
+        # After a complete response, this is the rest of the body of a rejected request.
+        if self.cycle.response_complete:
+            self._stop_timer()
         else:
             self._idle = None
         super().on_message_complete()
@@ -133,7 +143,8 @@ class Connection(HttpToolsProtocol):
         self._idle = None if self.pipeline else time.monotonic()
         unread = self.cycle.response_complete and self.cycle.more_body
         super().on_response_complete()
-        if unread:  # uvicorn skips a body that was refused, without any timeout
+        # uvicorn reads the rest of a rejected body without a timeout.
+        if unread:
             self._await_head(HEAD_SECONDS)
             self._read = -math.inf
 
@@ -147,26 +158,26 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def shutdown(self) -> None:
-        if self._asked or self._last:
+        if self._has_head or self._is_last:
             super().shutdown()
         else:
-            self._last = True
+            self._is_last = True
             self._await_head(LAST_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _refuse_head(self) -> None:
+    def _reject_head(self) -> None:
         self.transport.write(TOO_LARGE)
         self.transport.close()
 
     def _await_head(self, seconds: float) -> None:
-        self._stop()
+        self._stop_timer()
         self._read, self._idle = 0.0, time.monotonic()
-        self._late = self.loop.call_later(seconds, self.transport.close)
+        self._timer = self.loop.call_later(seconds, self.transport.close)
 
-    def _stop(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

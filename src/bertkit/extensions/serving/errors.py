@@ -1,4 +1,4 @@
-"""Error responses, in the forms of text-embeddings-inference and of OpenAI."""
+"""Error responses, in the formats of text-embeddings-inference (TEI) and OpenAI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertkit.web import RequestError
 
 
 class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why there is no answer."""
+    """An error response, in the format of TEI."""
 
     error: str
     error_type: str
@@ -23,38 +23,62 @@ class OpenAIError(msgspec.Struct, frozen=True):
 
 
 class OpenAIRefusal(msgspec.Struct, frozen=True):
-    """Why there is no answer, in the form that OpenAI's clients read."""
+    """An error response, in the format of OpenAI."""
 
     error: OpenAIError
 
 
-def refusal_type(path: str) -> type[Refusal | OpenAIRefusal]:
-    """Return the type of the error responses of a route."""
+def error_type(path: str) -> type[Refusal | OpenAIRefusal]:
+    """Return the type of the error responses of a route.
+
+    Args:
+        path: Path of the route.
+    """
     return OpenAIRefusal if path.startswith("/v1/") else Refusal
 
 
 def error_body(error: RequestError, path: str) -> bytes:
-    """Encode an error as JSON, in the form of the clients of its route."""
-    refusal: Refusal | OpenAIRefusal = Refusal(error.message, error.kind, error.field)
-    if refusal_type(path) is OpenAIRefusal:
-        refusal = OpenAIRefusal(OpenAIError(error.message, error.kind, error.field))
-    return msgspec.json.encode(refusal)
+    """Encode an error as JSON, in the format of its route.
+
+    Args:
+        error: The error.
+        path: Path of the route.
+    """
+    body: Refusal | OpenAIRefusal = Refusal(error.message, error.kind, error.field)
+    if error_type(path) is OpenAIRefusal:
+        body = OpenAIRefusal(OpenAIError(error.message, error.kind, error.field))
+    return msgspec.json.encode(body)
 
 
 def error_response(error: RequestError, path: str) -> Response:
-    """Return the response to a request to this path."""
+    """Return the response of a request that failed.
+
+    Args:
+        error: The error.
+        path: Path of the request.
+    """
     body = error_body(error, path)
     return Response(body, error.status, error.headers, media_type="application/json")
 
 
 def too_much(message: str, field: str | None = None) -> RequestError:
-    """Return the error of a request that exceeds a limit."""
+    """Return the error of a request that exceeds a limit.
+
+    Args:
+        message: The message.
+        field: Field of the request.
+    """
     return RequestError(413, "too_large", message, field)
 
 
 def busy(seconds: int, message: str) -> RequestError:
-    """Return the error of a request that may succeed after this time."""
+    """Return the error of a request that may succeed later.
+
+    Args:
+        seconds: Seconds after which to retry.
+        message: The message.
+    """
     return RequestError(429, "overloaded", message, headers={"retry-after": str(seconds)})
 
 
-DEFECT = RequestError(500, "defect", "the server failed at this; its log has the request's id")
+DEFECT = RequestError(500, "defect", "internal server error; see the log by the request id")

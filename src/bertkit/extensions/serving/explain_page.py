@@ -1,4 +1,4 @@
-"""Web page of what a model computes for a text."""
+"""Web page that shows the internal states of a model for a text."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from bertkit.view.page import MODULES, document_values
 from bertkit.web import Context, Cut, Models, Page, Values
 
 
-def _look(shows: str, part: str, text: str, pair: str = "") -> Example:
+def _example(shows: str, part: str, text: str, pair: str = "") -> Example:
     values = {"text": text, "pair": pair} if pair else {"text": text}
     return Example(values, f"{text} {pair}".strip(), shows, part)
 
 
-LOOKS = (
-    _look(
-        "Attention: which words does “it” look at, and which head looks at the word before?",
+EXAMPLES = (
+    _example(
+        "Attention: which words does “it” attend to, and which head attends to the previous word?",
         "attention",
         "The animal did not cross the street because it was too tired.",
     ),
-    _look(
-        "Layers: “bank” twice. Where do its two meanings part?",
+    _example(
+        "Layers: two uses of “bank”. In which layer do their states differ?",
         "layers",
         "We sat on the bank of the river.",
         "The bank lent us money for a boat.",
     ),
-    _look(
-        "Pieces: rare words are cut. Which heads look from piece to piece?",
+    _example(
+        "Tokens: rare words are split. Which heads attend from subword to subword?",
         "embeddings",
         "She poured the unsweetened lemonade into her grandmother’s teacups.",
     ),
-    _look(
-        "Attention: “the” and “old” three times. Does each find its own noun?",
+    _example(
+        "Attention: “the” and “old” occur three times. Does each attend to its own noun?",
         "attention",
         "The old man said that the old dog knew the old road.",
     ),
 )
 
-MASKED = (
-    _look(
-        "Masked words: hide “are”. Does it agree with the keys, or with the cabinet?",
+MASKED_EXAMPLES = (
+    _example(
+        "Masked words: mask “are”. Does the prediction agree with “keys” or with “cabinet”?",
         "masked",
         "The keys to the old cabinet are on the table.",
     ),
-    _look(
-        "Masked words: hide Paris, then Paris and France together.",
+    _example(
+        "Masked words: mask “Paris”, and then “Paris” and “France” together.",
         "masked",
         "Paris is the capital of France, and Rome is the capital of Italy.",
     ),
 )
-"""Examples for models that predict masked words."""
+"""Examples for models that predict masked tokens."""
 
 
 class ExplainPage(Page):
-    """Embeddings, attention, and states of every layer."""
+    """The page of embeddings, attention, and states of every layer."""
 
     link = "Look inside"
-    title = "What does a model do with a text?"
+    title = "Model inspector"
     lead = (
-        "See its pieces, whom they attend to in every head, what could stand in each "
-        "word’s place, and how the states change from layer to layer. Take one of these "
-        "texts, or write your own."
+        "See the tokens of a text, the attention weights of every head, the predictions for each "
+        "masked word, and the changes of the states from layer to layer. Use one of these "
+        "examples, or enter your own text."
     )
-    button = "Look"
+    button = "Look inside"
     abilities = ("explain",)
     template, modules = "explain.html", MODULES
 
@@ -72,18 +72,19 @@ class ExplainPage(Page):
         names = list(models("explain"))
         able = [name for name in names if name in models("fill-mask")]
         if not able:
-            return LOOKS
+            return EXAMPLES
         if len(able) == len(names):
-            return (*LOOKS, *MASKED)
-        masked = [one._replace(values={**one.values, "model": able[0]}) for one in MASKED]
-        return (*LOOKS, *masked)
+            return (*EXAMPLES, *MASKED_EXAMPLES)
+        masked = [e._replace(values={**e.values, "model": able[0]}) for e in MASKED_EXAMPLES]
+        return (*EXAMPLES, *masked)
 
     def fields(self, values: Values, models: Models) -> Sequence[Field]:
         return (
             Field("text", "Text", values["text"], rows=2, required=True),
-            Field("pair", "A second text, to be read with it (may be left out)", values["pair"]),
-            Field("off", "Heads to switch off, as LAYER.HEAD (may be left out)", values["off"]),
-            Field("hide", hidden=True),  # A script fills it in.
+            Field("pair", "Second text of a pair (optional)", values["pair"]),
+            Field("off", "Heads to switch off, as LAYER.HEAD (optional)", values["off"]),
+            # A script sets its value.
+            Field("hide", hidden=True),
             Field("model", "Model", values["model"], options=list(models("explain"))),
         )
 

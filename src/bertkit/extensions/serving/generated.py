@@ -1,4 +1,4 @@
-"""Routes and panels of pipelines, from the types that the pipelines define."""
+"""Routes and web panels of pipelines, generated from the types that the pipelines define."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from bertkit.web import ROUTES, Cut, Panel, Route, Text, Texts, invalid
 
 
 def is_object(item: Any) -> bool:
-    """Return whether items of this type are objects in JSON."""
+    """Return whether items of this type are JSON objects.
+
+    Args:
+        item: Type of the items of a pipeline.
+    """
     return isinstance(item, type) and issubclass(item, msgspec.Struct)
 
 
@@ -26,7 +30,7 @@ def is_object(item: Any) -> bool:
 
 
 class PairsAsk(Cut, frozen=True, kw_only=True):
-    """Request of a pipeline of pairs."""
+    """The request of a pipeline whose items are pairs."""
 
     inputs: Annotated[list[Text | Pair], Meta(min_length=1)]
     """A pair [a, b], or a list of pairs."""
@@ -39,13 +43,18 @@ class PairsAsk(Cut, frozen=True, kw_only=True):
 
 
 def request_type(name: str, pipeline: Any) -> type[Cut]:
-    """Return the type of the requests of a pipeline: `inputs`, and its options."""
+    """Return the request type of a pipeline, with `inputs` and the options of the pipeline.
+
+    Args:
+        name: Name of the pipeline.
+        pipeline: The pipeline.
+    """
     base: type[Cut] = Cut
     item: Any = pipeline.item
     example, texts = pipeline.example, explained(pipeline.options)
     fields: list[Any] = [
-        (one.name, Annotated[one.type, Meta(description=texts.get(one.name, ""))], one.default)
-        for one in msgspec.structs.fields(pipeline.options)
+        (f.name, Annotated[f.type, Meta(description=texts.get(f.name, ""))], f.default)
+        for f in msgspec.structs.fields(pipeline.options)
     ]
     if item is str:
         fields.append(("inputs", Texts))
@@ -62,17 +71,26 @@ def request_type(name: str, pipeline: Any) -> type[Cut]:
 
 
 def inputs_of(ask: Any, item: Any) -> tuple[list[Any], bool]:
-    """Return the items of a request, and whether the request contains a list of items."""
+    """Return the items of a request, and whether the request contains a list of items.
+
+    Args:
+        ask: The request.
+        item: Type of the items of the pipeline.
+    """
     is_pair = item is not str and not is_object(item)
     many = isinstance(ask.inputs, list) and not (is_pair and isinstance(ask.inputs[0], str))
     items = ask.inputs if many else [ask.inputs]
     if item is str:
         return items, many
-    return [tuple(one) if is_pair else msgspec.structs.astuple(one) for one in items], many
+    return [tuple(it) if is_pair else msgspec.structs.astuple(it) for it in items], many
 
 
 def pipeline_routes(pipelines: Mapping[str, Any]) -> list[Route]:
-    """Return the routes of pipelines that define their types, except at paths of other routes."""
+    """Return the routes of pipelines that define their types, if no other route has their path.
+
+    Args:
+        pipelines: Pipelines by name.
+    """
     return [
         pipeline_route(name, pipeline)
         for name, pipeline in pipelines.items()
@@ -81,11 +99,15 @@ def pipeline_routes(pipelines: Mapping[str, Any]) -> list[Route]:
 
 
 RESERVED = {"inputs", "model", "other", "parameters", "text", "truncate", "what"}
-"""Fields of requests and forms, which no option can have as its name."""
+"""Fields of requests and forms, which options cannot have as their names."""
 
 
 def pipeline_route(name: str, pipeline: Any) -> Route:
-    """Return the route of a pipeline, at its name.
+    """Return the route of a pipeline, whose path is its name.
+
+    Args:
+        name: Name of the pipeline.
+        pipeline: The pipeline.
 
     Raises:
         ConfigError: If the type of its items or the name of an option is not supported.
@@ -95,7 +117,9 @@ def pipeline_route(name: str, pipeline: Any) -> Route:
     if not (item is str or get_origin(item) is tuple or is_small):
         raise ConfigError(f"pipeline {name}: items must be str, a pair, or a Struct of two fields")
     if reserved := RESERVED & {option.name for option in options}:
-        raise ConfigError(f"pipeline {name}: no option can be named {min(reserved)!r}; rename it")
+        raise ConfigError(
+            f"pipeline {name}: the option name {min(reserved)!r} is reserved; rename it"
+        )
 
     async def predictions(ask: Any, context: RequestContext) -> Any:
         items, many = inputs_of(ask, item)
@@ -114,7 +138,12 @@ def pipeline_route(name: str, pipeline: Any) -> Route:
 
 
 def pipeline_panel(name: str, pipeline: Any) -> Panel:
-    """Return the panel of a pipeline, whose items have at most two fields."""
+    """Return the web panel of a pipeline, whose items have at most two fields.
+
+    Args:
+        name: Name of the pipeline.
+        pipeline: The pipeline.
+    """
     first, *others = ["text"] if pipeline.item is str else ["text", "second text"]
     if is_object(pipeline.item):
         first, *others = pipeline.item.__struct_fields__
@@ -133,7 +162,7 @@ def pipeline_panel(name: str, pipeline: Any) -> Panel:
         record,
         type(pipeline).run,
         ("an example", *(t if isinstance(t, str) else "\n".join(t) for t in example)),
-        other=f"{label}, a line each" if several else label,
+        other=f"{label}, one per line" if several else label,
         items=items,
         form=pipeline.options,
     )

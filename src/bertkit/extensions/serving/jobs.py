@@ -1,4 +1,4 @@
-"""The works of requests, in the queue and while they are decoded."""
+"""Works of requests that wait in the queue or are decoded."""
 
 from __future__ import annotations
 
@@ -12,53 +12,58 @@ from bertkit.pipelines import Pipeline, Work
 
 
 class Job:
-    """The works of one request, and their answers."""
+    """The works of one request, and their predictions."""
 
     def __init__(self, number: int, client: Client, pipeline: Pipeline, works: Sequence[Work]):
         self.number, self.client, self.pipeline, self.works = number, client, pipeline, works
         self.answers: list[Any] = [None] * len(works)
         self.next = self.done = 0
         self.waiting = sum(work.tokens for work in works)
-        """Tokens that have not gone to the model."""
+        """Number of tokens that wait for the model."""
         self.gone = False
-        """Whether its client has left."""
+        """Whether its client has disconnected."""
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[list[Any]] = self.loop.create_future()
 
     def finish(self, error: Exception | None = None) -> None:
-        """Tell the request, from the models' thread."""
+        """Set the result or the error of the request, from the thread that runs the models.
 
-        def tell() -> None:
+        Args:
+            error: The error. Default: the predictions are complete.
+        """
+
+        def set_result() -> None:
             if not self.future.done():
                 if error is None:
                     self.future.set_result(self.answers)
                 else:
                     self.future.set_exception(error)
 
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            self.loop.call_soon_threadsafe(tell)
+        # The event loop raises it if it has stopped, when no request waits any more.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(set_result)
 
 
 Stream = Any
-"""Text that is generated for a request, such as `LiveText` of the extension generation."""
+"""A text that is generated for a request, such as `LiveText` of the generation extension."""
 
 StreamBatch = Any
-"""Texts that a model generates together, such as `LiveBatch` of the extension generation."""
+"""A batch of texts that are generated, such as `LiveBatch` of the generation extension."""
 
-Taken = Sequence[tuple[Job, int]]
-"""Works of a batch: jobs, and the index of a work of each."""
+Works = Sequence[tuple[Job, int]]
+"""Works of a batch: pairs of a job and the index of one of its works."""
 
 
 Steps = Generator[int, None, list[Any]]
-"""Yields the size of each step before it, and returns the answers."""
+"""Generator that yields the size of each step before it runs, and returns the predictions."""
 
 
 class DecodingRun:
-    """Works that a model computes step by step, between the batches of others."""
+    """Works that a model computes step by step, between other batches."""
 
     def __init__(
-        self, pipeline: Pipeline, taken: Taken, steps: Steps, *, places: int, cost: float
+        self, pipeline: Pipeline, works: Works, steps: Steps, *, cache_tokens: int, cost: float
     ) -> None:
-        self.pipeline, self.taken, self.steps, self.cost = pipeline, taken, steps, cost
-        self.places = places
-        """Tokens that it keeps in caches."""
+        self.pipeline, self.works, self.steps, self.cost = pipeline, works, steps, cost
+        self.cache_tokens = cache_tokens
+        """Number of tokens in its key/value caches."""

@@ -1,4 +1,4 @@
-"""Limits and API keys, which are checked before anything is parsed."""
+"""Limits and API keys of a server, which are checked before a request is parsed."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from bertkit.config import Count, Positive, Settings, decode, read_toml
 from bertkit.errors import ConfigError
 
 KEY_VARIABLE = "BERTKIT_KEY"
-"""The environment variable of a key to all routes."""
+"""Environment variable of an API key for all routes."""
 
 
 class Limits(Settings, frozen=True):
     """The limits of a server."""
 
     body_bytes: Count = 2 << 20
-    """Bytes of a request's body."""
+    """Maximum size of a request body in bytes."""
     text_characters: Count = 100_000
-    """Characters of one text."""
+    """Maximum number of characters of a text."""
     items: Count = 2_048
-    """Texts, or pairs, of one request."""
+    """Maximum number of texts or pairs per request."""
     queue_tokens: Count = 65_536
-    """Tokens that may wait; a request for which there is no room is told when to come again."""
+    """Maximum number of waiting tokens. Requests that exceed it get status 429 and Retry-After."""
     batch_tokens: Count = 4_096
-    """Tokens that go through a model together."""
+    """Approximate number of tokens per batch."""
     memory_bytes: Count = 1 << 30
-    """Bytes that requests may hold together, beside the models and the batch that one computes."""
+    """Maximum memory of all requests in bytes, without the models and the current batch."""
     requests: Count = 512
-    """Requests that are open at once."""
+    """Maximum number of open requests."""
     timeout: Positive = 30.0
-    """Seconds a request may take, from the end of its body."""
+    """Maximum seconds without progress of a request, from the end of its body."""
     body_timeout: Positive = 10.0
-    """Seconds a body may take to arrive."""
+    """Maximum seconds until a request body has arrived."""
     truncate: bool = False
-    """Truncate texts longer than the model, where a request does not say; what reads them in
-    windows still does."""
+    """Whether to truncate texts that are too long if the request does not set `truncate`. Pipelines
+    that use overlapping windows keep them."""
 
 
 class Key(Settings, frozen=True):
     """An API key."""
 
     name: str
-    """For the log."""
+    """Name of the key in the log."""
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    """The hash of the key: printf %s KEY | sha256sum."""
+    """SHA-256 hash of the key: printf %s KEY | sha256sum."""
     routes: tuple[Annotated[str, Meta(pattern=r"^(\*|/.*)$")], ...] = ("*",)
-    """Routes that are open to it, such as /embed; all by default."""
+    """Allowed routes, such as /embed. Default: all routes."""
     requests_per_minute: Count | None = None
-    """As many at most, by each worker."""
+    """Maximum number of requests per minute and worker. Default: no limit."""
     tokens_per_minute: Count | None = None
-    """As many at most, by each worker."""
+    """Maximum number of tokens per minute and worker. Default: no limit."""
 
 
 class KeyFile(Settings, frozen=True):
@@ -67,30 +67,38 @@ class KeyFile(Settings, frozen=True):
 
 
 class RateLimiter:
-    """A token bucket of `per_minute`, full after a minute's rest; None is no limit."""
+    """A token bucket that refills with `per_minute` per minute.
+
+    Args:
+        per_minute: Capacity of the bucket, or None for no limit.
+    """
 
     def __init__(self, per_minute: int | None) -> None:
         self.per_minute, self.left, self.seen = per_minute, float(per_minute or 0), time.monotonic()
 
     def take(self, count: int = 1) -> int:
-        """0 when they are taken; else the seconds until there are enough, and none is taken.
+        """Take from the bucket, or return the seconds to wait.
 
-        More than a minute's share is taken when the bucket is full.
+        Args:
+            count: Number to take. More than the capacity is taken as soon as the bucket is full.
+
+        Returns:
+            0 if the bucket had enough; otherwise the seconds until it does, and nothing is taken.
         """
         if self.per_minute is None:
             return 0
         now = time.monotonic()
-        gained = (now - self.seen) * self.per_minute / 60
-        self.left, self.seen = min(self.per_minute, self.left + gained), now
-        wanted = min(count, self.per_minute)
-        if self.left < wanted:
-            return math.ceil((wanted - self.left) * 60 / self.per_minute)
+        refill = (now - self.seen) * self.per_minute / 60
+        self.left, self.seen = min(self.per_minute, self.left + refill), now
+        required = min(count, self.per_minute)
+        if self.left < required:
+            return math.ceil((required - self.left) * 60 / self.per_minute)
         self.left -= count
         return 0
 
 
 class ApiKeyState:
-    """A key and its rate limiters."""
+    """An API key and its rate limiters."""
 
     def __init__(self, key: Key) -> None:
         self.key, self.name = key, key.name
@@ -102,21 +110,25 @@ class ApiKeyState:
 
 
 class ApiKeys:
-    """All keys of a server; without any, everyone is admitted."""
+    """All API keys of a server. Without keys, every request is accepted."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
-        self.visitors = [ApiKeyState(key) for key in keys]
+        self.states = [ApiKeyState(key) for key in keys]
         self.anyone = ApiKeyState(Key(name="anyone", sha256="0" * 64))
 
     def __bool__(self) -> bool:
-        return bool(self.visitors)
+        return bool(self.states)
 
     def find(self, authorization: bytes) -> ApiKeyState | None:
-        """The key of this header, `Bearer KEY`, in constant time.
+        """Return the key of an Authorization header, or None if it is unknown.
 
-        Browsers, which ask for a name and a password, send the key as the password.
+        The comparison takes constant time. Browsers send the key as the password of basic
+        authentication.
+
+        Args:
+            authorization: Value of the header, `Bearer KEY` or `Basic ...`.
         """
-        if not self.visitors:
+        if not self.states:
             return self.anyone
         kind, _, key = authorization.partition(b" ")
         if kind.lower() == b"basic":
@@ -125,34 +137,39 @@ class ApiKeys:
             except ValueError:
                 return None
         digest = hashlib.sha256(key.strip()).hexdigest()
-        known = None
-        for visitor in self.visitors:
-            if hmac.compare_digest(digest, visitor.key.sha256):
-                known = visitor
-        return known if kind.lower() in (b"bearer", b"basic") else None
+        found = None
+        for state in self.states:
+            if hmac.compare_digest(digest, state.key.sha256):
+                found = state
+        return found if kind.lower() in (b"bearer", b"basic") else None
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) -> ApiKeys:
-    """The keys of a file, and that of the environment.
+    """Read the API keys of a file and of the environment.
 
-    Raises: ConfigError for a file that is no list of keys, or names one twice.
+    Args:
+        path: TOML file of keys. Default: only the key of the environment.
+        environment: Environment variables.
+
+    Raises:
+        ConfigError: If the file is invalid, or a key occurs twice.
     """
     keys: list[Key] = []
     if path is not None:
         if not path.is_file():
-            raise ConfigError(f"{path}: no such file of keys; give one, or leave --keys out")
+            raise ConfigError(f"{path}: key file not found; set another --keys, or remove it")
         try:
             keys += decode(KeyFile, read_toml(path)).key
         except ConfigError as error:
-            where = "" if str(error).startswith(str(path)) else f"{path}: "
-            raise ConfigError(f"{where}{error}") from None
+            prefix = "" if str(error).startswith(str(path)) else f"{path}: "
+            raise ConfigError(f"{prefix}{error}") from None
     secret = environment.get(KEY_VARIABLE, "").strip()
     if secret:
         digest = hashlib.sha256(secret.encode()).hexdigest()
         keys.append(Key(name=KEY_VARIABLE, sha256=digest))
-    for what in ("name", "sha256"):
-        seen = [getattr(key, what) for key in keys]
-        twice = next((key.name for key in keys if seen.count(getattr(key, what)) > 1), None)
-        if twice:
-            raise ConfigError(f"{path}: {what} of key {twice!r} is there twice; give each its own")
+    for field in ("name", "sha256"):
+        values = [getattr(key, field) for key in keys]
+        duplicate = next((key.name for key in keys if values.count(getattr(key, field)) > 1), None)
+        if duplicate:
+            raise ConfigError(f"{path}: {field} of key {duplicate!r} occurs twice; use another")
     return ApiKeys(keys)

@@ -1,7 +1,8 @@
-"""The memory budget of requests: reserved before use, refused where too little is left.
+"""Memory budget of requests, which reserve memory before they use it.
 
-A request reserves for the worst text of its size, and returns what it did not use.
-Figures are of glibc's malloc, measured on WordPiece (notes/2026-11.md).
+A request reserves memory for the worst case of its size, and releases the rest later. If too little
+memory is left, it is rejected. The constants were measured with WordPiece and glibc's malloc
+(notes/2026-11.md).
 """
 
 from __future__ import annotations
@@ -17,46 +18,66 @@ from bertkit.extensions.serving.errors import busy, too_much
 from bertkit.extensions.serving.metrics import Metrics
 
 BYTES_PER_BODY_BYTE = 8
-"""Bytes held for each byte of a body: as it came, as JSON, as what is asked."""
+"""Reserved bytes per byte of a body: raw, as decoded JSON, and as request objects."""
 
 BYTES_PER_READ_TOKEN = 1024
-"""Bytes held for each piece while texts are read: the library's, and offsets and words of it."""
+"""Reserved bytes per token while texts are tokenized: the library's memory, offsets and words."""
 
 BYTES_PER_TOKEN = 2048
-"""Bytes held for each token until its request is answered, the answer included."""
+"""Reserved bytes per token until the response is complete, including the response."""
 
 TRIM_BYTES = 64 << 20
-"""Freed bytes after which malloc is told to return memory to the kernel."""
+"""Released bytes after which malloc returns its free memory to the kernel."""
 
 
 class Budget:
-    """The bytes that all requests of a process may hold; not thread-safe."""
+    """The memory budget of all requests of a process. It is not thread-safe.
 
-    def __init__(self, most: int, metrics: Metrics) -> None:
-        self.most, self.metrics = most, metrics
-        self.used = self._loose = 0
+    Args:
+        limit: Maximum number of bytes.
+        metrics: Metrics of the server.
+    """
+
+    def __init__(self, limit: int, metrics: Metrics) -> None:
+        self.limit, self.metrics = limit, metrics
+        self.used = self._released = 0
 
     def take(self, count: int) -> None:
-        """Raises: RequestError for more than there is, or is left."""
-        if count > self.most:
+        """Reserve memory.
+
+        Args:
+            count: Number of bytes.
+
+        Raises:
+            RequestError: If it exceeds the budget, or the memory that is left.
+        """
+        if count > self.limit:
             raise too_much(
-                f"this would take {count >> 20:,} MB of memory, and {self.most >> 20:,} are what "
-                "there is (memory_bytes); send fewer or shorter texts"
+                f"the request requires {count >> 20:,} MB of memory, the maximum (memory_bytes) is "
+                f"{self.limit >> 20:,} MB; send fewer or shorter texts"
             )
-        if self.used + count > self.most:
-            raise busy(1, "other requests hold the memory that this one needs; try again in 1 s")
+        if self.used + count > self.limit:
+            raise busy(1, "other requests use the memory that this request needs; retry in 1 s")
         self._use(count)
 
     def give(self, count: int) -> None:
-        """Return what was taken."""
+        """Release reserved memory.
+
+        Args:
+            count: Number of bytes.
+        """
         self._use(-count)
 
     def read(self, count: int) -> None:
-        """Return what a thread read with, and now and then malloc's free memory to the kernel."""
+        """Release memory after tokenization, and from time to time trim malloc's free memory.
+
+        Args:
+            count: Number of bytes.
+        """
         self.give(count)
-        self._loose += count
-        if self._loose >= TRIM_BYTES:
-            self._loose = 0
+        self._released += count
+        if self._released >= TRIM_BYTES:
+            self._released = 0
             asyncio.get_running_loop().run_in_executor(None, memory.give_back)
 
     def _use(self, count: int) -> None:
@@ -64,23 +85,27 @@ class Budget:
         self.metrics.memory.set(self.used)
 
 
-def pieces(item: Any) -> int:
-    """How many pieces an item has at most, whatever the vocabulary: a text, a pair, or a text that
-    is read with each of several others.
+def max_tokens(item: Any) -> int:
+    """Return the maximum number of tokens of an item, for any vocabulary.
 
-    A piece holds a character at least as the vocabulary's rules write it, of which decomposing
-    gives most (one Hangul syllable is three letters, U+FDFA eighteen), or a byte.
-    Raises: UnicodeEncodeError for half of a surrogate pair.
+    A token contains at least one byte, or one character of the normalized text. NFKD gives most
+    characters: a Hangul syllable has three letters, U+FDFA eighteen.
+
+    Args:
+        item: A text, a pair, or a text with a list of texts that are each encoded with it.
+
+    Raises:
+        UnicodeEncodeError: If a text contains a lone surrogate.
     """
     match item:
         case None | int() | float():
             return 0
-        case msgspec.Struct():  # such as a message, with its role
-            return sum(map(pieces, msgspec.structs.astuple(item)))
+        case msgspec.Struct():
+            return sum(map(max_tokens, msgspec.structs.astuple(item)))
         case str(text):
             if text.isascii():
                 return len(text)
             return max(len(text.encode()), len(unicodedata.normalize("NFKD", text)))
         case (str(text), [*others]):
-            return (pieces(text) + 2) * len(others) + sum(map(pieces, others))
-    return sum(map(pieces, item))
+            return (max_tokens(text) + 2) * len(others) + sum(map(max_tokens, others))
+    return sum(map(max_tokens, item))

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server."""
+"""Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from bertkit.storage import running
 
 WORKERS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable of the folder that workers share; set before any starts."""
+"""Environment variable of the directory that workers share; set before workers start."""
 
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
 
 
 class Metrics:
-    """Metrics of this process or, with a shared folder, of all workers together."""
+    """The metrics of this process or, with a shared directory, of all workers together."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -29,36 +29,35 @@ class Metrics:
         gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
         route = ["route"]
         self.requests = counter(
-            "bertkit_requests", "Replies, by route and status.", [*route, "status"]
+            "bertkit_requests", "Number of responses by route and status.", [*route, "status"]
         )
         self.seconds = histogram(
             "bertkit_request_seconds",
-            "From a request's head to the end of its reply.",
+            "Seconds from the head of a request to the end of its response.",
             route,
             buckets=SECONDS,
         )
-        self.tokens = counter("bertkit_tokens", "Tokens read, and work that costs as much.", route)
-        self.queue = gauge("bertkit_queue_tokens", "Tokens that wait.")
-        self.memory = gauge(
-            "bertkit_memory_bytes", "Bytes of memory that requests may come to hold."
-        )
-        self.batch = histogram("bertkit_batch_tokens", "Tokens of a batch.", buckets=TOKENS)
-        self.open = gauge("bertkit_open_requests", "Requests being answered.")
+        self.tokens = counter("bertkit_tokens", "Processed tokens, or work of equal cost.", route)
+        self.queue = gauge("bertkit_queue_tokens", "Number of waiting tokens.")
+        self.memory = gauge("bertkit_memory_bytes", "Bytes of memory reserved for requests.")
+        self.batch = histogram("bertkit_batch_tokens", "Tokens per batch.", buckets=TOKENS)
+        self.open = gauge("bertkit_open_requests", "Number of open requests.")
 
     def text(self) -> bytes:
-        """In Prometheus's text format."""
+        """Return the metrics in the text format of Prometheus."""
         registry = self.registry
         if WORKERS_VARIABLE in os.environ:
-            _forget_dead(Path(os.environ[WORKERS_VARIABLE]))
+            _remove_dead_workers(Path(os.environ[WORKERS_VARIABLE]))
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
 
-def _forget_dead(folder: Path) -> None:
-    """Take out the gauges of workers that were killed: nothing waits there any more."""
+def _remove_dead_workers(folder: Path) -> None:
+    """Remove the gauges of workers that were killed, because nothing waits there any more."""
     for file in folder.glob("gauge_live*.db"):
         process = int(file.stem.rpartition("_")[2])
         if process != os.getpid() and not running(process):
-            with contextlib.suppress(FileNotFoundError):  # another worker has done it
+            # Another worker may have removed the file.
+            with contextlib.suppress(FileNotFoundError):
                 mark_process_dead(process)  # type: ignore[no-untyped-call]

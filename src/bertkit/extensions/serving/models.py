@@ -1,4 +1,4 @@
-"""The models of a server, each with the pipelines that its folder allows."""
+"""Models of a server, each with the pipelines that it supports."""
 
 from __future__ import annotations
 
@@ -23,23 +23,35 @@ TaskClass = type[Task[Any, Any]]
 
 
 def name_and_folder(model: str) -> tuple[str | None, str]:
-    """NAME=FOLDER in its two parts; a path that is there has no name, whatever signs it holds.
+    """Split NAME=MODEL into name and model. An existing path is a model without a name.
 
-    Raises: ConfigError where one of the two is empty.
+    Args:
+        model: NAME=MODEL, or a model directory or hub id.
+
+    Raises:
+        ConfigError: If the name or the model is empty.
     """
     name, equals, folder = model.partition("=")
     if not equals or Path(model).exists():
         return None, model
     if not name or not folder:
-        raise ConfigError(f"{model}: half of a name and a folder; write NAME=FOLDER")
+        raise ConfigError(f"{model}: name or model is empty; use NAME=MODEL")
     return name, folder
 
 
 class ModelRegistry:
     """All models of a server, and its store.
 
-    `models` are folders, each as it is or as NAME=FOLDER.
-    Raises: ConfigError for two of one name; what opening them raises.
+    Args:
+        models: Model directories or hub ids, or NAME=MODEL.
+        store: Path or address of the store.
+        precision: Precision of the computation.
+        tasks: Custom tasks, as classes or module:Class. Their code is executed.
+        device: Device of the computation.
+
+    Raises:
+        BertkitError: If a model cannot be loaded.
+        ConfigError: If two models have the same name.
     """
 
     def __init__(
@@ -54,56 +66,65 @@ class ModelRegistry:
         self.precision, self.trusted = precision, {full_name(kind): kind for kind in kinds}
         self.models: dict[str, ServedModel] = {}
         self.device = inference_device(device, precision)
-        given = list(map(name_and_folder, models))
-        usual = iter(distinct_names([Path(folder) for name, folder in given if name is None]))
-        usually, tuned = torch.get_num_threads(), list[int]()
-        for name, folder in given:
-            name = next(usual) if name is None else name
+        named = list(map(name_and_folder, models))
+        unnamed = iter(distinct_names([Path(folder) for name, folder in named if name is None]))
+        default_threads, threads = torch.get_num_threads(), list[int]()
+        for name, folder in named:
+            name = next(unnamed) if name is None else name
             if name in self.models:
-                todo = "name each model once, or give it another name: NAME=FOLDER"
-                raise ConfigError(f"{folder}: {name!r} is named twice; {todo}")
-            self.models[name] = self._open(folder, name)
-            tuned.append(torch.get_num_threads())
-            torch.set_num_threads(usually)
+                remedy = "list each model once, or set another name with NAME=MODEL"
+                raise ConfigError(f"{folder}: model {name!r} is listed twice; {remedy}")
+            self.models[name] = self._load(folder, name)
+            threads.append(torch.get_num_threads())
+            torch.set_num_threads(default_threads)
         self.search = None
         if store is not None:
             settings = LoadSettings(precision, self.device)
             self.search = FORMATS["store"](store).load_pipelines(settings).pipelines["search"]
-            tuned.append(torch.get_num_threads())
-        # all share torch's, and each may be tuned to others
-        torch.set_num_threads(max(tuned, default=usually))
+            threads.append(torch.get_num_threads())
+        # All models share the threads of torch, and each may be tuned to another number.
+        torch.set_num_threads(max(threads, default=default_threads))
         self.opening = asyncio.Lock()
         self.reloads: dict[str, asyncio.Future[None]] = {}
-        """The waiting reload of each model, which later requests join."""
+        """Waiting reload of each model, which later requests share."""
         self.routed: frozenset[str] = frozenset()
-        """Names of the pipelines that the current application has routes for."""
+        """Names of the pipelines for which the current application has routes."""
         freeze_objects()
 
     def abilities(self) -> dict[str, Pipeline]:
-        """Return the pipelines by name, each of the first model that supports it."""
+        """Return the supported pipelines by name, each of the first model that supports it."""
         pipelines = {} if self.search is None else {"search": self.search}
         for model in self.models.values():
             pipelines = {**model.pipelines, **pipelines}
         return pipelines
 
     def supporting(self, ability: str) -> Mapping[str, Pipeline]:
-        """Return the models with a pipeline, in the order given: the pipelines by model name."""
+        """Return the models that support a pipeline, in their order: the pipelines by model name.
+
+        Args:
+            ability: Name of the pipeline.
+        """
         pipelines = {
-            name: one.pipelines[ability]
-            for name, one in self.models.items()
-            if ability in one.pipelines
+            name: model.pipelines[ability]
+            for name, model in self.models.items()
+            if ability in model.pipelines
         }
         if ability == "search" and self.search is not None:
             pipelines["store"] = self.search
         return pipelines
 
-    def _open(self, folder: str, name: str) -> ServedModel:
+    def _load(self, folder: str, name: str) -> ServedModel:
         return ServedModel(folder, self.precision, self.trusted, name, self.device)
 
     def reload(self, name: str) -> None:
-        """Open a model directory again; earlier requests keep the old model."""
+        """Load a model again from its directory. Earlier requests keep the old model.
+
+        Args:
+            name: Name of the model.
+        """
         threads = torch.get_num_threads()
         try:
-            self.models[name] = self._open(self.models[name].folder, name)
+            self.models[name] = self._load(self.models[name].folder, name)
         finally:
-            torch.set_num_threads(threads)  # as before, whatever this one was tuned to
+            # The new model may be tuned to another number of threads.
+            torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a server, from the types of its routes."""
+"""OpenAPI document of a server, generated from the types of its routes."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ import msgspec
 from bertkit import __version__
 from bertkit.config import explained
 from bertkit.extensions.serving.admission import LIVENESS_ROUTE
-from bertkit.extensions.serving.errors import OpenAIRefusal, Refusal, refusal_type
+from bertkit.extensions.serving.errors import OpenAIRefusal, Refusal, error_type
 from bertkit.web import Route
 
-REFUSALS = {
-    "401": "No key, or an unknown one.",
-    "403": "A key that is not for this route, or a page of another site.",
-    "404": "No model here answers this.",
-    "408": "The body took too long to arrive.",
-    "413": "A body, a text or a list that is too long.",
-    "422": "What cannot be answered; the field is named.",
-    "429": "Too much to do; Retry-After says when to come again.",
-    "500": "A defect, or a vector that is none; the log names its place.",
-    "503": "Loading, stopping, or not well.",
+ERRORS = {
+    "401": "The API key is missing or unknown.",
+    "403": "The API key has no access to this route, or a page of another site sent the request.",
+    "404": "No model of the server supports this route.",
+    "408": "The client sent the body, or read the response, too slowly.",
+    "413": "The body, a text or a list is too long.",
+    "422": "The request is invalid. The response contains the field.",
+    "429": "The server is overloaded, or the key reached a rate limit. Retry after Retry-After.",
+    "500": "Internal server error, or an embedding that is zero, NaN or inf. See the log.",
+    "503": "The server is loading, stopping, or unhealthy.",
 }
 
 LIVE = {"application/json": {"example": {"status": "live"}}}
 LIVE_OPERATION = {
     "summary": "Live",
-    "description": "Whether the process answers; open to everyone.",
+    "description": "Check that the process responds. No API key is required.",
     "security": [],
-    "responses": {"200": {"description": "It does.", "content": LIVE}},
+    "responses": {"200": {"description": "The process responds.", "content": LIVE}},
 }
 
 
 def openapi(routes: Sequence[Route]) -> dict[str, Any]:
-    """The document that describes these routes, and that of a sign of life."""
+    """Return the OpenAPI document of these routes and of the liveness route.
+
+    Args:
+        routes: The routes.
+    """
     asks = [route.ask for route in routes if route.ask is not None]
     types: list[Any] = [Refusal, OpenAIRefusal, *asks, *(route.answer for route in routes)]
     references, components = msgspec.json.schema_components(
@@ -43,42 +47,43 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
     )
     schemas = dict(zip(types, references, strict=True))
     for ask in asks:
-        described = components[schemas[ask]["$ref"].rpartition("/")[2]]
-        described["examples"] = [ask.EXAMPLE]
+        schema = components[schemas[ask]["$ref"].rpartition("/")[2]]
+        schema["examples"] = [ask.EXAMPLE]
         for name, text in explained(ask).items():
-            described["properties"][name]["description"] = text
+            schema["properties"][name]["description"] = text
     paths = {route.path: {route.method.lower(): _operation(route, schemas)} for route in routes}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "bertkit",
             "version": __version__,
-            "description": "Models behind HTTP. An error is one sentence, with the field it is "
-            "about.",
+            "description": "HTTP API of models. An error contains a message and the field that it "
+            "refers to.",
         },
         "paths": {**paths, LIVENESS_ROUTE: {"get": LIVE_OPERATION}},
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
-        "security": [{"key": []}, {}],  # where there are keys
+        # A server without keys needs none.
+        "security": [{"key": []}, {}],
     }
 
 
 def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
-    """A route's entry; `schemas` are those of its types."""
+    """Return the entry of a route, from the schemas of its types."""
     answer = schemas[route.answer]
     if route.many:
         answer = {"anyOf": [answer, {"type": "array", "items": answer}]}
-    refused = _content(schemas[refusal_type(route.path)])
+    error = _content(schemas[error_type(route.path)])
     name = route.handler.__name__
     operation: dict[str, Any] = {
         "summary": name.replace("_", " ").title(),
         "description": route.handler.__doc__,
         "operationId": name,
         "responses": {
-            "200": {"description": "The answer.", **_content(answer, route.media_type)},
-            **{status: {"description": text, **refused} for status, text in REFUSALS.items()},
+            "200": {"description": "The result.", **_content(answer, route.media_type)},
+            **{status: {"description": text, **error} for status, text in ERRORS.items()},
         },
     }
     if route.ask is not None:

@@ -1,4 +1,4 @@
-"""Web pages: what models compute for a text, what they predict, and the pages of extensions."""
+"""Web pages of a server: the page "Ask", the training curves, and the pages of extensions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bertkit.extensions.serving import answers
-from bertkit.extensions.serving.forms import answered, form_values
+from bertkit.extensions.serving.forms import form_values, respond
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.panels import panels
 from bertkit.extensions.serving.request_context import RequestContext
@@ -24,11 +24,11 @@ from bertkit.web import ALL_MODELS, PAGES, Page, chosen_models
 
 
 class Window:
-    """The pages of one server.
+    """The web pages of a server.
 
     Args:
         registry: Models of the server.
-        folders: Directories of the runs that the page of training shows.
+        folders: Directories of the training runs that the page of curves shows.
     """
 
     def __init__(self, registry: ModelRegistry, folders: Sequence[Path]) -> None:
@@ -48,13 +48,13 @@ class Window:
         }
 
     def routes(self) -> list[Route]:
-        """Return the routes of the pages, which /openapi.json does not describe."""
-        both = ["GET", "POST"]
+        """Return the routes of the pages, which /openapi.json does not contain."""
+        methods = ["GET", "POST"]
         return [
-            Route("/ask", self.ask, methods=both),
+            Route("/ask", self.ask, methods=methods),
             Route("/training", self.show_runs),
             *(
-                Route(path, partial(self.show, path, page), methods=both)
+                Route(path, partial(self.show, path, page), methods=methods)
                 for path, page in self.pages.items()
             ),
             # Browsers request an icon.
@@ -62,10 +62,16 @@ class Window:
         ]
 
     async def show(self, path: str, page: Page, request: Request) -> Response:
-        """Show a page of an extension, with an answer if all required fields have values."""
+        """Show a page of an extension, with a result if all required fields have values.
+
+        Args:
+            path: Path of the page.
+            page: The page.
+            request: The request.
+        """
         if path not in self.links:
-            there = next(iter(self.links), "/training") if path == "/" else "/"
-            return Response(status_code=303, headers={"location": there})
+            location = next(iter(self.links), "/training") if path == "/" else "/"
+            return Response(status_code=303, headers={"location": location})
         values, models = await form_values(request), self.registry.supporting
         fields = page.fields(values, models)
         form = Form(path, fields, page.button, examples=page.examples(models))
@@ -78,15 +84,23 @@ class Window:
             modules = page.modules or FIGURES
             return shown(**{"template": page.template, "modules": modules, **values_shown})
 
-        ready = all(values[one.name].strip() for one in fields if one.required)
-        return await answered(shown, answer() if ready else None)
+        ready = all(values[field.name].strip() for field in fields if field.required)
+        return await respond(shown, answer() if ready else None)
 
     async def show_runs(self, request: Request) -> Response:
-        """Show the curves of runs."""
+        """Show the curves of training runs.
+
+        Args:
+            request: The request.
+        """
         return await self.training.show(request, partial(self.page, "/training"))
 
     async def ask(self, request: Request) -> Response:
-        """Show the predictions of models."""
+        """Show the predictions of models.
+
+        Args:
+            request: The request.
+        """
         values = await form_values(request)
         name = values["what"] if values["what"] in self.panels else next(iter(self.panels), "")
         if not name:
@@ -96,11 +110,11 @@ class Window:
             self.page,
             "/ask",
             title=panel.title,
-            lead="What a model answers to your own words. The numbers are those that the same "
-            "question has through the server’s interface.",
+            lead="See the predictions of a model for your own text. The HTTP API returns the same "
+            "values for the same request.",
             form=self._panel_form(name, values),
             computed_by=[panel.computed_by],
-            questions={key: one.title for key, one in self.panels.items()},
+            questions={key: panel.title for key, panel in self.panels.items()},
             question=name,
         )
 
@@ -114,10 +128,10 @@ class Window:
                 items = panel.items(text, other)
                 by_model[model], _ = await context.answers(pipeline, items, field="text", **options)
             if name == "fill-mask":
-                return shown(figures=answers.candidates({one: a[0] for one, a in by_model.items()}))
+                return shown(figures=answers.candidates({m: a[0] for m, a in by_model.items()}))
             return shown(figures=[panel.figure(by_model[models[0]], text, other)])
 
-        return await answered(shown, figures() if text.strip() else None)
+        return await respond(shown, figures() if text.strip() else None)
 
     def _panel_form(self, name: str, values: Mapping[str, str]) -> Form:
         """Return the form of a panel."""
@@ -128,8 +142,8 @@ class Window:
             Field("text", panel.text, values["text"], rows=2, required=True),
             *([Field("other", panel.other, values["other"], rows=4)] if panel.other else []),
             *(
-                Field(one.name, one.name.replace("_", " ").capitalize(), values[one.name])
-                for one in msgspec.structs.fields(panel.form)
+                Field(o.name, o.name.replace("_", " ").capitalize(), values[o.name])
+                for o in msgspec.structs.fields(panel.form)
             ),
             Field("model", "Model", values["model"], options=[ALL_MODELS] * several + able),
         ]
@@ -148,7 +162,7 @@ class Window:
         modules: Sequence[str] = FIGURES,
         **values: Any,
     ) -> str:
-        """Return a page.
+        """Render a page.
 
         Args:
             here: Path of the page.

@@ -1,4 +1,4 @@
-"""Panels of the page "Ask", of which some pipelines of the core have their own."""
+"""Panels of the page "Ask", including the panels of some core pipelines."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ EXAMPLES = {
     "predict": ("a clear opinion", "A wonderful film, and too short."),
     "ner": ("a person, an organization and a place", "Marie Curie worked in Paris."),
     "answer": (
-        "the answer is a span",
+        "the answer is a span of the passage",
         "How many people live in Paris?",
         "Paris is the capital of France. It has two million inhabitants.",
     ),
     "choose": (
-        "one is likely",
+        "one choice is more probable",
         "She opened the umbrella, because",
         "it rained.\nit was dinner.",
     ),
-    "fill-mask": ("a name is missing", "[MASK] is the capital of France."),
+    "fill-mask": ("a name is masked", "[MASK] is the capital of France."),
     "embed": (
-        "one of two means the same",
+        "one of two texts has the same meaning",
         "How do I reset my password?",
         "I forgot my password.\nThe weather is nice.",
     ),
     "rerank": (
-        "one of two answers the query",
+        "one of two passages answers the query",
         "capital of France",
         "Paris is the capital of France.\nBread is made of flour.",
     ),
 }
-"""What each example shows, and the values of its fields."""
+"""Description of each example, and the values of its fields."""
 
 PANELS: Mapping[str, Panel] = {
     "predict": Panel(
@@ -45,12 +45,12 @@ PANELS: Mapping[str, Panel] = {
         answers.labels,
         TaskPipeline.run,
         EXAMPLES["predict"],
-        other="A second text, for a model of pairs",
+        other="Second text, for a model of pairs",
         items=lambda text, other: [(text, other) if other.strip() else text],
     ),
     "ner": Panel("Entities", "Text", answers.entities, TaskPipeline.run, EXAMPLES["ner"]),
     "answer": Panel(
-        "An answer from a passage",
+        "Question answering",
         "Question",
         answers.answer,
         TaskPipeline.run,
@@ -59,17 +59,17 @@ PANELS: Mapping[str, Panel] = {
         items=lambda text, other: [(text, other)],
     ),
     "choose": Panel(
-        "One of several",
+        "Multiple choice",
         "Text",
         answers.choices,
         TaskPipeline.run,
         EXAMPLES["choose"],
-        other="Choices, a line each",
+        other="Choices, one per line",
         items=lambda text, other: [(text, lines_of(other))],
     ),
     "fill-mask": Panel(
         "Masked words",
-        "Text, with [MASK] for a word",
+        "Text with [MASK]",
         answers.record,
         FillMask.candidates,
         EXAMPLES["fill-mask"],
@@ -80,27 +80,31 @@ PANELS: Mapping[str, Panel] = {
         answers.similar,
         Embed.run,
         EXAMPLES["embed"],
-        other="Others, a line each",
+        other="Other texts, one per line",
         items=lambda text, other: [text, *lines_of(other)],
     ),
     "rerank": Panel(
-        "Passages in order",
+        "Ranked passages",
         "Query",
         answers.order,
         Rerank.run,
         EXAMPLES["rerank"],
-        other="Passages, a line each",
+        other="Passages, one per line",
         items=lambda text, other: [(text, line) for line in lines_of(other)],
     ),
 }
-"""Panels by the names of the pipelines."""
+"""Panels of core pipelines by the names of the pipelines."""
 
 
 def panels(registry: ModelRegistry) -> dict[str, Panel]:
-    """Return the panels of the pipelines of a server, by the names of the pipelines."""
+    """Return the panels of the pipelines of a server, by the names of the pipelines.
+
+    Args:
+        registry: Models of the server.
+    """
     pipelines = registry.abilities()
-    routes = {one.ability: one.panel for one in ROUTES.values() if one.panel is not None}
-    offered = {name: one for name, one in {**PANELS, **routes}.items() if name in pipelines}
+    routes = {r.ability: r.panel for r in ROUTES.values() if r.panel is not None}
+    offered = {name: p for name, p in {**PANELS, **routes}.items() if name in pipelines}
     for name, pipeline in pipelines.items():
         if name not in offered and getattr(pipeline, "example", None) is not None:
             offered[name] = pipeline_panel(name, pipeline)

@@ -1,4 +1,4 @@
-"""Server processes: they refuse requests while models load, and drain them at the end."""
+"""Server processes. They reject requests while models load, and finish open requests at the end."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from bertkit.threads import own_cores, share_cores
 from bertkit.view.runs import find_runs, read_run
 
 LOADING_SECONDS = 120
-"""Seconds that a worker may take to open its models."""
+"""Maximum time in seconds in which a worker must load its models."""
 
 SWITCH_SECONDS = 0.0002
-"""Seconds after which a thread releases the GIL if others wait for it. PyTorch releases the GIL in
-each operation; with Python's default of 5 ms, a model waits that long after each of them."""
+"""Seconds after which a thread releases the GIL if other threads wait for it. PyTorch releases the
+GIL in each operation. With Python's default of 5 ms, a model can wait that long after each one."""
 
 LOOPBACK = ("127.0.0.1", "[::1]", "::1", "localhost")
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server's processes."""
+    """The settings of a server."""
 
     models: Sequence[str]
     store: str | None = None
@@ -58,32 +58,38 @@ class ServerSettings:
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
     tasks: Sequence[str] = ()
-    """Tasks from outside the package, as module:Class, whose code may run."""
+    """Custom tasks, as module:Class. Their code is executed."""
     runs: Sequence[Path] = ()
-    """Folders of runs, which the window shows while they learn."""
+    """Directories of training runs, whose curves the web page shows."""
     browser: bool = False
-    """Whether to show the window once there is something to see."""
+    """Whether to open the web page in a browser when the models are loaded."""
 
 
 def serve(plan: ServerSettings) -> None:
-    """Answer requests until SIGTERM or Ctrl-C, then what was accepted before.
+    """Run a server until SIGTERM or Ctrl-C, and then finish the open requests.
 
-    Raises: ConfigError for keys, or an address, that cannot be used; what a model's folder raises.
+    Args:
+        plan: The settings.
+
+    Raises:
+        ConfigError: If the key file is invalid, or the server cannot bind to the address.
+        BertkitError: If a model cannot be loaded.
     """
     keys = read_keys(plan.keys)
-    opened = _listen(plan.host, plan.port)
+    listener = _listen(plan.host, plan.port)
     host = f"[{plan.host}]" if ":" in plan.host else plan.host
-    address = f"http://{host}:{opened.getsockname()[1]}"
+    address = f"http://{host}:{listener.getsockname()[1]}"
     if not keys and plan.host not in LOOPBACK:
         say(
-            f"warning: whoever reaches {address} may use this server, for it has no keys; give "
-            f"some (--keys FILE, or the environment variable {KEY_VARIABLE})"
+            f"warning: the server has no API keys, so everyone who reaches {address} can use it; "
+            f"set --keys or the environment variable {KEY_VARIABLE}"
         )
     connections = raise_file_limit()
     settings: dict[str, Any] = {
         "workers": plan.workers,
         "http": partial(Connection, limit=connections),
-        # asyncio accepts as many before it closes the first: they must fit into the limit of files
+        # asyncio accepts this number of connections before one is closed. They must not exceed
+        # the limit of open files.
         "backlog": connections // 6,
         "log_config": None,
         "access_log": False,
@@ -91,45 +97,48 @@ def serve(plan: ServerSettings) -> None:
         "server_header": False,
         "date_header": False,
         "ws": "none",
-        "timeout_keep_alive": 75,  # balancers keep connections for a minute
+        # Load balancers keep connections open for a minute.
+        "timeout_keep_alive": 75,
         "timeout_graceful_shutdown": int(plan.limits.timeout) + 5,
         "timeout_worker_healthcheck": LOADING_SECONDS,
     }
     if plan.workers > 1:
         make = partial(loaded_app, plan, address)
-        opened.listen()  # a worker says where it serves just before it accepts
-        workers = Workers(uvicorn.Config(make, factory=True, **settings), [opened])
+        # A worker prints the address just before it accepts connections.
+        listener.listen()
+        workers = Workers(uvicorn.Config(make, factory=True, **settings), [listener])
         with TemporaryDirectory(prefix="bertkit-") as counts:
             os.environ[WORKERS_VARIABLE] = counts
             workers.run()
             del os.environ[WORKERS_VARIABLE]
         if any(worker.exitcode == STARTUP_FAILURE for worker in workers.processes):
-            raise ServeError("a worker could not open its models; it says above why")
+            raise ServeError("a worker could not load its models; see the message above")
         return
-    admission, batcher = _parts(plan)
+    admission, batcher = _create_admission(plan)
     process = Process(uvicorn.Config(admission, **settings), admission)
-    failed: list[Exception] = []
+    errors: list[Exception] = []
 
     def load() -> None:
         try:
-            _open(admission, batcher, plan, address)
+            _load_models(admission, batcher, plan, address)
         except Exception as error:
-            failed.append(error)
+            errors.append(error)
             process.should_exit = True
 
     threading.Thread(target=load, name="loading", daemon=True).start()
-    # uvicorn sends itself what it caught once more, after the last reply
+    # uvicorn raises the caught signal again after the last reply.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which nohup sets
+    # nohup ignores SIGHUP.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, process.handle_exit)
-    process.run([opened])
+    process.run([listener])
     batcher.close()
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
 
 
 class Process(uvicorn.Server):
-    """A server that says that it stops."""
+    """A server process that rejects new requests while it stops."""
 
     def __init__(self, config: uvicorn.Config, admission: AdmissionMiddleware) -> None:
         super().__init__(config)
@@ -155,19 +164,24 @@ class Workers(Multiprocess):
 
 
 def loaded_app(plan: ServerSettings, address: str) -> AdmissionMiddleware:
-    """The application of a worker, once its models are open."""
-    # a terminal that closes sends it to all processes; the parent stops the workers
+    """Load the models of a worker process, and return its application.
+
+    Args:
+        plan: The settings.
+        address: Address of the server, for messages.
+    """
+    # A terminal that closes sends SIGHUP to all processes, but the parent stops the workers.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    admission, batcher = _parts(plan)
+    admission, batcher = _create_admission(plan)
     try:
-        _open(admission, batcher, plan, address)
+        _load_models(admission, batcher, plan, address)
     except BertkitError as error:
         say(f"bertkit: {error}")
         sys.exit(STARTUP_FAILURE)
     return admission
 
 
-def _parts(plan: ServerSettings) -> tuple[AdmissionMiddleware, Batcher]:
+def _create_admission(plan: ServerSettings) -> tuple[AdmissionMiddleware, Batcher]:
     limits, metrics = plan.limits, Metrics()
     batcher = Batcher(
         queue_tokens=limits.queue_tokens, batch_tokens=limits.batch_tokens, metrics=metrics
@@ -177,13 +191,14 @@ def _parts(plan: ServerSettings) -> tuple[AdmissionMiddleware, Batcher]:
     return AdmissionMiddleware(limits=limits, keys=keys, metrics=metrics, hosts=hosts), batcher
 
 
-def _open(
+def _load_models(
     admission: AdmissionMiddleware, batcher: Batcher, plan: ServerSettings, address: str
 ) -> None:
     for folder in find_runs(plan.runs):
         read_run(folder)
     sys.setswitchinterval(SWITCH_SECONDS)
-    share_cores(plan.workers)  # before models are opened, which take no more than it
+    # Before models are loaded, because they use at most this share of the cores.
+    share_cores(plan.workers)
     if plan.workers > 1:
         torch.set_num_threads(own_cores())
     registry = ModelRegistry(plan.models, plan.store, plan.precision, plan.tasks, plan.device)
@@ -194,17 +209,21 @@ def _open(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket at an address. Raises: ConfigError where that cannot be had."""
+    """Return a socket that is bound to an address.
+
+    Raises:
+        ConfigError: If the address is not available.
+    """
     try:
-        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as closing:
-            opened = closing.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind(place)
+            listener = closing.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
             closing.pop_all()
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"{host}:{port}: cannot be listened at ({error}); choose another --port or --host"
+            f"{host}:{port}: cannot bind to this address ({error}); use another --port or --host"
         ) from None
-    opened.set_inheritable(True)
-    return opened
+    listener.set_inheritable(True)
+    return listener

@@ -1,5 +1,6 @@
-"""Requests from their bodies: fields of the OpenAI and TEI specifications that change nothing are
-removed, and errors name their field.
+"""Decoding of request bodies, with error messages that contain the invalid field.
+
+Fields of the OpenAI and TEI specifications that do not change the response are removed.
 """
 
 from __future__ import annotations
@@ -17,56 +18,68 @@ from bertkit.tasks.task import JsonObject
 from bertkit.web import ANY, Ask, Neutral, RequestError, invalid
 
 MAX_MESSAGE_CHARACTERS = 200
-"""Characters of a message that may repeat what was sent."""
+"""Maximum number of characters of a message that may quote the request."""
 
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Half of a pair; msgspec's message for one without the other is about something else."""
+"""Escaped surrogate. For a lone surrogate, the error message of msgspec is misleading."""
 
 TOKEN_IDS = re.compile(r"Expected `str`, got `(int|array)` - at `\$\.input\[")
-"""What msgspec says of them; OpenAI's server takes [1, 2] and [[1, 2], [3]] in place of texts."""
+"""Message of msgspec for token ids; OpenAI accepts [1, 2] and [[1, 2], [3]] instead of texts."""
 
 A = TypeVar("A", bound=Ask)
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 def decode(kind: type[A], body: bytes) -> A:
-    """Decode a request. Raises: RequestError with the field of the first error."""
+    """Decode a request.
+
+    Args:
+        kind: Type of the request.
+        body: The body.
+
+    Raises:
+        RequestError: If the body is invalid; it contains the field of the first error.
+    """
     try:
         data = msgspec.json.decode(body)
         if isinstance(data, dict):
             data = _without_neutral(kind, data)
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        refused = refused_by(str(error), kind)
+        failure = convert_error(str(error), kind)
         if kind is schema.OpenAIAsk and TOKEN_IDS.match(str(error)):
-            refused = invalid(
-                "token ids are of another model's vocabulary, and would give wrong vectors; send "
+            failure = invalid(
+                "token ids are not supported, because they belong to another vocabulary; send "
                 "texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))",
-                refused.field,
+                failure.field,
             )
-        raise refused from None
+        raise failure from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        half = SURROGATE.search(body) and "perhaps half of a surrogate pair, which is no character"
-        raise invalid(f"no JSON: {half or error}") from None
+        reason = SURROGATE.search(body) and "perhaps a lone surrogate, which is not a character"
+        raise invalid(f"invalid JSON ({reason or error})") from None
 
 
 def decode_form(kind: type[S], values: Mapping[str, str]) -> S:
-    """Convert the values of a form; empty values and unknown names are omitted.
+    """Convert the values of a form. Empty values and unknown names are omitted.
+
+    Args:
+        kind: Type of the result.
+        values: Values by field name.
 
     Raises:
         RequestError: If a value is invalid; the message contains the name of its field.
     """
-    names = [one.name for one in msgspec.structs.fields(kind)]
-    given = {name: values[name] for name in names if values.get(name, "").strip()}
+    names = [f.name for f in msgspec.structs.fields(kind)]
+    present = {name: values[name] for name in names if values.get(name, "").strip()}
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(present, kind, strict=False)
     except msgspec.ValidationError as error:
-        refused = refused_by(str(error), kind)
-        raise invalid(f"{refused.field}: {refused.message}", refused.field) from None
+        failure = convert_error(str(error), kind)
+        raise invalid(f"{failure.field}: {failure.message}", failure.field) from None
 
 
 def _without_neutral(kind: type[Ask], data: dict[str, Any]) -> dict[str, Any]:
-    """Return a body without the fields that change nothing, and with `parameters` at the top."""
+    """Return a body without fields that have no effect, and with `parameters` at the top level."""
     parameters = data.get("parameters")
     if isinstance(parameters, dict):
         data = {**parameters, **{name: data[name] for name in data if name != "parameters"}}
@@ -89,6 +102,12 @@ def select(
 ) -> dict[str, Any]:
     """Return the fields of an object that have an effect.
 
+    Args:
+        data: The object.
+        neutral: Unsupported fields with the values that have no effect.
+        optional: Fields that may be null.
+        where: Prefix of field names in errors.
+
     Raises:
         RequestError: If an unsupported field has a value that would change the response.
     """
@@ -98,33 +117,38 @@ def select(
             continue
         if name not in neutral:
             fields[name] = value
-        elif not any(one is ANY or _equal(value, one) for one in neutral[name]):
-            raise invalid("this field is not supported here; leave it out", f"{where}{name}")
+        elif not any(other is ANY or _equal(value, other) for other in neutral[name]):
+            raise invalid("this field is not supported; remove it", f"{where}{name}")
     return fields
 
 
 def _equal(value: Any, neutral: Any) -> bool:
-    """Whether two JSON values are equal; false is not 0."""
+    """Return whether two JSON values are equal; false is not equal to 0."""
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
 
 
-def refused_by(error: str, kind: type[msgspec.Struct]) -> RequestError:
-    """Return the error of a request or form of this type from an error message of msgspec."""
+def convert_error(error: str, kind: type[msgspec.Struct]) -> RequestError:
+    """Convert an error message of msgspec.
+
+    Args:
+        error: The message.
+        kind: Type of the request or form.
+    """
     text, _, path = error.partition(" - at `$")
     path = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`"))
     if unknown := re.match(r"Object contains unknown field `(.*)`", text, re.DOTALL):
         name = unknown[1][:80]
-        known = _fields(JsonObject) if path else kind.__struct_encode_fields__
+        known = _all_fields(JsonObject) if path else kind.__struct_encode_fields__
         hint = did_you_mean(name, known)
         if path and not hint.endswith("?"):
-            hint = "/openapi.json lists them"
-        return invalid(f"no such field; {hint}", name)
+            hint = "/openapi.json lists all fields"
+        return invalid(f"unknown field; {hint}", name)
     if missing := re.match(r"Object missing required field `(.*)`", text):
         text, path = "This field is required", f"{path}.{missing[1]}"
     return invalid(f"{text[0].lower()}{text[1:MAX_MESSAGE_CHARACTERS]}", path.strip(".") or None)
 
 
-def _fields(kind: type[JsonObject]) -> set[str]:
-    """The fields of a request type and its subclasses."""
-    inner = (name for sub in kind.__subclasses__() for name in _fields(sub))
+def _all_fields(kind: type[JsonObject]) -> set[str]:
+    """Return the fields of a request type and its subclasses."""
+    inner = (name for sub in kind.__subclasses__() for name in _all_fields(sub))
     return {*kind.__struct_fields__, *inner}

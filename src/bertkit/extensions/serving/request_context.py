@@ -1,4 +1,4 @@
-"""The context of a request: it finds the pipeline, checks limits, and runs the items."""
+"""Context of a request, which finds the pipeline, checks limits, and runs the items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertkit.extensions.serving.memory_budget import (
     BYTES_PER_READ_TOKEN,
     BYTES_PER_TOKEN,
     Budget,
-    pieces,
+    max_tokens,
 )
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.request_bodies import decode_form
@@ -31,31 +31,36 @@ from bertkit.pipelines import Pipeline
 from bertkit.web import Ask, RequestError, invalid
 
 READERS = ThreadPoolExecutor(1, "reading")
-"""Thread that encodes long texts. With more threads, the event loop and the models wait longer for
-the GIL, and fewer requests are served."""
+"""Thread that tokenizes long texts. With more threads, the event loop and the models wait longer
+for the GIL, and the throughput decreases."""
 
 INLINE_TOKENS = 1_000
-"""Tokens that are encoded on the event loop; more go to a thread, so that others are served."""
+"""Maximum number of tokens that are tokenized on the event loop; more would block it."""
 
-TOKENS_AT_ONCE = 1 << 17
-"""Tokens that a thread encodes at a time, or those of one item: this bounds its memory."""
+PART_TOKENS = 1 << 17
+"""Maximum number of tokens that a thread tokenizes at a time, unless one item has more tokens."""
 
 T = TypeVar("T")
 
 
-def refusal(error: BertkitError | RequestError) -> RequestError:
-    """Return the error of the response to a request that raises this error."""
+def request_error(error: BertkitError | RequestError) -> RequestError:
+    """Return the error of the response to a request that raises an error.
+
+    Args:
+        error: The error.
+    """
     if isinstance(error, RequestError):
         return error
     if isinstance(error, Full):
         return busy(error.seconds, str(error))
-    if isinstance(error, CheckpointError | SearchError):  # whatever is asked
+    # These errors do not depend on the request.
+    if isinstance(error, CheckpointError | SearchError):
         return RequestError(503, "unhealthy", str(error))
     return invalid(str(error))
 
 
 class RequestContext:
-    """A request, with the models, the queue, and the limits of the server; see `web.Context`."""
+    """The models, the queue and the limits of the server for a request; see `web.Context`."""
 
     def __init__(self, request: Request) -> None:
         self.state: dict[str, Any] = request.scope["state"]
@@ -70,16 +75,24 @@ class RequestContext:
         self.models, self.form = self.registry.supporting, decode_form
 
     def pipeline(self, ability: str, model: str | None) -> tuple[str, Pipeline]:
-        """Return the name of a model, and its pipeline; see `web.Context`."""
+        """Return the name of a model, and its pipeline; see `web.Context`.
+
+        Args:
+            ability: Name of the pipeline.
+            model: Name of the model. Default: the first model that supports the pipeline.
+
+        Raises:
+            RequestError: If no such model supports the pipeline.
+        """
         pipelines = self.registry.supporting(ability)
         if not pipelines:
-            raise RequestError(404, "not_found", "no model here answers this")
+            raise RequestError(404, "not_found", "no model of this server supports this route")
         name = next(iter(pipelines)) if model is None else model
         if name not in pipelines:
-            known = ", ".join(pipelines)
+            names = ", ".join(pipelines)
             raise invalid(
-                f"no model {name[:80]!r} answers this; there is {known} (to serve one by another "
-                "name: bertkit serve NAME=FOLDER)",
+                f"no model {name[:80]!r} supports this route; use {names}, or set another name "
+                "with bertkit serve NAME=MODEL",
                 "model",
             )
         return name, pipelines[name]
@@ -95,6 +108,13 @@ class RequestContext:
     ) -> tuple[list[Any], list[bool]]:
         """Return a prediction per item, and whether each item was truncated.
 
+        Args:
+            pipeline: The pipeline.
+            items: Its items.
+            field: Name of the items in errors.
+            ask: The request, if it can set `truncate`.
+            options: Options of the pipeline.
+
         Raises:
             RequestError: If the items exceed a limit, or are too long and may not be truncated.
             Full: If the queue has no space.
@@ -102,14 +122,15 @@ class RequestContext:
         truncate: bool | None = getattr(ask, "truncate", None)
         direction: str = getattr(ask, "truncation_direction", "right")
         sizes = self.check(items, field)
-        self.batcher.room(client=self.client)  # before the work of tokenizing
+        # Check the queue before the tokenization.
+        self.batcher.room(client=self.client)
         policies = pipeline.policies
         if truncate and "truncate" not in policies:
-            why = "long texts are read in windows" if "window" in policies else "no text is cut"
-            raise invalid(f"{why} here; leave truncate out", "truncate")
+            reason = "uses overlapping windows" if "window" in policies else "never truncates"
+            raise invalid(f"this pipeline {reason}; remove truncate", "truncate")
         if truncate is None:
-            usual = policies[0] == "error" and "truncate" in policies
-            truncate = self.limits.truncate and usual
+            can_truncate = policies[0] == "error" and "truncate" in policies
+            truncate = self.limits.truncate and can_truncate
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
@@ -117,18 +138,19 @@ class RequestContext:
         works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]
         if strict and any(cut):
-            place = cut.index(True)
-            length = max(one.tokens for one in works[place].features)
+            index = cut.index(True)
+            length = max(feature.tokens for feature in works[index].features)
             raise invalid(
-                f"longer than the {length} tokens that the model reads; shorten it, or ask for "
-                "truncate (bertkit serve --truncate does for all)",
-                f"{field}.{place}" if len(cut) > 1 else field,
+                f"the text exceeds the maximum of {length} tokens; shorten it, or set truncate "
+                "(for all requests: bertkit serve --truncate)",
+                f"{field}.{index}" if len(cut) > 1 else field,
             )
         if any(cut) and direction.lower() != "right":
-            message = "texts are truncated on the right only; shorten the text, or leave it out"
+            message = "texts can only be truncated on the right; shorten the text, or use right"
             raise invalid(message, "truncation_direction")
         tokens = sum(work.tokens for work in works)
-        self.batcher.room(tokens, self.client)  # who has to come again is not charged
+        # Check the queue before the rate limit: a rejected request is not charged.
+        self.batcher.room(tokens, self.client)
         self.hold(sum(work.answer_bytes for work in works))
         self.charge(tokens, len(works))
         return await self.batcher.answers(pipeline, works, client=self.client), cut
@@ -140,110 +162,150 @@ class RequestContext:
         prepare: Callable[[Sequence[Any]], list[T]],
         tokens: Callable[[T], int],
     ) -> list[T]:
-        """`prepare` of the items, part by part, in a thread if they are long.
+        """Return `prepare(items)`, computed part by part, in a thread if the items are long.
 
-        The memory is reserved first; the part for the results stays reserved for the request.
+        Memory is reserved first. The memory of the results stays reserved until the response is
+        complete.
+
+        Args:
+            items: The items.
+            sizes: Maximum numbers of tokens of the items; see `check`.
+            prepare: Function that returns a result for each item of a list.
+            tokens: Function that returns the number of tokens of a result.
 
         Raises:
             RequestError: If the queue or the memory has no space for the tokens.
         """
-        most, total = self.limits.queue_tokens, sum(sizes)
-        taken = BYTES_PER_READ_TOKEN * min(
-            total, max(TOKENS_AT_ONCE, *sizes)
-        ) + BYTES_PER_TOKEN * min(total, most)
-        gone = threading.Event()
+        limit, total = self.limits.queue_tokens, sum(sizes)
+        reserved = BYTES_PER_READ_TOKEN * min(
+            total, max(PART_TOKENS, *sizes)
+        ) + BYTES_PER_TOKEN * min(total, limit)
+        cancelled = threading.Event()
 
         def parts() -> list[T]:
             results: list[T] = []
-            read = begin = 0
-            while begin < len(items) and not gone.is_set():
+            num_tokens = begin = 0
+            while begin < len(items) and not cancelled.is_set():
                 end, size = begin + 1, sizes[begin]
-                while end < len(items) and size + sizes[end] <= TOKENS_AT_ONCE:
+                while end < len(items) and size + sizes[end] <= PART_TOKENS:
                     size += sizes[end]
                     end += 1
                 more = prepare(items[begin:end])
-                read += sum(map(tokens, more))
-                if read > most:
+                num_tokens += sum(map(tokens, more))
+                if num_tokens > limit:
                     raise too_much(
-                        f"more than {most:,} tokens, which are the most (bertkit serve "
-                        "--queue-tokens); send fewer or shorter texts at once"
+                        f"the request exceeds the maximum of {limit:,} tokens (bertkit serve "
+                        "--queue-tokens); send fewer or shorter texts"
                     )
                 results += more
                 begin = end
             return results
 
-        self.budget.take(taken)
+        self.budget.take(reserved)
         if total <= INLINE_TOKENS:
             try:
                 results = parts()
             finally:
-                self.budget.give(taken)
+                self.budget.give(reserved)
         else:
             reading = asyncio.get_running_loop().run_in_executor(READERS, parts)
-            # a thread goes on when who asked is gone
-            reading.add_done_callback(lambda _: self.budget.read(taken))
+            # The thread continues if the client disconnects.
+            reading.add_done_callback(lambda _: self.budget.read(reserved))
             try:
                 results = await asyncio.shield(reading)
             finally:
-                gone.set()
+                cancelled.set()
         self.hold(BYTES_PER_TOKEN * sum(map(tokens, results)))
         return results
 
     def hold(self, count: int) -> None:
-        """Reserve memory until the request is answered. Raises: RequestError for too much."""
+        """Reserve memory until the response is complete.
+
+        Args:
+            count: Number of bytes.
+
+        Raises:
+            RequestError: If not enough memory is left.
+        """
         self.budget.take(count)
         self.state["held"] += count
 
     def check(self, items: Sequence[Any], field: str) -> list[int]:
-        """Return the largest number of tokens of each item.
+        """Check the lengths of items, and return the maximum number of tokens of each item.
+
+        Args:
+            items: The items.
+            field: Name of the items in errors.
 
         Raises:
             RequestError: If a text or the list is too long.
         """
         if len(items) > self.limits.items:
-            raise too_much(f"{len(items)} items, and {self.limits.items} are the most", field)
-        most, sizes = self.limits.text_characters, []
-        for place, item in enumerate(items):
+            raise too_much(f"{len(items)} items exceed the maximum of {self.limits.items}", field)
+        limit, sizes = self.limits.text_characters, []
+        for index, item in enumerate(items):
             texts = strings(item)
-            if len(texts) > self.limits.queue_tokens:  # each has a token at least
+            # Each text has at least one token.
+            if len(texts) > self.limits.queue_tokens:
                 raise too_much(
-                    f"{len(texts):,} texts, and {self.limits.queue_tokens:,} tokens are the most",
-                    f"{field}.{place}",
+                    f"{len(texts):,} texts exceed the limit of {self.limits.queue_tokens:,} tokens",
+                    f"{field}.{index}",
                 )
             long = max(map(len, texts), default=0)
-            if long > most:
+            if long > limit:
                 raise too_much(
-                    f"a text of {long:,} characters, and {most:,} are the most",
-                    f"{field}.{place}",
+                    f"a text of {long:,} characters exceeds the maximum of {limit:,}",
+                    f"{field}.{index}",
                 )
-            sizes.append(pieces(item))
+            sizes.append(max_tokens(item))
         return sizes
 
     def charge(self, tokens: int, items: int) -> None:
-        """Charge tokens to the key. Raises: RequestError where it has too few left."""
+        """Charge tokens to the API key.
+
+        Args:
+            tokens: Number of tokens.
+            items: Number of items, for the log.
+
+        Raises:
+            RequestError: If the tokens exceed a limit.
+        """
         if tokens > self.limits.queue_tokens:
-            raise too_much(f"{tokens:,} tokens, and {self.limits.queue_tokens:,} are the most")
+            raise too_much(f"{tokens:,} tokens exceed the maximum of {self.limits.queue_tokens:,}")
         who: ApiKeyState = self.state["who"]
         wait = who.tokens.take(tokens)
         if wait:
-            raise busy(wait, f"this key has had its tokens of a minute; again in {wait} s")
+            raise busy(wait, f"the key reached its limit of tokens per minute; retry in {wait} s")
         self.state["tokens"] += tokens
         self.state["items"] += items
 
     def reply(self, answer: Any, truncated: Sequence[bool] = ()) -> Response:
-        """Return a JSON response; the header x-truncated lists the items that were truncated."""
-        places = ",".join(str(place) for place, short in enumerate(truncated) if short)
-        headers = {"x-truncated": places} if places else {}
+        """Return a JSON response. The header x-truncated lists the indices of truncated items.
+
+        Args:
+            answer: Content of the response.
+            truncated: Whether each item was truncated.
+        """
+        indices = ",".join(str(index) for index, is_cut in enumerate(truncated) if is_cut)
+        headers = {"x-truncated": indices} if indices else {}
         body = msgspec.json.encode(answer)
         return Response(body, media_type="application/json", headers=headers)
 
     def stream(self, events: AsyncIterator[bytes]) -> Response:
-        """Return a response of server-sent events."""
+        """Return a response of server-sent events.
+
+        Args:
+            events: The encoded events.
+        """
         return StreamingResponse(events, media_type="text/event-stream")
 
 
 def strings(item: Any) -> list[str]:
-    """Return the texts of an item, which may be a pair, or a text and choices."""
+    """Return all texts of an item.
+
+    Args:
+        item: A text, a pair, or a text with choices.
+    """
     match item:
         case str():
             return [item] if item else []

@@ -1,4 +1,4 @@
-"""The response to a request: its headers, its parts, and the time that each side takes."""
+"""Responses: their headers, their parts, and the progress of application and client."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from bertkit.extensions.serving.errors import error_body
 from bertkit.web import RequestError
 
 PART_BYTES = 64 << 10
-"""Bytes of a body that are sent at a time."""
+"""Number of bytes of a body that are sent at a time."""
 
 PARTS_PER_TIMEOUT = 16
-"""Number of parts that a client must read within the timeout of the server."""
+"""Number of parts that a client must read within the server's timeout."""
 
 
 class Reply:
     """An ASGI `send` that splits bodies into parts and measures how long it waits for the client.
 
-    The application and the client are measured separately: a slow model is not a slow client.
+    The progress of application and client is measured separately, so that a slow model does not
+    count as a slow client.
+
+    Args:
+        send: The ASGI `send` of the connection.
+        request_id: Id of the request, for the header x-request-id.
     """
 
     def __init__(self, send: Any, request_id: str) -> None:
         self._send, self._id = send, request_id.encode()
         self.status = 0
-        """The status that was sent; 0 before the response starts."""
+        """HTTP status that was sent, or 0 before the response starts."""
         self.complete = False
         self._is_stream = False
         self._parts = 0
@@ -56,7 +61,7 @@ class Reply:
             await self._measured({"type": "http.response.body", "body": part, "more_body": more})
 
     async def _measured(self, message: Any) -> None:
-        """Send a message, which waits until the client has read the previous ones."""
+        """Send a message. It waits until the client has read the previous messages."""
         self._waiting = time.monotonic()
         await self._send(message)
         self._progress = time.monotonic()
@@ -68,16 +73,18 @@ class Reply:
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether a part waits for the client, not for the application."""
+        """Whether the response waits for the client, and not for the application."""
         return self._waiting is not None
 
     def begin(self) -> None:
-        """Start to measure the application, when it has the whole request."""
+        """Start to measure the application, after the complete request has arrived."""
         self._progress = time.monotonic()
 
     def seconds_left(self, timeout: float) -> float:
-        """Return the seconds until the application, or the client, has made no progress for
-        `timeout` seconds.
+        """Return the seconds that remain until a timeout.
+
+        Args:
+            timeout: Maximum number of seconds without progress of the application or the client.
         """
         now = time.monotonic()
         if self._waiting is not None:
@@ -85,8 +92,12 @@ class Reply:
         return timeout - (now - self._progress)
 
     async def end_stream(self, error: RequestError, path: str, timeout: float) -> None:
-        """Send an error as the last event of a stream that has started; wait at most `timeout`
-        seconds for the client.
+        """Send an error as the last event of a stream that has started.
+
+        Args:
+            error: The error.
+            path: Path of the route.
+            timeout: Maximum number of seconds to wait for the client.
         """
         if not self._is_stream or self.complete:
             return

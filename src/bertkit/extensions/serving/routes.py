@@ -1,4 +1,4 @@
-"""Routes of pipelines of the core, with the names of text-embeddings-inference and of OpenAI."""
+"""Routes of core pipelines, compatible with text-embeddings-inference (TEI) and OpenAI."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ async def _vectors(
     *,
     normalize: bool = True,
 ) -> tuple[str, NDArray[np.float32], list[bool]]:
-    """The model's name, a vector for each text, and which were cut."""
+    """Return the name of the model, the embeddings, and whether each text was truncated."""
     name, pipeline = context.pipeline("embed", ask.model)
     assert isinstance(pipeline, Embed)
     if dimensions is not None and dimensions > pipeline.dimension:
-        raise invalid(f"the model's vectors have {pipeline.dimension} dimensions", "dimensions")
+        raise invalid(
+            f"dimensions must not exceed {pipeline.dimension} for this model", "dimensions"
+        )
     known, prompt = pipeline.prompt.prompts.named, ask.prompt_name
     if prompt and prompt not in known:
-        message = f"no prompt {prompt[:80]!r} in this model; it has {', '.join(known) or 'none'}"
+        message = f"prompt {prompt[:80]!r} not found; the model has {', '.join(known) or 'none'}"
         raise invalid(message, "prompt_name")
     vectors, cut = await context.answers(pipeline, texts, field=field, ask=ask, prompt=prompt)
     rows = require_finite(np.stack(vectors)[:, :dimensions])
@@ -46,22 +48,22 @@ async def _vectors(
 
 
 async def embed(ask: schema.EmbedAsk, context: RequestContext) -> Any:
-    """A vector for each text."""
+    """Return an embedding for each text."""
     _, rows, cut = await _vectors(
-        context, _listed(ask.inputs), ask, "inputs", ask.dimensions, normalize=ask.normalize
+        context, _as_list(ask.inputs), ask, "inputs", ask.dimensions, normalize=ask.normalize
     )
     return context.reply(rows.tolist(), cut)
 
 
 async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> Any:
-    """The same, as OpenAI's clients ask for it."""
-    name, rows, cut = await _vectors(context, _listed(ask.input), ask, "input", ask.dimensions)
+    """Return an embedding for each text, in the format of OpenAI."""
+    name, rows, cut = await _vectors(context, _as_list(ask.input), ask, "input", ask.dimensions)
     coded: list[Any] = rows.tolist()
     if ask.encoding_format == "base64":
         coded = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
     data = [
-        schema.EmbeddingObject(index=place, embedding=row, truncated=short)
-        for place, (row, short) in enumerate(zip(coded, cut, strict=True))
+        schema.EmbeddingObject(index=index, embedding=row, truncated=is_cut)
+        for index, (row, is_cut) in enumerate(zip(coded, cut, strict=True))
     ]
     tokens = context.state["tokens"]
     usage = schema.Usage(tokens, tokens)
@@ -69,44 +71,43 @@ async def openai_embeddings(ask: schema.OpenAIAsk, context: RequestContext) -> A
 
 
 async def similarity(ask: schema.SimilarityAsk, context: RequestContext) -> Any:
-    """How near each sentence is to the first: the cosine of their vectors."""
+    """Return the cosine similarity of each sentence to the source sentence."""
     texts = [ask.inputs.source_sentence, *ask.inputs.sentences]
     _, rows, cut = await _vectors(context, texts, ask, "inputs")
     return context.reply((rows[1:] @ rows[0]).tolist(), cut)
 
 
 async def predict(ask: schema.PredictAsk, context: RequestContext) -> Any:
-    """The labels of texts or pairs, likeliest first."""
+    """Return the labels of texts or pairs, most probable first."""
     _, pipeline = context.pipeline("predict", ask.model)
     assert isinstance(pipeline, TaskPipeline)
     items, many = _texts_or_pairs(ask.inputs, getattr(pipeline.task.options, "pairs", None))
     answers, cut = await context.answers(pipeline, items, field="inputs", ask=ask)
     rows = []
-    for answer, short in zip(answers, cut, strict=True):
+    for answer, is_cut in zip(answers, cut, strict=True):
         ranked = sorted(answer.scores.items(), key=lambda pair: -pair[1])
-        rows.append([Label(label, score, short) for label, score in ranked])
+        rows.append([Label(label, score, is_cut) for label, score in ranked])
     return context.reply(rows if many else rows[0], cut)
 
 
 async def rerank(ask: schema.RerankAsk, context: RequestContext) -> Any:
-    """How well each text answers the query, best first."""
+    """Return the relevance of each text to the query, best first."""
     _, pipeline = context.pipeline("rerank", ask.model)
     pairs = [(ask.query, text) for text in ask.texts]
     logits, cut = await context.answers(pipeline, pairs, field="texts", ask=ask)
     scores = np.array(logits, dtype=np.float64)
     if not np.isfinite(scores).all():
-        raise ArithmeticError("the model gives a score that is not finite")
+        raise ArithmeticError("the model computed a score that is NaN or inf")
     shown = scores if ask.raw_scores else 1.0 / (1.0 + np.exp(-scores))
     texts = ask.texts if ask.return_text else [None] * len(scores)
     best = np.argsort(-scores, kind="stable").tolist()
-    ranks = [schema.Rank(place, float(shown[place]), texts[place], cut[place]) for place in best]
+    ranks = [schema.Rank(i, float(shown[i]), texts[i], cut[i]) for i in best]
     return context.reply(ranks, cut)
 
 
 async def explain(ask: ExplainAsk, context: RequestContext) -> Any:
-    """What the model computes on the way: embeddings, attention, states of every layer."""
-    given = ask.inputs
-    text, pair = (given, None) if isinstance(given, str) else given
+    """Return the internal values of the model: embeddings, attention, states of every layer."""
+    text, pair = (ask.inputs, None) if isinstance(ask.inputs, str) else ask.inputs
     item = text, pair, ask.off, tuple(map(str, ask.hide))
     _, pipeline = context.pipeline("explain", ask.model)
     (answer,), cut = await context.answers(pipeline, [item], field="inputs", ask=ask)
@@ -114,14 +115,14 @@ async def explain(ask: ExplainAsk, context: RequestContext) -> Any:
 
 
 async def tokenize(ask: TokenizeAsk, context: RequestContext) -> Any:
-    """The pieces of texts, and where they stand in them."""
-    texts = _listed(ask.inputs)
+    """Return the tokens of texts, and their positions in the texts."""
+    texts = _as_list(ask.inputs)
     _, pipeline = context.pipeline("tokenize", ask.model)
     assert isinstance(pipeline, Embed)
     tokenizer = pipeline.tokenizer
 
     def tokens(part: Sequence[str]) -> list[tuple[int, msgspec.Raw]]:
-        # encoded here, one by one: a long answer would block the event loop
+        # Encode the response here, text by text: a long response would block the event loop.
         rows = _tokens(tokenizer, part, special=ask.add_special_tokens)
         return [(len(row), msgspec.Raw(msgspec.json.encode(row))) for row in rows]
 
@@ -134,47 +135,53 @@ def _tokens(
     tokenizer: Tokenizer, texts: Sequence[str], *, special: bool
 ) -> Iterator[list[schema.TokenInfo]]:
     for encoding in tokenizer.encode_batch(texts, max_length=NO_LIMIT):
-        pieces = tokenizer.pieces(encoding.ids)
+        tokens = tokenizer.pieces(encoding.ids)
         row = []
-        for id, piece, word, span in zip(
-            encoding.ids.tolist(), pieces, encoding.words, encoding.offsets.tolist(), strict=True
+        for id, token, word, span in zip(
+            encoding.ids.tolist(), tokens, encoding.words, encoding.offsets.tolist(), strict=True
         ):
             if word is not None:
-                row.append(schema.TokenInfo(id, piece, False, *span))
+                row.append(schema.TokenInfo(id, token, False, *span))
             elif special:
-                row.append(schema.TokenInfo(id, piece, True, None, None))
+                row.append(schema.TokenInfo(id, token, True, None, None))
         yield row
 
 
-def _listed(inputs: str | list[str]) -> list[str]:
+def _as_list(inputs: str | list[str]) -> list[str]:
     return [inputs] if isinstance(inputs, str) else inputs
 
 
 def _texts_or_pairs(
-    given: Any, learned_pairs: bool | None
+    inputs: Any, learned_pairs: bool | None
 ) -> tuple[list[str | tuple[str, str]], bool]:
-    """Texts and pairs, and whether there is a list of them; `learned_pairs` None is not known.
+    """Return the texts and pairs of a request, and whether the request contains a list of them.
 
-    TEI takes [a, b] for a pair, whatever the model learned.
-    Raises: RequestError for a list that may mean two things, or nothing.
+    TEI interprets [a, b] as a pair, even if the model was trained on single texts.
+
+    Args:
+        inputs: Inputs of the request.
+        learned_pairs: Whether the model was trained on pairs, or None if unknown.
+
+    Raises:
+        RequestError: If the list is ambiguous or invalid.
     """
-    if isinstance(given, str):
-        return [given], False
-    texts = sum(isinstance(part, str) for part in given)
+    if isinstance(inputs, str):
+        return [inputs], False
+    texts = sum(isinstance(part, str) for part in inputs)
     if texts == 0:
-        return [part[0] if len(part) == 1 else (part[0], part[1]) for part in given], True
-    if texts < len(given):
-        raise invalid("expected texts alone, or lists of a text or two alone", "inputs")
+        return [part[0] if len(part) == 1 else (part[0], part[1]) for part in inputs], True
+    if texts < len(inputs):
+        raise invalid("expected only texts, or only lists of one or two texts", "inputs")
     if learned_pairs is False:
-        return given, True
+        return inputs, True
     if texts > 2:
-        why = "learned from pairs" if learned_pairs else "may have learned from pairs"
+        trained = "was trained" if learned_pairs else "may have been trained"
         raise invalid(
-            f"this model {why}, so a list of texts is a pair, and here are {texts:,}; put each "
-            "text, or pair, into a list of its own",
+            f"the model {trained} on pairs, so a list of texts must be a pair, got {texts:,} "
+            "texts; use a separate list for each text or pair",
             "inputs",
         )
-    return [given[0] if texts == 1 else (given[0], given[1])], False
+    return [inputs[0] if texts == 1 else (inputs[0], inputs[1])], False
 
 
 EXPLAINS: Builders = {"explain": explain_pipeline}

@@ -1,4 +1,4 @@
-"""Figures of runs: their state, the settings that differ, and their curves."""
+"""Figures of training runs: their state, the settings that differ, and their curves."""
 
 from __future__ import annotations
 
@@ -14,46 +14,50 @@ LARGE, SMALL = (520, 300), (520, 200)
 """Width and height of a chart in pixels."""
 
 MAX_NAMES = 4
-"""Maximum number of runs that charts name. For more runs, the table has the colors."""
+"""Maximum number of runs in the legend of charts. For more runs, the table shows the colors."""
 
 CHARTS = (
     (
         "Results",
-        "Loss of the samples that are learned from; loss or scores on what is not.",
+        "Training loss, and the loss or scores on held-out data.",
         (("loss", "loss"), ("held_out", "held-out loss"), ("scores", "dev score")),
         LARGE,
     ),
     (
         "Steps",
-        "Rate, gradients, speed and memory, in the colors of the table.",
+        "Learning rate, gradients, speed and memory, in the colors of the table.",
         (
             ("learning_rate", "learning rate"),
-            ("gradient_norm", "norm of the gradient"),
+            ("gradient_norm", "gradient norm"),
             ("tokens_per_second", "tokens/s"),
             ("mfu", "MFU"),
-            ("data_wait", "seconds of waiting for data"),
+            ("data_wait", "seconds waiting for data"),
             ("peak_memory", "memory, GiB"),
         ),
         SMALL,
     ),
 )
-"""Figures: name, caption, keys of records with the axis of each, size of charts."""
+"""Figures: name, caption, keys of the records with their axis labels, size of the charts."""
 
 
 def run_figures(runs: Sequence[RunView]) -> list[Figure]:
-    """Return the state of each run, the settings that differ, and the curves."""
-    figures = [Figure("Runs", "How far each is, and its color below.", [_table(runs)])]
+    """Return the figures of runs: their state, the settings that differ, and the curves.
+
+    Args:
+        runs: The runs.
+    """
+    figures = [Figure("Runs", "Progress of each run, and its color in the charts.", [_table(runs)])]
     if different := different_settings([run.record for run in runs if run.record]):
         names = ["setting", *(run.name for run in runs if run.record)]
         rows = [(path, *values) for path, values in different.items()]
-        caption = "What these runs were asked to do differently."
+        caption = "Settings that differ between these runs."
         figures.append(Figure("Settings", caption, [Table("Settings", rows, names)]))
-    for name, caption, numbers, size in CHARTS:
-        named = size == LARGE and len(runs) <= MAX_NAMES
+    for name, caption, keys, size in CHARTS:
+        legend = size == LARGE and len(runs) <= MAX_NAMES
         charts = [
-            curves(lines, x="step", y=f"{y}: {of}" if of else y, size=size, legend=named)
-            for key, y in numbers
-            for of, lines in _curves(runs, key).items()
+            curves(lines, x="step", y=f"{y}: {part}" if part else y, size=size, legend=legend)
+            for key, y in keys
+            for part, lines in _curves(runs, key).items()
         ]
         if charts:
             figures.append(Figure(name, caption, [Beside("beside", charts)]))
@@ -61,18 +65,18 @@ def run_figures(runs: Sequence[RunView]) -> list[Figure]:
 
 
 def _table(runs: Sequence[RunView]) -> Table:
-    """Return the table of the states of runs; columns that are empty in all are omitted."""
+    """Return the table of the states of runs, without columns that are empty for all runs."""
     columns: list[tuple[str, Sequence[str]]] = [
         ("run", [line_key(number, run.name) for number, run in enumerate(runs)]),
         ("step", [f"{run.step:,}{_of(run)}" for run in runs]),
         ("state", [_state(run) for run in runs]),
         ("loss", [_last(run, "loss", "{:.3f}") for run in runs]),
-        ("held out, or scored", [_scored(run) for run in runs]),
+        ("held-out loss or score", [_scored(run) for run in runs]),
     ]
     more = [
         ("tokens/s", [_last(run, "tokens_per_second", "{:,.0f}") for run in runs]),
         ("MFU", [_last(run, "mfu", "{:.1%}") for run in runs]),
-        ("waits for data", [_waits(run) for run in runs]),
+        ("waiting for data", [_waits(run) for run in runs]),
         ("memory", [_last(run, "peak_memory", "{:.1f} GiB") for run in runs]),
         ("slowest process", [_slowest(run) for run in runs]),
     ]
@@ -82,9 +86,9 @@ def _table(runs: Sequence[RunView]) -> Table:
 
 
 def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point]]]:
-    """Return the curves of a number in the records: by its name ("" if it has none), then by run.
+    """Return the curves of a value in the records, by its name ("" if it has none) and by run.
 
-    The curves of a single run are in one chart.
+    The curves of a single run are combined in one chart.
     """
     charts: dict[str, dict[str, list[Point]]] = {}
     for run in runs:
@@ -92,7 +96,7 @@ def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point
             values = line.get(key, {})
             for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
                 if is_plottable(value):
-                    points = charts.setdefault(name, {one.name: [] for one in runs})
+                    points = charts.setdefault(name, {other.name: [] for other in runs})
                     points[run.name].append((line["step"], value))
     charts = {
         name: {run: thin(points) for run, points in lines.items()}
@@ -105,8 +109,13 @@ def _curves(runs: Sequence[RunView], key: str) -> dict[str, dict[str, list[Point
 
 
 def samples_figure(run: RunView, samples: Sequence[str]) -> Figure:
-    """Return the figure of training samples of a run."""
-    caption = "The first samples: masked is [MASK]←word, replaced other←word, kept word←=."
+    """Return the figure of training samples of a run.
+
+    Args:
+        run: The run.
+        samples: The samples as text.
+    """
+    caption = "The first samples. Masked: [MASK]←word. Replaced: other←word. Unchanged: word←=."
     return Figure(f"Samples of {run.name}", caption, [Lines("\n".join(samples))])
 
 
@@ -115,11 +124,11 @@ def _of(run: RunView) -> str:
 
 
 def _state(run: RunView) -> str:
-    return "learns" if run.learns else "done" if run.finished else "stopped, or done"
+    return "running" if run.learns else "finished" if run.finished else "stopped or finished"
 
 
 def _last(run: RunView, key: str, form: str) -> str:
-    """Return the last value of a number in the records."""
+    """Return the last value of a key in the records, formatted."""
     values = (line[key] for line in reversed(run.lines) if is_plottable(line.get(key)))
     value = next(values, None)
     return "" if value is None else form.format(value)
@@ -134,17 +143,17 @@ def _scored(run: RunView) -> str:
 
 
 def _waits(run: RunView) -> str:
-    """Return the fraction of time in which steps waited for their batches."""
+    """Return the fraction of time in which steps waited for data."""
     keys = ("data_wait", "tokens", "tokens_per_second")
-    lines = [one for one in run.lines if all(is_plottable(one.get(key)) for key in keys)]
-    lines = [one for one in lines if one["tokens_per_second"] > 0]
-    waited = sum(one["data_wait"] for one in lines)
-    whole = waited + sum(one["tokens"] / one["tokens_per_second"] for one in lines)
-    return f"{waited / whole:.1%}" if whole > 0 else ""
+    lines = [record for record in run.lines if all(is_plottable(record.get(key)) for key in keys)]
+    lines = [record for record in lines if record["tokens_per_second"] > 0]
+    waited = sum(record["data_wait"] for record in lines)
+    total = waited + sum(r["tokens"] / r["tokens_per_second"] for r in lines)
+    return f"{waited / total:.1%}" if total > 0 else ""
 
 
 def _slowest(run: RunView) -> str:
-    """Return the rank of the process that was most often the slowest, and how often."""
+    """Return the rank that was most often the slowest process, and the fraction of steps."""
     ranks = Counter(str(line["slowest_rank"]) for line in run.lines if "slowest_rank" in line)
     if not ranks:
         return ""

@@ -1,7 +1,7 @@
 """Request and response types of the routes that this extension defines.
 
-The names are those of text-embeddings-inference (TEI, by Hugging Face) and of OpenAI.
-(test: tests/extensions/serving/test_clients.py::test_openai)
+The names are the same as in text-embeddings-inference (TEI, by Hugging Face) and OpenAI
+(test: tests/extensions/serving/test_clients.py::test_openai).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TextOrPair = Annotated[list[Text], Meta(min_length=1, max_length=2)]
 
 class Directed(Cut, frozen=True, kw_only=True):
     truncation_direction: Literal["right", "Right", "left", "Left"] = "right"
-    """Side from which texts are truncated. If left, a text that is too long is an error."""
+    """Side from which texts are truncated. If left, texts that are too long are an error."""
 
 
 class VectorAsk(Directed, frozen=True, kw_only=True):
     prompt_name: str | None = None
-    """Name of the model's prompt to put before each text; by default its default prompt, if any;
-    "" for none."""
+    """Name of the model's prompt to prepend to each text, or "" for no prompt. Default: the model's
+    default prompt, if any."""
 
 
 class EmbedAsk(VectorAsk, frozen=True, kw_only=True):
@@ -36,9 +36,9 @@ class EmbedAsk(VectorAsk, frozen=True, kw_only=True):
 
     inputs: Texts
     normalize: bool = True
-    """Scale vectors to length 1."""
+    """Whether to normalize embeddings to length 1."""
     dimensions: Count | None = None
-    """Return the first dimensions only, for a Matryoshka model."""
+    """Number of dimensions to return, for a Matryoshka model. Default: all."""
 
 
 class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class PredictAsk(Directed, frozen=True, kw_only=True):
     NEUTRAL: ClassVar[Neutral] = {"raw_scores": (False,)}
 
     inputs: Text | Annotated[list[Text | TextOrPair], Meta(min_length=1)]
-    """A text or a list of texts; for a model of pairs [text], a pair [a, b], or a list of those."""
+    """A text or a list of texts. For a model of pairs: [text], [a, b], or a list of these."""
 
 
 class Sentences(JsonObject, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class RerankAsk(Directed, frozen=True, kw_only=True):
     query: Text
     texts: TextList
     raw_scores: bool = False
-    """Return logits in place of their sigmoid."""
+    """Whether to return logits instead of their sigmoid."""
     return_text: bool = False
 
 
@@ -86,11 +86,11 @@ class ExplainAsk(Cut, frozen=True, kw_only=True):
     EXAMPLE: ClassVar = {"inputs": "The cat sat on the mat."}
 
     inputs: Text | Pair
-    """A text, or a pair."""
+    """A text or a pair."""
     off: Annotated[tuple[str, ...], Meta(max_length=4096)] = ()
-    """Heads to switch off, as LAYER.HEAD, from 1."""
+    """Heads to switch off, as LAYER.HEAD, counted from 1."""
     hide: Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=512)] = ()
-    """Words to mask together, by their places from 0."""
+    """Indices of words to mask together, counted from 0."""
 
 
 class TokenizeAsk(Ask, frozen=True, kw_only=True):
@@ -105,7 +105,7 @@ class TokenizeAsk(Ask, frozen=True, kw_only=True):
 
 
 class Label(msgspec.Struct, frozen=True):
-    """A label, and how likely it is; where the label is a number, that number."""
+    """A label and its probability or, for a regression model, the predicted value."""
 
     label: str
     score: float
@@ -113,7 +113,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A text by its place in the request."""
+    """The relevance of a text, which is given by its index in the request."""
 
     index: int
     score: float
@@ -122,7 +122,7 @@ class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TokenInfo(msgspec.Struct, frozen=True, gc=False):
-    """A piece. Units: [start, stop) characters of the text; none for what was added."""
+    """A token: characters [start, stop) of the text, or null for special tokens that were added."""
 
     id: int
     text: str
@@ -132,7 +132,7 @@ class TokenInfo(msgspec.Struct, frozen=True, gc=False):
 
 
 class EmbeddingObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A vector, or its bytes (float32, little-endian) in base64."""
+    """An embedding, or its bytes (float32, little-endian) in base64."""
 
     object: str = "embedding"
     index: int
@@ -153,7 +153,7 @@ class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelInfo(msgspec.Struct, frozen=True):
-    """A model that is served: `answers` names what it can be asked."""
+    """A model of the server. `answers` contains the pipelines that it supports."""
 
     name: str
     family: str
@@ -166,7 +166,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class OpenAIModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, as OpenAI's clients list them. `created` is the start of the server."""
+    """A model, in the format of OpenAI. `created` is the start of the server."""
 
     id: str
     object: str = "model"

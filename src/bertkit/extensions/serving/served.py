@@ -1,4 +1,4 @@
-"""A model of a server: its pipelines, its pages, and a vector that must not change."""
+"""Model of a server, with its pipelines and a reference embedding for health checks."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from bertkit.view.page_data import Explanation
 from bertkit.web import PAGES, ROUTES, Page, Route
 
 WEIGHT_BYTES = 6
-"""Bytes of a weight of attention in an explanation: as base64, in JSON and in a page."""
+"""Bytes of an attention weight in an explanation: as base64, in JSON and in a web page."""
 
 
 class ServedModel:
-    """A model of any format with its pipelines by ability.
+    """A model of any format, with its pipelines by name.
 
     Args:
         folder: Path or hub id of the model.
         precision: Precision of the computation.
-        trusted: Tasks from outside the package whose code may run, by their full names.
+        trusted: Custom tasks by full name. Their code is executed.
         name: Name of the model. Default: the last part of its path.
         device: Device of the computation, if the model does not require the CPU.
 
     Raises:
-        CheckpointError: If the model does not load, or has weights that are not finite.
+        CheckpointError: If the model cannot be loaded, or has weights that are NaN or inf.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class ServedModel:
         model: SupportedPipelines = open_format(folder).load_pipelines(settings)
         self.supported = model = replace(model, name=self.name)
         for network in model.networks:
-            refuse_damaged(folder, network)
+            check_finite_weights(folder, network)
         self.pipelines = {**model.pipelines, **added_pipelines(model)}
         if model.probe is not None:
             pipeline, works = model.probe
             try:
-                self.known = require_finite(np.stack(list(pipeline.run(works))))[0]
+                self.reference = require_finite(np.stack(list(pipeline.run(works))))[0]
             except ArithmeticError as error:
-                raise CheckpointError(f"{folder}: {error}; take another checkpoint") from None
+                raise CheckpointError(f"{folder}: {error}; use another checkpoint") from None
 
     def about(self) -> schema.ModelInfo:
-        """Return the description of the model in `/info`."""
+        """Return the description of the model for the route /info."""
         hidden = {"tokenize", *(name for page in PAGES.values() for name in page.pipelines)}
         return schema.ModelInfo(
             name=self.name,
@@ -81,22 +81,39 @@ class ServedModel:
             prompts=list(self.supported.prompts),
         )
 
-    def well(self, vector: NDArray[np.float32]) -> bool:
-        """Whether a vector of the probe is the vector from when the model was loaded."""
-        distance = float(np.abs(vector - self.known).max())
-        # bf16 rounds by the batch's shape
-        return distance <= 0.02 * float(np.abs(self.known).max())
+    def is_unchanged(self, vector: NDArray[np.float32]) -> bool:
+        """Return whether a probe embedding still matches the embedding after loading.
+
+        Args:
+            vector: Embedding of the probe.
+
+        Shapes:
+            vector: (D,).
+        """
+        distance = float(np.abs(vector - self.reference).max())
+        # Rounding in bf16 depends on the shape of the batch.
+        return distance <= 0.02 * float(np.abs(self.reference).max())
 
 
 def added_pipelines(model: SupportedPipelines) -> dict[str, Pipeline]:
-    """Return the pipelines that routes and pages add to a model."""
+    """Return the pipelines that routes and pages add to a model.
+
+    Args:
+        model: The supported pipelines of the model.
+    """
     additions: list[Route | type[Page]] = [*ROUTES.values(), *PAGES.values()]
-    built = {name: build(model) for one in additions for name, build in one.pipelines.items()}
+    built = {
+        name: build(model) for addition in additions for name, build in addition.pipelines.items()
+    }
     return {name: pipeline for name, pipeline in built.items() if pipeline is not None}
 
 
 def explain_pipeline(model: SupportedPipelines) -> ExplainPipeline | None:
-    """Return the pipeline of explanations of a Transformer."""
+    """Return the pipeline of explanations, or None if the model is not a Transformer.
+
+    Args:
+        model: The supported pipelines of the model.
+    """
     if model.frozen is None or model.embed is None:
         return None
     fill = model.pipelines.get("fill-mask")
@@ -104,9 +121,13 @@ def explain_pipeline(model: SupportedPipelines) -> ExplainPipeline | None:
 
 
 class ExplainPipeline:
-    """A pipeline of explanations: texts or pairs -> what the model computes.
+    """A pipeline that returns the internal values of a model for texts or pairs.
 
-    An explanation says whether its text was cut.
+    Each explanation contains whether its text was truncated.
+
+    Args:
+        loaded: The model.
+        fill: Pipeline of masked-token predictions, if the model supports it.
     """
 
     policies: tuple[Long, ...] = ("error", "truncate")
@@ -120,9 +141,15 @@ class ExplainPipeline:
         *,
         long: Long,
     ) -> list[Work]:
-        """Of texts with heads that are off and words that are hidden.
+        """Return the works of texts with switched-off heads and masked words.
 
-        Raises: DataError for a text that cannot be shown, ConfigError for what is no head or word.
+        Args:
+            items: Text, second text or None, heads as LAYER.HEAD, and word indices.
+            long: Policy for texts that are too long.
+
+        Raises:
+            ConfigError: If a head or word does not exist.
+            DataError: If a text is not supported.
         """
         works = []
         for text, pair, off, hide in items:
@@ -138,9 +165,10 @@ class ExplainPipeline:
             copies += bool(heads) + bool(hidden)
             shape = self.loaded.model.config
             size = WEIGHT_BYTES * shape.layers * (shape.heads + 3) * tokens**2
-            # states and steps of layers have twice a weight's bytes; none above a bound
-            numbers = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP_VALUES)
-            size += 2 * WEIGHT_BYTES * min(numbers, STEPS_BYTES // 2)
+            # Values of states and layer steps need twice the bytes of attention weights, up to a
+            # limit of their total size.
+            values = shape.layers * tokens * (4 * shape.hidden + WALK_STEPS * STRIP_VALUES)
+            size += 2 * WEIGHT_BYTES * min(values, STEPS_BYTES // 2)
             works.append(
                 Work([Feature(encoding, 0)], (text, pair, heads, hidden), tokens * copies, size)
             )
@@ -151,7 +179,7 @@ class ExplainPipeline:
         return [self._explain(work) for work in works]
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Explanation]]:
-        """Run like `run`. Yields: 1 before each explanation."""
+        """Run like `run`, and yield 1 before each explanation."""
         explanations = []
         for work in works:
             yield 1
@@ -163,17 +191,33 @@ class ExplainPipeline:
         return explain(self.loaded, text, pair, off=off, hide=hide, long="truncate", fill=self.fill)
 
 
-def refuse_damaged(folder: str, model: nn.Module) -> None:
-    """Raises: CheckpointError for weights that are not finite."""
+def check_finite_weights(folder: str, model: nn.Module) -> None:
+    """Check that all weights of a model are finite.
+
+    Args:
+        folder: Path or hub id of the model, for messages.
+        model: The model.
+
+    Raises:
+        CheckpointError: If a weight is NaN or inf.
+    """
     for name, weight in model.named_parameters():
         if not weight.isfinite().all():
-            raise CheckpointError(
-                f"{folder}: {name} has numbers that are none (nan or inf); take another checkpoint"
-            )
+            raise CheckpointError(f"{folder}: {name} contains NaN or inf; use another checkpoint")
 
 
 def require_finite(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same. Raises: ArithmeticError for one that is not finite, or zero."""
+    """Return embeddings unchanged, after checking that they are finite and not zero.
+
+    Args:
+        vectors: The embeddings.
+
+    Raises:
+        ArithmeticError: If an embedding is zero, or contains NaN or inf.
+
+    Shapes:
+        vectors: (S, D).
+    """
     if not np.isfinite(vectors).all() or not vectors.any(1).all():
-        raise ArithmeticError("the model gives a vector that is not finite, or zero")
+        raise ArithmeticError("the model computed an embedding that is zero, NaN or inf")
     return vectors

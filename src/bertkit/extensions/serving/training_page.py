@@ -1,4 +1,4 @@
-"""Web page of the curves of runs."""
+"""Web page of the curves of training runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bertkit.errors import BertkitError
-from bertkit.extensions.serving.forms import answered
+from bertkit.extensions.serving.forms import respond
 from bertkit.extensions.serving.run_figures import run_figures, samples_figure
 from bertkit.recipes.inspect_corpus import readable, samples_of_run
 from bertkit.storage import distinct_names
@@ -20,27 +20,39 @@ from bertkit.view.runs import RunView, find_runs, read_run
 from bertkit.web import invalid
 
 REFRESH_SECONDS = 5
-"""Seconds after which a page of a run that is not finished reloads."""
+"""Seconds after which the page reloads while a run is not finished."""
 
 SAMPLES, SAMPLED = 3, 4
-"""Number of training samples that are shown of a run, and number of such runs."""
+"""Number of training samples per run, and number of runs whose samples are shown."""
 
 LINKS = {
-    "yes": ("/training?live=no", "Stop asking again"),
-    "no": ("/training", "Ask again by itself"),
+    "yes": ("/training?live=no", "Stop reloading"),
+    "no": ("/training", "Reload automatically"),
 }
-"""Link of the page while it reloads, and while it does not."""
+"""Link on the page while it reloads automatically, and while it does not."""
 
 
 class TrainingPage:
-    """The page of the runs in these directories."""
+    """The page of training curves.
+
+    Args:
+        folders: Directories of training runs.
+    """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
         self.samples: dict[Path, list[str]] = {}
 
     async def show(self, request: Request, page: Callable[..., str]) -> Response:
-        """Return the response; `page` renders a page from the values of its template."""
+        """Return the page.
+
+        Args:
+            request: The request.
+            page: Function that renders a page from the values of its template.
+
+        Raises:
+            RequestError: If `live` is not yes or no.
+        """
         live = request.query_params.get("live", "yes")
         if live not in LINKS:
             raise invalid("expected yes or no", "live")
@@ -48,12 +60,12 @@ class TrainingPage:
         shown = partial(
             page,
             title="Runs",
-            lead="How runs learn, side by side: their loss on what they learn from, and on "
-            "what they never see. While one of them learns the page asks again every few seconds.",
+            lead="Compare training runs: their loss on training data and on held-out data. "
+            "While a run is not finished, the page reloads every few seconds.",
             computed_by=[read_run, readable],
         )
 
-        async def drawn() -> str:
+        async def render() -> str:
             try:
                 read, figures, alerts = await asyncio.to_thread(self.read_runs)
             except BertkitError as error:
@@ -64,22 +76,23 @@ class TrainingPage:
             refresh = REFRESH_SECONDS if live == "yes" else None
             return shown(figures=figures, alerts=alerts, link=link, refresh=refresh)
 
-        return await answered(shown, drawn())
+        return await respond(shown, render())
 
     def read_runs(self) -> tuple[list[RunView], list[Figure], list[str]]:
-        """Return the runs, their figures and samples, and messages about damaged files."""
+        """Return the runs, the figures of curves and samples, and messages about damaged files."""
         folders = find_runs(self.folders)
         names = distinct_names(folders)
         read = [read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
-        alerts = [sentence for run in read for sentence in run.damaged]
+        alerts = [message for run in read for message in run.damaged]
         figures = run_figures(read)
         sampled = list(zip(folders, read, strict=True))[:SAMPLED]
         for folder, run in sampled:
-            if folder not in self.samples:  # They do not change during a run.
+            # Samples do not change during a run.
+            if folder not in self.samples:
                 try:
                     self.samples[folder] = samples_of_run(run.record, SAMPLES)
                 except BertkitError as error:
-                    alerts.append(f"{folder}: no samples are shown: {error}")
+                    alerts.append(f"{folder}: samples cannot be shown ({error})")
             if self.samples.get(folder):
                 figures.append(samples_figure(run, self.samples[folder]))
         return read, figures, alerts
