@@ -26,9 +26,9 @@ from bertkit.extensions.export.exported import (
     GRAPHS,
     MAX_BATCH_TOKENS,
     Numbers,
-    onnx_graph,
-    openvino_graph,
-    padded,
+    load_onnx,
+    load_openvino,
+    pad,
 )
 from bertkit.nn.precision import Inference
 from bertkit.storage import write_json
@@ -55,7 +55,7 @@ class Graph:
         self.tokenizer = Tokenizer.load(folder)
         known = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.length = min(known["max_position_embeddings"], _cut(folder))
-        self.run = onnx_graph(path) if path.suffix == ".onnx" else openvino_graph(path, precision)
+        self.run = load_onnx(path) if path.suffix == ".onnx" else load_openvino(path, precision)
         self.real = self.all = 0
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
@@ -70,7 +70,7 @@ class Graph:
             ):
                 end += 1
             places = order[start:end]
-            inputs = padded([read[p].ids for p in places], [read[p].types for p in places])
+            inputs = pad([read[p].ids for p in places], [read[p].types for p in places])
             self.real += int(inputs["attention_mask"].sum())
             self.all += inputs["attention_mask"].size
             parts.append(_pooled(self.run(inputs), inputs["attention_mask"]))
@@ -132,7 +132,7 @@ def _theirs(folder: Path, place: Path, runtime: Runtime) -> dict[str, Path]:
             return found.last_hidden_state
 
     tokens = Tokenizer.load(folder).encode_batch(["one text", "another, longer text"])
-    given = padded([e.ids for e in tokens], [e.types for e in tokens])
+    given = pad([e.ids for e in tokens], [e.types for e in tokens])
     example = tuple(torch.from_numpy(given[name]) for name in INPUTS)
     states = States().eval()
     with warnings.catch_warnings():
@@ -197,7 +197,7 @@ def _openvino_integers(folder: Path, graph: Path, out: Path, seen: list[str]) ->
     wanted = {name for put in model.inputs for name in put.names}
     read = Tokenizer.load(folder).encode_batch(seen, max_length=_cut(folder), truncate="longest")
     inputs = [
-        {n: value for n, value in padded([one.ids], [one.types]).items() if n in wanted}
+        {n: value for n, value in pad([one.ids], [one.types]).items() if n in wanted}
         for one in read
     ]
     nncf.set_log_level(logging.ERROR)

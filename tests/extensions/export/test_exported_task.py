@@ -86,10 +86,10 @@ def test_predict_imports_no_torch(model: Path, exported: Path, tmp_path: Path) -
 def test_what_it_cannot(
     model: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(ConfigError, match="was exported for classify; leave it out"):
+    with pytest.raises(ConfigError, match="was exported for classify; remove it"):
         ExportedAnswer(exported, "tag")
     export(model, out=tmp_path / "vectors")
-    with pytest.raises(CheckpointError, match="with no head, and predict takes one of"):
+    with pytest.raises(CheckpointError, match="has no head, but predict requires"):
         ExportedAnswer(tmp_path / "vectors")
     assert cli.run(["predict", str(exported), "a", "--precision", "int8"]) == 2
-    assert "an exported graph has no integers" in capsys.readouterr().err
+    assert "precision = int8 is not supported" in capsys.readouterr().err

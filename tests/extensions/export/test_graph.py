@@ -17,7 +17,7 @@ from tests.factories import ENCODERS, tiny_model
 
 from bertkit.engine.engine import Engine
 from bertkit.extensions.export import int8_layers as quantize
-from bertkit.extensions.export.exported import LOGITS, VECTORS, GraphOutput, onnx_graph, padded
+from bertkit.extensions.export.exported import LOGITS, VECTORS, GraphOutput, load_onnx, pad
 from bertkit.extensions.export.int8_layers import Inputs, calibrate, calibrated
 from bertkit.metrics import cosines
 from bertkit.models.lora import LoRA, adapters, add_lora
@@ -31,14 +31,14 @@ for _name in ("onnx", "onnxruntime"):
 
 from onnx import TensorProto, numpy_helper  # noqa: E402
 
-from bertkit.extensions.export.graph import build, unfit  # noqa: E402  # needs onnx
+from bertkit.extensions.export.graph import build, unsupported_reason  # noqa: E402  # needs onnx
 
 OTHERS = {
-    "gte": "its positions is not BERT's",
-    "deberta-v2": "its positions is not BERT's",
-    "modernbert": "its positions is not BERT's",
-    "mpnet": "its positions is not BERT's",
-    "nomic_bert": "its positions is not BERT's",
+    "gte": "its positions setting differs from BERT",
+    "deberta-v2": "its positions setting differs from BERT",
+    "modernbert": "its positions setting differs from BERT",
+    "mpnet": "its positions setting differs from BERT",
+    "nomic_bert": "its positions setting differs from BERT",
 }
 KNOWN = sorted(set(ENCODERS) - set(OTHERS))
 
@@ -47,7 +47,7 @@ def run_of(model: Any, output: str = VECTORS) -> GraphOutput:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
-        run = onnx_graph(path)
+        run = load_onnx(path)
     return lambda inputs, _="": run(inputs, output)
 
 
@@ -63,18 +63,18 @@ def family(name: str) -> tuple[Engine, GraphOutput]:
 def test_padding_changes_nothing(name: str, lengths: list[int], seed: int) -> None:
     engine, run = family(name)
     read = encodings(np.random.default_rng(seed), lengths)
-    inputs = padded([e.ids for e in read], [e.types for e in read])
+    inputs = pad([e.ids for e in read], [e.types for e in read])
     ours = engine.rows(read, POOLINGS["mean"])
     np.testing.assert_allclose(run(inputs), ours, atol=1e-5)
     for place, one in enumerate(read):
-        np.testing.assert_allclose(run(padded([one.ids], [one.types]))[0], ours[place], atol=1e-5)
+        np.testing.assert_allclose(run(pad([one.ids], [one.types]))[0], ours[place], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_without_the_mask_it_would(name: str) -> None:
     engine, run = family(name)
     read = encodings(np.random.default_rng(0), [40, 3])
-    inputs = padded([e.ids for e in read], [e.types for e in read])
+    inputs = pad([e.ids for e in read], [e.types for e in read])
     blind = {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
     assert np.abs(run(blind) - engine.rows(read, POOLINGS["mean"])).max() > 1e-2
 
@@ -86,7 +86,7 @@ def test_pooling_dense_and_length(mode: Any) -> None:
     read = encodings(np.random.default_rng(0), [40, 3, 17])
     with torch.inference_mode():
         ours = torch.nn.functional.normalize(torch.from_numpy(Engine(model).rows(read, pooling)))
-    found = run_of(build(model, pooling))(padded([e.ids for e in read], [e.types for e in read]))
+    found = run_of(build(model, pooling))(pad([e.ids for e in read], [e.types for e in read]))
     np.testing.assert_allclose(found, ours.numpy(), atol=1e-5)
 
 
@@ -96,11 +96,11 @@ def test_the_heads_logits(name: str, head: str) -> None:
     labels = ("O", "B-x", "I-x")
     model = tiny_model(60, head, family=ENCODERS[name], labels=labels, spread=0.1, **SHAPE).eval()
     part = model.heads[head]
-    assert unfit(model, part) is None
+    assert unsupported_reason(model, part) is None
     found = run_of(build(model, Pooling(), part), LOGITS)
     read = encodings(np.random.default_rng(0), [40, 3])
     ours = Engine(model).run(read, lambda m, batch: m.heads[head](m.states(batch), batch))
-    logits = found(padded([e.ids for e in read], [e.types for e in read]))
+    logits = found(pad([e.ids for e in read], [e.types for e in read]))
     for one, other in zip(logits, ours, strict=True):
         rows = one[: len(other)] if one.ndim == 2 else one[None]
         np.testing.assert_allclose(rows, other, atol=1e-5)
@@ -109,7 +109,7 @@ def test_the_heads_logits(name: str, head: str) -> None:
 def test_segments_are_read() -> None:
     model = model_of("bert")
     run = run_of(build(model, Pooling()))
-    inputs = padded([np.arange(1, 8)], [np.array([0, 0, 0, 1, 1, 1, 1])])
+    inputs = pad([np.arange(1, 8)], [np.array([0, 0, 0, 1, 1, 1, 1])])
     read = encodings(np.random.default_rng(0), [7])[0]
     ids, types = inputs["input_ids"][0], inputs["token_type_ids"][0]
     read = type(read)(ids, types, read.offsets, [], [], False)
@@ -126,7 +126,7 @@ def test_few_nodes() -> None:
 
 @pytest.mark.parametrize(("name", "why"), OTHERS.items())
 def test_other_families_are_told(name: str, why: str) -> None:
-    assert unfit(model_of(name)) == why
+    assert unsupported_reason(model_of(name)) == why
 
 
 def _integers(model: Model, lengths: list[int]) -> dict[str, Inputs]:
@@ -153,7 +153,7 @@ def test_integers_by_the_scales_of_ours() -> None:
     model = model_of("bert")
     inputs = _integers(model, [30] * 16)
     read = encodings(np.random.default_rng(2), [40, 3, 17, 9])
-    given = padded([e.ids for e in read], [e.types for e in read])
+    given = pad([e.ids for e in read], [e.types for e in read])
     exact = Engine(model).rows(read, POOLINGS["mean"])
     graph = build(model, Pooling(), int8=inputs)
     kinds = {node.op_type for node in graph.graph.node}
@@ -172,7 +172,7 @@ def test_integers_by_the_scales_of_ours() -> None:
 def _agrees(model: Model) -> None:
     read = encodings(np.random.default_rng(0), [40, 3])
     ours = Engine(model).rows(read, POOLINGS["mean"])
-    found = run_of(build(model, Pooling()))(padded([e.ids for e in read], [e.types for e in read]))
+    found = run_of(build(model, Pooling()))(pad([e.ids for e in read], [e.types for e in read]))
     np.testing.assert_allclose(found, ours, atol=1e-5)
 
 
@@ -198,5 +198,5 @@ def test_minilm(minilm: Path) -> None:
     texts = ["A first sentence.", "One.", "Vectors are compared by their cosine, as a rule. " * 5]
     run = run_of(build(embed.loaded.model, embed.pooling))
     read = embed.tokenizer.encode_batch(texts)
-    found = run(padded([e.ids for e in read], [e.types for e in read]))
+    found = run(pad([e.ids for e in read], [e.types for e in read]))
     np.testing.assert_allclose(found, embed(texts), atol=1e-6)

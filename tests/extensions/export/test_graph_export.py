@@ -1,4 +1,4 @@
-"""A padded graph computes what the packed model computes, for every family, and as ONNX."""
+"""A pad graph computes what the packed model computes, for every family, and as ONNX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.factories import ENCODERS, tiny_model
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.extensions.export import graph_export as exporting
-from bertkit.extensions.export.exported import Graph, onnx_graph, padded
+from bertkit.extensions.export.exported import Graph, load_onnx, pad
 from bertkit.extensions.export.graph_export import GraphModel, export
 from bertkit.families import FAMILIES
 from bertkit.models.model import Model
@@ -48,7 +48,7 @@ def encodings(rng: np.random.Generator, lengths: list[int]) -> list[Encoding]:
 def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
     model = model_of(family)
     read = encodings(np.random.default_rng(0), [40, 3, 17, 1])
-    inputs = padded([e.ids for e in read], [e.types for e in read])
+    inputs = pad([e.ids for e in read], [e.types for e in read])
     graph = GraphModel(model.encoder, Pooling(mode)).eval()
     _, vectors = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
     ours = Engine(model).rows(read, POOLINGS[mode])
@@ -75,7 +75,7 @@ def test_a_graph_has_the_models_vectors(
             known = tmp_path / "onnx"
             monkeypatch.setattr(
                 exporting,
-                "_translated",
+                "_export_standard",
                 lambda _graph, path, _length, known=known: shutil.copytree(
                     known, path.parent, dirs_exist_ok=True
                 ),
@@ -94,9 +94,9 @@ def test_a_graph_has_the_heads_logits(head: str, tmp_path: Path) -> None:
     model = tiny_model(60, head, labels=("O", "B-x", "I-x"), spread=0.1, **shape).eval()
     apart = export(model, Pooling(), tmp_path, length=64, kind="onnx", head=head)
     assert apart <= 1e-5
-    inputs = padded([np.arange(1, 8)], [np.zeros(7, np.int64)])
+    inputs = pad([np.arange(1, 8)], [np.zeros(7, np.int64)])
     wanted = {"classify": (1, 3), "tag": (1, 7, 3), "answer": (1, 7, 2)}[head]
-    assert onnx_graph(tmp_path / "model.onnx")(inputs, "logits").shape == wanted
+    assert load_onnx(tmp_path / "model.onnx")(inputs, "logits").shape == wanted
 
 
 def test_a_graph_with_other_vectors_is_refused(
@@ -105,5 +105,5 @@ def test_a_graph_with_other_vectors_is_refused(
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
     monkeypatch.setattr(exporting, "TOLERANCE", 0.0)
-    with pytest.raises(CheckpointError, match="from the model's, and 0e"):
+    with pytest.raises(CheckpointError, match="the maximum is 0e"):
         export(model_of("bert", layers=1), Pooling(), tmp_path, length=64, kind="onnx")

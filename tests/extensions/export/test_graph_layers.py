@@ -17,7 +17,7 @@ from tests.extensions.export.test_graph_export import encodings, model_of
 from bertkit.batch import Batch
 from bertkit.engine.engine import Engine
 from bertkit.extensions.export import exported
-from bertkit.extensions.export.exported import Graph, Numbers, Runtime
+from bertkit.extensions.export.exported import Graph, GraphPrecision, Runtime
 from bertkit.extensions.export.graph_layers import GraphLayers
 from bertkit.nn.pooling import Pooling
 
@@ -75,11 +75,11 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
     shapes: list[tuple[int, int]] = []
     states = graph.states
 
-    def watched(inputs: dict[str, Any]) -> Any:
+    def record_inputs(inputs: dict[str, Any]) -> Any:
         shapes.append(inputs["input_ids"].shape)
         return states(inputs)
 
-    monkeypatch.setattr(graph, "states", watched)
+    monkeypatch.setattr(graph, "states", record_inputs)
     beside = GraphLayers(lambda _: graph, lambda _: "onnxruntime", "mean")
     engine = Engine(model_of("bert"))
     batch = Batch.of(encodings(np.random.default_rng(0), [5] * 60 + [64] * 3))
@@ -95,7 +95,11 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
     [("auto", True, {32, 40}), ("auto", False, {3, 30, 35}), ("fp32", True, {3, 30, 35})],
 )
 def test_openvino_reads_whole_tiles_where_it_computes_in_them(
-    precision: Numbers, amx: bool, lengths: set[int], folder: Path, monkeypatch: pytest.MonkeyPatch
+    precision: GraphPrecision,
+    amx: bool,
+    lengths: set[int],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exported, "has_amx", lambda: amx)
     graph = Graph(folder, precision, runtime="openvino")
@@ -103,11 +107,11 @@ def test_openvino_reads_whole_tiles_where_it_computes_in_them(
     asked: list[int] = []
     checked = graph._checked  # by which both states and vectors are asked for
 
-    def watched(inputs: dict[str, Any], *rest: Any) -> Any:
+    def record_inputs(inputs: dict[str, Any], *rest: Any) -> Any:
         asked.append(inputs["input_ids"].shape[1])
         return checked(inputs, *rest)
 
-    monkeypatch.setattr(graph, "_checked", watched)
+    monkeypatch.setattr(graph, "_checked", record_inputs)
     beside, exact = (
         GraphLayers(lambda _: graph, lambda _: "openvino", "mean"),
         Engine(model_of("bert")),
@@ -127,7 +131,7 @@ def test_padding_to_whole_tiles_counts(
     tile: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exported, "MAX_BATCH_TOKENS", 64)
-    parts = list(exported.by_width([3] * 20 + [10] * 6 + [70], tile))
+    parts = list(exported.split_by_width([3] * 20 + [10] * 6 + [70], tile))
     assert [part.stop - part.start for part in parts] == sizes
     assert [part.start for part in parts] == [sum(sizes[:place]) for place in range(len(sizes))]
 

@@ -1,4 +1,4 @@
-"""Integer layers: near what they stand for, exactly as rounded, and for every family."""
+"""Integer layers: near what they stand for, exactly as quantize_input, and for every family."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from bertkit.extensions.export.int8_layers import (
     calibrated,
     largest_weight,
     layers_of,
-    rounded,
+    quantize_input,
+    record_inputs,
     unavailable,
-    watched,
 )
 from bertkit.families import FAMILIES
 from bertkit.nn.pooling import mean
@@ -50,7 +50,7 @@ def test_a_layer_computes_with_its_rounded_numbers() -> None:
     linear, x = nn.Linear(64, 48), torch.randn(33, 64)
     inputs = inputs_of(x)
     layer = Int8Linear(linear, inputs)
-    seen = rounded(x, inputs.factor, torch.tensor(inputs.zero - 128.0)).float() - inputs.zero
+    seen = quantize_input(x, inputs.factor, torch.tensor(inputs.zero - 128.0)).float() - inputs.zero
     seen *= inputs.scale
     step = linear.weight.abs().amax(1, keepdim=True) / largest_weight()
     weights = (linear.weight / step).round() * step
@@ -63,7 +63,7 @@ def test_inputs_are_rounded_to_the_next_integer(zero: int, dtype: torch.dtype) -
     torch.manual_seed(zero)
     x, factor = torch.randn(64, 32).to(dtype), (20 * torch.rand(32) + 20).to(dtype)
     exact = x.double() * factor.double() + zero
-    seen = rounded(x, factor, torch.tensor(zero - 128.0, dtype=dtype))
+    seen = quantize_input(x, factor, torch.tensor(zero - 128.0, dtype=dtype))
     assert seen.dtype == torch.uint8
     off = (seen.double() - exact.clamp(0, 255)).abs()
     # bf16 has 8 bits: between 64 and 128, its numbers are half apart
@@ -177,7 +177,7 @@ def test_nothing_is_left_on_the_model() -> None:
     Engine(model, int8=calibrated(calibrate(model, [batch])))
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
     assert not any(part._forward_pre_hooks for part in model.modules())
-    with pytest.raises(RuntimeError), watched(layers_of(model), lambda *_: None):
+    with pytest.raises(RuntimeError), record_inputs(layers_of(model), lambda *_: None):
         raise RuntimeError
     assert not any(part._forward_pre_hooks for part in model.modules())
 

@@ -64,9 +64,7 @@ def test_the_fastest_is_what_auto_takes(
     exact = pipeline("embed", model)(["a b c"])
     assert capsys.readouterr().err == ""  # fp32 was asked for, and fp32 it is
     embed = pipeline("embed", model, precision="auto")
-    assert (
-        "fp32, 2,048 tokens a batch, 1 threads, packed batches, as tuned" in capsys.readouterr().err
-    )
+    assert "2,048 tokens per batch, 1 threads, packed batches, as tuned" in capsys.readouterr().err
     assert (embed.engine.max_batch_tokens, torch.get_num_threads()) == (2048, 1)
     np.testing.assert_array_equal(embed(["a b c"]), exact)
 
@@ -193,10 +191,10 @@ def test_a_tuned_folder_embeds_without_torch(
     [
         (
             {"processor": "another"},
-            "on another machine, or with other cores or OMP_NUM_THREADS, and is not",
+            "the tuning is not used (the machine, its cores or OMP_NUM_THREADS differ)",
         ),
-        ({"versions": {"torch": "1.0", "onnxruntime": "1"}}, "was found with other versions of "),
-        ({"weights": "0"}, "was found with other weights or settings and is not"),
+        ({"versions": {"torch": "1.0", "onnxruntime": "1"}}, "not used (other versions of "),
+        ({"weights": "0"}, "not used (other weights or settings)"),
     ],
 )
 def test_what_was_found_elsewhere_is_not_used(
@@ -233,12 +231,12 @@ def test_a_graph_that_was_changed_is_refused(
     capsys.readouterr()
     assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
     assert (
-        "not what this folder was made with; run `bertkit export tune` again"
+        "the file is missing or was changed; run `bertkit export tune` again"
         in capsys.readouterr().err
     )
     shutil.rmtree(model / "tuned")
     assert cli.run(["embed", str(model), "a", "--precision", "auto"]) == 2
-    assert "no exported graph; make one with `bertkit export tune`" in capsys.readouterr().err
+    assert "graph not found; create it with `bertkit export tune`" in capsys.readouterr().err
 
 
 def test_weights_that_change_meanwhile_are_not_those_of_the_record(
@@ -256,7 +254,7 @@ def test_weights_that_change_meanwhile_are_not_those_of_the_record(
     tune(model, [texts], precision="fp32")
     capsys.readouterr()
     assert read_tuned(model) is None
-    assert "was found with other weights or settings" in capsys.readouterr().err
+    assert "the tuning is not used (other weights or settings)" in capsys.readouterr().err
     (model / "config.json").write_text(before)
     assert read_tuned(model) is not None
 
@@ -273,7 +271,10 @@ def test_without_a_runtime_ours_is_the_engine(
     )
     assert tune(model, [texts])["engines"] == {}
     told = capsys.readouterr().err
-    assert "engine: packed batches alone, for no runtime of graphs is installed (pip" in told
+    assert (
+        "engine: only packed batches, because ONNX Runtime and OpenVINO are not installed (pip"
+        in told
+    )
     assert not (model / "tuned").exists()
 
 

@@ -51,7 +51,7 @@ def test_a_record_is_of_as_many_threads(
     assert read_tuned(tmp_path) == all_four
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert read_tuned(tmp_path) is None
-    assert "with other cores or OMP_NUM_THREADS, and is not used" in capsys.readouterr().err
+    assert "not used (the machine, its cores or OMP_NUM_THREADS differ)" in capsys.readouterr().err
     write_tuned(tmp_path, two := made(cores=2))
     assert read_tuned(tmp_path) == two
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -69,12 +69,12 @@ def test_weights_and_versions_are_of_the_record(
     write_tuned(model, made())
     assert read_tuned(model) is None
     assert (
-        "was found with other weights or settings and is not used; run `bertkit export tune` again"
+        "the tuning is not used (other weights or settings); run `bertkit export tune` again"
         in capsys.readouterr().err
     )
     write_tuned(model, made(versions={**tuned.versions(), "torch": "0"}))
     assert read_tuned(model) is None
-    assert "was found with other versions of torch and is not used" in capsys.readouterr().err
+    assert "the tuning is not used (other versions of torch)" in capsys.readouterr().err
     write_tuned(model, mine)
     (model / "tuned").mkdir()
     (model / "tuned" / "tokenizer.json").write_text("{}")
@@ -82,7 +82,7 @@ def test_weights_and_versions_are_of_the_record(
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text("{}")
     assert read_tuned(model) is None
-    assert "was found with other weights or settings and is" in capsys.readouterr().err
+    assert "the tuning is not used (other weights or settings)" in capsys.readouterr().err
 
 
 def test_what_decides_the_tokens_and_the_base_of_adapters_belongs_to_the_weights(
@@ -92,12 +92,12 @@ def test_what_decides_the_tokens_and_the_base_of_adapters_belongs_to_the_weights
     adapters = tmp_path / "adapters"
     adapters.mkdir()
     (adapters / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{model}"}}')
-    hashes = {folder: tuned.weights_of(folder) for folder in (model, adapters)}
+    hash_files = {folder: tuned.weights_of(folder) for folder in (model, adapters)}
     (model / "README.md").write_text("x")  # the control
-    assert hashes == {folder: tuned.weights_of(folder) for folder in (model, adapters)}
+    assert hash_files == {folder: tuned.weights_of(folder) for folder in (model, adapters)}
     (model / "special_tokens_map.json").write_text('{"unk_token": "a"}')
-    assert tuned.weights_of(model) != hashes[model]
-    assert tuned.weights_of(adapters) != hashes[adapters]
+    assert tuned.weights_of(model) != hash_files[model]
+    assert tuned.weights_of(adapters) != hash_files[adapters]
 
 
 def test_a_processor_is_its_instructions_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,20 +119,21 @@ def test_a_processor_is_its_instructions_too(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_engine_is_that_of_the_nearest_count_and_length() -> None:
     engines = {"1 short": "onnxruntime", "4 long": "onnxruntime", "64 short": "packed"}
     found = made(engines=engines)
-    assert found.said == "ONNX Runtime for 1 short, 4 long, else packed batches"
+    assert found.engine_description == "ONNX Runtime for 1 short, 4 long, else packed batches"
     both = made(engines={**engines, "64 short": "openvino", "64 long": "packed"})
     assert (
-        both.said == "ONNX Runtime for 1 short, 4 long, OpenVINO for 64 short, else packed batches"
+        both.engine_description
+        == "ONNX Runtime for 1 short, 4 long, OpenVINO for 64 short, else packed batches"
     )
-    assert made(engines={"1 short": "openvino"}).said == "OpenVINO"
+    assert made(engines={"1 short": "openvino"}).engine_description == "OpenVINO"
     in_bf16 = made(engines={"1 short": "onnxruntime", "4 short": "openvino"}, precision="bf16")
-    assert in_bf16.said == (
+    assert in_bf16.engine_description == (
         "ONNX Runtime in fp32 for 1 short, OpenVINO for 4 short, else packed batches"
     )
     assert in_bf16.runtimes == ["onnxruntime", "openvino"]
     assert made(engines={"1 short": "packed"}).runtimes == made().runtimes == []
-    assert made(engines={"1 short": "onnxruntime"}).said == "ONNX Runtime"
-    assert made().said == "packed batches"
+    assert made(engines={"1 short": "onnxruntime"}).engine_description == "ONNX Runtime"
+    assert made().engine_description == "packed batches"
     for lengths, engine in (
         ([5], "onnxruntime"),
         ([100], None),

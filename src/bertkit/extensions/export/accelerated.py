@@ -1,4 +1,4 @@
-"""Engines with the settings that `bertkit export tune` stored, and of int8 models."""
+"""Engines of int8 models, and of models with settings of `bertkit export tune`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def accelerated_engine(
     device: str | None = None,
     graphs: Callable[[Runtime], Graph] | None = None,
 ) -> Engine | None:
-    """Return the engine of an int8 model, or of a model that was tuned on this machine, if any.
+    """Return the engine of an int8 model or of a model that was tuned on this machine, or None.
 
     Args:
         loaded: The model.
         precision: int8, or auto for the stored settings, the number of threads included.
-        batch_invariant: Whether results are the same, bit for bit, in every batch.
+        batch_invariant: Whether results are bit-identical in every batch.
         device: Device of the computation. Default: the device of the model.
-        graphs: Function that returns the graph of a runtime, if graphs are loaded already; the
-            stored settings are then not printed.
+        graphs: Function that returns the graph of a runtime, if graphs are already loaded. The
+            stored settings are then not logged.
     """
     int8: Replace | None = None
     max_batch_tokens = MAX_BATCH_TOKENS
@@ -46,13 +46,13 @@ def accelerated_engine(
         torch.set_num_threads(threads)
         if graphs is None:
             say(
-                f"precision: {precision}, {max_batch_tokens:,} tokens a batch, {threads} threads, "
-                f"{tuned.said}, as tuned on this machine"
+                f"precision: {precision}, {max_batch_tokens:,} tokens per batch, {threads} "
+                f"threads, {tuned.engine_description}, as tuned on this machine"
             )
     elif precision == "auto":
         return None
     if precision == "int8" and "lm" in loaded.model.heads:
-        # A few tokens of a generative model have states a thousand times as large as the others.
+        # A few tokens of a generative model have states a thousand times as large as other tokens.
         int8, precision = replace_by_rows, "fp32"
     elif precision == "int8":
         stored, _ = read_int8(loaded.folder, loaded.fingerprint())
@@ -69,7 +69,8 @@ def accelerated_engine(
         return engine
     graphs = graphs or tuned.graphs(loaded.folder)
     for runtime in tuned.runtimes:
-        graphs(runtime).ready()  # now: later the folder may hold another model's
+        # Load the graphs now, because the directory may change later.
+        graphs(runtime).ready()
     return engine.with_faster_layers(
         GraphLayers(graphs, tuned.runtime, tuned.pooling, engine.dtype)
     )

@@ -1,4 +1,4 @@
-"""Export a model to a directory that runs without torch."""
+"""Command that exports a model to a directory that runs without torch."""
 
 from __future__ import annotations
 
@@ -58,31 +58,33 @@ def export(
     missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"format: {format} needs {', '.join(missing)}, which is not installed: "
-            "pip install 'bertkit[export]'"
+            f"format: {format} requires {', '.join(missing)}, which is not installed; "
+            "run pip install 'bertkit[export]'"
         )
-    from bertkit.extensions.export.graph import unfit  # needs onnx
+    # Imported here, because it requires onnx.
+    from bertkit.extensions.export.graph import unsupported_reason
 
     loaded = model if isinstance(model, Loaded) else load(model)
-    head, of_task = None, {}
+    head, task_record = None, {}
     if task is not None:
         answers = answering(loaded, task)
         loaded, head = answers.loaded, answers.task.head
         settings = with_columns(answers.task.settings(), answers.columns)
-        of_task = {"labels": answers.task.labels, "settings": settings}
+        task_record = {"labels": answers.task.labels, "settings": settings}
     embed = Embed(loaded, pooling=pooling)
     if format != "onnx":
         operators = "standard"
     elif operators == "fused":
         part = None if head is None else loaded.model.heads[head]
-        if reason := unfit(loaded.model, part):
-            say(f"operators: the standard's, for {reason}")
+        if reason := unsupported_reason(loaded.model, part):
+            say(f"operators: standard, because {reason}")
             operators = "standard"
     if out.exists():
-        out.rmdir()  # empty, or it would have been refused
+        # It is empty; other directories were rejected above.
+        out.rmdir()
     with new_folder(out) as partial:
         loaded.tokenizer.save(partial, segments=loaded.model.config.token_types > 1)
-        apart = exporting.export(
+        difference = exporting.export(
             loaded.model,
             embed.pooling,
             partial,
@@ -90,15 +92,15 @@ def export(
             kind=format,
             head=head,
             operators=operators,
-            about={
+            metadata={
                 "fingerprint": embed.fingerprint(),
                 "similarity": embed.pooling.similarity,
-                **of_task,
+                **task_record,
             },
         )
     return {
         "format": format,
         "operators": operators,
         "length": loaded.length,
-        "largest_difference": apart,
+        "largest_difference": difference,
     }

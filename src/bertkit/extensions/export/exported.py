@@ -1,4 +1,4 @@
-"""Vectors by an exported graph, through ONNX Runtime or OpenVINO: nothing here imports torch."""
+"""Exported embedding models, run by ONNX Runtime or OpenVINO without torch."""
 
 from __future__ import annotations
 
@@ -33,33 +33,40 @@ if TYPE_CHECKING:
 RECORD = "export.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 STATES, VECTORS, LOGITS = "last_hidden_state", "sentence_embedding", "logits"
-"""The outputs of a graph: states, vectors (where none is called so, the first), what a head says.
-"""
+"""Names of the outputs of a graph: hidden states, embeddings, and logits of a head. If a graph
+lacks the requested output, its first output is used."""
 
 GRAPHS = {"onnx": ("model.onnx", "model.onnx.data"), "openvino": ("model.xml", "model.bin")}
-"""The files of a graph: itself, and its weights, which are mapped into memory and not read; those
-of a graph of ONNX may lie in itself."""
+"""Files of a graph: the graph, and its weights, which are memory-mapped. The graph of ONNX can also
+contain its weights."""
 
 MAX_BATCH_TOKENS = 4096
-"""Tokens of a batch, padding included."""
+"""Maximum number of tokens of a batch, including padding."""
 
 MAX_DIMENSION = 1 << 16
-"""Numbers of a vector, at most."""
+"""Maximum dimension of embeddings."""
 
-Numbers = Literal["auto", "fp32", "bf16"]
+GraphPrecision = Literal["auto", "fp32", "bf16"]
 Runtime = Literal["onnxruntime", "openvino"]
 
-TEXTS_AT_ONCE = 4096
-"""Texts tokenized at a time."""
+PART_TEXTS = 4096
+"""Number of texts that are tokenized at a time."""
 
 
 class ExportRecord(msgspec.Struct, frozen=True):
-    """What a folder holds: which graph, the hashes of its files, and how texts are cut for it, and
-    what stands before them.
+    """The record of an exported directory.
 
-    `fingerprint` is that by which a store knows the model and its pooling, `similarity` by what its
-    vectors are compared; with `normalize` who reads vectors gives them length 1. `labels` and
-    `settings` are those of the task whose head it has.
+    Attributes:
+        kind: Format of the graph.
+        sha256: Hashes of the files of the graph.
+        dimension: Dimension of the embeddings.
+        length: Maximum number of tokens of a text.
+        prompts: Prompts of the model.
+        fingerprint: Hash of the model and its pooling, which stores compare.
+        similarity: Similarity function of the embeddings.
+        normalize: Whether the caller must normalize the embeddings to length 1.
+        labels: Labels of the task whose head is exported.
+        settings: Settings of this task.
     """
 
     kind: Literal["onnx", "openvino"]
@@ -74,14 +81,19 @@ class ExportRecord(msgspec.Struct, frozen=True):
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-def hashes(folder: Path, kind: str) -> dict[str, str]:
-    """Of each file of a graph that is there."""
+def hash_files(folder: Path, kind: str) -> dict[str, str]:
+    """Return the SHA-256 hashes of the existing files of a graph.
+
+    Args:
+        folder: Directory of the graph.
+        kind: Format of the graph.
+    """
     digests = {name: _hash(folder / name) for name in GRAPHS[kind]}
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 def _hash(path: Path) -> str | None:
-    """None where there is no file."""
+    """Return the hash of a file, or None if it does not exist."""
     try:
         check_file(path, CheckpointError, most=memory.installed())
     except FileNotFoundError:
@@ -90,112 +102,154 @@ def _hash(path: Path) -> str | None:
 
 
 class Graph:
-    """A graph: its vectors, or another of its outputs. A thread opens it, and whoever wants rows
-    waits.
+    """A graph that computes embeddings or another output.
 
-    A file of ONNX may be run by either runtime; by default each runs its own. `maker` is the
-    command that makes it again where it is damaged.
-    Raises: CheckpointError for a folder that is no export, or a changed one; what is wrong with the
-    weights alone is raised by `ready`, or with the first rows.
+    A thread loads the graph; the first computation waits for it. Errors in the weights are raised
+    by `ready` or by the first computation.
+
+    Args:
+        folder: Directory of the graph.
+        precision: Precision of the computation.
+        output: Name of the output.
+        runtime: Runtime. Both runtimes can run a file of ONNX. Default: the runtime of the format.
+        maker: Command that created the directory, for messages.
+
+    Raises:
+        CheckpointError: If the directory does not contain an exported graph, or was changed.
+        ConfigError: If the runtime does not support the precision.
     """
 
     def __init__(
         self,
         folder: Path,
-        precision: Numbers = "fp32",
+        precision: GraphPrecision = "fp32",
         output: str = VECTORS,
         runtime: Runtime | None = None,
         maker: Literal["export", "export tune"] = "export",
     ) -> None:
-        refuse_unknown("precision", precision, get_args(Numbers))
+        refuse_unknown("precision", precision, get_args(GraphPrecision))
         self._remedy = f"run `bertkit {maker}` again"
         try:
             record = read_json(folder / RECORD, CheckpointError, self._remedy)
             self.record = msgspec.convert(record, type=ExportRecord)
         except FileNotFoundError:
             raise CheckpointError(
-                f"{folder}: no exported graph; make one with `bertkit {maker}`"
+                f"{folder}: exported graph not found; create it with `bertkit {maker}`"
             ) from None
         except msgspec.ValidationError as error:
-            raise CheckpointError(f"{folder / RECORD}: cannot be read ({error})") from None
-        by_onnx = (runtime or self.record.kind).startswith("onnx")
-        if by_onnx and precision == "bf16":
-            raise ConfigError(
-                f"precision: ONNX Runtime computes this graph in fp32, not {precision}"
-            )
+            raise CheckpointError(f"{folder / RECORD}: invalid record ({error})") from None
+        is_onnx = (runtime or self.record.kind).startswith("onnx")
+        if is_onnx and precision == "bf16":
+            raise ConfigError(f"precision: {precision} is not supported by ONNX Runtime; use fp32")
         self.output = output
-        self.tile = BF16_TILE_ROWS if not by_onnx and precision != "fp32" and has_amx() else 1
+        self.tile = BF16_TILE_ROWS if not is_onnx and precision != "fp32" and has_amx() else 1
         self.width = len(self.record.labels) if output == LOGITS else self.record.dimension
         self._path, weights = (folder / name for name in GRAPHS[self.record.kind])
-        self._check(self._path)  # before a runtime reads it; weights are numbers, whatever they are
+        # Check the graph before a runtime reads it. Wrong weights can only give wrong results.
+        self._check(self._path)
         with suppress(FileNotFoundError):
             check_file(weights, CheckpointError, most=memory.installed())
-        checked = begun(partial(self._check, weights))
+        wait_for_check = begun(partial(self._check, weights))
         with _usable(self._path, self._remedy):
-            # here, for threads wait while one imports
-            importlib.import_module("onnxruntime" if by_onnx else "openvino")
-        opened = begun(
-            partial(onnx_graph, self._path)
-            if by_onnx
-            else partial(openvino_graph, self._path, precision)
+            # Import in this thread, because an import blocks other threads.
+            importlib.import_module("onnxruntime" if is_onnx else "openvino")
+        wait_for_graph = begun(
+            partial(load_onnx, self._path)
+            if is_onnx
+            else partial(load_openvino, self._path, precision)
         )
 
         def run() -> GraphOutput:
-            checked()
+            wait_for_check()
             with _usable(self._path, self._remedy):
-                return opened()
+                return wait_for_graph()
 
         self._run = run
 
     def _check(self, path: Path) -> None:
-        """Raises: CheckpointError for a file that is not the one of the record."""
+        """Raise CheckpointError if the hash of a file differs from the record."""
         if _hash(path) != self.record.sha256.get(path.name):
-            raise CheckpointError(
-                f"{path}: missing, or not what this folder was made with; {self._remedy}"
-            )
+            raise CheckpointError(f"{path}: the file is missing or was changed; {self._remedy}")
 
     def ready(self) -> None:
-        """Wait until it is open, and its weights are known to be those of the record."""
+        """Wait until the graph is loaded and its weights are checked."""
         self._run()
 
     def rows(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """A vector for each text, shortest first, so that little is padding. Shapes: (S, D)."""
-        order = sorted(range(len(encodings)), key=lambda place: len(encodings[place]))
+        """Compute a row for each text. Texts are batched by length, which minimizes padding.
+
+        Args:
+            encodings: Encodings of the texts.
+
+        Shapes:
+            Returns (S, D).
+        """
+        order = sorted(range(len(encodings)), key=lambda index: len(encodings[index]))
         vectors = np.empty((len(encodings), self.width), np.float32)
-        for part in by_width([len(encodings[place]) for place in order], self.tile):
-            places = order[part]
-            read = [encodings[place] for place in places]
-            vectors[places] = self.run(self.inputs([e.ids for e in read], [e.types for e in read]))
+        for part in split_by_width([len(encodings[index]) for index in order], self.tile):
+            indices = order[part]
+            rows = [encodings[index] for index in indices]
+            vectors[indices] = self.run(self.inputs([e.ids for e in rows], [e.types for e in rows]))
         return vectors
 
     def inputs(
         self, ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]]
     ) -> dict[str, NDArray[np.int64]]:
-        """Rows of equal length, in whole tiles where the runtime computes in them: it prepares
-        itself anew for each length that differs from the last one's, which takes longer than the
-        padding. Shapes: (B, T) each.
+        """Pad sequences to equal length, rounded up to complete tiles if the runtime uses tiles.
+
+        The runtime prepares itself for each new length, which takes longer than the padding.
+
+        Args:
+            ids: Token ids of each sequence.
+            types: Token types of each sequence.
+
+        Returns:
+            The inputs of the graph by name.
+
+        Shapes:
+            Returns (B, T) each.
         """
         longest = max(map(len, ids))
-        return padded(ids, types, min(longest + -longest % self.tile, self.record.length))
+        return pad(ids, types, min(longest + -longest % self.tile, self.record.length))
 
     def run(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        """A row for each text. Shapes: (B, T) each -> (B, D). Raises: CheckpointError."""
+        """Compute a row for each sequence.
+
+        Args:
+            inputs: Inputs of the graph; see `inputs`.
+
+        Raises:
+            CheckpointError: If the graph fails, or its output has another shape.
+
+        Shapes:
+            inputs: (B, T) each; returns (B, D).
+        """
         return self._checked(inputs, self.output, (len(inputs["input_ids"]), self.width))
 
     def states(self, inputs: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Of each token, padding too. Shapes: (B, T) each -> (B, T, D). Raises: CheckpointError."""
+        """Compute the hidden states of all tokens, including padding.
+
+        Args:
+            inputs: Inputs of the graph; see `inputs`.
+
+        Raises:
+            CheckpointError: If the graph fails, or its output has another shape.
+
+        Shapes:
+            inputs: (B, T) each; returns (B, T, D).
+        """
         return self._checked(inputs, STATES, inputs["input_ids"].shape)
 
     def _checked(
         self, inputs: dict[str, NDArray[np.int64]], output: str, shape: tuple[int, ...]
     ) -> NDArray[np.float32]:
-        """An output whose first dimensions have this shape."""
+        """Return an output, after checking that its first dimensions have this shape."""
         run = self._run()
         with _usable(self._path, self._remedy):
             values = run(inputs, output)
         if values.shape[: len(shape)] != shape:
             raise CheckpointError(
-                f"{self._path}: makes numbers of shape {values.shape}, and {RECORD} says {shape}; "
+                f"{self._path}: expected an output of shape {shape}, got {values.shape}; "
                 f"{self._remedy}"
             )
         return np.asarray(values, np.float32)
@@ -203,26 +257,32 @@ class Graph:
 
 @contextmanager
 def _usable(path: Path, remedy: str) -> Iterator[None]:
-    """Whatever the runtimes raise, each its own, as a CheckpointError."""
+    """Convert all errors of the runtimes to CheckpointError."""
     try:
         yield
     except ImportError as error:
         raise CheckpointError(
-            f"{path}: needs a package that is not there ({error}); pip install 'bertkit[export]'"
+            f"{path}: a package is not installed ({error}); run pip install 'bertkit[export]'"
         ) from None
     except Exception as error:
-        raise CheckpointError(f"{path}: a graph that cannot be used ({error}); {remedy}") from None
+        raise CheckpointError(f"{path}: the runtime failed ({error}); {remedy}") from None
 
 
 class Exported:
-    """Texts -> float32 vectors (S, D), by an exported folder."""
+    """An exported embedding model.
+
+    Args:
+        folder: Directory of `bertkit export`.
+        precision: Precision of the computation.
+        graph: Graph of the directory, if it is already loaded.
+    """
 
     windows = False
-    """Whether it reads texts in windows: a graph may normalize its vectors, and a mean of these is
-    not that of the model's."""
+    """Whether long texts can be split into overlapping windows. If the graph normalizes embeddings,
+    the mean over windows would differ from the model's."""
 
     def __init__(
-        self, folder: str | Path, precision: Numbers = "fp32", graph: Graph | None = None
+        self, folder: str | Path, precision: GraphPrecision = "fp32", graph: Graph | None = None
     ) -> None:
         self.graph = graph or Graph(Path(folder), precision)
         self.tokenizer = Tokenizer.load(Path(folder))
@@ -239,27 +299,49 @@ class Exported:
     def __call__(
         self, texts: str | Sequence[str], *, long: Long = "error", prompt: str | None = None
     ) -> NDArray[np.float32]:
-        """A vector for each text, behind a prompt of the model that was exported, or one's own; one
-        text gives one row.
+        """Compute an embedding for each text. A single text gives one row.
 
-        Raises: DataError as `long` says, ConfigError for a prompt that the model had not.
+        Args:
+            texts: A text or a list of texts.
+            long: Policy for texts that exceed the maximum length.
+            prompt: Name of a prompt of the model, or a literal prompt.
+
+        Returns:
+            The embeddings in fp32.
+
+        Raises:
+            ConfigError: If the prompt or the policy is not supported.
+            DataError: If a text is too long and `long` is error.
+
+        Shapes:
+            Returns (S, D).
         """
         texts = [texts] if isinstance(texts, str) else texts
-        none = np.empty((0, self.dimension), np.float32)
+        empty = np.empty((0, self.dimension), np.float32)
         parts = self.stream(texts, long=long, prompt=prompt)
-        return np.concatenate([none, *(part for part, _ in parts)])
+        return np.concatenate([empty, *(part for part, _ in parts)])
 
     def stream(
         self, texts: Iterable[str], *, long: Long = "error", prompt: str | None = None
     ) -> Iterator[tuple[NDArray[np.float32], list[bool]]]:
-        """The same for any number of texts, some thousands at a time, with which were cut."""
+        """Yield the embeddings of parts of the texts, and whether each text was truncated.
+
+        Args:
+            texts: The texts, in any number.
+            long: Policy for texts that exceed the maximum length.
+            prompt: Name of a prompt of the model, or a literal prompt.
+
+        Raises:
+            ConfigError: If the prompt or the policy is not supported.
+            DataError: If a text is too long and `long` is error.
+        """
         if long == "window" and not self.windows:
             raise ConfigError(
-                "long: an exported graph reads no windows; cut texts (truncate), or take the model "
-                "that it was made of"
+                "long = window is not supported by exported graphs; use truncate, or the model "
+                "that was exported"
             )
         rest = iter(texts)
-        while part := list(itertools.islice(rest, TEXTS_AT_ONCE)):
+        while part := list(itertools.islice(rest, PART_TEXTS)):
             prompts = [self.prompt(prompt)] * len(part)
             encodings, owner = encode(
                 self.tokenizer,
@@ -274,8 +356,14 @@ class Exported:
     def vectors(
         self, encodings: Sequence[Encoding], owner: Sequence[int] | None = None
     ) -> NDArray[np.float32]:
-        """A vector for each text as the model reads it; `owner` says of which text each encoding
-        is, where some are windows. Shapes: (S, D).
+        """Compute an embedding for each text.
+
+        Args:
+            encodings: Encodings of texts or windows.
+            owner: Index of the text of each window. Default: each encoding is a text.
+
+        Shapes:
+            Returns (S, D).
         """
         rows = self.graph.rows(encodings)
         if owner is not None:
@@ -285,9 +373,14 @@ class Exported:
         return rows
 
 
-def by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
-    """Neighbors of texts, shortest first, that have at most `MAX_BATCH_TOKENS` tokens with their
-    padding to whole tiles; a longer text stands alone.
+def split_by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
+    """Split texts into batches of at most `MAX_BATCH_TOKENS` tokens, including padding.
+
+    A longer text is a batch of its own.
+
+    Args:
+        lengths: GraphPrecision of tokens of the texts, in ascending order.
+        tile: Number to whose multiples lengths are padded.
     """
     widths = [length + -length % tile for length in lengths]
     start = 0
@@ -299,11 +392,21 @@ def by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
         start = end
 
 
-def padded(
+def pad(
     ids: Sequence[NDArray[np.int64]], types: Sequence[NDArray[np.int64]], length: int = 0
 ) -> dict[str, NDArray[np.int64]]:
-    """Rows as long as the longest, or of a `length` beyond it, as graphs want them. Shapes: (B, T)
-    each.
+    """Pad sequences to the longest one, or to `length` if it is longer.
+
+    Args:
+        ids: Token ids of each sequence.
+        types: Token types of each sequence.
+        length: Minimum length.
+
+    Returns:
+        The inputs of a graph by name.
+
+    Shapes:
+        Returns (B, T) each.
     """
     shape = len(ids), max(length, *map(len, ids))
     inputs = {name: np.zeros(shape, np.int64) for name in INPUTS}
@@ -315,8 +418,9 @@ def padded(
 
 
 class GraphOutput(Protocol):
-    """An output of a graph, of its first where none is called so; inputs that it lacks are left
-    out.
+    """A function that computes an output of a graph, or its first output if the name is unknown.
+
+    Inputs that the graph does not have are ignored.
     """
 
     @check_keywords
@@ -325,45 +429,56 @@ class GraphOutput(Protocol):
     ) -> NDArray[np.float32]: ...
 
 
-def onnx_graph(path: Path) -> GraphOutput:
-    """A graph by ONNX Runtime, with as many threads as this process may have."""
+def load_onnx(path: Path) -> GraphOutput:
+    """Load a graph in ONNX Runtime, with the number of threads that this process can use.
+
+    Args:
+        path: File of the graph.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = own_cores()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    wanted = {put.name for put in session.get_inputs()}
+    names = {put.name for put in session.get_inputs()}
     outputs = [put.name for put in session.get_outputs()]
 
     def run(inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /) -> NDArray[np.float32]:
-        given = {name: value for name, value in inputs.items() if name in wanted}
-        (values,) = session.run([output if output in outputs else outputs[0]], given)
+        used = {name: value for name, value in inputs.items() if name in names}
+        (values,) = session.run([output if output in outputs else outputs[0]], used)
         return np.asarray(values)
 
     return run
 
 
-def openvino_graph(path: Path, precision: Numbers) -> GraphOutput:
-    """The same by OpenVINO, one batch at a time."""
+def load_openvino(path: Path, precision: GraphPrecision) -> GraphOutput:
+    """Load a graph in OpenVINO, which computes one batch at a time.
+
+    Args:
+        path: File of the graph.
+        precision: Precision of the computation.
+    """
     import openvino
 
     hints: dict[str, Any] = {
         "INFERENCE_NUM_THREADS": own_cores(),
         "NUM_STREAMS": 1,
-        # threads that are bound take the first cores, in every worker the same
+        # Pinned threads would use the first cores, which are the same in every worker.
         "ENABLE_CPU_PINNING": own_cores() == bound(),
     }
-    if precision != "auto":  # by itself it takes bf16 where the processor has it
+    # By default, OpenVINO uses bf16 if the processor supports it.
+    if precision != "auto":
         hints["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]
     model = openvino.Core().compile_model(path, "CPU", hints)
-    wanted = {name for put in model.inputs for name in put.names}
+    names = {name for put in model.inputs for name in put.names}
     outputs = {name for put in model.outputs for name in put.names}
-    request, alone = model.create_infer_request(), Lock()
+    request, lock = model.create_infer_request(), Lock()
 
     def run(inputs: dict[str, NDArray[np.int64]], output: str = VECTORS, /) -> NDArray[np.float32]:
-        given = {name: value for name, value in inputs.items() if name in wanted}
-        with alone:  # a request answers one thread at a time
-            values = request.infer(given)[output if output in outputs else 0]
+        used = {name: value for name, value in inputs.items() if name in names}
+        # A request supports one thread at a time.
+        with lock:
+            values = request.infer(used)[output if output in outputs else 0]
             return np.array(values, dtype=np.float32)
 
     return run

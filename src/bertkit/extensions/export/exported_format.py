@@ -1,4 +1,4 @@
-"""Format of the directories that `bertkit export` writes."""
+"""Model format of the directories that `bertkit export` writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint.formats import LoadSettings, ModelFormat
 from bertkit.errors import ConfigError
-from bertkit.extensions.export.exported import Exported, Numbers
+from bertkit.extensions.export.exported import Exported, GraphPrecision
 from bertkit.nn.precision import check_cpu
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ExportedFormat(ModelFormat):
-    """Directory of `bertkit export`: a graph and a tokenizer."""
+    """The format of a directory of `bertkit export`, with a graph and a tokenizer."""
 
     noun = "an exported model"
     remedy = (
@@ -24,7 +24,9 @@ class ExportedFormat(ModelFormat):
 
     def load_embedder(self, settings: LoadSettings) -> Exported:
         if settings.pooling is not None or settings.batch_invariant:
-            raise ConfigError("pooling, invariant: an exported graph has its own; leave them out")
+            raise ConfigError(
+                "pooling and invariant are not supported by exported graphs; remove them"
+            )
         exported = Exported(self.path, self._precision(settings))
         if settings.normalize is not None:
             exported.normalize = settings.normalize
@@ -35,8 +37,8 @@ class ExportedFormat(ModelFormat):
 
         return ExportedAnswer(self.path, settings.task, self._precision(settings))
 
-    def _precision(self, settings: LoadSettings) -> Numbers:
+    def _precision(self, settings: LoadSettings) -> GraphPrecision:
         if settings.precision == "int8":
-            raise ConfigError("precision: an exported graph has no integers; leave it out")
+            raise ConfigError("precision = int8 is not supported by exported graphs; remove it")
         check_cpu(settings.device, "an exported graph")
         return settings.precision

@@ -1,4 +1,4 @@
-"""Answers by an exported graph with the head of a task: nothing here imports torch."""
+"""Predictions of an exported model with the head of a task, without torch."""
 
 from __future__ import annotations
 
@@ -7,41 +7,48 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import CheckpointError, ConfigError
-from bertkit.extensions.export.exported import LOGITS, Graph, Numbers
+from bertkit.extensions.export.exported import LOGITS, Graph, GraphPrecision
 from bertkit.tasks import Task, find, recorded
 from bertkit.tasks.inference import Answering
 from bertkit.tasks.task import Feature, Outputs
 from bertkit.tasks.trained_columns import columns_in
 from bertkit.text.tokenizer import Tokenizer
 
-ANSWERED = ("classify",)
-"""Tasks whose answers need no more than a row of logits for a text."""
+SUPPORTED_TASKS = ("classify",)
+"""Tasks whose predictions require only a row of logits per text."""
 
 
 class ExportedAnswer(Answering[Any]):
-    """A folder of `bertkit export --task classify` that answers.
+    """A predictor of a directory of `bertkit export --task classify`.
 
-    Raises: CheckpointError for one without a head, or of a task that wants the model itself.
+    Args:
+        folder: The directory.
+        task: Expected task. Default: the task of the directory.
+        precision: Precision of the computation.
+
+    Raises:
+        CheckpointError: If the graph has no head, or the task is not supported.
+        ConfigError: If the directory was exported for another task.
     """
 
     def __init__(
         self,
         folder: Path,
         task: str | type[Task[Any, Any]] | None = None,
-        precision: Numbers = "fp32",
+        precision: GraphPrecision = "fp32",
     ) -> None:
         self.graph = Graph(folder, precision, LOGITS)
         record = self.graph.record
         name = recorded(record.settings)
-        if name not in ANSWERED:
+        if name not in SUPPORTED_TASKS:
             has = f"the head of {name}" if name else "no head"
             raise CheckpointError(
-                f"{folder}: an exported graph with {has}, and predict takes one of `bertkit export "
-                "--task classify`; ask the model's own folder"
+                f"{folder}: the exported graph has {has}, but predict requires `bertkit export "
+                "--task classify`; use the model that was exported"
             )
         kind = find(name)
         if task is not None and (find(task) if isinstance(task, str) else task) is not kind:
-            raise ConfigError(f"task: {folder} was exported for {name}; leave it out")
+            raise ConfigError(f"task: {folder} was exported for {name}; remove it")
         self.task = kind.restore(record.labels, record.settings)
         self.columns = columns_in(record.settings)
         self.tokenizer, self.length, self.head = Tokenizer.load(folder), record.length, None

@@ -1,10 +1,11 @@
-"""A BERT as a graph of few large operators, made of its weights: eleven nodes a layer.
+"""ONNX graphs of BERT models with few large operators: eleven nodes per layer.
 
-Exporters write a hundred small nodes, which no optimizer puts together again. Tokens are rows of
-one matrix outside of attention, since Gemm adds a bias at no cost. Of ONNX Runtime's own operators
-(domain com.microsoft; docs/ContribOperators.md) are those that are faster than the standard's:
-EmbedLayerNormalization, Attention, Gelu, and in integers QAttention and MatMulIntegerToFloat.
-SkipLayerNormalization and BiasGelu take longer than Add, LayerNormalization and Gelu.
+Exporters write about a hundred small nodes per layer, which no optimizer fuses again. Outside of
+attention, tokens are rows of one matrix, because Gemm adds a bias at no cost. The graphs use the
+operators of ONNX Runtime (domain com.microsoft; docs/ContribOperators.md) that are faster than
+standard operators: EmbedLayerNormalization, Attention and Gelu, and for int8 QAttention and
+MatMulIntegerToFloat. SkipLayerNormalization and BiasGelu are slower than Add, LayerNormalization
+and Gelu.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from bertkit.engine.pruned_heads import without_pruned_heads
 from bertkit.extensions.export.exported import GRAPHS, INPUTS, LOGITS, STATES, VECTORS
-from bertkit.extensions.export.int8_layers import Inputs, quantized
+from bertkit.extensions.export.int8_layers import Inputs, quantize_weight
 from bertkit.models.block import Block
 from bertkit.models.config import LearnedPositions, SinusoidalPositions, TransformerConfig
 from bertkit.models.heads import Classifier, SpanHead, Tagger, Transform
@@ -38,18 +39,25 @@ FUSED = "com.microsoft"
 ACTIVATIONS = {"gelu": "Gelu", "gelu_tanh": "FastGelu"}
 
 MASKED = -1e30
-"""What is added to the scores of padding."""
+"""Value that is added to the attention scores of padding."""
 
 OPSET, IR = 17, 8
-"""Old enough for every ONNX Runtime that bertkit opens graphs with."""
+"""Versions that every supported ONNX Runtime can load."""
 
 
-def unfit(model: Model, head: nn.Module | None = None) -> str | None:
-    """None, or why these operators cannot compute a model: they are those of BERT's layers."""
+def unsupported_reason(model: Model, head: nn.Module | None = None) -> str | None:
+    """Return why the operators do not support a model, or None if they do.
+
+    The operators support layers like BERT's.
+
+    Args:
+        model: The model.
+        head: Head whose logits are an output.
+    """
     if not isinstance(model.encoder, Transformer) or model.decoder is not None:
-        return "it is no Transformer that reads alone"
+        return "the model is not a Transformer encoder"
     config = model.encoder.config
-    others = {
+    checks = {
         "positions": isinstance(config.positions, LearnedPositions | SinusoidalPositions),
         "norm": (config.norm.kind, config.norm.place) == ("layer", "post")
         and config.norm.embedding
@@ -61,11 +69,11 @@ def unfit(model: Model, head: nn.Module | None = None) -> str | None:
         and not config.feedforward.gated,
         "convolution": config.convolution is None,
     }
-    for name, fits in others.items():
+    for name, fits in checks.items():
         if not fits:
-            return f"its {name} is not BERT's"
+            return f"its {name} setting differs from BERT"
     if head is not None and not isinstance(head, Classifier | Tagger | SpanHead):
-        return f"its head is a {type(head).__name__}"
+        return f"its head {type(head).__name__} is not supported"
     return None
 
 
@@ -75,11 +83,22 @@ def build(
     head: nn.Module | None = None,
     int8: Mapping[str, Inputs] | None = None,
 ) -> onnx.ModelProto:
-    """The graph of a model that is not `unfit`, with its vectors, and with the logits of a head.
+    """Build the graph of a model that `unsupported_reason` accepts.
 
-    Inputs are those of `exported.padded`, of any batch and length; what the mask leaves out changes
-    nothing. `int8` names the layers that compute in integers, and how their inputs are rounded.
-    Shapes: (B, T) each -> (B, T, D) states, (B, W) vectors, (B, L) or (B, T, L) logits.
+    The inputs are those of `exported.pad`, with any batch size and length. Masked tokens do not
+    change the outputs.
+
+    Args:
+        model: The model.
+        pooling: Pooling of the embeddings.
+        head: Head whose logits are an output. Default: no logits.
+        int8: Layers that compute in int8, with the quantization of their inputs.
+
+    Returns:
+        The graph, with hidden states, embeddings and, with a head, logits.
+
+    Shapes:
+        inputs: (B, T) each; states: (B, T, D); embeddings: (B, W); logits: (B, L) or (B, T, L).
     """
     nodes = _Nodes(without_pruned_heads(merged(model)).transformer, int8 or {})
     with torch.inference_mode():
@@ -92,8 +111,8 @@ def build(
         }
         if head is not None:
             labels = nodes.logits(rows, states, head)
-            alone = isinstance(head, Classifier)
-            outputs[LOGITS] = ["batch", labels] if alone else ["batch", "length", labels]
+            per_text = isinstance(head, Classifier)
+            outputs[LOGITS] = ["batch", labels] if per_text else ["batch", "length", labels]
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         nodes.nodes,
@@ -107,17 +126,27 @@ def build(
 
 
 def write(graph: onnx.ModelProto, folder: Path) -> None:
-    """Write a graph beside its weights, which whoever opens it maps into memory: twice as fast as
-    to read them, and they are held once in place of twice.
+    """Write a graph, and its weights into a separate file.
+
+    Runtimes memory-map the separate file. Loading is twice as fast, and the weights are in memory
+    only once.
+
+    Args:
+        graph: The graph.
+        folder: Output directory.
     """
     path, weights = (folder / name for name in GRAPHS["onnx"])
     onnx.save_model(graph, path, save_as_external_data=True, location=weights.name)
-    if weights.exists():  # all may be so few that they lie in the graph
-        weights.chmod(NEW_FILE)  # the library lets nobody else read them
+    # Small weights are stored in the graph. The library makes the file private to its owner.
+    if weights.exists():
+        weights.chmod(NEW_FILE)
 
 
 class _Nodes:
-    """Nodes and weights as they come; what adds some returns the name of their output."""
+    """A builder of the nodes and weights of a graph.
+
+    Methods that add nodes return the name of their output.
+    """
 
     def __init__(self, stack: Transformer, int8: Mapping[str, Inputs]) -> None:
         self.stack, self.int8 = stack, int8
@@ -136,19 +165,19 @@ class _Nodes:
         return out
 
     def weight(self, name: str, values: Tensor | np.ndarray[Any, Any]) -> str:
-        """A constant by its name; tensors are fp32."""
+        """Add a constant and return its name. Tensors are converted to fp32."""
         if isinstance(values, Tensor):
             values = values.detach().float().cpu().contiguous().numpy()
         self.weights[name] = values
         return name
 
     def norm(self, name: str, norm: nn.Module) -> tuple[str, str]:
-        """Its weights."""
+        """Add the weights of a layer norm."""
         part = cast(LayerNorm, norm)
         bias = torch.zeros_like(part.weight) if part.bias is None else part.bias
         return self.weight(f"{name}.weight", part.weight), self.weight(f"{name}.bias", bias)
 
-    def normed(self, name: str, norm: nn.Module, x: str) -> str:
+    def apply_norm(self, name: str, norm: nn.Module, x: str) -> str:
         weights, eps = self.norm(name, norm), self.stack.config.norm.eps
         return self.add("LayerNormalization", x, *weights, epsilon=eps)
 
@@ -157,34 +186,34 @@ class _Nodes:
         return self.weight(f"{name}.bias", bias)
 
     def rows(self, x: str, width: int) -> str:
-        """Shapes: (B, T, W) -> (B·T, W)."""
+        """Flatten batch and length. Shapes: (B, T, W) -> (B·T, W)."""
         shape = self.weight(f"rows.{width}", np.array([-1, width], np.int64))
         return self.add("Reshape", x, shape)
 
     def texts(self, x: str, width: int, out: str = "") -> str:
-        """Shapes: (B·T, W) -> (B, T, W)."""
+        """Restore batch and length. Shapes: (B·T, W) -> (B, T, W)."""
         if width not in self.shapes:
             last = self.weight(f"texts.{width}", np.array([width], np.int64))
             self.shapes[width] = self.add("Concat", self.shape, last, axis=0)
         return self.add("Reshape", x, self.shapes[width], out=out)
 
     def linear(self, name: str, linear: nn.Linear, x: str, out: str = "") -> str:
-        """X Wᵀ + b. Shapes: (N, D) -> (N, O)."""
+        """Compute x Wᵀ + b. Shapes: (N, D) -> (N, O)."""
         if name not in self.int8:
             weight = self.weight(f"{name}.weight", linear.weight.T)
             return self.add("Gemm", x, weight, self.bias(name, linear), out=out)
-        x, step, zero = self.rounded(name, x)
-        weight, steps, zeros = self.integers(name, linear)
-        given = (x, weight, step, steps, zero, zeros, self.bias(name, linear))
-        return self.add("MatMulIntegerToFloat", *given, domain=FUSED, out=out)
+        x, step, zero = self.quantize(name, x)
+        weight, steps, zeros = self.int8_weights(name, linear)
+        arguments = (x, weight, step, steps, zero, zeros, self.bias(name, linear))
+        return self.add("MatMulIntegerToFloat", *arguments, domain=FUSED, out=out)
 
-    # ---- the encoder
+    # ---- Encoder
 
     def encoder(self) -> str:
-        """The states of all tokens. Shapes: (B·T, D)."""
+        """Compute the hidden states of all tokens. Shapes: (B·T, D)."""
         x = self.embedding(self.stack.config)
-        for place in self.stack.config.depths:
-            x = self.block(f"blocks.{place}", cast(Block, self.stack.blocks[place]), x)
+        for depth in self.stack.config.depths:
+            x = self.block(f"blocks.{depth}", cast(Block, self.stack.blocks[depth]), x)
         return x
 
     def embedding(self, config: TransformerConfig) -> str:
@@ -198,7 +227,8 @@ class _Nodes:
         segments = ""
         if part.types is not None and part.types.num_embeddings > 1:
             segments = self.weight("embedding.types", part.types.weight)
-        elif part.types is not None:  # the same for all tokens (RoBERTa)
+        elif part.types is not None:
+            # All tokens have the same type (RoBERTa).
             positions = positions + part.types.weight[0]
         x = f"EmbedLayerNormalization.{len(self.nodes)}"
         self.nodes.append(
@@ -212,7 +242,8 @@ class _Nodes:
                     segments,
                     *self.norm("embedding.norm", part.norm),
                 ],
-                [x, f"{x}.counts"],  # which the operator wants to be named
+                # The operator requires a name for its second output.
+                [x, f"{x}.counts"],
                 domain=FUSED,
                 epsilon=config.norm.eps,
             )
@@ -220,22 +251,22 @@ class _Nodes:
         x = self.rows(x, config.width)
         return x if part.widen is None else self.linear("embedding.widen", part.widen, x)
 
-    def block(self, where: str, block: Block, x: str) -> str:
-        """Shapes: (B·T, D) -> (B·T, D)."""
+    def block(self, name: str, block: Block, x: str) -> str:
+        """Compute a layer. Shapes: (B·T, D) -> (B·T, D)."""
         attention, feedforward = block.attention, block.feedforward
-        mixed = self.attention(f"{where}.attention", block, x)
-        out = self.linear(f"{where}.attention.out", attention.out, mixed)
-        x = self.normed(f"{where}.attention_norm", block.attention_norm, self.add("Add", out, x))
-        up = self.linear(f"{where}.feedforward.up", feedforward.up, x)
+        mixed = self.attention(f"{name}.attention", block, x)
+        out = self.linear(f"{name}.attention.out", attention.out, mixed)
+        x = self.apply_norm(f"{name}.attention_norm", block.attention_norm, self.add("Add", out, x))
+        up = self.linear(f"{name}.feedforward.up", feedforward.up, x)
         inner = self.add(ACTIVATIONS[self.stack.config.feedforward.activation], up, domain=FUSED)
-        down = self.linear(f"{where}.feedforward.down", feedforward.down, inner)
-        return self.normed(
-            f"{where}.feedforward_norm", block.feedforward_norm, self.add("Add", down, x)
+        down = self.linear(f"{name}.feedforward.down", feedforward.down, inner)
+        return self.apply_norm(
+            f"{name}.feedforward_norm", block.feedforward_norm, self.add("Add", down, x)
         )
 
-    def attention(self, where: str, block: Block, x: str) -> str:
-        """What attention mixes, before its linear layer. Shapes: (B·T, D) -> (B·T, D)."""
-        config, part, name = self.stack.config, block.attention, f"{where}.qkv"
+    def attention(self, prefix: str, block: Block, x: str) -> str:
+        """Compute attention without its output layer. Shapes: (B·T, D) -> (B·T, D)."""
+        config, part, name = self.stack.config, block.attention, f"{prefix}.qkv"
         width, bias = part.qkv.out_features // 3, self.bias(name, part.qkv)
         settings: dict[str, Any] = {
             "num_heads": part.heads,
@@ -244,22 +275,22 @@ class _Nodes:
         }
         x = self.texts(x, config.hidden)
         if name in self.int8:
-            x, step, zero = self.rounded(name, x)
-            weight, steps, zeros = self.integers(name, part.qkv)
-            kind, given = "QAttention", [x, weight, bias, step, steps, self.mask, zero, zeros]
+            x, step, zero = self.quantize(name, x)
+            weight, steps, zeros = self.int8_weights(name, part.qkv)
+            kind, arguments = "QAttention", [x, weight, bias, step, steps, self.mask, zero, zeros]
         else:
             weight = self.weight(f"{name}.weight", part.qkv.weight.T)
-            kind, given = "Attention", [x, weight, bias, self.mask]
+            kind, arguments = "Attention", [x, weight, bias, self.mask]
             settings["qkv_hidden_sizes"] = [width] * 3
-        return self.rows(self.add(kind, *given, domain=FUSED, **settings), width)
+        return self.rows(self.add(kind, *arguments, domain=FUSED, **settings), width)
 
-    # ---- integers
+    # ---- Quantization
 
-    def rounded(self, name: str, x: str) -> tuple[str, str, str]:
-        """The input of a layer in 8 bits, with the size of a step and what stands for zero."""
+    def quantize(self, name: str, x: str) -> tuple[str, str, str]:
+        """Quantize the input of a layer; returns it with its scale and zero point."""
         inputs = self.int8[name]
         scale = inputs.scale
-        if _even(inputs):  # one scale for all numbers
+        if _is_uniform(inputs):
             scale = 1 / float(inputs.factor[0])
         else:
             x = self.add("Mul", x, self.weight(f"{name}.factor", inputs.factor * scale))
@@ -267,32 +298,32 @@ class _Nodes:
         zero = self.weight(f"{name}.zero", np.array(inputs.zero, np.uint8))
         return self.add("QuantizeLinear", x, step, zero), step, zero
 
-    def integers(self, name: str, linear: nn.Linear) -> tuple[str, str, str]:
-        """Its weights in 8 bits, with a scale for each output. Shapes: (D, O), (O,), (O,)."""
+    def int8_weights(self, name: str, linear: nn.Linear) -> tuple[str, str, str]:
+        """Add int8 weights, scales and zero points. Shapes: (D, O), (O,), (O,)."""
         weight, inputs = linear.weight.detach().float().cpu(), self.int8[name]
-        if not _even(inputs):
+        if not _is_uniform(inputs):
             weight = weight * inputs.smoothing
-        steps, integers = quantized(weight)
+        steps, integers = quantize_weight(weight)
         return (
             self.weight(f"{name}.weight", np.ascontiguousarray(integers.T.numpy())),
             self.weight(f"{name}.steps", steps),
             self.weight(f"{name}.zeros", np.zeros(len(steps), np.int8)),
         )
 
-    # ---- what reads the states
+    # ---- Pooling and heads
 
     def vectors(self, states: str, pooling: Pooling) -> None:
-        x = self.pooled(states, pooling.mode)
+        x = self.pool(states, pooling.mode)
         if pooling.dense is not None:
             x = self.linear("dense", pooling.dense.linear, x)
-            x = self.activated(x, pooling.dense.activation)
+            x = self.activate(x, pooling.dense.activation)
         if pooling.normalize:
             self.add("LpNormalization", x, out=VECTORS, axis=-1, p=2)
         else:
             self.add("Identity", x, out=VECTORS)
 
-    def pooled(self, states: str, mode: Mode) -> str:
-        """Shapes: (B, T, D) -> (B, D)."""
+    def pool(self, states: str, mode: Mode) -> str:
+        """Pool hidden states. Shapes: (B, T, D) -> (B, D)."""
         if mode == "cls":
             first = self.weight("first", np.array(0, np.int64))
             return self.add("Gather", states, first, axis=1)
@@ -301,37 +332,37 @@ class _Nodes:
             last = self.weight("last", np.array([2], np.int64))
             real = self.add("Cast", self.mask, to=TensorProto.BOOL)
             least = self.weight("least", np.array(np.finfo(np.float32).min, np.float32))
-            kept = self.add("Where", self.add("Unsqueeze", real, last), states, least)
-            return self.add("ReduceMax", kept, axes=[1], keepdims=0)
+            masked = self.add("Where", self.add("Unsqueeze", real, last), states, least)
+            return self.add("ReduceMax", masked, axes=[1], keepdims=0)
         real = self.add("Cast", self.mask, to=TensorProto.FLOAT)
         sums = self.add("MatMul", self.add("Unsqueeze", real, axis), states)
         counts = self.add("ReduceSum", real, axis, keepdims=1)
         return self.add("Div", self.add("Squeeze", sums, axis), counts)
 
-    def activated(self, x: str, activation: str) -> str:
+    def activate(self, x: str, activation: str) -> str:
         if activation == "none":
             return x
         kind = {"tanh": "Tanh", "relu": "Relu", "gelu": "Gelu"}[activation]
         return self.add(kind, x, domain=FUSED if kind == "Gelu" else "")
 
     def logits(self, rows: str, states: str, head: nn.Module) -> int:
-        """The logits of a head, for each text or for each token; how many it gives."""
+        """Compute the logits of a head per text or token, and return their number."""
         part = cast(Classifier | Tagger | SpanHead, head)
-        config, alone = self.stack.config, isinstance(part, Classifier)
-        x = self.pooled(states, config.head.pooling) if alone else rows
+        config, per_text = self.stack.config, isinstance(part, Classifier)
+        x = self.pool(states, config.head.pooling) if per_text else rows
         transform = part.pooler.transform if isinstance(part, Classifier) else part.transform
         if isinstance(transform, Transform):
             x = self.linear("head.dense", transform.dense, x)
-            x = self.activated(x, config.head.activation)
+            x = self.activate(x, config.head.activation)
             if config.head.norm:
-                x = self.normed("head.norm", transform.norm, x)
+                x = self.apply_norm("head.norm", transform.norm, x)
         count = part.out.out_features
-        x = self.linear("head.out", part.out, x, LOGITS if alone else "")
-        if not alone:
+        x = self.linear("head.out", part.out, x, LOGITS if per_text else "")
+        if not per_text:
             self.texts(x, count, LOGITS)
         return count
 
 
-def _even(inputs: Inputs) -> bool:
-    """Whether one scale is that of all numbers of a layer's input."""
+def _is_uniform(inputs: Inputs) -> bool:
+    """Return whether all values of a layer's input have the same scale."""
     return bool((inputs.factor == inputs.factor[0]).all())

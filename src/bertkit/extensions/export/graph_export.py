@@ -1,4 +1,4 @@
-"""A model that makes vectors, as a graph that runs without torch: ONNX, and OpenVINO's own."""
+"""Export of embedding models to graphs that run without torch, for ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from bertkit.extensions.export.exported import (
     VECTORS,
     ExportRecord,
     Graph,
-    hashes,
-    onnx_graph,
-    openvino_graph,
-    padded,
+    hash_files,
+    load_onnx,
+    load_openvino,
+    pad,
 )
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
@@ -37,34 +37,44 @@ from bertkit.nn.pooling import Pooling
 from bertkit.storage import write_json
 
 TOLERANCE = 1e-4
-"""How far a graph's outputs may be from the model's, in any of their numbers."""
+"""Maximum absolute difference between the outputs of a graph and of the model."""
 
 MAX_WEIGHT_BYTES = 2_000_000_000
-"""Bytes of weights of the largest model that graphs are made of."""
+"""Maximum size of the weights of an exported model in bytes."""
 
 Operators = Literal["fused", "standard"]
-"""Those of ONNX Runtime where the model is made of layers like BERT's, or ONNX's own."""
+"""Operators of ONNX Runtime, for models with layers like BERT's, or standard ONNX operators."""
 
 SHAPES = ((1, 5), (3, 17), (8, 40))
-"""Texts and tokens at which a graph is held against the model."""
+"""Numbers of texts and tokens for which outputs are compared with the model."""
 
 
 def too_large(model: Model) -> str | None:
-    """None, or why no graph is made of a model, whose weights are in fp32 there."""
+    """Return why a model is too large for a graph with fp32 weights, or None if it is not.
+
+    Args:
+        model: The model.
+    """
     size = sum(weight.numel() * 4 for weight in model.encoder.parameters())
     if size <= MAX_WEIGHT_BYTES:
         return None
     return (
-        f"the model has {size / 1e9:.1f} GB of weights, and graphs are made of at most "
-        f"{MAX_WEIGHT_BYTES / 1e9:.0f}"
+        f"the model has {size / 1e9:.1f} GB of weights, graphs support at most "
+        f"{MAX_WEIGHT_BYTES / 1e9:.0f} GB"
     )
 
 
 class GraphModel(nn.Module):
-    """A model on rows of one length, for graphs have no packed layout.
+    """A model with padded inputs, because graphs do not support the packed layout.
 
-    Shapes: input_ids, attention_mask and token_type_ids (B, T) -> (B, T, D) states, (B, D)
-    vectors and, with a head, its (B, L) or (B, T, L) logits.
+    Args:
+        encoder: Encoder of the model.
+        pooling: Pooling of the embeddings.
+        head: Head whose logits are an output.
+
+    Shapes:
+        input_ids, attention_mask and token_type_ids: (B, T); states: (B, T, D); embeddings:
+        (B, D); logits: (B, L) or (B, T, L).
     """
 
     def __init__(
@@ -72,8 +82,10 @@ class GraphModel(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.pooling, self.head = encoder, pooling, head
-        self.dense = pooling.dense  # so that its weights are the graph's
-        if head is not None:  # a graph cannot ask how many rows there are
+        # Register the dense layer, so that the graph contains its weights.
+        self.dense = pooling.dense
+        # A graph cannot check the number of rows, so find out here if logits are per token.
+        if head is not None:
             trial = _batch(*(torch.full((2, 3), n) for n in (1, 1, 0)))
             self.per_token = len(head(encoder(trial), trial)) == trial.layout.total
 
@@ -93,8 +105,9 @@ class GraphModel(nn.Module):
 
 
 def _batch(ids: Tensor, mask: Tensor, types: Tensor) -> Batch:
-    """Rows of one length as a batch. Shapes: (B, T) each."""
-    layout = cast(Packed, Padded(mask.to(torch.bool)))  # has what is read of it
+    """Return padded sequences as a batch. Shapes: (B, T) each."""
+    # `Padded` has all attributes of `Packed` that the model uses.
+    layout = cast(Packed, Padded(mask.to(torch.bool)))
     return Batch(ids=ids.flatten(), types=types.flatten(), layout=layout)
 
 
@@ -107,14 +120,27 @@ def export(
     kind: Literal["onnx", "openvino"],
     head: str | None = None,
     operators: Operators = "standard",
-    about: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> float:
-    """Write the graph of a model into an empty folder; how far its outputs are from the model's.
+    """Write the graph of a model, and compare its outputs with the model at three shapes.
 
-    Batch and length are free, up to `length` tokens. The logits of a `head` are a third output.
-    Of `operators` fused are for models that `graph.build` knows; the record says what is `about`
-    it. It is checked at three shapes.
-    Raises: CheckpointError when the graph gives other vectors or logits, or is too large.
+    The graph supports any batch size, and up to `length` tokens.
+
+    Args:
+        model: The model.
+        pooling: Pooling of the embeddings.
+        folder: Empty output directory.
+        length: Maximum number of tokens of a text.
+        kind: Format of the graph.
+        head: Name of a head, whose logits become the third output.
+        operators: Operators of the graph. fused requires a model that `graph.build` supports.
+        metadata: Further fields of the record.
+
+    Returns:
+        The largest difference between the outputs of the graph and of the model.
+
+    Raises:
+        CheckpointError: If the outputs differ, or the model is too large.
     """
     part = None if head is None else model.heads[head]
     if reason := too_large(model):
@@ -122,11 +148,12 @@ def export(
     graph = GraphModel(model.transformer, pooling, part).eval().requires_grad_(False)
     path = folder / GRAPHS["onnx"][0]
     if operators == "fused":
-        from bertkit.extensions.export.graph import build, write  # needs onnx
+        # Imported here, because it requires onnx.
+        from bertkit.extensions.export.graph import build, write
 
         write(build(model, pooling, part), folder)
     else:
-        _translated(graph, path, length)
+        _export_standard(graph, path, length)
     if kind == "openvino":
         import openvino
 
@@ -135,12 +162,12 @@ def export(
         )
         for name in GRAPHS["onnx"]:
             (folder / name).unlink(missing_ok=True)
-    write_record(folder, kind, pooling, pooling.width(model.config.hidden), length, about or {})
+    write_record(folder, kind, pooling, pooling.width(model.config.hidden), length, metadata or {})
     distance = _distance(graph, folder, kind)
     if not distance <= TOLERANCE:
         raise CheckpointError(
-            f"{folder}: the graph's outputs are {distance:.1e} from the model's, and "
-            f"{TOLERANCE:.0e} is the most; the model cannot be exported"
+            f"{folder}: the outputs of graph and model differ by {distance:.1e}, the maximum is "
+            f"{TOLERANCE:.0e}; the model cannot be exported"
         )
     return distance
 
@@ -151,25 +178,35 @@ def write_record(
     pooling: Pooling,
     width: int,
     length: int,
-    about: Mapping[str, Any],
+    metadata: Mapping[str, Any],
 ) -> None:
-    """Say what a folder's graph is, beside it."""
+    """Write the record of a graph into its directory.
+
+    Args:
+        folder: Directory of the graph.
+        kind: Format of the graph.
+        pooling: Pooling of the embeddings, with the prompts.
+        width: Dimension of the embeddings.
+        length: Maximum number of tokens of a text.
+        metadata: Further fields of the record.
+    """
     record = ExportRecord(
         kind,
-        hashes(folder, kind),
+        hash_files(folder, kind),
         dimension=width,
         length=length,
         prompts=pooling.prompts,
-        **about,
+        **metadata,
     )
     write_json(folder / RECORD, msgspec.to_builtins(record))
 
 
-def _translated(graph: GraphModel, path: Path, length: int) -> None:
-    """Write a model in ONNX's own operators, by torch's exporter."""
-    ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))  # apart: each is an input
+def _export_standard(graph: GraphModel, path: Path, length: int) -> None:
+    """Export a model with standard ONNX operators, by the exporter of PyTorch."""
+    # Separate tensors, because each is an input.
+    ids, mask, types = (torch.full((2, 7), n) for n in (1, 1, 0))
     names = list(INPUTS)
-    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
+    dynamic = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=length)}
     outputs = [STATES, VECTORS, *([LOGITS] if graph.head is not None else [])]
     with _quiet(), torch.inference_mode():
         torch.onnx.export(
@@ -178,7 +215,7 @@ def _translated(graph: GraphModel, path: Path, length: int) -> None:
             str(path),
             input_names=names,
             output_names=outputs,
-            dynamic_shapes=dict.fromkeys(names, free),
+            dynamic_shapes=dict.fromkeys(names, dynamic),
             dynamo=True,
             external_data=True,
             verbose=False,
@@ -187,7 +224,7 @@ def _translated(graph: GraphModel, path: Path, length: int) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says of itself."""
+    """Disable warnings and log messages of the exporter."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -201,20 +238,20 @@ def _quiet() -> Iterator[None]:
 
 @torch.inference_mode()
 def _distance(graph: GraphModel, folder: Path, kind: str) -> float:
-    """The largest difference of any number, over texts of several lengths in each shape."""
+    """Return the largest difference between outputs of graph and model, at all `SHAPES`."""
     exported, rng = Graph(folder), np.random.default_rng(0)
     path = folder / GRAPHS[kind][0]
-    run = onnx_graph(path) if kind == "onnx" else openvino_graph(path, "fp32")
+    run = load_onnx(path) if kind == "onnx" else load_openvino(path, "fp32")
     distances = []
     for rows, length in SHAPES:
         length = min(length, exported.record.length)
         lengths = [max(1, length - 2 * row) for row in range(rows)]
         ids = [rng.integers(0, graph.encoder.config.vocab, n) for n in lengths]
-        inputs = padded(ids, [np.zeros(n, np.int64) for n in lengths])
-        _, *ours = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
+        inputs = pad(ids, [np.zeros(n, np.int64) for n in lengths])
+        _, *expected = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
         exports = [exported.run(inputs), *([] if graph.head is None else [run(inputs, LOGITS)])]
         real = inputs["attention_mask"].astype(bool)
-        for one, other in zip(exports, ours, strict=True):
-            difference = np.abs(one - other.numpy())
-            distances.append(float((difference[real] if one.ndim == 3 else difference).max()))
+        for output, target in zip(exports, expected, strict=True):
+            difference = np.abs(output - target.numpy())
+            distances.append(float((difference[real] if output.ndim == 3 else difference).max()))
     return max(distances)

@@ -1,8 +1,8 @@
-"""Linear layers in 8-bit integers: how their inputs are rounded, found on real texts.
+"""Linear layers in int8, whose input quantization is calibrated on texts.
 
-Weights have a scale for each output, inputs one for the layer, after each input number was divided
-by its share of the difficulty (SmoothQuant: Xiao et al. 2023, equation 4). Sums are exact; what
-comes out is of the model's precision, or what the next layer reads where that is of integers too.
+Weights have one scale per output. Inputs have one scale per layer, after each input dimension is
+divided by its smoothing factor (SmoothQuant: Xiao et al. 2023, equation 4). Sums are exact. The
+output has the precision of the model, or is quantized if the next layer is in int8, too.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ from bertkit.models.transformer import Transformer
 from bertkit.nn.precision import has_amx
 
 SMOOTHING = 0.5
-"""How much of a large input number's difficulty moves into its weights."""
+"""Migration strength α: the part of the quantization difficulty of inputs that moves to weights."""
 
 CLIPPED_FRACTION = 1e-5
-"""Share of the values behind an activation that may be cut at either end."""
+"""Fraction of values after an activation that are clipped at each end of the range."""
 
 ZERO_POINT = 128
-"""Of the integers from 0 to 255."""
+"""Zero point in the range 0 to 255."""
 
 SAMPLED_ROWS = 512
-"""Rows of a batch that are kept to find the ends by."""
+"""Number of rows per batch that are sampled to find the range of values."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """How a layer's input becomes 8 bits: round(x * factor) + zero, from 0 to 255.
+    """The quantization of a layer's input: round(x * factor) + zero, from 0 to 255.
 
-    Shapes: factor (D,). `scale` is a step's size once the smoothing is taken out.
+    `scale` is the size of a step without smoothing.
+
+    Shapes:
+        factor: (D,).
     """
 
     factor: Tensor
@@ -50,31 +53,42 @@ class Inputs:
 
     @property
     def smoothing(self) -> Tensor:
-        """What each number was divided by, and its weights multiplied. Shapes: (D,)."""
+        """Smoothing factors that divide the inputs and multiply the weights. Shapes: (D,)."""
         return 1.0 / (self.factor * self.scale)
 
 
 def faster(inputs: Mapping[str, Inputs], dtype: torch.dtype) -> Mapping[str, Inputs]:
-    """Those of the layers that integers make faster than `dtype` does: where a processor multiplies
-    bf16 by tiles, attention's take longer to have their inputs rounded than they gain
-    (notes/2026-11.md).
+    """Return the layers that are faster in int8 than in `dtype`.
+
+    With bf16 tile instructions (AMX), the attention layers are not: the quantization of their
+    inputs takes longer than int8 saves (notes/2026-11.md).
+
+    Args:
+        inputs: Quantization of the inputs by layer name.
+        dtype: Dtype of the model.
     """
     if dtype != torch.bfloat16 or not has_amx():
         return inputs
-    return {name: one for name, one in inputs.items() if name.endswith((".up", ".down"))}
+    return {name: item for name, item in inputs.items() if name.endswith((".up", ".down"))}
 
 
 class Int8RowsLinear(nn.Module):
-    """x Wᵀ + b in integers, each row of x rounded by its own largest number. Inference only, on a
-    CPU.
+    """A linear layer in int8 with one scale per input row, for inference on the CPU.
 
-    A row's result is the same to the bit in any company, as sums of integers are exact. Without a
-    look at texts: Dettmers et al. 2022, section 2.1, vector-wise quantization.
+    It needs no calibration. A row's result is bit-identical in every batch, because integer sums
+    are exact.
+
+    Args:
+        linear: The layer.
+        dtype: Dtype of the output.
+
+    Source:
+        Dettmers et al. 2022, section 2.1, vector-wise quantization.
     """
 
     def __init__(self, linear: nn.Linear | CausalLM, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.scales, weight = quantized(linear.weight.detach().float())
+        self.scales, weight = quantize_weight(linear.weight.detach().float())
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach().float()
         self.dtype = dtype
@@ -89,7 +103,15 @@ class Int8RowsLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """x Wᵀ + b and an activation, in integers. Inference only, on a CPU."""
+    """A linear layer and an activation in int8, for inference on the CPU.
+
+    Args:
+        linear: The layer.
+        inputs: Quantization of the input.
+        activation: Name and algorithm of the activation in oneDNN.
+        following: Quantization of the next layer's input, if that layer is in int8, too.
+        dtype: Dtype of inputs and outputs that are not quantized.
+    """
 
     def __init__(
         self,
@@ -102,7 +124,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.inputs, self.following, self.dtype = inputs, following, dtype
         self.activation, self.algorithm = activation
-        self.scales, weight = quantized(linear.weight.detach().float() * inputs.smoothing)
+        self.scales, weight = quantize_weight(linear.weight.detach().float() * inputs.smoothing)
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.bias = None if linear.bias is None else linear.bias.detach().float()
         self.factor = inputs.factor.to(dtype)
@@ -110,7 +132,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.uint8:
-            x = rounded(x, self.factor, self.zero)
+            x = quantize_input(x, self.factor, self.zero)
         after = self.following
         return _linear(
             x,
@@ -125,24 +147,32 @@ class Int8Linear(nn.Module):
         )
 
 
-def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The scale of each output, and the weights in 8 bits. Shapes: (O, D) -> (O,), (O, D)."""
-    most = largest_weight()
-    scales = weight.abs().amax(1).clamp(min=1e-8) / most
-    return scales, (weight / scales[:, None]).round().clamp(-most, most).to(torch.int8)
+def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scale of each output, and the quantized weights.
+
+    Args:
+        weight: Weights of a linear layer.
+
+    Shapes:
+        weight: (O, D); returns (O,) and (O, D).
+    """
+    limit = largest_weight()
+    scales = weight.abs().amax(1).clamp(min=1e-8) / limit
+    return scales, (weight / scales[:, None]).round().clamp(-limit, limit).to(torch.int8)
 
 
 @cache
 def largest_weight() -> int:
-    """The largest weight that sums are exact with: 127, or 63 on processors without VNNI.
+    """Return the largest weight for which sums are exact: 127, or 63 on processors without VNNI.
 
-    Those add two products in 16 bits, which end at 32,767: 2 · 255 · 63 = 32,130 fits.
+    Processors without VNNI add two products in 16 bits, up to 32,767: 2 · 255 · 63 = 32,130 fits.
     """
     weight, x = torch.full((16, 64), 127, dtype=torch.int8), torch.full((1, 64), 255).byte()
     try:
         packed = torch.ops.onednn.qlinear_prepack(weight, None)
         sums = _linear(x, packed, torch.ones(16), torch.float32)
-    except (AttributeError, RuntimeError):  # `unavailable` says so
+    except (AttributeError, RuntimeError):
+        # `unavailable` reports this error.
         return 127
     return 127 if bool((sums == 64 * 255 * 127).all()) else 63
 
@@ -158,35 +188,48 @@ def _linear(
     activation: str = "none",
     algorithm: str = "",
 ) -> Tensor:
-    """OneDNN's linear layer of integers; the sizes of a step, and what stands for zero, of inputs
-    and outputs. Shapes: (N, D) -> (N, O).
+    """Run the int8 linear layer of oneDNN.
+
+    `inputs` and `outputs` are scales and zero points.
+
+    Shapes:
+        x: (N, D); returns (N, O).
     """
-    given = x, *inputs, weight, scales, _zeros(len(scales)), bias, *outputs, dtype, activation
-    out: Tensor = torch.ops.onednn.qlinear_pointwise(*given, [], algorithm)
+    arguments = x, *inputs, weight, scales, _zeros(len(scales)), bias, *outputs, dtype, activation
+    out: Tensor = torch.ops.onednn.qlinear_pointwise(*arguments, [], algorithm)
     return out
 
 
 @cache
 def _zeros(count: int) -> Tensor:
-    """What stands for zero among the weights of each output."""
+    """Return the zero points of the weights, which are symmetric."""
     return torch.zeros(count, dtype=torch.int)
 
 
-def rounded(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
-    """The input as integers, all of one dtype; `zero` is what stands for zero, less `ZERO_POINT`.
-    Shapes: (N, D) -> (N, D) of uint8.
+def quantize_input(x: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+    """Quantize the input of a layer to uint8.
 
-    By way of int8: torch converts to it four times as fast, and bf16 is finest around 0.
+    It converts to int8 first: PyTorch converts to int8 four times faster, and bf16 is most precise
+    around 0.
+
+    Args:
+        x: The input.
+        factor: Factor of each dimension, of the dtype of `x`.
+        zero: Zero point minus `ZERO_POINT`, of the dtype of `x`.
+
+    Shapes:
+        x: (N, D); returns (N, D).
     """
     signed = (
         torch.addcmul(zero, x, factor).round_().clamp_(-ZERO_POINT, ZERO_POINT - 1).to(torch.int8)
     )
-    return signed.view(torch.uint8).bitwise_xor_(ZERO_POINT)  # its first bit: `ZERO_POINT` more
+    # Inverting the first bit adds `ZERO_POINT`.
+    return signed.view(torch.uint8).bitwise_xor_(ZERO_POINT)
 
 
 @cache
 def unavailable() -> str | None:
-    """None, or why this build of torch cannot (the operators are not public API)."""
+    """Return why PyTorch does not support int8 layers here, or None. They are not public API."""
     linear, x = trial()
     step = float(x.max() - x.min()) / 255
     inputs = Inputs(torch.full((32,), 1 / step), step, round(-float(x.min()) / step))
@@ -194,22 +237,30 @@ def unavailable() -> str | None:
         with torch.no_grad():
             near = torch.allclose(Int8Linear(linear, inputs)(x), linear(x), atol=0.1)
     except (AttributeError, RuntimeError) as error:
-        return f"oneDNN's integer layers are not usable: {error}"
-    return None if near else "oneDNN's integer layers give other numbers than torch's"
+        return f"the int8 layers of oneDNN failed ({error})"
+    return None if near else "the int8 layers of oneDNN return wrong results"
 
 
-def unfit(model: Model) -> str | None:
-    """Return why int8 is not supported by a model, or None if it is."""
+def unsupported_reason(model: Model) -> str | None:
+    """Return why a model does not support int8, or None if it does.
+
+    Args:
+        model: The model.
+    """
     if isinstance(model.encoder, Transformer):
         return None
     return f"not supported by {type(model.encoder).__name__}"
 
 
-# ---- replacement of layers
+# ---- Replacement of layers
 
 
 def replace_by_rows(model: Model, exact: Model) -> None:
-    """Replace all linear layers of a copy of a model by layers whose rows have their own scales.
+    """Replace all linear layers of a copy of a model by int8 layers with one scale per row.
+
+    Args:
+        model: The copy, which is changed.
+        exact: The model with the original weights.
 
     Raises:
         DeviceError: If the model or the machine does not support them.
@@ -224,9 +275,12 @@ def replace_by_rows(model: Model, exact: Model) -> None:
 
 
 def calibrated(inputs: Mapping[str, Inputs]) -> Replace:
-    """Return a function that replaces the linear layers whose inputs are calibrated.
+    """Return a function that replaces the calibrated linear layers by int8 layers.
 
-    It raises DeviceError if the model or the machine does not support layers in integers.
+    The function raises DeviceError if the model or the machine does not support int8.
+
+    Args:
+        inputs: Quantization of the inputs by layer name.
     """
 
     def replace(model: Model, exact: Model) -> None:
@@ -246,63 +300,84 @@ def calibrated(inputs: Mapping[str, Inputs]) -> Replace:
 
 
 def _check(model: Model) -> None:
-    """Check that a model can have layers in integers on this machine."""
-    if reason := unfit(model) or unavailable():
-        raise DeviceError(f"int8: {reason}; choose another --precision")
+    """Raise DeviceError if the model or the machine does not support int8."""
+    if reason := unsupported_reason(model) or unavailable():
+        raise DeviceError(f"int8: {reason}; use another --precision")
 
 
-# ---- calibration
+# ---- Calibration
 
 
 def layers_of(model: Model) -> dict[str, nn.Linear]:
-    """Return the linear layers that may become integers, by name."""
+    """Return the linear layers that can be quantized, by name.
+
+    Args:
+        model: The model.
+    """
     return {name: getattr(part, key) for name, part, key in linear_layers(model.transformer)}
 
 
 @torch.inference_mode()
 def calibrate(model: Model, batches: Sequence[Batch]) -> dict[str, Inputs]:
-    """How the input of each layer is rounded, by what it is on these batches, in fp32."""
+    """Calibrate the quantization of each layer's input, in fp32.
+
+    Args:
+        model: The model.
+        batches: Batches of typical texts.
+
+    Returns:
+        The quantization by layer name.
+    """
     layers = layers_of(model)
     largest: dict[str, Tensor] = {}
     samples: dict[str, list[Tensor]] = {name: [] for name in layers}
 
-    def see(name: str, x: Tensor) -> None:
-        most = x.abs().amax(0)
-        largest[name] = torch.maximum(largest[name], most) if name in largest else most
+    def record(name: str, x: Tensor) -> None:
+        peak = x.abs().amax(0)
+        largest[name] = torch.maximum(largest[name], peak) if name in largest else peak
         rows = torch.linspace(0, len(x) - 1, min(SAMPLED_ROWS, len(x))).long()
         samples[name].append(x[rows].clone())
 
-    with watched(layers, see):
+    with record_inputs(layers, record):
         for batch in batches:
             model.encoder(batch)
     inputs = {}
     for name, linear in layers.items():
-        if name.endswith(".down"):  # what the layer before writes has one scale for all numbers
+        # The output of the previous layer has one scale for all values.
+        if name.endswith(".down"):
             smoothing = torch.ones_like(largest[name])
         else:
             weights = linear.weight.detach().abs().amax(0).clamp(min=1e-5)
             smoothing = largest[name].clamp(min=1e-5) ** SMOOTHING / weights ** (1 - SMOOTHING)
             smoothing = smoothing.clamp(min=1e-3)
-        low, high = _ends(torch.cat(samples[name]) / smoothing, cut=name.endswith(".down"))
+        low, high = _value_range(torch.cat(samples[name]) / smoothing, clip=name.endswith(".down"))
         scale = max(high - low, 1e-8) / 255
-        factor = (1.0 / (smoothing * scale)).bfloat16().float()  # as it is when it is used
+        # Rounded to bf16, like in the computation.
+        factor = (1.0 / (smoothing * scale)).bfloat16().float()
         inputs[name] = Inputs(factor, scale, round(-low / scale))
     return inputs
 
 
-def _ends(x: Tensor, *, cut: bool) -> tuple[float, float]:
-    """The range that 8 bits are to cover; 0 is always in it."""
+def _value_range(x: Tensor, *, clip: bool) -> tuple[float, float]:
+    """Return the range of values to quantize, which always includes 0."""
     values = x.flatten().sort().values
-    tail = int(CLIPPED_FRACTION * len(values)) if cut else 0
+    tail = int(CLIPPED_FRACTION * len(values)) if clip else 0
     return min(float(values[tail]), 0.0), max(float(values[-1 - tail]), 0.0)
 
 
 @contextmanager
-def watched(layers: Mapping[str, nn.Linear], see: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Meanwhile `see` is called with the input of each layer."""
+def record_inputs(
+    layers: Mapping[str, nn.Linear], record: Callable[[str, Tensor], None]
+) -> Iterator[None]:
+    """Call `record` with the name and input of each layer while the context is open.
+
+    Args:
+        layers: The layers by name.
+        record: The function.
+    """
 
     def hook(name: str) -> Any:
-        return lambda _, arguments: see(name, arguments[0])
+        return lambda _, arguments: record(name, arguments[0])
 
     handles = [linear.register_forward_pre_hook(hook(name)) for name, linear in layers.items()]
     try:

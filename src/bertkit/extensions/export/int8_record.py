@@ -1,4 +1,4 @@
-"""How a folder's model computes in integers, and how much that costs in quality."""
+"""File of a model's int8 quantization, and of its effect on the embeddings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ FILE = "int8.safetensors"
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured when the model was made to compute in integers.
+    """The quality of a quantized model, measured on texts that were not used for calibration.
 
-    `fingerprint` is the model's, before; cosines are of vectors of `texts` texts, by which nothing
-    was calibrated or chosen, with those in fp32; `left` names the layers that stay in bf16.
+    Attributes:
+        fingerprint: Fingerprint of the model before quantization.
+        texts: Number of texts.
+        lowest_cosine: Lowest cosine similarity of an int8 and an fp32 embedding.
+        mean_cosine: Mean cosine similarity of int8 and fp32 embeddings.
+        left: Names of the layers that stay in bf16.
     """
 
     fingerprint: str
@@ -36,11 +40,17 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 class _Record(msgspec.Struct, frozen=True):
     quality: Quality
     steps: dict[str, tuple[Annotated[float, Meta(gt=0)], Annotated[int, Meta(ge=0, le=255)]]]
-    """Scale and zero of each layer's input; its factors are the tensor of the same name."""
+    """Scale and zero point of each layer's input. The tensor with the same name has the factors."""
 
 
 def write_int8(folder: Path, inputs: Mapping[str, Inputs], quality: Quality) -> None:
-    """Write `FILE` beside the weights, which stay as they are."""
+    """Write `FILE` into a model directory. The weights do not change.
+
+    Args:
+        folder: The model directory.
+        inputs: Quantization of the inputs by layer name.
+        quality: Quality of the quantized model.
+    """
     record = _Record(quality, {name: (i.scale, i.zero) for name, i in inputs.items()})
     tensors = {name: i.factor.contiguous() for name, i in inputs.items()}
     with writing(folder / FILE) as partial:
@@ -48,30 +58,38 @@ def write_int8(folder: Path, inputs: Mapping[str, Inputs], quality: Quality) -> 
 
 
 def read_int8(folder: Path, fingerprint: str) -> tuple[dict[str, Inputs], Quality]:
-    """The same, for the model of this fingerprint.
+    """Read the quantization of a model.
 
-    Raises: CheckpointError when there is none, it is damaged, or it belongs to other weights.
+    Args:
+        folder: The model directory.
+        fingerprint: Fingerprint of the model.
+
+    Returns:
+        The quantization of the inputs by layer name, and the quality.
+
+    Raises:
+        CheckpointError: If the file does not exist, is damaged, or belongs to other weights.
     """
     path = folder / FILE
     if not path.exists():
-        raise CheckpointError(f"{folder}: no int8 layers; use `bertkit export int8`")
+        raise CheckpointError(f"{folder}: int8 layers not found; run `bertkit export int8`")
     factors, notes = read_file(path, "quantize the model again")
     try:
         record = msgspec.convert(from_json(notes.get("bertkit", "").encode()), type=_Record)
         inputs = {name: Inputs(factors[name], *step) for name, step in record.steps.items()}
-        if not all(map(_sound, inputs.values())):
-            raise ValueError("a factor or a step that is no number above 0")
+        if not all(map(_is_valid, inputs.values())):
+            raise ValueError("factors and scales must be greater than 0")
     except (ValueError, KeyError, msgspec.ValidationError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); quantize the model again") from None
     if record.quality.fingerprint != fingerprint:
         raise CheckpointError(
-            f"{path}: belongs to other weights than this folder's; quantize the model again"
+            f"{path}: the file belongs to other weights; quantize the model again"
         )
     return inputs, record.quality
 
 
-def _sound(inputs: Inputs) -> bool:
-    """Whether numbers can be divided by these."""
+def _is_valid(inputs: Inputs) -> bool:
+    """Return whether all factors and scales are finite, and the factors greater than 0."""
     factor = inputs.factor
-    real = factor.is_floating_point() and factor.ndim == 1 and math.isfinite(inputs.scale)
-    return real and bool((factor.isfinite() & (factor > 0)).all())
+    finite = factor.is_floating_point() and factor.ndim == 1 and math.isfinite(inputs.scale)
+    return finite and bool((factor.isfinite() & (factor > 0)).all())

@@ -1,4 +1,4 @@
-"""Quantize a model to int8, calibrated on texts."""
+"""Command that quantizes a model to int8."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from bertkit.data.document_readers import documents
 from bertkit.engine.engine import Engine
 from bertkit.engine.pruned_heads import without_pruned_heads
 from bertkit.errors import ConfigError, DataError, DeviceError
-from bertkit.extensions.export.int8_layers import Inputs, calibrate, calibrated, unavailable, unfit
+from bertkit.extensions.export.int8_layers import (
+    Inputs,
+    calibrate,
+    calibrated,
+    unavailable,
+    unsupported_reason,
+)
 from bertkit.extensions.export.int8_record import Quality, write_int8
 from bertkit.metrics import cosines
 from bertkit.nn.pooling import Pooling
@@ -24,17 +30,17 @@ from bertkit.storage import refuse_used
 from bertkit.text.encoding import Encoding
 
 MIN_TEXTS = 64
-"""Texts that are needed at least: half to calibrate, a quarter to choose layers by, and a quarter
-to measure on."""
+"""Minimum number of texts: half for calibration, a quarter to select layers, and a quarter for the
+evaluation."""
 
 MAX_TEXTS = 1024
-"""Texts that are looked at; more change nothing."""
+"""Maximum number of texts that are used; more do not improve the result."""
 
 MIN_COSINE = 0.99
-"""The lowest cosine that is accepted; until it is reached, layers are left as they are."""
+"""Default minimum of the cosine similarity; layers stay unquantized until it is reached."""
 
 Layers = Mapping[str, Inputs]
-"""How the inputs of layers that compute in integers are rounded, by the layers' names."""
+"""Quantization of the inputs of int8 layers by layer name."""
 
 
 def quantize(
@@ -65,28 +71,28 @@ def quantize(
     if reason:
         raise DeviceError(f"int8: {reason}")
     loaded = load(model)
-    if reason := unfit(loaded.model):
+    if reason := unsupported_reason(loaded.model):
         raise ConfigError(f"{model}: int8 is {reason}")
     if "lm" in loaded.model.heads:
         raise ConfigError(
-            f"{model}: a model that writes is rounded as it is opened, row by row (--precision "
-            "int8); there is nothing to prepare"
+            f"{model}: generative models need no calibration; use --precision int8 with the "
+            "original model"
         )
-    held_out, choosing, calibrating = _parts(loaded, read_texts(texts))
+    held_out, selection, calibration = _split_texts(loaded, read_texts(texts))
     pruned = without_pruned_heads(loaded.model)
     engine, pooling = Engine(pruned), loaded.pooling or Pooling()
-    inputs = calibrate(pruned, [batch for _, batch in engine.batches(calibrating)])
+    inputs = calibrate(pruned, [batch for _, batch in engine.batches(calibration)])
 
     def cosines_of(encodings: Sequence[Encoding]) -> Callable[[Layers], NDArray[np.float32]]:
-        """For some layers in integers the cosine of each text's vector to its fp32 one."""
+        """Return a function that computes the cosine similarities of int8 layers to fp32."""
         exact = engine.rows(encodings, pooling)
         run = partial(Engine, pruned, precision="auto")
         return lambda layers: cosines(run(int8=calibrated(layers)).rows(encodings, pooling), exact)
 
-    chosen, left = _choose(inputs, cosines_of(choosing), lowest)
+    chosen, left = _select_layers(inputs, cosines_of(selection), lowest)
     if not chosen:
         raise DataError(
-            f"{model}: no layer bears integers at a cosine of {lowest}; ask for less (--lowest)"
+            f"{model}: no int8 layer reaches a cosine similarity of {lowest}; reduce --lowest"
         )
     reached = cosines_of(held_out)(chosen)
     quality = Quality(
@@ -98,11 +104,11 @@ def quantize(
     )
     resave(loaded, loaded.model, out)
     write_int8(out, chosen, quality)
-    say(f"{out}: {len(chosen)} of {len(inputs)} layers in integers")
+    say(f"{out}: {len(chosen)} of {len(inputs)} layers in int8")
     if quality.lowest_cosine < lowest:
         say(
-            f"lowest cosine {quality.lowest_cosine:.4f} on texts that chose nothing, below the "
-            f"{lowest} asked for; give more texts, or ask for more (--lowest)"
+            f"warning: lowest cosine similarity {quality.lowest_cosine:.4f} on held-out texts, "
+            f"below --lowest {lowest}; use more texts, or increase --lowest"
         )
     return {
         "layers": len(chosen),
@@ -113,39 +119,43 @@ def quantize(
     }
 
 
-def _parts(loaded: Loaded, texts: Sequence[str]) -> tuple[list[Encoding], ...]:
-    """A quarter of the texts to measure on, one to choose layers by, and half to calibrate."""
+def _split_texts(loaded: Loaded, texts: Sequence[str]) -> tuple[list[Encoding], ...]:
+    """Split texts: a quarter for evaluation, a quarter for selection, and half for calibration."""
     if len(texts) < MIN_TEXTS:
         raise DataError(
-            f"{len(texts)} texts to calibrate with, and {MIN_TEXTS} are needed; give more, like "
-            "those the model will see"
+            f"at least {MIN_TEXTS} texts are required for calibration, got {len(texts)}; add texts "
+            "that resemble the input of the model"
         )
     texts = texts[:: -(-len(texts) // MAX_TEXTS)]
     encodings = loaded.tokenizer.encode_batch(texts, max_length=loaded.length, truncate="longest")
     return encodings[::4], encodings[2::4], encodings[1::2]
 
 
-def _choose(
+def _select_layers(
     inputs: Layers, cosines_with: Callable[[Layers], NDArray[np.float32]], lowest: float
 ) -> tuple[dict[str, Inputs], list[str]]:
-    """The layers to compute in integers, and those left out, the worst by itself first."""
+    """Return the layers to quantize, and the names of the other layers, the worst one first."""
 
-    def reach(layers: Layers) -> float:
+    def lowest_cosine(layers: Layers) -> float:
         return float(cosines_with(layers).min())
 
     chosen, left = dict(inputs), list[str]()
-    if reach(chosen) < lowest:
-        alone = {name: reach({name: one}) for name, one in inputs.items()}
-        for name in sorted(alone, key=lambda name: alone[name]):
+    if lowest_cosine(chosen) < lowest:
+        separate = {name: lowest_cosine({name: item}) for name, item in inputs.items()}
+        for name in sorted(separate, key=lambda name: separate[name]):
             left.append(name)
             del chosen[name]
-            if reach(chosen) >= lowest:
+            if lowest_cosine(chosen) >= lowest:
                 break
     return chosen, left
 
 
 def read_texts(paths: Sequence[Path]) -> list[str]:
-    """The lines of .txt files and the texts of .jsonl rows."""
+    """Read the lines of .txt files and the texts of .jsonl rows.
+
+    Args:
+        paths: The files.
+    """
     texts: list[str] = []
     for document in documents(paths):
         rows = document.text.splitlines() if document.file.suffix == ".txt" else [document.text]

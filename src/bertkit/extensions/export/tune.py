@@ -1,4 +1,4 @@
-"""Find the fastest settings of a model on this machine, and store them in its directory."""
+"""Command that finds the fastest settings of a model on this machine, and stores them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from bertkit.storage import new_folder
 from bertkit.threads import thread_limit
 
 TIMED_TEXTS = 512
-"""As many are embedded, over and over."""
+"""Number of texts that are embedded in each measurement."""
 
 BUDGETS = (1024, 2048, 4096, 8192, 16384)
-"""Tokens of a batch that are tried."""
+"""Batch sizes in tokens that are timed."""
 
 TIMED_ROUNDS = 3
-"""Each choice is timed so often, in turn with the others; the median counts."""
+"""Number of measurements of each choice, alternating with other choices; the median is used."""
 
 C = TypeVar("C")
 
@@ -90,7 +90,8 @@ def tune(
     """
     loaded = _load_writable(model)
     weights = weights_of(loaded.folder)
-    records(loaded.folder)  # checks the file before anything is timed
+    # Check the file before the measurements.
+    records(loaded.folder)
     works = _timed_works(loaded, texts)
     tried: dict[str, dict[Any, Any]] = {}
 
@@ -133,8 +134,9 @@ def tune(
         versions=versions(),
         weights=weights,
     )
-    write_tuned(loaded.folder, choice)  # before the graph of an older record is deleted
-    engines = _engines(loaded, packed, choice, works, exact, lowest, tried)
+    # Before the graph of an older record is deleted.
+    write_tuned(loaded.folder, choice)
+    engines = _time_engines(loaded, packed, choice, works, exact, lowest, tried)
     write_tuned(loaded.folder, msgspec.structs.replace(choice, engines=engines))
     settings = {"precision": precision, "max_batch_tokens": max_batch_tokens, "threads": threads}
     return {**settings, "engines": engines, "tried": tried}
@@ -148,7 +150,9 @@ def _load_writable(model: str | Path) -> Loaded:
     """
     loaded = load(model)
     if not loaded.folder.is_dir():
-        raise ConfigError(f"{model}: a file; use a model directory, which can store the settings")
+        raise ConfigError(
+            f"{model}: expected a model directory, which can store the settings, got a file"
+        )
     if not os.access(loaded.folder, os.W_OK):
         raise ConfigError(f"{loaded.folder}: not writable; copy the directory and tune the copy")
     return loaded
@@ -165,11 +169,11 @@ def _timed_works(loaded: Loaded, texts: Sequence[Path] | None) -> list[Work]:
         raise DataError("texts: the files contain no text; use files with typical texts")
     works = Embed(loaded, "fp32").prepare(samples, long="truncate")
     tokens = sum(work.tokens for work in works)
-    say(f"{len(works)} texts of {tokens:,} tokens, in each precision at first")
+    say(f"timing {len(works)} texts with {tokens:,} tokens, first in each precision")
     return works
 
 
-def _engines(
+def _time_engines(
     loaded: Loaded,
     packed: Embed,
     choice: Tuned,
@@ -178,14 +182,15 @@ def _engines(
     lowest: float,
     tried: dict[str, dict[Any, Any]],
 ) -> dict[str, EngineName]:
-    """The fastest engine for one text, for few and for many, short and long; the graph is kept in
-    the folder where it is one of them.
+    """Return the fastest engine for one, few and many texts, short and long.
+
+    The directory keeps the graph if it is the fastest in any of these cases.
     """
     out = loaded.folder / GRAPH_DIRECTORY
     if out.exists():
         shutil.rmtree(out)
     if reason := _no_graph(loaded, choice.precision):
-        say(f"engine: packed batches alone, for {reason}")
+        say(f"engine: only packed batches, because {reason}")
         return {}
     _write_graph(loaded, packed, choice.precision, out)
     engines: dict[EngineName, Callable[[Sequence[Work]], object]] = {
@@ -193,17 +198,17 @@ def _engines(
     }
     graphs = choice.graphs(loaded.folder)
     for runtime in _runtimes(choice.precision):
-        beside = GraphLayers(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
-        embed = Embed(loaded, packed.engine.with_faster_layers(beside))
+        layers = GraphLayers(graphs, _always(runtime), choice.pooling, packed.engine.dtype)
+        embed = Embed(loaded, packed.engine.with_faster_layers(layers))
         try:
             nearest = cosines(embed.run(works), exact).min()
         except CheckpointError as error:
-            say(f"engine: not {NAMES[runtime]} ({error})")
+            say(f"engine: {NAMES[runtime]} skipped ({error})")
             continue
         if nearest >= lowest:
             engines[runtime] = embed.run
         else:
-            say(f"engine: not {NAMES[runtime]}, whose lowest cosine is {nearest:.4f}")
+            say(f"engine: {NAMES[runtime]} skipped, lowest cosine similarity {nearest:.4f}")
     if len(engines) == 1:
         shutil.rmtree(out)
         return {}
@@ -216,9 +221,9 @@ def _engines(
             name = cell([mean] * count)
             if name in chosen:
                 continue
-            asked = [part[n : n + count] for n in range(0, len(part) - count + 1, count)]
-            seconds = _seconds({e: partial(_each, run, asked) for e, run in engines.items()})
-            rates = {engine: len(asked) * count / s for engine, s in seconds.items()}
+            batches = [part[n : n + count] for n in range(0, len(part) - count + 1, count)]
+            seconds = _seconds({e: partial(_call_each, run, batches) for e, run in engines.items()})
+            rates = {engine: len(batches) * count / s for engine, s in seconds.items()}
             tried.setdefault("engines", {})[name] = rates
             say(f"engine, {name}: " + ", ".join(f"{e} {r:,.0f} texts/s" for e, r in rates.items()))
             chosen[name] = max(rates, key=lambda engine: rates[engine])
@@ -231,13 +236,13 @@ def _always(runtime: Runtime) -> Callable[[Sequence[int]], Runtime]:
     return lambda _: runtime
 
 
-def _each(call: Callable[[Any], object], parts: Sequence[Any]) -> None:
+def _call_each(call: Callable[[Any], object], parts: Sequence[Any]) -> None:
     for part in parts:
         call(part)
 
 
 def _runtimes(precision: Inference) -> list[Runtime]:
-    """Those that are installed; OpenVINO does not know the operators of integers."""
+    """Return the installed runtimes that support a precision; OpenVINO lacks the int8 operators."""
     runtimes: tuple[Runtime, ...] = get_args(Runtime)
     return [
         name
@@ -247,19 +252,19 @@ def _runtimes(precision: Inference) -> list[Runtime]:
 
 
 def _no_graph(loaded: Loaded, precision: Inference) -> str | None:
-    """None, or why there is no graph to be timed."""
+    """Return why graphs cannot be timed, or None if they can."""
     if not _runtimes(precision):
-        return "no runtime of graphs is installed (pip install 'bertkit[export]')"
+        return "ONNX Runtime and OpenVINO are not installed (pip install 'bertkit[export]')"
     if importlib.util.find_spec("onnx") is None:
         return "onnx is not installed (pip install 'bertkit[export]')"
-    from bertkit.extensions.export.graph import unfit
+    from bertkit.extensions.export.graph import unsupported_reason
     from bertkit.extensions.export.graph_export import too_large
 
-    return unfit(loaded.model) or too_large(loaded.model)
+    return unsupported_reason(loaded.model) or too_large(loaded.model)
 
 
 def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path) -> None:
-    """Write the graph of a model whose vectors are not normalized yet, as an exported folder."""
+    """Write the graph of a model as an exported directory, without normalization of embeddings."""
     from bertkit.extensions.export.graph import build, write
     from bertkit.extensions.export.graph_export import write_record
 
@@ -270,58 +275,59 @@ def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path)
     with new_folder(out) as partial_folder:
         write(build(loaded.model, pooling, int8=int8), partial_folder)
         loaded.tokenizer.save(partial_folder, segments=loaded.model.config.token_types > 1)
-        about = {
+        metadata = {
             "fingerprint": packed.fingerprint(),
             "similarity": pooling.similarity,
             "normalize": packed.pooling.normalize,
         }
-        write_record(partial_folder, "onnx", pooling, packed.dimension, loaded.length, about)
+        write_record(partial_folder, "onnx", pooling, packed.dimension, loaded.length, metadata)
 
 
 def _precisions(
     loaded: Loaded, works: Sequence[Work], lowest: float
 ) -> tuple[dict[Inference, Embed], NDArray[np.float32]]:
-    """The precisions of this machine whose vectors are near enough to those of fp32, and these."""
+    """Return the precisions of this machine that are close to fp32, and the fp32 embeddings."""
     exact = Embed(loaded, open_engine(loaded, "fp32"))
     vectors = exact.run(works)
-    known: dict[Inference, Embed] = {"fp32": exact}
+    precisions: dict[Inference, Embed] = {"fp32": exact}
     others: dict[Inference, bool] = {
         "bf16": has_bf16("cpu"),
         "int8": (loaded.folder / INT8).exists() and unavailable() is None,
     }
-    for precision in (name for name, there in others.items() if there):
+    for precision in (name for name, available in others.items() if available):
         embed = Embed(loaded, open_engine(loaded, precision))
         nearest = cosines(embed.run(works), vectors).min()
         if nearest >= lowest:
-            known[precision] = embed
+            precisions[precision] = embed
         else:
-            say(f"{precision}: left out; its lowest cosine is {nearest:.4f}, below {lowest}")
-    return known, vectors
+            say(f"{precision} skipped: lowest cosine similarity {nearest:.4f}, below {lowest}")
+    return precisions, vectors
 
 
 def _seconds(choices: Mapping[C, Callable[[], object]]) -> dict[C, float]:
-    """The median time of each."""
+    """Return the median time of each choice in seconds."""
     times: dict[C, list[float]] = {choice: [] for choice in choices}
     for round_ in range(TIMED_ROUNDS + 1):
         for choice, call in choices.items():
             start = time.perf_counter()
             call()
-            if round_:  # the first only warms up
+            # The first round only warms up.
+            if round_:
                 times[choice].append(time.perf_counter() - start)
-    return {choice: median(each) for choice, each in times.items()}
+    return {choice: median(values) for choice, values in times.items()}
 
 
-def _with_threads(count: int, run: Callable[..., object], *given: object) -> None:
+def _with_threads(count: int, run: Callable[..., object], *arguments: object) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        run(*given)
+        run(*arguments)
     finally:
         torch.set_num_threads(before)
 
 
 def _local_texts() -> list[str]:
-    """Paragraphs of the Python reference, short and long."""
+    """Return short and long paragraphs of the Python reference."""
     paragraphs: list[str] = []
     for _, text in documents():
         paragraphs += (" ".join(part.split()) for part in text.split("\n\n") if part.strip())

@@ -20,22 +20,34 @@ if TYPE_CHECKING:
 
 
 def tuned_embedder(folder: Path) -> TunedEmbed | None:
-    """Load a model that was tuned on this machine, if a graph is the fastest for some texts."""
+    """Load a model that was tuned on this machine, if a graph is the fastest for some texts.
+
+    Args:
+        folder: The model directory.
+    """
     tuned = read_tuned(folder)
     return TunedEmbed(folder, tuned) if tuned is not None and tuned.runtimes else None
 
 
 class TunedEmbed(Exported):
-    """A tuned folder whose graph is the fastest for some texts: torch is imported for others."""
+    """An embedding model that was tuned, whose graph is the fastest for some texts.
 
-    windows = True  # its graphs normalize nothing
+    It imports torch only for other texts.
+
+    Args:
+        folder: The model directory.
+        tuned: The stored settings.
+    """
+
+    # The graphs do not normalize embeddings.
+    windows = True
 
     def __init__(self, folder: Path, tuned: Tuned) -> None:
         self.folder, self.tuned = folder, tuned
         self.graphs = tuned.graphs(folder)
-        usual = tuned.runtime([1]) or tuned.runtimes[0]
-        super().__init__(folder / GRAPH_DIRECTORY, graph=self.graphs(usual))
-        say(f"precision: {tuned.precision}, {tuned.said}, as tuned on this machine")
+        default = tuned.runtime([1]) or tuned.runtimes[0]
+        super().__init__(folder / GRAPH_DIRECTORY, graph=self.graphs(default))
+        say(f"precision: {tuned.precision}, {tuned.engine_description}, as tuned on this machine")
 
     @cached_property
     def packed(self) -> Embed:

@@ -1,4 +1,4 @@
-"""What a model's folder remembers of the machines it was tuned on: nothing here imports torch."""
+"""Tuning results that a model directory stores for each machine, read without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,32 +20,29 @@ from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.config import Count, Settings
 from bertkit.console import say
 from bertkit.errors import CheckpointError
-from bertkit.extensions.export.exported import Graph, Numbers, Runtime
+from bertkit.extensions.export.exported import Graph, GraphPrecision, Runtime
 from bertkit.nn.precision import Inference, cpuinfo
 from bertkit.storage import read_json, sha256, write_json
 from bertkit.threads import thread_limit
 
-if TYPE_CHECKING:  # importing it takes torch
-    pass
-
 FILE = TUNING_FILE
 
 GRAPH_DIRECTORY = "tuned"
-"""The folder of the graph beside it, which both runtimes read."""
+"""Subdirectory of the graph, which both runtimes load."""
 
 EngineName = Literal["packed", "onnxruntime", "openvino"]
-"""bertkit's own on packed batches, or a runtime of the graph."""
+"""bertkit's engine with packed batches, or a runtime of the graph."""
 
 NAMES: dict[str, str] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 COUNTS = (1, 4, 64)
-"""Texts that are timed together: one, few and many."""
+"""GraphPrecision of texts that are timed together: one, few and many."""
 
 SHORT_TEXT_TOKENS = 48
-"""Tokens of a text up to which it is short, on average."""
+"""Maximum mean number of tokens of short texts."""
 
-MOST_TOKENS = 1 << 17
-"""Of a batch."""
+MAX_TOKENS = 1 << 17
+"""Maximum number of tokens of a batch."""
 
 HASHED = (
     "*.safetensors",
@@ -61,23 +58,32 @@ HASHED = (
 """Files of weights, settings and tokenizers."""
 
 INSTRUCTIONS = ("avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "bf16")
-"""As Linux names them."""
+"""Relevant processor instructions, with the names of Linux."""
 
 VERSIONS = ("bertkit", "torch", "onnxruntime", "openvino")
-"""The packages whose versions belong to what is fastest."""
+"""Packages whose versions affect the measurements."""
 
 
 class Tuned(Settings, frozen=True):
-    """What was fastest on one machine, with the versions and the weights that it was timed with.
+    """The fastest settings of a model on one machine.
 
-    `cores` are those that threads may compute on. `engines` are by cells: how many texts, and
-    whether they are short. Where none is named, it is bertkit's own.
+    Attributes:
+        processor: Processor and its instructions.
+        cores: Number of cores that threads can use.
+        precision: Precision of the computation.
+        max_batch_tokens: Maximum number of tokens of a batch.
+        threads: Number of threads.
+        texts_per_second: Measured speed.
+        engines: Fastest engine by `cell`. Default: bertkit's engine.
+        pooling: Pooling of the embeddings.
+        versions: Versions of the packages at the measurement.
+        weights: Hash of the model at the measurement.
     """
 
     processor: str
     cores: int
     precision: Inference
-    max_batch_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+    max_batch_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
     threads: Count
     texts_per_second: float
     engines: dict[str, EngineName] = msgspec.field(default_factory=dict)
@@ -87,56 +93,68 @@ class Tuned(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         if self.threads > self.cores:
-            raise ValueError(f"{self.threads} threads on {self.cores} cores")
+            raise ValueError(f"threads must not exceed cores ({self.cores}), got {self.threads}")
 
     def runtime(self, lengths: Sequence[int]) -> Runtime | None:
-        """The fastest for texts of so many tokens, None for bertkit's own engine."""
+        """Return the fastest runtime for texts, or None for bertkit's engine.
+
+        Args:
+            lengths: GraphPrecision of tokens of the texts.
+        """
         engine = self.engines.get(cell(lengths), "packed")
         return None if engine == "packed" else engine
 
     @property
     def runtimes(self) -> list[Runtime]:
-        """Those that are the fastest for any texts."""
+        """Runtimes that are the fastest for some texts."""
         return sorted({engine for engine in self.engines.values() if engine != "packed"})
 
     def graphs(self, folder: Path) -> Callable[[Runtime], Graph]:
-        """The graph beside a folder's model by each runtime, opened once.
+        """Return a function that loads the graph in a runtime, once per runtime.
 
-        OpenVINO computes it in bf16 where that is the precision; ONNX Runtime has none.
+        OpenVINO computes in bf16 if that is the precision. ONNX Runtime does not support bf16.
+
+        Args:
+            folder: The model directory.
         """
 
-        def opened(runtime: Runtime) -> Graph:
+        def load(runtime: Runtime) -> Graph:
             bf16 = runtime == "openvino" and self.precision == "bf16"
-            precision: Numbers = "bf16" if bf16 else "fp32"
+            precision: GraphPrecision = "bf16" if bf16 else "fp32"
             return Graph(folder / GRAPH_DIRECTORY, precision, runtime=runtime, maker="export tune")
 
-        return cache(opened)
+        return cache(load)
 
     @property
-    def said(self) -> str:
-        """Which engine runs, in words."""
-        told = []
+    def engine_description(self) -> str:
+        """Description of the engines, for messages."""
+        names = []
         for runtime in self.runtimes:
             fp32 = runtime == "onnxruntime" and self.precision == "bf16"
             name = NAMES[runtime] + (" in fp32" if fp32 else "")
             cells = [cell for cell, engine in self.engines.items() if engine == runtime]
             if len(cells) == len(self.engines):
                 return name
-            told.append(f"{name} for {', '.join(cells)}")
-        return ", ".join([*told, "else packed batches" if told else "packed batches"])
+            names.append(f"{name} for {', '.join(cells)}")
+        return ", ".join([*names, "else packed batches" if names else "packed batches"])
 
 
 def cell(lengths: Sequence[int]) -> str:
-    """How many texts these are and how long, in words; of the counts the nearest."""
+    """Return the nearest count of `COUNTS` and whether texts are short or long, such as "4 short".
+
+    Args:
+        lengths: GraphPrecision of tokens of the texts.
+    """
     count = len(lengths)
-    many = min(COUNTS, key=lambda timed: abs(math.log(timed / max(count, 1))))
+    nearest = min(COUNTS, key=lambda timed: abs(math.log(timed / max(count, 1))))
     long = sum(lengths) > SHORT_TEXT_TOKENS * count
-    return f"{many} {'long' if long else 'short'}"
+    return f"{nearest} {'long' if long else 'short'}"
 
 
 def versions() -> dict[str, str]:
-    """Of what computes, where it is installed."""
-    import importlib.metadata  # slow to import, and asked for by tuned models alone
+    """Return the versions of the installed packages of `VERSIONS`."""
+    # Imported here, because it is slow and only needed by tuned models.
+    import importlib.metadata
 
     installed = {}
     for name in VERSIONS:
@@ -148,12 +166,17 @@ def versions() -> dict[str, str]:
 
 
 def weights_of(folder: Path) -> str:
-    """A hash of what a folder's vectors depend on: weights, those of its run's checkpoints and of
-    the model that its adapters change included, and how they are read.
+    """Return a hash of all files that affect the embeddings of a model directory.
+
+    It includes checkpoints of the run, and the base model of an adapter.
+
+    Args:
+        folder: The model directory.
     """
     digest = hashlib.sha256()
     if format_of(folder) == "adapter":
-        from bertkit.checkpoint.adapter import base_of  # here: it takes torch
+        # Imported here, because it requires torch.
+        from bertkit.checkpoint.adapter import base_of
 
         digest.update(f"{weights_of(base_of(folder))}\n".encode())
     for path in sorted({path for kind in HASHED for path in folder.rglob(kind)}):
@@ -164,44 +187,58 @@ def weights_of(folder: Path) -> str:
 
 
 def processor() -> str:
-    """The name of this machine's processor."""
+    """Return the name of the processor."""
     named = (line for line in cpuinfo().splitlines() if line.startswith("model name"))
     name = next(named, "").partition(":")[2].strip()
     return name or platform.processor() or platform.machine()
 
 
 def processor_and_instructions() -> str:
-    """Its name, and those of its instructions that make precisions fast: virtual machines call many
-    processors by one name.
+    """Return the name of the processor, and its instructions that affect the speed.
+
+    In virtual machines, different processors can have the same name.
     """
-    known = [flag for flag in INSTRUCTIONS if re.search(rf"\b{flag}\b", cpuinfo())]
-    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
-    return " ".join([processor(), *known, *([f"at most {most}"] if most else [])])
+    found = [flag for flag in INSTRUCTIONS if re.search(rf"\b{flag}\b", cpuinfo())]
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    return " ".join([processor(), *found, *([f"at most {limit}"] if limit else [])])
 
 
 def read_tuned(folder: Path) -> Tuned | None:
-    """What was fastest on this machine, if it was tried with these versions and weights; what is
-    not taken is said. Raises: CheckpointError when damaged.
+    """Return the tuning result of this machine, if versions and weights have not changed.
+
+    If a result exists but cannot be used, a message is logged.
+
+    Args:
+        folder: The model directory.
+
+    Raises:
+        CheckpointError: If the file is damaged.
     """
-    here, known = (processor_and_instructions(), thread_limit()), records(folder)
-    record = next((t for t in known if (t.processor, t.cores) == here), None)
+    here, stored = (processor_and_instructions(), thread_limit()), records(folder)
+    record = next((t for t in stored if (t.processor, t.cores) == here), None)
     if record is None:
-        why = "on another machine, or with other cores or OMP_NUM_THREADS," if known else ""
+        reason = "the machine, its cores or OMP_NUM_THREADS differ" if stored else ""
     elif record.versions != versions():
-        why = "with other versions of " + " and ".join(
+        reason = "other versions of " + " and ".join(
             name for name in VERSIONS if record.versions.get(name) != versions().get(name)
         )
     else:
-        why = "" if record.weights == weights_of(folder) else "with other weights or settings"
-    if why:
-        say(f"{folder / FILE}: was found {why} and is not used; run `bertkit export tune` again")
+        reason = "" if record.weights == weights_of(folder) else "other weights or settings"
+    if reason:
+        say(f"{folder / FILE}: the tuning is not used ({reason}); run `bertkit export tune` again")
         return None
     return record
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:
-    """Remember it, in place of what was found on the same machine before, and of what was found
-    with a graph: the folder has one, which is this one's from now on.
+    """Store the tuning result of this machine.
+
+    It replaces an older result of the machine, and results of other machines that use a graph,
+    because the directory has only one graph.
+
+    Args:
+        folder: The model directory.
+        tuned: The result.
     """
     here = tuned.processor, tuned.cores
     others = [t for t in records(folder) if (t.processor, t.cores) != here and not t.runtimes]
@@ -209,7 +246,14 @@ def write_tuned(folder: Path, tuned: Tuned) -> None:
 
 
 def records(folder: Path) -> list[Tuned]:
-    """Of all machines. Raises: CheckpointError."""
+    """Return the tuning results of all machines.
+
+    Args:
+        folder: The model directory.
+
+    Raises:
+        CheckpointError: If the file is damaged.
+    """
     try:
         rows = read_json(folder / FILE, CheckpointError, "remove it")
         return msgspec.convert(rows, type=list[Tuned])
