@@ -52,7 +52,7 @@ def export(
 
     Raises:
         ConfigError: If out exists, or a package is not installed.
-        CheckpointError: If the outputs of the graph differ from those of the model.
+        CheckpointError: If the outputs of graph and model differ.
     """
     refuse_used(out)
     missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]

@@ -376,7 +376,7 @@ class Exported:
 def split_by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
     """Split texts into batches of at most `MAX_BATCH_TOKENS` tokens, including padding.
 
-    A longer text is a batch of its own.
+    A longer text is a separate batch.
 
     Args:
         lengths: GraphPrecision of tokens of the texts, in ascending order.

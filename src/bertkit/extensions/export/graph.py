@@ -85,7 +85,7 @@ def build(
 ) -> onnx.ModelProto:
     """Build the graph of a model that `unsupported_reason` accepts.
 
-    The inputs are those of `exported.pad`, with any batch size and length. Masked tokens do not
+    The inputs are the result of `exported.pad`, with any batch size and length. Masked tokens do not
     change the outputs.
 
     Args:

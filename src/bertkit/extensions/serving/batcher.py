@@ -2,8 +2,8 @@
 
 As soon as the model is free, it computes a batch of waiting requests of one pipeline, in fair turns
 of their clients. Requests never wait for a larger batch. Text generation runs step by step between
-the batches, and texts longer than a batch are computed there in parts. Both together use about as
-much time as the batches.
+the batches, and texts longer than a batch are computed there in parts. They use about the same
+time as the batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bertkit.pipelines import Pipeline, Work
 from bertkit.pipelines.base import CACHE_TOKENS
 
 CLIENTS_PER_BATCH = 16
-"""Number of clients that share a batch: a turn gets at most the batch's tokens divided by it."""
+"""Number of clients per batch: a turn gets at most the batch's tokens divided by it."""
 
 BULK_FRACTION = 4
 """Requests of more than one turn get at most the batch's tokens divided by it, so that the next
@@ -263,7 +263,7 @@ class Batcher:
         return (*self._shares.turn(job.client, cost), job.number)
 
     def _turn(self, job: Job, capacity: int, has_works: bool) -> Works:
-        """Return the next works of a job that fit into a batch; at least one if it has none."""
+        """Return the next works of a job that fit into a batch; at least one for an empty batch."""
         begin, tokens = job.next, 0
         while job.next < len(job.works) and tokens < self.batch_tokens // CLIENTS_PER_BATCH + 1:
             cost = job.works[job.next].tokens

@@ -197,7 +197,7 @@ def _load_models(
     for folder in find_runs(plan.runs):
         read_run(folder)
     sys.setswitchinterval(SWITCH_SECONDS)
-    # Before models are loaded, because they use at most this share of the cores.
+    # Models use at most this number of cores, so set it before they are loaded.
     share_cores(plan.workers)
     if plan.workers > 1:
         torch.set_num_threads(own_cores())
