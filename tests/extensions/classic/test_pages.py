@@ -70,8 +70,8 @@ def test_models_side_by_side(server: Server, two: ModelRegistry, bert: Path) -> 
 @pytest.mark.parametrize(
     ("path", "asked", "status", "said"),
     [
-        ("/growing", {"text": "a " * 41}, 422, "text must have 1 to 40 words, got 41"),
-        ("/growing", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; answers"),
+        ("/growing", {"text": "a " * 41}, 422, "text: 41 words; a page shows 1 to 40"),
+        ("/growing", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; supports"),
         (
             "/growing",
             {"text": "a" * 501},

@@ -85,8 +85,8 @@ def build(
 ) -> onnx.ModelProto:
     """Build the graph of a model that `unsupported_reason` accepts.
 
-    The inputs are the result of `exported.pad`, with any batch size and length. Masked tokens do not
-    change the outputs.
+    The inputs are the result of `exported.pad`, with any batch size and length. Masked tokens do
+    not change the outputs.
 
     Args:
         model: The model.
