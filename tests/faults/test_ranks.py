@@ -102,7 +102,7 @@ def test_a_killed_process_ends_the_others_and_the_same_command_goes_on(
         codes = forker.together(2, *command, **at, signal=signal.SIGKILL)
         assert codes[rank] == -signal.SIGKILL
         assert codes[1 - rank] == 2, forker.said
-        assert "another process of the run has ended" in forker.said
+        assert "another process of the run has stopped" in forker.said
         assert "Traceback" not in forker.said
     assert forker.together(2, *command) == [0, 0], forker.said
     assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
@@ -132,7 +132,7 @@ def test_processes_that_were_told_differently_are_refused(
     more = {"2": ["--train.seed", "3"]}
     codes = forker.together(4, *words(world, run), more=more)
     assert codes == [2] * 4
-    assert "rank 2: other settings or another corpus than rank 0" in forker.said
+    assert "rank 2: settings or corpus differ from rank 0" in forker.said
     assert not run.exists()
 
 
@@ -155,7 +155,7 @@ def test_a_world_that_does_not_divide_the_parts_is_refused(
     run = tmp_path / "run"
     assert forker.together(3, *words(world, run)) == [2] * 3
     assert (
-        "train.parts = 4: cannot be dealt evenly to 3 processes; start 2, or begin a run with "
+        "train.parts = 4 must be a multiple of the 3 processes; start 2, or begin a new run with "
         "train.parts = 6"
     ) in forker.said
     assert not run.exists()
@@ -231,7 +231,7 @@ def test_a_full_disk_of_another_than_the_first_is_told_by_all(
     run = tmp_path / "run"
     codes = forker.together(2, *words(world, run, *SHARDED), file_bytes=20_000, rank=1)
     assert codes == [2, 2], forker.said
-    assert "rank 1 could not write its part of step" in forker.said
+    assert "rank 1 could not write its shard of step" in forker.said
     assert re.search(r"rank 1: .*: cannot be written .*File too large", forker.said)
     assert "Traceback" not in forker.said
     assert not [*run.glob("checkpoints/step-*")]
@@ -262,7 +262,7 @@ def test_half_an_environment_of_several_processes_is_refused(
     for size in ("2", "many"):
         monkeypatch.setenv("WORLD_SIZE", size)
         said = refused(*words(world, tmp_path / "run"))
-        assert "start by torchrun, or unset WORLD_SIZE" in said
+        assert "use torchrun, or unset WORLD_SIZE" in said
     assert not (tmp_path / "run").exists()
 
 

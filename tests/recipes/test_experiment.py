@@ -179,7 +179,7 @@ def test_variants_can_be_run_one_after_another(base: Path, tmp_path: Path) -> No
         ({"variants": {"../up": {}}}, r"variants: '\.\./up' cannot be the name of a directory"),
         ({"seeds": 0}, "seeds: expected `int` >= 1"),
         ({"tries": 1}, "tries: no such setting"),
-        ({"settings": {"metric": "nope"}}, "metric: classify has here no score 'nope'"),
+        ({"settings": {"metric": "nope"}}, "metric: classify does not have the score 'nope'"),
         ({"variants": {"": {}, "b": {}}}, "variants: '' cannot be the name of a directory"),
         ({"variants": {"seed-0": {}}}, "variants: 'seed-0' cannot be the name of a directory"),
     ],

@@ -255,7 +255,7 @@ def test_an_epoch_whose_score_is_no_number_is_the_worst(
     record = read_scores(tmp_path / str((math.nan, 0.25, 0.125)) / "scores.json")
     assert record["dev"] == {"accuracy": 0.25, "epoch": 2}
     assert [one.get("accuracy") for one in record["epochs"]] == [None, 0.25, 0.125]
-    with pytest.raises(TrainingError, match="dev: accuracy of every epoch is no number; learn"):
+    with pytest.raises(TrainingError, match="dev: accuracy is not finite in any epoch; reduce"):
         scored(math.nan, math.nan)
 
 
@@ -367,7 +367,7 @@ def test_tokens_that_train_does_not_show_stay_as_they_were(
         return load_file(out / "model.safetensors")
 
     some, decayed = learned("rows", 0.0), learned("rows", 1.0)
-    monkeypatch.setattr(recipe, "rows_read", lambda *given: {})
+    monkeypatch.setattr(recipe, "find_used_rows", lambda *given: {})
     every, control = learned("whole", 0.0), learned("whole", 1.0)
     assert all(torch.allclose(some[name], every[name], atol=2e-5) for name in every)
     before, tokenizer = load_file(base / "model.safetensors")[table], load(base).tokenizer
@@ -400,7 +400,7 @@ def test_the_best_epoch_is_kept_and_said(
     final = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert kept[0] == b""
     assert kept[1] != kept[2] == kept[3] == final
-    assert "out holds epoch 2, the best by accuracy" in capsys.readouterr().err
+    assert "out contains epoch 2, the best by accuracy" in capsys.readouterr().err
 
 
 def test_a_kept_epoch_survives_what_comes_after(
@@ -416,7 +416,7 @@ def test_a_kept_epoch_survives_what_comes_after(
 
     monkeypatch.setattr(Classify, "score", score)
     out = tmp_path / "out"
-    with pytest.raises(DataError, match=r"fell over; .*out holds epoch 1, the best"):
+    with pytest.raises(DataError, match=r"fell over; .*out contains epoch 1, the best"):
         finetune(Classify, base, train=rows(16), dev=rows(4), out=out, settings=SETTINGS)
     assert load(out).labels == ("doing", "thing")
 

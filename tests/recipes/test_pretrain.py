@@ -359,7 +359,7 @@ def test_a_tracker_that_is_not_there_is_said_before_work(
     nothing = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
     monkeypatch.setattr(tracker, "importlib", nothing)
     settings = override(SETTINGS, [("train.track", "mlflow")])
-    with pytest.raises(ConfigError, match=r'train\.track = "mlflow": it is not installed'):
+    with pytest.raises(ConfigError, match=r'train\.track = "mlflow" is not installed'):
         pretrain(settings, corpus=corpus, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -619,15 +619,15 @@ def test_teachers_that_cannot_teach_are_refused(
                 "model": {**SETTINGS["model"], "hidden": 16},
                 "teacher": {**teacher, "start": True},
             },
-            "teacher.start: encoder.embedding.tokens.weight of the teacher has another shape",
+            "teacher.start: encoder.embedding.tokens.weight of the teacher has a different shape",
         ),
         (
             override({**none, "teacher": teacher}, [(MOST, "128"), ("sampling.length", "65")]),
-            r"sampling\.length = 65: is longer than the 64 tokens that the teacher reads; lower it",
+            r"sampling\.length must be .* maximum length of 64 tokens, got 65; reduce it",
         ),
         (
             override({**none, "teacher": teacher}, [(MOST, "128"), (FIRST, "65")]),
-            r"sampling\.first_length = 65: is longer than the 64 tokens",
+            r"sampling\.first_length must be .* 64 tokens, got 65",
         ),
     ):
         with pytest.raises(BertkitError, match=message):

@@ -25,7 +25,7 @@ from bertkit.recipes.pretrain_samples import RunSamples
 from bertkit.recipes.pretrain_steps import optimization, warn
 from bertkit.recipes.run_file import Train
 from bertkit.text.vocabulary_training import train
-from bertkit.training.distributed import ALONE
+from bertkit.training.distributed import SINGLE_PROCESS
 from bertkit.training.journal import Journal
 from bertkit.training.master_weights import Masters
 
@@ -72,11 +72,11 @@ def test_the_optimizer_has_the_settings_of_the_run() -> None:
         embedding_learning_rate=0.4,
     )  # fmt: skip
     weights = Masters(tiny_model(20, "mlm"), torch.float32)
-    groups = optimization(train, weights, ALONE)[0].param_groups
+    groups = optimization(train, weights, SINGLE_PROCESS)[0].param_groups
     assert {(g["betas"], g["eps"]) for g in groups} == {((0.8, 0.9), 1e-8)}
     assert {g["lr"] for g in groups} == {0.2, 0.4}
     muon = Train(steps=10, optimizer="muon", momentum=0.7, adamw_learning_rate=0.5)
-    groups = optimization(muon, weights, ALONE)[0].param_groups
+    groups = optimization(muon, weights, SINGLE_PROCESS)[0].param_groups
     assert groups[0]["momentum"] == 0.7
     assert {g["lr"] for g in groups[1:]} == {0.5}
 
@@ -84,7 +84,7 @@ def test_the_optimizer_has_the_settings_of_the_run() -> None:
 @pytest.mark.parametrize(("decay", "stable"), [(0, 600), (100, 900)])
 def test_wsd_decays_over_two_fifths_where_nothing_else_is_said(decay: int, stable: int) -> None:
     train = Train(steps=1000, schedule="wsd", decay_steps=decay)
-    _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), ALONE)
+    _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), SINGLE_PROCESS)
     assert plan(stable) == 1.0 > plan(stable + 1)
 
 
@@ -263,7 +263,7 @@ def test_a_plan_that_does_not_reach_its_peak_is_said(
     found = " ".join(capsys.readouterr().err.split())
     assert re.search(said, found) if said else not found
     assert found.count("never") == bool(said)
-    _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), ALONE)
+    _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), SINGLE_PROCESS)
     assert (max(map(plan, range(1, 1001))) < 1) == (PEAK in said)
 
 

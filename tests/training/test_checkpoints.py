@@ -13,7 +13,7 @@ from torch import Tensor
 from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 from bertkit.storage import sha256, write_json
-from bertkit.training.checkpoints import State, damage
+from bertkit.training.checkpoints import State, find_damage
 from bertkit.training.master_weights import TOKENS, Masters
 from bertkit.training.optimizer import adamw
 
@@ -64,7 +64,7 @@ def test_restored_goes_on_as_if_never_stopped(dtype: torch.dtype, tmp_path: Path
 def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
     fresh().snapshot(0).write(tmp_path)
     other = fresh(hidden=16)
-    with pytest.raises(CheckpointError, match="is missing or of another shape"):
+    with pytest.raises(CheckpointError, match="is missing or of wrong shape"):
         other.restore(tmp_path)
     with pytest.raises(CheckpointError, match="missing"):
         other.restore(tmp_path / "none")
@@ -96,13 +96,13 @@ def test_damage_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "step-00000003"
     folder.mkdir()
     fresh().snapshot(3).write(folder)
-    assert damage(folder) is None
-    assert damage(folder.rename(tmp_path / "step-00000004")) == "manifest.json is damaged"
+    assert find_damage(folder) is None
+    assert find_damage(folder.rename(tmp_path / "step-00000004")) == "manifest.json is damaged"
     folder = (tmp_path / "step-00000004").rename(folder)
     (folder / "optimizer.safetensors").write_bytes(b"half")
-    assert str(damage(folder)).startswith("optimizer.safetensors is damaged")
+    assert str(find_damage(folder)).startswith("optimizer.safetensors is damaged")
     (folder / "manifest.json").unlink()
-    assert str(damage(folder)).startswith("incomplete")
+    assert str(find_damage(folder)).startswith("incomplete")
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_a_manifest_names_every_part(files: list[str], complete: bool, tmp_path:
         (folder / name).write_bytes(b"part")
     hashes = {name: sha256(folder / name) for name in files}
     write_json(folder / "manifest.json", {"step": 3, "sha256": hashes})
-    assert damage(folder) == (None if complete else "manifest.json is damaged")
+    assert find_damage(folder) == (None if complete else "manifest.json is damaged")

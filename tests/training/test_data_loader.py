@@ -74,7 +74,7 @@ def test_a_process_that_dies_ends_the_steps_with_a_sentence() -> None:
                     assert victim is not None
                     os.kill(victim, signal.SIGKILL)
 
-    with pytest.raises(TrainingError, match="a process that makes batches has ended"):
+    with pytest.raises(TrainingError, match="a loader process stopped"):
         dies()
     assert not multiprocessing.active_children()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import ConfigError
 from bertkit.training import distributed
-from bertkit.training.distributed import ALONE, Ranks, joined
+from bertkit.training.distributed import SINGLE_PROCESS, Ranks, joined
 
 
 @given(each=st.integers(1, 8), world=st.integers(1, 16))
@@ -31,7 +31,9 @@ def test_every_part_is_dealt_once(each: int, world: int) -> None:
 def test_a_world_that_does_not_divide_is_told_what_does(parts: int, world: int) -> None:
     if parts % world == 0:
         return
-    with pytest.raises(ConfigError, match=rf"train.parts = {parts}: .* {world} processes") as told:
+    with pytest.raises(
+        ConfigError, match=rf"train.parts = {parts} must .* {world} processes"
+    ) as told:
         Ranks(0, world).share(parts)
     *_, fewer, more = map(int, re.findall(r"\d+", str(told.value)))
     assert parts % fewer == 0
@@ -43,21 +45,21 @@ def test_a_world_that_does_not_divide_is_told_what_does(parts: int, world: int) 
 def test_a_process_that_is_alone_changes_nothing() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     weight.grad = torch.full((2,), 3.0)
-    ALONE.sum_gradients([weight])
-    ALONE.agree({"seed": 1})
+    SINGLE_PROCESS.sum_gradients([weight])
+    SINGLE_PROCESS.check_same({"seed": 1})
     assert weight.grad.tolist() == [3.0, 3.0]
-    assert ALONE.sum([1.5, 2]) == [1.5, 2]
-    assert ALONE.of_first(7) == 7
-    assert ALONE.tell(b"hash") == [b"hash"]
-    assert ALONE.first
+    assert SINGLE_PROCESS.sum([1.5, 2]) == [1.5, 2]
+    assert SINGLE_PROCESS.value_of_first(7) == 7
+    assert SINGLE_PROCESS.gather(b"hash") == [b"hash"]
+    assert SINGLE_PROCESS.first
     with joined() as found:
-        assert found is ALONE
+        assert found is SINGLE_PROCESS
 
 
 @given(st.dictionaries(st.text(), st.integers(1, 100), max_size=30), st.integers(1, 8))
 def test_weights_are_dealt_evenly(sizes: dict[str, int], world: int) -> None:
-    owners = Ranks(0, world).owners(sizes)
-    assert owners == Ranks(world - 1, world).owners(dict(reversed(sizes.items())))
+    owners = Ranks(0, world).assign(sizes)
+    assert owners == Ranks(world - 1, world).assign(dict(reversed(sizes.items())))
     assert owners.keys() == sizes.keys()
     held = [sum(sizes[n] for n in sizes if owners[n] == rank) for rank in range(world)]
     assert max(held) - min(held) <= max(sizes.values(), default=0)
@@ -67,7 +69,7 @@ def test_weights_are_dealt_evenly(sizes: dict[str, int], world: int) -> None:
 def test_buckets_hold_every_weight_in_order(sizes: list[int]) -> None:
     weights = [torch.zeros(size) for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distributed, "BUCKET_NUMBERS", 10)
+        patch.setattr(distributed, "BUCKET_VALUES", 10)
         buckets = list(distributed._buckets(weights))
     assert [len(w) for bucket in buckets for w in bucket] == sizes
     assert all(sum(len(w) for w in bucket) <= 10 for bucket in buckets)
@@ -86,18 +88,18 @@ with joined() as ranks:
         missing.grad = torch.ones(2)
     ranks.sum_gradients([big, small, missing])
     given = [torch.nn.Parameter(torch.full((n,), float(ranks.rank))) for n in (9 << 20, 3)]
-    ranks.give(given, 1)
+    ranks.broadcast(given, 1)
     told = {
         "given": [sorted({*each.tolist()}) for each in given],
-        "words": [word.decode() for word in ranks.tell(b"a" * 64 * ranks.rank)],
+        "words": [word.decode() for word in ranks.gather(b"a" * 64 * ranks.rank)],
         "sum": ranks.sum([1.0, 2**40 + ranks.rank, float("nan") if ranks.first else 0.0]),
-        "first": ranks.of_first(5 + ranks.rank),
+        "first": ranks.value_of_first(5 + ranks.rank),
         "grads": [float(big.grad.min()), float(big.grad.max()), small.grad.tolist(),
                   missing.grad.tolist()],
     }
-    ranks.agree({"a": 1})
+    ranks.check_same({"a": 1})
     try:
-        ranks.agree({"a": ranks.rank})
+        ranks.check_same({"a": ranks.rank})
     except ConfigError as error:
         told["refused"] = str(error)
     with open(f"{sys.argv[1]}/{ranks.rank}.json", "w") as file:
@@ -117,4 +119,4 @@ def test_what_two_processes_tell_each_other(tmp_path: Path) -> None:
         assert told["given"] == [[1.0], [1.0]]
         assert told["words"] == ["", "a" * 64]
         assert told["grads"] == [3.0, 3.0, [0.0, 2.0, 4.0], [1.0, 1.0]]
-        assert told["refused"].startswith("rank 1: other settings or another corpus than rank 0")
+        assert told["refused"].startswith("rank 1: settings or corpus differ from rank 0")

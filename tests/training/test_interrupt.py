@@ -12,10 +12,10 @@ from bertkit.training.interrupt import Interrupt
 def test_asked_first_then_at_once(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with Interrupt() as stop:
-        assert not stop.asked
+        assert not stop.requested
         signal.raise_signal(number)
-        assert stop.asked
-        with pytest.raises(KeyboardInterrupt, match="the last checkpoint stands"):
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt, match="the last checkpoint can be used"):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
 
@@ -25,7 +25,7 @@ def test_another_thread_goes_without() -> None:
 
     def work() -> None:
         with Interrupt() as stop:
-            asked.append(stop.asked)
+            asked.append(stop.requested)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -37,4 +37,4 @@ def test_a_patient_one_takes_a_second_signal_for_the_same() -> None:
     with Interrupt(patient=True) as stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.raise_signal(number)
-            assert stop.asked
+            assert stop.requested

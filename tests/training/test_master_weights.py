@@ -10,7 +10,7 @@ import torch
 from tests.factories import tiny_config, tiny_model
 
 from bertkit.models.model import Model, build
-from bertkit.training.master_weights import TOKENS, Masters, rows_read
+from bertkit.training.master_weights import TOKENS, Masters, find_used_rows
 
 
 def model() -> Model:
@@ -100,7 +100,7 @@ def test_a_frozen_weight_that_bf16_holds_exactly_has_no_copy() -> None:
 def test_of_a_table_the_rows_that_are_read_learn_and_others_stay(dtype: torch.dtype) -> None:
     one = tiny_model(20, "nsp", hidden=8)
     before = one.encoder.embedding.tokens.weight.detach().clone()
-    rows = rows_read(one, [np.array([3, 7, 3]), np.array([11])])
+    rows = find_used_rows(one, [np.array([3, 7, 3]), np.array([11])])
     assert rows[TOKENS].tolist() == [3, 7, 11]
     masters = Masters(one, dtype, rows)
     assert masters.weights[TOKENS].shape == (3, 8)
@@ -129,7 +129,7 @@ def test_of_a_table_only_what_was_looked_up_has_a_gradient(dtype: torch.dtype) -
         torch.manual_seed(0)
         masters = Masters(tiny_model(20, "nsp", hidden=8), dtype, rows)
         table = masters.model.encoder.embedding.tokens
-        with masters.gradients_of_rows() if sparse else nullcontext():
+        with masters.sparse_gradients() if sparse else nullcontext():
             table(ids).backward(up)
         assert table.weight.grad.is_sparse == sparse
         masters.receive_gradients()
@@ -149,7 +149,7 @@ def test_a_table_that_a_head_of_words_shares_gets_the_gradient_it_had(computes: 
         torch.manual_seed(0)
         masters = Masters(tiny_model(20, "nsp", "mlm", hidden=8), torch.bfloat16)
         table = masters.model.encoder.embedding.tokens
-        with masters.gradients_of_rows() if sparse else nullcontext():
+        with masters.sparse_gradients() if sparse else nullcontext():
             assert table.sparse == sparse
             words = table.weight.sin().sum() if computes else 0.0
             ((table(ids) * up).sum() + words).backward()
@@ -163,18 +163,18 @@ def test_a_table_that_a_head_of_words_shares_gets_the_gradient_it_had(computes: 
 def test_a_table_that_other_parts_learn_through_or_that_is_read_by_half_learns_whole() -> None:
     ids = [np.array([3, 7])]
     one = tiny_model(20, "nsp")
-    assert TOKENS in rows_read(one, ids)
-    assert TOKENS in rows_read(one, [np.arange(10)])
-    assert rows_read(one, [np.arange(11)]) == {}
-    assert rows_read(tiny_model(20, "nsp", "mlm"), ids) == {}
+    assert TOKENS in find_used_rows(one, ids)
+    assert TOKENS in find_used_rows(one, [np.arange(10)])
+    assert find_used_rows(one, [np.arange(11)]) == {}
+    assert find_used_rows(tiny_model(20, "nsp", "mlm"), ids) == {}
     within = Model(one.encoder, {"own": torch.nn.Sequential(tiny_model(20, "mlm").heads["mlm"])})
-    assert rows_read(within, ids) == {}
+    assert find_used_rows(within, ids) == {}
     decoder = tiny_config(20, **{"attention.cross": True, "attention.causal": True})
-    assert rows_read(build(tiny_config(20), decoder=decoder), ids) == {}
+    assert find_used_rows(build(tiny_config(20), decoder=decoder), ids) == {}
 
 
 def test_a_frozen_table_has_no_rows_that_learn() -> None:
     one = tiny_model(20, "nsp")
     table = one.encoder.embedding.tokens.weight.requires_grad_(False)
-    masters = Masters(one, torch.float32, rows_read(one, [np.array([3, 7])]))
+    masters = Masters(one, torch.float32, find_used_rows(one, [np.array([3, 7])]))
     assert masters.weights[TOKENS] is table

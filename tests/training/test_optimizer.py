@@ -32,7 +32,7 @@ from bertkit.training.optimizer import (
     Sharded,
     adamw,
     muon,
-    orthogonalized,
+    orthogonalize,
 )
 
 
@@ -292,9 +292,9 @@ def test_muon_computes_in_fp32_where_bf16_is_not_faster(monkeypatch: pytest.Monk
 
     def watched(matrix: Tensor) -> Tensor:
         seen.add(matrix.dtype)
-        return orthogonalized(matrix)
+        return orthogonalize(matrix)
 
-    monkeypatch.setattr(optim, "orthogonalized", watched)
+    monkeypatch.setattr(optim, "orthogonalize", watched)
     for fast, dtype in ((False, torch.float32), (True, torch.bfloat16)):
         monkeypatch.setattr(optim, "gains_by_bf16", lambda device, fast=fast: fast)
         weights = dict(tiny_model(20, "mlm").named_parameters())
@@ -343,12 +343,12 @@ def test_embedding_tables_may_have_a_rate_of_their_own() -> None:
 
 
 def test_settings_with_nothing_to_move_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"embedding_learning_rate: the model has no table"):
+    with pytest.raises(ConfigError, match=r"embedding_learning_rate requires a token"):
         adamw(
             {"b": torch.ones(2)}, learning_rate=0.1, weight_decay=0.5, embedding_learning_rate=1.0
         )
     weights = dict(tiny_model(20, "lm", family=LSTM_LM).named_parameters())
-    with pytest.raises(ConfigError, match=r'"muon": moves the matrices of attention'):
+    with pytest.raises(ConfigError, match=r'"muon" requires attention'):
         muon(weights, learning_rate=0.1, weight_decay=0.5)
 
 
@@ -374,7 +374,7 @@ class NotMet(Ranks):
 
     wanted: dict[int, list[Tensor]] = field(default_factory=dict)
 
-    def give(self, weights: Iterable[Tensor], owner: int) -> None:
+    def broadcast(self, weights: Iterable[Tensor], owner: int) -> None:
         self.wanted[owner] = list(weights)
 
 

@@ -32,7 +32,7 @@ from bertkit.text.causal_format import DELIMITER, EXTRACT, START
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 from bertkit.training.epochs import Epochs
-from bertkit.training.task_model import LM_WEIGHT, opened
+from bertkit.training.task_model import LM_WEIGHT, load_for_finetuning
 
 MORE: dict[str, dict[str, Any]] = {
     "openai-gpt": {"intermediate": 64},
@@ -71,7 +71,7 @@ def task(**options: Any) -> Classify:
 def test_only_the_frame_is_new(family: Family, tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = folder_of(family, tokenizer, tmp_path)
     before = bertkit.load(folder).model.state_dict()
-    loaded, weight = opened(folder, task(), None)
+    loaded, weight = load_for_finetuning(folder, task(), None)
     assert weight == LM_WEIGHT
     assert loaded.model.config.vocab == loaded.tokenizer.vocab_size == tokenizer.vocab_size + 4
     after = loaded.model.state_dict()
@@ -81,7 +81,7 @@ def test_only_the_frame_is_new(family: Family, tokenizer: Tokenizer, tmp_path: P
     old = before["encoder.embedding.tokens.weight"]
     assert 0.5 < rows.std() / old.std() < 2.0
     assert len({*rows[:, 0].tolist()}) == 4
-    again, _ = opened(loaded, task(), 0.5)
+    again, _ = load_for_finetuning(loaded, task(), 0.5)
     assert again.model is not loaded.model
     assert again.model.config.vocab == loaded.model.config.vocab
 
@@ -194,7 +194,7 @@ def test_pairs_in_both_orders_are_added(tokenizer: Tokenizer, tmp_path: Path) ->
 
 
 def test_the_loss_of_both_orders_is_that_of_their_sum(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    loaded, _ = opened(folder_of(GPT2, tokenizer, tmp_path), task(pairs=True), 0.0)
+    loaded, _ = load_for_finetuning(folder_of(GPT2, tokenizer, tmp_path), task(pairs=True), 0.0)
     both = task(pairs=True, both_orders=True)
     features = both.features(PAIRS, loaded.tokenizer, 24, long="error", labelled=True)
     assert [f.example for f in features] == [0, 0, 1, 1, 2, 2]
@@ -238,13 +238,11 @@ def test_what_learns_no_next_words_says_so(
 ) -> None:
     settings = Finetune(lm_weight=0.5)
     rest: dict[str, Any] = {"train": LABELLED, "dev": LABELLED, "out": tmp_path / "out"}
-    with pytest.raises(
-        ConfigError, match="lm_weight: next words are learned beside labels"
-    ) as error:
+    with pytest.raises(ConfigError, match="lm_weight requires a causal model") as error:
         finetune("classify", tiny, settings=settings, **rest)
-    assert "a bert model; leave it out" in str(error.value)
+    assert "(bert) and the task classify; remove lm_weight" in str(error.value)
     assert not (tmp_path / "out").exists()
-    loaded, weight = opened(tiny, task(), None)
+    loaded, weight = load_for_finetuning(tiny, task(), None)
     assert weight == 0.0
     assert [*loaded.model.heads] == ["classify"]
     with pytest.raises(DataError, match="both_orders: requires pairs"):
@@ -270,10 +268,10 @@ def test_a_head_that_is_not_there_learns_no_next_words(
     folder, out = folder_of(LLAMA, tokenizer, tmp_path / "m"), tmp_path / "out"
     rest: dict[str, Any] = {"train": LABELLED, "dev": LABELLED[:4]}
     finetune("classify", folder, out=out, settings=FAST, **rest)
-    loaded, weight = opened(out, task(), None)
+    loaded, weight = load_for_finetuning(out, task(), None)
     assert (weight, [*loaded.model.heads]) == (0.0, ["classify"])
-    with pytest.raises(ConfigError, match="has no weights of next words"):
-        opened(out, task(), 0.5)
+    with pytest.raises(ConfigError, match="does not contain an LM head"):
+        load_for_finetuning(out, task(), 0.5)
     finetune("classify", out, out=tmp_path / "again", settings=FAST, **rest)
 
 
@@ -282,7 +280,7 @@ def test_random_weights_keep_the_shape_and_the_head(tokenizer: Tokenizer, tmp_pa
     models = []
     for model, random_weights in ((folder, False), (folder, True), (bertkit.load(folder), True)):
         torch.manual_seed(1)
-        models.append(opened(model, task, 0.0, random_weights=random_weights)[0])
+        models.append(load_for_finetuning(model, task, 0.0, random_weights=random_weights)[0])
     pretrained, random, again = (loaded.model for loaded in models)
     assert random.config == pretrained.config
     assert models[1].tokenizer.fingerprint == models[0].tokenizer.fingerprint

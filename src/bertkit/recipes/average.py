@@ -14,7 +14,7 @@ from bertkit.config import Count
 from bertkit.console import say
 from bertkit.errors import CheckpointError
 from bertkit.storage import refuse_used
-from bertkit.training.checkpoints import damage
+from bertkit.training.checkpoints import find_damage
 
 
 def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
@@ -41,7 +41,7 @@ def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
         )
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
-        if (fault := damage(checkpoint)) is not None:
+        if (fault := find_damage(checkpoint)) is not None:
             raise CheckpointError(f"{checkpoint}: {fault}; remove it, or average fewer")
         for name, weight in read_tensors(checkpoint).items():
             sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + weight

@@ -48,13 +48,13 @@ from bertkit.tasks.examples import Examples, RowsLike, check_examples
 from bertkit.tasks.held_out import take_rows
 from bertkit.tasks.task import Feature, Reading, Task, is_builtin, make_batch, policy_of_files
 from bertkit.training.checkpoints import State
-from bertkit.training.epochs import Epochs, check_metric, grown
+from bertkit.training.epochs import Epochs, check_metric, vocab_resized
 from bertkit.training.loop import steps
-from bertkit.training.master_weights import Masters, rows_read
+from bertkit.training.master_weights import Masters, find_used_rows
 from bertkit.training.optimizer import CRF_RATE, adamw
 from bertkit.training.run import Resume, Run
 from bertkit.training.schedule import schedule
-from bertkit.training.task_model import opened
+from bertkit.training.task_model import load_for_finetuning
 from bertkit.training.teacher import TaskTeacher
 from bertkit.training.trackers import Track, check_tracker, tracked
 
@@ -253,7 +253,7 @@ def _learner(
         ConfigError: If no weight would be trained, or a setting does not fit the model.
     """
     torch.manual_seed(settings.seed)
-    loaded, lm_weight = opened(
+    loaded, lm_weight = load_for_finetuning(
         model,
         task,
         settings.lm_weight if teacher is None else 0.0,
@@ -293,7 +293,7 @@ def _add_adapters(loaded: Loaded, settings: Finetune) -> None:
             "were merged into"
         )
     sizes = partial(loaded.family.sizes, config=loaded.model.config)
-    if grown(loaded):
+    if vocab_resized(loaded):
         say("adapters have no place for added tokens: the run keeps the merged model alone")
     add_lora(loaded.model, settings.lora, sizes, frozen_layers=settings.frozen_layers)
 
@@ -358,7 +358,7 @@ def _train(
                 scores = epochs.score(step.number, step.number // per_epoch)
                 if on_epoch is not None:
                     on_epoch(step.number // per_epoch, scores)
-                if epochs.exhausted(settings.patience):
+                if epochs.should_stop(settings.patience):
                     break
             if step.number < total and (run.stopping or run.due(settings.save_minutes)):
                 run.save(step.number, keep=1)
@@ -505,7 +505,7 @@ def _state(settings: Finetune, rate: float, learner: _Learner) -> State:
     network = learner.network
     # Batches of a third-party task may contain tokens that no feature has.
     ids = [feature.encoding.ids for feature in learner.features]
-    rows = rows_read(network, ids) if is_builtin(type(learner.task)) else {}
+    rows = find_used_rows(network, ids) if is_builtin(type(learner.task)) else {}
     masters = Masters(network, learner.dtype, rows)
     optimizer = adamw(
         {name: weight for name, weight in masters.weights.items() if weight.requires_grad},

@@ -28,7 +28,7 @@ def finish(
 ) -> dict[str, float]:
     """Write errors, scores and card beside the best epoch's model; returns the scores."""
     epochs.check_best()
-    epochs.say_kept()
+    epochs.report_best()
     report = epochs.report()
     write_mistakes(run.out, task, epochs.answers(), data["dev"].examples, report)
     show_labels(report, "dev")

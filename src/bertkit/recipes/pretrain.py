@@ -52,7 +52,7 @@ from bertkit.training.compiled import compile_blocks
 from bertkit.training.distributed import joined
 from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
-from bertkit.training.teacher import begin_as, check_length
+from bertkit.training.teacher import check_length, copy_layers
 from bertkit.training.trackers import check_tracker
 
 
@@ -256,7 +256,7 @@ def _distillation(
     """
     assert config.teacher is not None
     if config.teacher.start:
-        begin_as(model, teacher)
+        copy_layers(model, teacher)
     return Distillation(
         masked_words_of,
         teacher=packed(teacher.to(device), dtype),

@@ -261,7 +261,7 @@ def with_parts(settings: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     train = settings.get("train", {})
     if not isinstance(train, Mapping) or "parts" in train:
         return settings
-    parts = run.ranks.of_first(_recorded_parts(run)) or run.ranks.world
+    parts = run.ranks.value_of_first(_recorded_parts(run)) or run.ranks.world
     return settings if parts == 1 else {**settings, "train": {**train, "parts": parts}}
 
 

@@ -1,1 +1,1 @@
-"""The loop and what it needs: optimizer, schedule, precision, checkpoints, journal."""
+"""Training: loop, optimizer, schedule, precision, checkpoints and journal."""

@@ -1,4 +1,4 @@
-"""What a run has learned so far, written so that it can go on bit for bit."""
+"""Checkpoints: weights and optimizer state, from which a run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit import memory
 from bertkit.checkpoint.weights import FILE, read_file, write_tensors
 from bertkit.errors import CheckpointError, StorageError
 from bertkit.storage import check_file, read_json, sha256, write_json
-from bertkit.training.distributed import ALONE, Ranks
+from bertkit.training.distributed import SINGLE_PROCESS, Ranks
 from bertkit.training.master_weights import Masters
 from bertkit.training.optimizer import Optimizer, Sharded
 from bertkit.training.weight_average import TailAverage
@@ -26,84 +26,98 @@ from bertkit.training.weight_average import TailAverage
 OPTIMIZER, MANIFEST = "optimizer.safetensors", "manifest.json"
 
 SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")
-"""The name of a share of an optimizer's state, counted from 1."""
+"""File name of a shard of the optimizer state; shards are counted from 1."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-"""What an optimizer keeps of each weight: AdamW the first two, Muon the third."""
+"""State that an optimizer keeps per weight: the first two in AdamW, the third in Muon."""
 
 
 class Names(Protocol):
-    """How weights are named in files: those of a family, or our own."""
+    """Conversion between the weight names of a model and of its files."""
 
-    def write(self, ours: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]: ...
+    def write(self, weights: Mapping[str, Tensor], /, config: Any) -> dict[str, Tensor]:
+        """Return the weights by their names in files."""
 
     def read(
-        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: Any
-    ) -> dict[str, Tensor]: ...
+        self, names: Iterable[str], file: Mapping[str, Tensor], /, config: Any
+    ) -> dict[str, Tensor]:
+        """Return the weights of a file by their names in the model; `names` are the latter."""
 
 
 class OurNames:
-    """Weights are named as the model has them."""
+    """Weight names that are the same in the model and in its files."""
 
-    def write(self, ours: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
-        return dict(ours)
+    def write(self, weights: Mapping[str, Tensor], /, config: Any) -> dict[str, Tensor]:
+        return dict(weights)
 
     def read(
-        self, ours: Iterable[str], theirs: Mapping[str, Tensor], config: Any
+        self, names: Iterable[str], file: Mapping[str, Tensor], /, config: Any
     ) -> dict[str, Tensor]:
-        return {name: theirs[name] for name in ours if name in theirs}
+        return {name: file[name] for name in names if name in file}
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state as it was after a step, on the CPU."""
+    """Copy of the training state after a step, on the CPU."""
 
     step: int
     weights: dict[str, Tensor]
-    """Those that learn, by our names; the first process has them."""
+    """Trained weights, by their names in the model. Empty except in the first process."""
     optimizer: dict[str, Tensor]
-    """What the optimizer of this process keeps."""
+    """Optimizer state of this process."""
     frozen: str | None
-    named: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    """Gives weights the names that they have in files."""
-    ranks: Ranks = ALONE
-    """Those that share the optimizer's state, each of which writes its part."""
+    """Hash of the frozen weights, or None if there are none."""
+    to_file_names: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    """Function that returns weights by their names in files."""
+    ranks: Ranks = SINGLE_PROCESS
+    """Processes between which the optimizer state is sharded. Each writes its shard."""
 
     def write(self, folder: Path) -> None:
-        """Write it, and a manifest with the hash of every file.
+        """Write the checkpoint, and a manifest with the hash of each file.
 
-        Where the optimizer is sharded, all processes call this with the same folder; when it
-        returns, they have written.
-        Raises: StorageError, in all of them where one could not write.
+        If the optimizer is sharded, all processes call this method with the same directory. It
+        returns when all processes have written their shards.
+
+        Args:
+            folder: Checkpoint directory.
+
+        Raises:
+            StorageError: If a process could not write. All processes raise the error.
         """
-        word = b""
+        digest = b""
         try:
             if self.ranks.first:
-                write_tensors(folder / FILE, self.named(self.weights))
-            own = _file_of(self.ranks.rank, self.ranks.world)
-            write_tensors(folder / own, self.optimizer)
-            word = sha256(folder / own).encode()
+                write_tensors(folder / FILE, self.to_file_names(self.weights))
+            name = _optimizer_file(self.ranks.rank, self.ranks.world)
+            write_tensors(folder / name, self.optimizer)
+            digest = sha256(folder / name).encode()
         finally:
-            told = self.ranks.tell(word)
-        for rank, hash_of_part in enumerate(told):
-            if not hash_of_part:
+            digests = self.ranks.gather(digest)
+        for rank, shard_digest in enumerate(digests):
+            if not shard_digest:
                 raise StorageError(
-                    f"{folder.parent}: rank {rank} could not write its part of step {self.step}, "
-                    "and says why"
+                    f"{folder.parent}: rank {rank} could not write its shard of step {self.step}; "
+                    "see its output"
                 )
         if self.ranks.first:
             hashes = {FILE: sha256(folder / FILE)}
-            for rank, hash_of_part in enumerate(told):
-                hashes[_file_of(rank, self.ranks.world)] = hash_of_part.decode()
+            for rank, shard_digest in enumerate(digests):
+                hashes[_optimizer_file(rank, self.ranks.world)] = shard_digest.decode()
             frozen = {} if self.frozen is None else {"frozen": self.frozen}
             write_json(folder / MANIFEST, {"step": self.step, "sha256": hashes, **frozen})
 
 
 @dataclass(frozen=True)
 class State:
-    """The weights that learn and their optimizer; `names` are those of weights in files.
+    """Training state: master weights, optimizer, and the running average of weights, if any.
 
-    Frozen weights are those of the model that the run began with: a hash of them is kept alone.
+    A checkpoint contains only a hash of the frozen weights, which are read from the initial model.
+
+    Args:
+        masters: Master weights of the model.
+        optimizer: Optimizer of the trained weights.
+        names: Conversion of weight names for files.
+        average: Average of the weights over the last steps.
     """
 
     masters: Masters
@@ -113,52 +127,60 @@ class State:
 
     @cached_property
     def learned(self) -> dict[str, Tensor]:
-        """The weights that the optimizer moves, some perhaps in later epochs alone."""
-        moved = {id(w) for group in self.optimizer.param_groups for w in group["params"]}
-        return {name: w for name, w in self.masters.weights.items() if id(w) in moved}
+        """Weights that the optimizer updates. Some may be frozen during the first epochs."""
+        ids = {id(w) for group in self.optimizer.param_groups for w in group["params"]}
+        return {name: w for name, w in self.masters.weights.items() if id(w) in ids}
 
     @property
     def ranks(self) -> Ranks:
-        """Those that share the optimizer's state."""
-        return self.optimizer.ranks if isinstance(self.optimizer, Sharded) else ALONE
+        """Processes between which the optimizer state is sharded."""
+        return self.optimizer.ranks if isinstance(self.optimizer, Sharded) else SINGLE_PROCESS
 
     @cached_property
-    def _kept(self) -> dict[str, Tensor]:
-        """The weights that learn whose optimizer's state this process keeps."""
+    def _owned(self) -> dict[str, Tensor]:
+        """Trained weights whose optimizer state this process keeps."""
         if not isinstance(self.optimizer, Sharded):
             return self.learned
         return {name: w for name, w in self.learned.items() if self.optimizer.owns(name)}
 
     @cached_property
     def frozen(self) -> str | None:
-        """A hash of the weights that do not learn; None where all do."""
+        """Hash of the frozen weights, or None if all weights are trained."""
         digest = hashlib.sha256()
-        still = [(n, w) for n, w in self.masters.weights.items() if n not in self.learned]
-        for name, weight in still:
+        frozen = [(n, w) for n, w in self.masters.weights.items() if n not in self.learned]
+        for name, weight in frozen:
             digest.update(name.encode())
             digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest() if still else None
+        return digest.hexdigest() if frozen else None
 
     def snapshot(self, step: int) -> Snapshot:
-        """A copy of the state after `step`, which may be written while training goes on."""
+        """Copy the state after `step`, so that it can be written while training continues."""
         optimizer = {"step": torch.tensor(float(step))}
-        for name, w in self._kept.items():
-            kept = self.optimizer.state[w]
+        for name, w in self._owned.items():
+            state = self.optimizer.state[w]
             for moment in MOMENTS:
-                if moment in kept:
-                    optimizer[f"{moment}.{name}"] = _copy(kept[moment])
-            if MOMENTS[0] in kept and float(kept["step"]) != step:  # it began to learn later
-                optimizer[f"step.{name}"] = _copy(kept["step"])
+                if moment in state:
+                    optimizer[f"{moment}.{name}"] = _copy(state[moment])
+            # The counts differ if the weight was frozen during the first epochs.
+            if MOMENTS[0] in state and float(state["step"]) != step:
+                optimizer[f"step.{name}"] = _copy(state["step"])
             if self.average is not None and name in self.average.means:
                 optimizer[f"average.{name}"] = _copy(self.average.means[name])
-        ranks, named = self.ranks, partial(self.names.write, config=self.masters.model.config)
+        ranks, rename = self.ranks, partial(self.names.write, config=self.masters.model.config)
         weights = {n: _copy(self.masters.get(n)) for n in self.learned if ranks.first}
-        return Snapshot(step, weights, optimizer, self.frozen, named, ranks)
+        return Snapshot(step, weights, optimizer, self.frozen, rename, ranks)
 
     def restore(self, folder: Path) -> int:
-        """Put a checkpoint back and return its step.
+        """Load a checkpoint into the weights and the optimizer.
 
-        Raises: CheckpointError when it cannot be read or does not fit.
+        Args:
+            folder: Checkpoint directory.
+
+        Returns:
+            The step of the checkpoint.
+
+        Raises:
+            CheckpointError: If the checkpoint cannot be read or does not fit the model.
         """
         masters = self.masters
         try:
@@ -177,47 +199,47 @@ class State:
         with torch.no_grad():
             for name, w in self.learned.items():
                 if name not in weights or weights[name].shape != masters.working[name].shape:
-                    raise CheckpointError(f"{folder / FILE}: {name} is missing or of another shape")
+                    raise CheckpointError(f"{folder / FILE}: {name} is missing or of wrong shape")
                 masters.put(name, weights[name])
-                if name not in self._kept:
+                if name not in self._owned:
                     continue
                 moments = {
                     moment: optimizer[f"{moment}.{name}"].to(w.device)
                     for moment in MOMENTS
                     if f"{moment}.{name}" in optimizer
                 }
-                if moments:  # else no step was taken
-                    # the fused optimizer wants its count where the weights are
-                    own = float(optimizer.get(f"step.{name}", step))
-                    count = torch.tensor(own, device=w.device)
+                if moments:  # Without a finished step, there are none.
+                    steps = float(optimizer.get(f"step.{name}", step))
+                    # The fused optimizer needs the count on the device of the weights.
+                    count = torch.tensor(steps, device=w.device)
                     self.optimizer.state[w] = {"step": count, **moments}
         masters.update_model()
         return int(step)
 
     def _read_optimizer(self, folder: Path) -> dict[str, Tensor]:
-        """What this process is to keep, from as many files as have written it."""
-        wanted = {f"{kept}.{name}" for name in self._kept for kept in (*MOMENTS, "step")}
-        if self.average is not None:  # all of it: each process has the mean of all weights
-            wanted |= {f"average.{name}" for name in self.learned}
+        """Read the optimizer state of this process from all shards of the checkpoint."""
+        keys = {f"{key}.{name}" for name in self._owned for key in (*MOMENTS, "step")}
+        if self.average is not None:  # Each process has the average of all weights.
+            keys |= {f"average.{name}" for name in self.learned}
         optimizer = {}
         for path in sorted(folder.glob("optimizer*.safetensors")) or [folder / OPTIMIZER]:
             check_file(path, CheckpointError, most=memory.installed())
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (it is no mapping)
-                    if name in wanted or name == "step":
+                for name in file.keys():  # noqa: SIM118 (not a mapping)
+                    if name in keys or name == "step":
                         optimizer[name] = file.get_tensor(name)
         return optimizer
 
     def _check_frozen(self, folder: Path) -> None:
-        """Raises: CheckpointError when other weights are frozen than when the run began."""
+        """Check that the frozen weights are the same as at the start of the run."""
         manifest = folder / MANIFEST
-        kept = (
+        record = (
             read_json(manifest, CheckpointError, "remove the folder") if manifest.exists() else {}
         )
-        if isinstance(kept, dict) and kept.get("frozen", self.frozen) != self.frozen:
+        if isinstance(record, dict) and record.get("frozen", self.frozen) != self.frozen:
             raise CheckpointError(
-                f"{folder}: the model that the run began with has other weights now, which do not "
-                "learn and are not in the checkpoint; give it back, or start another run"
+                f"{folder}: the frozen weights, which the checkpoint does not contain, have "
+                "changed since the run began; restore the initial model, or start another run"
             )
 
 
@@ -225,21 +247,21 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-def _file_of(rank: int, world: int) -> str:
-    """The name of the optimizer's state that a process writes."""
+def _optimizer_file(rank: int, world: int) -> str:
+    """Return the name of the optimizer file that a process writes."""
     return OPTIMIZER if world == 1 else f"optimizer-{rank + 1:05d}-of-{world:05d}.safetensors"
 
 
-def damage(folder: Path) -> str | None:
-    """Why a checkpoint cannot be used; None for one that is complete."""
+def find_damage(folder: Path) -> str | None:
+    """Return why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = read_json(folder / MANIFEST, CheckpointError, "remove the folder")
         match manifest:
             case {"step": int(step), "sha256": {**hashes}} if folder.name == f"step-{step:08d}":
-                written = {str(name): expected for name, expected in hashes.items()}
-                if not _complete(written):
+                files = {str(name): expected for name, expected in hashes.items()}
+                if not _is_complete(files):
                     return f"{MANIFEST} is damaged"
-                for name, expected in written.items():
+                for name, expected in files.items():
                     check_file(folder / name, CheckpointError, most=memory.installed())
                     if sha256(folder / name) != expected:
                         return f"{name} is damaged (its hash differs from the manifest's)"
@@ -249,8 +271,8 @@ def damage(folder: Path) -> str | None:
     return f"{MANIFEST} is damaged"
 
 
-def _complete(files: Collection[str]) -> bool:
-    """Whether these are the names of weights and of every part of an optimizer's state."""
-    parts = set(files) - {FILE}
-    worlds = {int(match[2]) for part in parts if (match := SHARD.fullmatch(part))} or {1}
-    return FILE in files and parts == {_file_of(rank, max(worlds)) for rank in range(max(worlds))}
+def _is_complete(files: Collection[str]) -> bool:
+    """Return whether the file names contain the weights and all shards of the optimizer state."""
+    shards = set(files) - {FILE}
+    world = max([int(match[2]) for name in shards if (match := SHARD.fullmatch(name))], default=1)
+    return FILE in files and shards == {_optimizer_file(rank, world) for rank in range(world)}

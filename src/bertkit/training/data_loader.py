@@ -1,4 +1,4 @@
-"""Batches made ahead, while a model learns from those before: by a thread, or by processes."""
+"""Prefetching of batches by a thread or by worker processes during training."""
 
 from __future__ import annotations
 
@@ -18,34 +18,48 @@ from bertkit.errors import BertkitError, TrainingError
 from bertkit.threads import cores
 
 Step = list[Batch]
-"""The batches of one."""
+"""Batches of a step."""
 
 MAX_LOADER_PROCESSES = 4
-"""Processes that a GPU is given by itself: a sample takes about 0.2 ms, and a GPU reads some
-10,000 in a second."""
+"""Maximum default number of worker processes per GPU. A sample takes about 0.2 ms, and a GPU
+processes about 10,000 samples per second."""
 
 
 def processes_for(device: str) -> int:
-    """How many suit a device: none for a CPU, whose cores all learn."""
-    share = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(MAX_LOADER_PROCESSES, max(share - 1, 0)) if device == "cuda" else 0
+    """Return the default number of worker processes: 0 on a CPU, where training uses all cores.
+
+    Args:
+        device: Type of the device, such as "cuda".
+    """
+    available = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(MAX_LOADER_PROCESSES, max(available - 1, 0)) if device == "cuda" else 0
 
 
 @contextmanager
 def prefetched(
     batches: Callable[[int], Step], steps: range, *, processes: int = 0
 ) -> Iterator[Iterator[Step]]:
-    """What `batches` gives for each of these steps, the next ones made ahead.
+    """Prefetch the batches of each step.
 
-    It follows from a step's number alone, so that processes can take steps in turn. Where there is
-    a GPU, batches are in pinned memory.
-    Raises: TrainingError where a process ends.
+    If CUDA is available, batches are in pinned memory.
+
+    Args:
+        batches: Function that returns the batches of a step. They must depend only on the step's
+            number, because each worker process computes different steps.
+        steps: Numbers of the steps.
+        processes: Number of worker processes; 0 uses a thread.
+
+    Yields:
+        An iterator over the batches of each step.
+
+    Raises:
+        TrainingError: If a worker process stops.
     """
-    made = _by_processes(batches, steps, processes) if processes else (batches(n) for n in steps)
+    loaded = _by_processes(batches, steps, processes) if processes else (batches(n) for n in steps)
     pool = ThreadPoolExecutor(1)
 
     def take() -> Step | None:
-        step = next(made, None)
+        step = next(loaded, None)
         if step is None or not torch.cuda.is_available():
             return step
         return [batch.map_tensors(Tensor.pin_memory) for batch in step]
@@ -62,16 +76,16 @@ def prefetched(
         if "DataLoader worker" not in str(error):
             raise
         raise TrainingError(
-            "a process that makes batches has ended (out of memory?); go on with --resume, perhaps "
-            f"with fewer train.loader_processes ({str(error).splitlines()[0]})"
+            "a loader process stopped, perhaps out of memory; continue with --resume and fewer "
+            f"train.loader_processes ({str(error).splitlines()[0]})"
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        made.close()  # and with it the processes
+        loaded.close()  # This stops the worker processes.
 
 
 class _Steps(Dataset[Any]):
-    """Steps by their numbers, as arrays: each tensor on its way would hold a file open."""
+    """Dataset of steps as NumPy arrays. Sending tensors would keep a file open for each tensor."""
 
     def __init__(self, batches: Callable[[int], Step]) -> None:
         self._batches = batches
@@ -80,7 +94,8 @@ class _Steps(Dataset[Any]):
         try:
             return [batch.map_tensors(Tensor.numpy) for batch in self._batches(step)]
         except BertkitError as error:
-            return error  # raised, it would come with a traceback in its words
+            # If raised here, DataLoader would put the worker's traceback into the message.
+            return error
 
 
 def _by_processes(batches: Callable[[int], Step], steps: range, count: int) -> Generator[Step]:
@@ -90,29 +105,31 @@ def _by_processes(batches: Callable[[int], Step], steps: range, count: int) -> G
         batch_size=None,
         collate_fn=_same,
         num_workers=count,
-        # forked: they share what is open, and a script needs no `if __name__ == "__main__":`
+        # Forked processes share open files, and scripts need no `if __name__ == "__main__":`.
         multiprocessing_context="fork",
-        worker_init_fn=_begin,
-        generator=torch.Generator(),  # else it draws from that of the model
+        worker_init_fn=_set_signals,
+        # The default generator would change the random numbers of the model.
+        generator=torch.Generator(),
     )
-    return _arrived(iter(loader))
+    return _as_tensors(iter(loader))
 
 
-def _arrived(steps: Any) -> Generator[Step]:
+def _as_tensors(steps: Any) -> Generator[Step]:
     try:
         for step in steps:
             if isinstance(step, BertkitError):
                 raise step
             yield [batch.map_tensors(torch.from_numpy) for batch in step]
     finally:
-        steps._shutdown_workers()  # else when nothing refers to it, as an error's traceback does
+        # Otherwise the workers run while anything refers to `steps`, such as a traceback.
+        steps._shutdown_workers()
 
 
 def _same(step: Any) -> Any:
     return step
 
 
-def _begin(_: int) -> None:
-    """Signals are for the process that learns, which ends this one."""
+def _set_signals(_: int) -> None:
+    """Ignore Ctrl-C, and stop on SIGTERM: the training process handles signals."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

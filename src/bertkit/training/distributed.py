@@ -1,6 +1,7 @@
-"""The processes of one run: each learns from its share of every step, and the first one writes.
+"""Distributed training: each process computes some parts of every step.
 
-torchrun starts them, on one machine or many, and says by the environment which one a process is.
+torchrun starts the processes, on one or several machines, and sets their environment variables.
+Only the first process (rank 0) writes the run directory.
 """
 
 from __future__ import annotations
@@ -21,58 +22,68 @@ from torch.distributed.rendezvous import rendezvous
 from bertkit.console import console, say
 from bertkit.errors import BertkitError, ConfigError, TrainingError
 
-BUCKET_NUMBERS = 1 << 23
-"""Numbers that are sent in one message: 32 MB."""
+BUCKET_VALUES = 1 << 23
+"""Maximum number of values per message (32 MB in fp32), unless a single tensor is larger."""
 
 MESSAGE_BYTES = 64
-"""Bytes that `tell` sends at most."""
+"""Maximum number of bytes per message of `Ranks.gather`."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which process this is, and what it says to the others.
+    """Rank of this process, and communication with the other processes of a run.
 
-    Every process calls the same methods in the same order. Raises: TrainingError where another has
-    ended.
+    Every process must call the same methods in the same order. Methods that communicate raise a
+    TrainingError if another process has stopped.
     """
 
     rank: int = 0
     world: int = 1
     writers: dist.ProcessGroup | None = None
-    """By which threads that write talk, while those that learn do."""
+    """Process group of the threads that write checkpoints while training continues."""
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the run's folder and speaks."""
+        """Whether this process writes the run directory and prints messages."""
         return self.rank == 0
 
     def share(self, parts: int) -> range:
-        """Which parts of a step are this process's. Raises: ConfigError where they do not deal."""
-        if parts % self.world:
-            near = [n for n in range(1, parts + 1) if parts % n == 0]
-            below = max(n for n in near if n <= self.world)
-            above = -(-parts // self.world) * self.world
-            raise ConfigError(
-                f"train.parts = {parts}: cannot be dealt evenly to {self.world} processes; start "
-                f"{below}, or begin a run with train.parts = {above}"
-            )
-        each = parts // self.world
-        return range(self.rank * each, (self.rank + 1) * each)
+        """Return the parts of a step that this process computes.
 
-    def sum(self, numbers: Sequence[float]) -> list[float]:
-        """Of each number over all processes, in double precision: counts are exact."""
+        Args:
+            parts: Number of parts of a step.
+
+        Raises:
+            ConfigError: If the number of processes does not divide the number of parts.
+        """
+        if parts % self.world:
+            divisors = [n for n in range(1, parts + 1) if parts % n == 0]
+            fewer = max(n for n in divisors if n <= self.world)
+            more = -(-parts // self.world) * self.world
+            raise ConfigError(
+                f"train.parts = {parts} must be a multiple of the {self.world} processes; "
+                f"start {fewer}, or begin a new run with train.parts = {more}"
+            )
+        count = parts // self.world
+        return range(self.rank * count, (self.rank + 1) * count)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Sum each value over all processes, in double precision so that counts are exact."""
         if self.world == 1:
-            return list(numbers)
-        total = torch.tensor(numbers, dtype=torch.float64)
-        with _others():
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        with _connection_errors():
             dist.all_reduce(total)
         return total.tolist()
 
     def sum_gradients(self, weights: Iterable[Tensor]) -> None:
-        """Replace the gradients of these weights by their sums, in their own precision."""
+        """Replace the gradients of the weights by their sums over all processes.
+
+        The sums have the dtype of the gradients.
+        """
         if self.world == 1:
             return
-        with torch.no_grad(), _others():
+        with torch.no_grad(), _connection_errors():
             for bucket in _buckets(weights):
                 for weight in bucket:
                     if weight.grad is None:
@@ -82,77 +93,97 @@ class Ranks:
                 dist.all_reduce(flat)
                 _copy_from(flat, grads)
 
-    def owners(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Whose each of these is, where all get about the same size."""
-        held = [0] * self.world
+    def assign(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Distribute items over the processes so that the total sizes are about equal.
+
+        Args:
+            sizes: Size of each item, by name.
+
+        Returns:
+            The rank that owns each item, by name.
+        """
+        loads = [0] * self.world
         owners = {}
         for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-            owners[name] = held.index(min(held))
-            held[owners[name]] += sizes[name]
+            owners[name] = loads.index(min(loads))
+            loads[owners[name]] += sizes[name]
         return owners
 
-    def give(self, weights: Iterable[Tensor], owner: int) -> None:
-        """Replace these weights by those of the process `owner`."""
-        with torch.no_grad(), _others():
+    def broadcast(self, weights: Iterable[Tensor], owner: int) -> None:
+        """Replace the values of the weights by their values in process `owner`."""
+        with torch.no_grad(), _connection_errors():
             for bucket in _buckets(weights):
                 flat = torch.cat([weight.view(-1) for weight in bucket])
                 dist.broadcast(flat, owner)
                 if owner != self.rank:
                     _copy_from(flat, bucket)
 
-    def tell(self, word: bytes) -> list[bytes]:
-        """What each process says, in at most `MESSAGE_BYTES` bytes; for threads that write."""
+    def gather(self, message: bytes) -> list[bytes]:
+        """Return the messages of all processes; called by the threads that write checkpoints.
+
+        Args:
+            message: Message of this process, of at most `MESSAGE_BYTES` bytes.
+        """
         if self.world == 1:
-            return [word]
-        own = torch.frombuffer(bytearray(word.ljust(MESSAGE_BYTES, b"\0")), dtype=torch.uint8)
-        told = [torch.empty_like(own) for _ in range(self.world)]
-        with _others():
-            dist.all_gather(told, own, group=self.writers)
-        return [bytes(each.tolist()).rstrip(b"\0") for each in told]
+            return [message]
+        sent = torch.frombuffer(bytearray(message.ljust(MESSAGE_BYTES, b"\0")), dtype=torch.uint8)
+        received = [torch.empty_like(sent) for _ in range(self.world)]
+        with _connection_errors():
+            dist.all_gather(received, sent, group=self.writers)
+        return [bytes(tensor.tolist()).rstrip(b"\0") for tensor in received]
 
-    def of_first(self, number: int) -> int:
-        """What the first process says."""
-        return int(self.sum([number if self.first else 0])[0])
+    def value_of_first(self, value: int) -> int:
+        """Return the value of the first process."""
+        return int(self.sum([value if self.first else 0])[0])
 
-    def agree(self, record: Mapping[str, Any]) -> None:
-        """Raises: ConfigError in all processes that names those with another record than the
-        first.
+    def check_same(self, record: Mapping[str, Any]) -> None:
+        """Check that all processes have the same record.
+
+        Raises:
+            ConfigError: If records differ. All processes raise the error, and its message contains
+                the ranks whose record differs from the first process's.
         """
         if self.world == 1:
             return
-        said = json.dumps(record, sort_keys=True, default=str).encode()
-        own = int.from_bytes(hashlib.sha256(said).digest()[:6], "big")  # a double holds it
-        told = self.sum([own if self.rank == rank else 0 for rank in range(self.world)])
-        others = [str(rank) for rank, digest in enumerate(told) if digest != told[0]]
-        if others:
+        encoded = json.dumps(record, sort_keys=True, default=str).encode()
+        # A double represents integers of 6 bytes exactly.
+        digest = int.from_bytes(hashlib.sha256(encoded).digest()[:6], "big")
+        digests = self.sum([digest if self.rank == rank else 0 for rank in range(self.world)])
+        different = [str(rank) for rank, value in enumerate(digests) if value != digests[0]]
+        if different:
             raise ConfigError(
-                f"rank {', '.join(others)}: other settings or another corpus than rank 0; start "
-                "all processes with the same"
+                f"rank {', '.join(different)}: settings or corpus differ from rank 0; use the same "
+                "settings and corpus in all processes"
             )
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Meet the other processes that torchrun has started; without it there are none.
+    """Connect to the other processes that torchrun has started, if any.
 
-    All but the first are silent from then on, but for errors, which say whose they are.
-    Raises: ConfigError where the environment names other processes, and not how to meet them.
+    Processes other than the first print only errors, whose messages begin with their rank.
+
+    Yields:
+        The rank of this process, and the connection to the others.
+
+    Raises:
+        ConfigError: If `WORLD_SIZE` is set, but other variables of torchrun are missing.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    with _others():
+    with _connection_errors():
         try:
             store, rank, world = next(rendezvous("env://"))
         except ValueError as error:
-            raise ConfigError(f"{error}; start by torchrun, or unset WORLD_SIZE") from None
-        # torchrun keeps its store when it starts processes again, and in it where the ended ones
-        # could be reached
+            raise ConfigError(f"{error}; use torchrun, or unset WORLD_SIZE") from None
+        # torchrun keeps its store when it restarts processes. The prefix separates the addresses of
+        # the new processes from those of the stopped processes.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
@@ -166,7 +197,7 @@ def joined() -> Iterator[Ranks]:
         yield ranks
     except KeyboardInterrupt as stop:
         say(str(stop))
-        # torchrun would take another code for a fault, and begin again
+        # torchrun would treat another exit code as a failure, and restart the processes.
         raise SystemExit(0) from None
     except BertkitError as error:
         if ranks.first:
@@ -177,26 +208,28 @@ def joined() -> Iterator[Ranks]:
 
 
 @contextmanager
-def _others() -> Iterator[None]:
+def _connection_errors() -> Iterator[None]:
+    """Convert errors of torch.distributed to a TrainingError."""
     try:
         yield
     except RuntimeError as error:
         raise TrainingError(
-            "another process of the run has ended or cannot be reached, and says why; start the "
-            f"same command again with --resume auto ({str(error).splitlines()[0]})"
+            "another process of the run has stopped or cannot be reached; see its output, then run "
+            f"the same command with --resume auto ({str(error).splitlines()[0]})"
         ) from None
 
 
 def _copy_from(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Give tensors what lies one behind the other in `flat`."""
+    """Copy the concatenated values in `flat` to the tensors."""
     parts = flat.split([tensor.numel() for tensor in tensors])
     torch._foreach_copy_([tensor.view(-1) for tensor in tensors], parts)
 
 
 def _buckets(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield groups of consecutive weights that are sent in one message."""
     bucket: list[Tensor] = []
     for weight in weights:
-        if bucket and sum(w.numel() for w in bucket) + weight.numel() > BUCKET_NUMBERS:
+        if bucket and sum(w.numel() for w in bucket) + weight.numel() > BUCKET_VALUES:
             yield bucket
             bucket = []
         bucket.append(weight)

@@ -1,4 +1,4 @@
-"""The epochs of a fine-tuning: each is scored on dev, and the best is the run's model."""
+"""Evaluation after each epoch of fine-tuning, and selection of the best epoch."""
 
 from __future__ import annotations
 
@@ -40,28 +40,36 @@ from bertkit.training.run import Run
 
 WEIGHTS = ".safetensors"
 ADAPTER_DIRECTORY = "adapter"
-"""The folder in which a run's adapters are, beside the model that has them merged."""
+"""Subdirectory of the LoRA adapters. The model in the run directory has them merged."""
 
 BEST_PREFIX = "best_"
-"""Begins the names of scores on rows to which the task was tuned: the best that it can have there.
-So does SQuAD's script (`best_f1`)."""
+"""Prefix of scores on the examples on which the task was calibrated, which are therefore upper
+bounds. SQuAD's evaluation script uses the same prefix (`best_f1`)."""
 
 Record = dict[str, Any]
 
 
-def grown(loaded: Loaded) -> bool:
-    """Whether a vocabulary has more tokens than that of the folder, for which a folder of adapters
-    has no place.
+def vocab_resized(loaded: Loaded) -> bool:
+    """Return whether the vocabulary size differs from the checkpoint's.
+
+    A LoRA adapter directory cannot store the resized embedding.
     """
-    usual = loaded.settings.get(loaded.family.settings["vocab"], loaded.family.vocab)
-    return bool(loaded.model.config.vocab != usual)
+    saved = loaded.settings.get(loaded.family.settings["vocab"], loaded.family.vocab)
+    return bool(loaded.model.config.vocab != saved)
 
 
 class Epochs:
-    """Scores after each epoch, those before a resumption included.
+    """Scores of all epochs of a run, and the best epoch's model. A resumed run keeps its scores.
 
-    `loaded` is the model as it was opened, with all its heads; the folder holds the task's alone.
-    `learned` are the features of train, `examples` and `features` those of dev.
+    Args:
+        run: Run directory.
+        task: The task.
+        loaded: The loaded model, with all its heads. Only the task's head is saved.
+        learned: Features of train.
+        examples: Examples of dev.
+        features: Features of dev.
+        max_batch_tokens: Maximum number of tokens per batch.
+        metric: Name of the score by which the best epoch is selected. Default: the task's metric.
     """
 
     def __init__(
@@ -80,21 +88,33 @@ class Epochs:
         self.max_batch_tokens = max_batch_tokens
         self.metric = metric or task.metric
         scored = (r for r in run.journal.records() if "epoch" in r and "scores" in r)
-        self.records = [r for r in scored if self._named(r["scores"]) in r["scores"]]
-        # the last that was written is what the folder holds, and the best but for `_overtaken`
+        self.records = [r for r in scored if self._score_name(r["scores"]) in r["scores"]]
+        # The last epoch with hashes is the model in the directory. It is the best epoch, except if
+        # `_is_overwritten`.
         written = (r for r in reversed(self.records) if "sha256" in r)
         best = next(written, None) or max(self.records, key=self._score, default=None)
         self.best: Record | None = best
         self._answered: tuple[Task[Any, Any], Sequence[Any]] | None = None
         self._resumed = self.best is not None
-        self._say_best()
+        self._set_message()
 
     def score(self, step: int, number: int) -> dict[str, float]:
-        """Score the epoch that ends with `step`; the best so far becomes the run's model."""
-        whole = self.run.state.masters.whole()
+        """Score an epoch on dev, and save the model if the epoch is the best so far.
+
+        Args:
+            step: Last step of the epoch.
+            number: Number of the epoch, from 1.
+
+        Returns:
+            The scores, by name.
+
+        Raises:
+            ConfigError: If dev does not have the score by which the best epoch is selected.
+        """
+        model = self.run.state.masters.whole()
         if isinstance(self.task, Contrastive):
-            self.task.fit_head(whole, self.learned, self.max_batch_tokens)
-        task, answers = self._answer(self.task, whole)
+            self.task.fit_head(model, self.learned, self.max_batch_tokens)
+        task, answers = self._predict(self.task, model)
         scores = task.score(answers, self.examples)
         if isinstance(task, Calibrated) and task.chosen_on(self.task):
             scores = {BEST_PREFIX + name: score for name, score in scores.items()}
@@ -102,17 +122,17 @@ class Epochs:
         self.records.append(record)
         listed = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         say(f"epoch {number}: {listed}")
-        if self._named(scores) not in scores:
+        if self._score_name(scores) not in scores:
             listed = ", ".join(scores)
-            raise ConfigError(f"metric: dev has no score {self.metric!r}; it has {listed}")
-        lost = self._overtaken()
+            raise ConfigError(f"metric: dev has no score {self.metric!r}; use one of {listed}")
+        lost = self._is_overwritten()
         if lost and self.best is not None and self._score(record) <= self._score(self.best):
-            say("the best epoch was overwritten before the run was stopped: this one is kept now")
-        if self.best is None or lost or self._is_better(record, whole):
-            self._save(task, whole)
+            say(f"the best epoch was overwritten before the run stopped; epoch {number} is kept")
+        if self.best is None or lost or self._is_better(record, model):
+            self._save(task, model)
             record["sha256"] = _hashes(self.run.out)
             self.best, self._answered = record, (task, answers)
-            self._say_best()
+            self._set_message()
         self.run.journal.write(record)
         return scores
 
@@ -144,9 +164,11 @@ class Epochs:
             )
             return loaded.model.encoder.precompute(features)
 
-    def _overtaken(self) -> bool:
-        """Whether the folder holds a later epoch than the best one that is known: its run ended
-        before the next checkpoint, and the epoch is learned again.
+    def _is_overwritten(self) -> bool:
+        """Return whether the model in the directory is of a later epoch than the best record.
+
+        This happens if a run stops between saving an epoch and the next checkpoint. The resumed run
+        repeats that epoch. Only the first call after resuming can return True.
         """
         if not self._resumed:
             return False
@@ -156,48 +178,52 @@ class Epochs:
         return _changed(self.run.out, weights) is not None
 
     def check_best(self) -> None:
-        """Raises: TrainingError where no epoch has a score to choose by."""
+        """Raise TrainingError if the score that selects the best epoch is never finite."""
         assert self.best is not None
         if self._score(self.best) == -math.inf:
             raise TrainingError(
-                f"dev: {self._named(self.best['scores'])} of every epoch is no number; learn at a "
-                "lower rate, or choose by another score (--metric)"
+                f"dev: {self._score_name(self.best['scores'])} is not finite in any epoch; reduce "
+                "the learning rate, or use another --metric"
             )
 
-    def exhausted(self, patience: int | None) -> bool:
-        """Whether as many epochs were no better than the best; it is said."""
+    def should_stop(self, patience: int | None) -> bool:
+        """Return whether the score has not improved for `patience` epochs, and print a message."""
         assert self.best is not None
         waited = self.records[-1]["epoch"] - self.best["epoch"]
         if patience is None or waited < patience:
             return False
-        say(f"no better for {waited} epochs: stopped")
+        say(f"stopped early: no better score for {waited} epoch{'s' * (waited > 1)}")
         return True
 
-    def say_kept(self) -> None:
-        """Say which epoch the folder holds, where it is not the last."""
+    def report_best(self) -> None:
+        """Print which epoch's model is saved, unless it is the last epoch."""
         assert self.best is not None
         if self.best["epoch"] < self.records[-1]["epoch"]:
-            say(f"{self.run.best} by {self._named(self.best['scores'])}")
+            say(f"{self.run.best} by {self._score_name(self.best['scores'])}")
 
     def answers(self) -> Sequence[Any]:
-        """Those of the best epoch to dev. Raises: CheckpointError for a model that was changed."""
-        return self._of_best()[1]
+        """Return the best epoch's predictions on dev.
 
-    def _of_best(self) -> tuple[Task[Any, Any], Sequence[Any]]:
-        """The task as dev taught it, and the answers of the best epoch."""
+        Raises:
+            CheckpointError: If the saved model has changed.
+        """
+        return self._best_predictions()[1]
+
+    def _best_predictions(self) -> tuple[Task[Any, Any], Sequence[Any]]:
+        """Return the calibrated task, and its predictions on dev, of the best epoch."""
         assert self.best is not None
-        if self._answered is None:  # the best epoch was before the resumption
+        if self._answered is None:  # The best epoch was before the run was resumed.
             task, out = self.task, self.run.out
             check_published(out, self.best.get("sha256", {}))
-            with quietly():  # that the run has not ended is known
+            with quietly():  # Hide the warning that the run is not finished.
                 saved = load(out, heads={task.head: task.build_head}, labels=task.labels)
             restored = type(task).restore(task.labels, saved.settings)
-            self._answered = self._answer(restored, saved.model)
+            self._answered = self._predict(restored, saved.model)
         return self._answered
 
     def calibration(self) -> dict[str, float]:
         """Compute the calibration error of the best epoch on dev; see `Calibrated.calibration`."""
-        task, answers = self._of_best()
+        task, answers = self._best_predictions()
         return task.calibration(answers, self.examples) if isinstance(task, Calibrated) else {}
 
     def report(self) -> LabelReport | None:
@@ -205,38 +231,45 @@ class Epochs:
         return compute_label_report(self.task, self.answers(), self.examples)
 
     def write(self, report: LabelReport | None = None) -> Record:
-        """Write `scores.json`, and return what it says."""
+        """Write `scores.json`.
+
+        Args:
+            report: Scores of each label on dev.
+
+        Returns:
+            The content of the file.
+        """
         assert self.best is not None
         scores = {**self.best["scores"], "epoch": self.best["epoch"]}
         record = {
             **self.run.record,
-            "metric": self._named(scores),
-            "dev": _numbers(scores),
+            "metric": self._score_name(scores),
+            "dev": _finite(scores),
             **by_label(report),
-            **({"calibration": said} if (said := self.calibration()) else {}),
-            "epochs": [{"epoch": r["epoch"], **_numbers(r["scores"])} for r in self.records],
+            **({"calibration": errors} if (errors := self.calibration()) else {}),
+            "epochs": [{"epoch": r["epoch"], **_finite(r["scores"])} for r in self.records],
             "sha256": self.best.get("sha256", {}),
         }
         record["digest"] = _digest(record)
         write_json(self.run.out / SCORES, record)
         return record
 
-    def _answer(self, task: Task[Any, Any], model: Model) -> tuple[Task[Any, Any], Sequence[Any]]:
-        """The task with what dev teaches it, and its answers to the dev examples, in fp32."""
+    def _predict(self, task: Task[Any, Any], model: Model) -> tuple[Task[Any, Any], Sequence[Any]]:
+        """Return the task calibrated on dev, and its predictions on dev, in fp32."""
         engine = Engine(model, max_batch_tokens=self.max_batch_tokens)
         head = engine.model.heads[task.head]
         rows = run_head(task, engine, self.features)
         outputs = by_example(self.examples, group(self.features), rows)
         answers = task.answers(outputs, head)
-        tuned = task.calibrated(answers, self.examples) if isinstance(task, Calibrated) else task
-        if tuned is not task:
-            answers = tuned.answers(outputs, head)
-        return tuned, answers
+        fitted = task.calibrated(answers, self.examples) if isinstance(task, Calibrated) else task
+        if fitted is not task:
+            answers = fitted.answers(outputs, head)
+        return fitted, answers
 
-    def _save(self, task: Task[Any, Any], whole: Model) -> None:
-        """Write the model with the task's head alone, adapters merged, and beside it these."""
+    def _save(self, task: Task[Any, Any], trained: Model) -> None:
+        """Save the model with only the task's head and merged adapters, and the adapters."""
         out, loaded = self.run.out, self.loaded
-        model = Model(whole.encoder, {task.head: whole.heads[task.head]}, whole.decoder)
+        model = Model(trained.encoder, {task.head: trained.heads[task.head]}, trained.decoder)
         save(
             out,
             merged(model),
@@ -247,39 +280,58 @@ class Epochs:
             length=loaded.length,
             generation=loaded.generation_settings if task.head == "lm" else None,
         )
-        if adapters(model) and not grown(loaded):
+        if adapters(model) and not vocab_resized(loaded):
             write_adapter(
                 out / ADAPTER_DIRECTORY, model, loaded.family, base=self.run.record["model"]
             )
 
     def _score(self, record: Record) -> float:
-        return worth(record["scores"][self._named(record["scores"])])
+        return worth(record["scores"][self._score_name(record["scores"])])
 
-    def _named(self, scores: Mapping[str, float]) -> str:
-        """The name of the score by which epochs are chosen."""
+    def _score_name(self, scores: Mapping[str, float]) -> str:
+        """Return the name of the score by which the best epoch is selected."""
         return self.metric if self.metric in scores else BEST_PREFIX + self.metric
 
-    def _say_best(self) -> None:
+    def _set_message(self) -> None:
+        """Set the message that errors of the run add about the saved model."""
         if self.best is not None:
-            self.run.best = f"{self.run.out} holds epoch {self.best['epoch']}, the best"
+            self.run.best = f"{self.run.out} contains epoch {self.best['epoch']}, the best"
 
 
-def _numbers(scores: Mapping[str, float]) -> dict[str, float]:
-    """Those that JSON can hold."""
+def _finite(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the finite scores, which JSON can represent."""
     return {name: score for name, score in scores.items() if math.isfinite(score)}
 
 
 def check_metric(task: Task[Any, Any], metric: str | None) -> None:
-    """Raises: ConfigError for one by which the epochs of a task cannot be chosen."""
+    """Check that the best epoch of a task can be selected by a score.
+
+    Args:
+        task: The task.
+        metric: Name of the score, or None for the task's default.
+
+    Raises:
+        ConfigError: If the task does not have the score.
+    """
     if metric is not None and metric not in task.score_names:
         raise ConfigError(
-            f"metric: {task.name} has here no score {metric!r} to choose an epoch by; "
+            f"metric: {task.name} does not have the score {metric!r} with these settings; "
             f"{did_you_mean(metric, task.score_names)}"
         )
 
 
 def read_scores(path: Path) -> Record:
-    """What `Epochs.write` wrote. Raises: CheckpointError when it is damaged."""
+    """Read the file that `Epochs.write` has written.
+
+    Args:
+        path: Path of `scores.json`.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        CheckpointError: If the file is damaged.
+    """
     remedy = "start over in another --out"
     record = read_json(path, CheckpointError, remedy)
     match record:
@@ -291,12 +343,12 @@ def read_scores(path: Path) -> Record:
 
 
 def drop_weights(out: Path) -> None:
-    """Take the weights of a finished run away; scores.json no longer vouches for them."""
+    """Delete the weights of a finished run, and their hashes in `scores.json`."""
     record = read_scores(out / SCORES)
     hashes = record.get("sha256", {})
-    kept = {name: one for name, one in hashes.items() if not name.endswith(WEIGHTS)}
-    if kept != hashes:
-        record["sha256"] = kept
+    remaining = {name: value for name, value in hashes.items() if not name.endswith(WEIGHTS)}
+    if remaining != hashes:
+        record["sha256"] = remaining
         record["digest"] = _digest(record)
         write_json(out / SCORES, record)
     for path in out.rglob(f"*{WEIGHTS}"):
@@ -304,24 +356,32 @@ def drop_weights(out: Path) -> None:
 
 
 def check_published(out: Path, hashes: Mapping[str, str]) -> None:
-    """Raises: CheckpointError for a file of the model that is not as its epoch wrote it."""
+    """Check that the model's files have not changed since they were written.
+
+    Args:
+        out: Run directory.
+        hashes: SHA-256 hash of each file, by its path in the run directory.
+
+    Raises:
+        CheckpointError: If a file is missing or has changed.
+    """
     if (name := _changed(out, hashes)) is not None:
         raise CheckpointError(
-            f"{out / name}: damaged, or changed since; run again in another --out"
+            f"{out / name}: missing, damaged or changed; start over in another --out"
         )
 
 
 def _changed(out: Path, hashes: Mapping[str, str]) -> str | None:
-    """The first of these files that is not there, or another."""
-    for name, written in hashes.items():
+    """Return the first file that is missing or has changed."""
+    for name, expected in hashes.items():
         path = out / name
-        if not fits(path, memory.installed()) or sha256(path) != written:
+        if not fits(path, memory.installed()) or sha256(path) != expected:
             return name
     return None
 
 
 def _digest(record: Mapping[str, Any]) -> str:
-    """A hash of all that scores.json says beside it."""
+    """Return a hash of the record, without its own digest."""
     rest = {name: value for name, value in record.items() if name != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Stopping a run where nothing is lost."""
+"""Handling of Ctrl-C and SIGTERM at the end of a step."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from types import FrameType
 
 
 class Interrupt:
-    """Ctrl-C and SIGTERM ask for a stop at the end of the step; a second one does not wait.
+    """Context in which Ctrl-C and SIGTERM request a stop at the end of the step.
 
-    A `patient` one always does: what started the process passes a signal on, so that it may come
-    twice, and kills by itself what takes too long.
+    A second signal stops the process at once.
+
+    Args:
+        patient: Whether to ignore the second signal. torchrun forwards signals, so that a process
+            can receive a signal twice, and kills processes that do not stop in time.
     """
 
     def __init__(self, *, patient: bool = False) -> None:
-        self.asked, self.patient = False, patient
+        self.requested, self.patient = False, patient
 
     def __enter__(self) -> Interrupt:
         self._before = {}
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        except ValueError:  # not the main thread: whoever runs us handles signals
+                self._before[number] = signal.signal(number, self._handle)
+        except ValueError:  # In another thread, the main thread handles signals.
             pass
         return self
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and not self.patient:
-            raise KeyboardInterrupt("stopped at once; the last checkpoint stands")
-        self.asked = True
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and not self.patient:
+            raise KeyboardInterrupt("stopped at once; the last checkpoint can be used to resume")
+        self.requested = True
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

@@ -20,7 +20,7 @@ from bertkit.batch import Batch
 from bertkit.errors import TrainingError
 from bertkit.models.model import Model
 from bertkit.objectives.loss import Loss, Objective, Totals, totals
-from bertkit.training.distributed import ALONE, Ranks
+from bertkit.training.distributed import SINGLE_PROCESS, Ranks
 from bertkit.training.master_weights import Masters
 from bertkit.training.optimizer import Optimizer
 from bertkit.training.schedule import Schedule
@@ -80,7 +80,7 @@ def steps(
     max_grad_norm: float,
     seed: int,
     start: int = 0,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step]:
     """Run one optimizer step for each group of batches.
@@ -119,7 +119,7 @@ def steps(
             if batch.part != part_of_step:
                 part_of_step = batch.part
                 _seed(seed, number, part_of_step)
-            with masters.gradients_of_rows():
+            with masters.sparse_gradients():
                 loss = model(batch.to(device), partial(objective, totals=counts))
                 loss.total.backward()
             masters.receive_gradients()

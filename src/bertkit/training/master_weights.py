@@ -1,4 +1,4 @@
-"""bf16 weights that work, fp32 weights that learn."""
+"""Mixed precision: fp32 master weights of a model that computes in bf16."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ from bertkit.nn.embedding import EmbeddingTable
 from bertkit.nn.precision import add_up
 
 TOKENS = "encoder.embedding.tokens.weight"
-"""The name of the table of tokens."""
+"""Name of the token embedding matrix."""
 
 
 class Masters:
-    """The weights an optimizer moves: the model's own in fp32, or fp32 copies of bf16 ones.
+    """Weights that the optimizer updates: fp32 weights, or fp32 copies of bf16 weights.
 
-    Small updates would vanish in bf16's eight bits; in the copies they add up. A frozen weight that
-    bf16 holds exactly needs no copy. Of a table that `rows` names these rows alone learn, and the
-    weight that an optimizer moves has them alone; the others stay as they are.
+    Small updates would be lost in the 8 significant bits of bf16; the fp32 copies accumulate them.
+    A frozen weight that bf16 represents exactly needs no copy.
+
+    Args:
+        model: The model, which is converted to `dtype`.
+        dtype: Precision in which the model computes.
+        rows: Indices of the rows to train, by the name of an embedding matrix. The master weight
+            contains only these rows; the other rows do not change.
+
     Source: Micikevicius et al. 2018, section 3.1.
     """
 
@@ -35,7 +41,7 @@ class Masters:
     ) -> None:
         self.model, self.dtype = model, dtype
         self.working = dict(model.named_parameters())
-        """Those that the model computes with."""
+        """Weights that the model computes with, by name."""
         self.weights: dict[str, Tensor] = dict(self.working)
         if dtype != torch.float32:
             fp32 = {name: _master(p, dtype) for name, p in self.working.items()}
@@ -45,23 +51,26 @@ class Masters:
         self._tables = {name: self.weights[name].detach() for name in self.rows}
         for name, table in self._tables.items():
             self.weights[name] = table[self.rows[name]].requires_grad_()
-        own: list[Tensor] = [self.working[name] for name in self.rows]
-        if dtype != torch.float32:  # else the optimizer itself would meet gradients of rows
+        sparse: list[Tensor] = [self.working[name] for name in self.rows]
+        # In fp32, the optimizer would get the sparse gradients, which it does not support.
+        if dtype != torch.float32:
             heads = (head for head in model.modules() if isinstance(head, LanguageModelHead))
-            own += [head.weight for head in heads]
+            sparse += [head.weight for head in heads]
         self._lookups = [
             module
             for module in model.modules()
             if isinstance(module, EmbeddingTable)
-            and any(module.weight is weight for weight in own)
-            and module.weight.device.type == "cpu"  # a GPU would have to be waited for
+            and any(module.weight is weight for weight in sparse)
+            # On a GPU, sparse gradients would require a synchronization.
+            and module.weight.device.type == "cpu"
         ]
 
     @contextmanager
-    def gradients_of_rows(self) -> Iterator[None]:
-        """Of a table of which rows learn, and of one that a head of words shares, gradients hold
-        the vectors that were looked up alone: others would be zeros, which take time to write and
-        to add to what the head has.
+    def sparse_gradients(self) -> Iterator[None]:
+        """Compute sparse gradients of embedding matrices in a context.
+
+        This applies to matrices with trained `rows`, and to matrices that are tied to an LM head.
+        Dense gradients would be mostly zeros, which take time to write and to add.
         """
         for table in self._lookups:
             table.sparse = True
@@ -72,7 +81,7 @@ class Masters:
                 table.sparse = False
 
     def whole(self) -> Model:
-        """The model in fp32, with the weights that learn: what is saved."""
+        """Return the model in fp32, with the master weights, to be saved."""
         if self.dtype == torch.float32:
             return self.model
         model = copy.deepcopy(self.model).float()
@@ -80,7 +89,7 @@ class Masters:
         return model
 
     def get(self, name: str) -> Tensor:
-        """A weight as it is saved: a table with all its rows."""
+        """Return a weight as it is saved: an embedding matrix with all its rows."""
         weight = self.weights[name].detach()
         if name not in self.rows:
             return weight
@@ -88,7 +97,7 @@ class Masters:
 
     @torch.no_grad()
     def put(self, name: str, value: Tensor) -> None:
-        """Make it that; a table with all its rows."""
+        """Set a weight. The value of an embedding matrix has all its rows."""
         if name in self.rows:
             self._tables[name].copy_(value)
             self.working[name].copy_(value)
@@ -97,25 +106,27 @@ class Masters:
 
     @torch.no_grad()
     def receive_gradients(self) -> None:
-        """Add the gradients of the working weights to those of the masters, in fp32.
+        """Add the gradients of the model's weights to the gradients of the masters, in fp32.
 
-        After each batch of a step: in bf16 the later ones of hundreds would vanish in the sum.
+        This must be called after each batch of a step. In bf16, a sum over hundreds of batches
+        would lose the later gradients.
         """
         for name, p in self.working.items():
             weight = self.weights[name]
             if p.grad is None or weight is p:
                 continue
             rows = self.rows.get(name)
-            if rows is None:  # of a head of words that computed nothing, zeros are all there is
+            if rows is None:
+                # The gradient is sparse if the matrix is tied to an LM head that was not used.
                 gradient = p.grad.to_dense() if p.grad.is_sparse else p.grad
             else:
-                gradient = _of_rows(p.grad, rows)
+                gradient = _select_rows(p.grad, rows)
             weight.grad = add_up(weight.grad, gradient).float()
             p.grad = None
 
     @torch.no_grad()
     def update_model(self) -> None:
-        """Copy the masters to the working weights; frozen ones never differ."""
+        """Copy the masters to the model's weights, except frozen weights, which never differ."""
         for name, rows in self.rows.items():
             self.working[name].index_copy_(0, rows, self.weights[name].to(self.dtype))
         copies = [
@@ -127,33 +138,40 @@ class Masters:
             torch._foreach_copy_([p for p, _ in copies], [w for _, w in copies])
 
 
-def rows_read(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, Tensor]:
-    """The rows of the table of tokens that sequences of these read, where they are few and nothing
-    else learns from the table: no decoder and no head of words.
+def find_used_rows(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, Tensor]:
+    """Find the token embeddings that the training data uses, so that only these are trained.
 
-    The others get no gradient, and are most of a small model's weights; left out of `Masters`, they
-    cost a step no time. Where more than half are read, none are named: a copy of them costs more.
+    The other embeddings get no gradient, but are most of a small model's weights. Training only the
+    used rows saves their time in each step.
+
+    Args:
+        model: The model.
+        ids: Token ids of the training sequences.
+
+    Returns:
+        Row indices for `Masters`. Empty if more than half of the rows are used, as copying them
+        costs more time than it saves, or if a decoder or an LM head uses the matrix.
     """
-    words = any(isinstance(module, LanguageModelHead) for module in model.modules())
-    if model.decoder is not None or words or not isinstance(model.encoder, Transformer):
+    has_lm_head = any(isinstance(module, LanguageModelHead) for module in model.modules())
+    if model.decoder is not None or has_lm_head or not isinstance(model.encoder, Transformer):
         return {}
     table = model.encoder.embedding.tokens.weight
     rows = torch.from_numpy(np.flatnonzero(np.bincount(np.concatenate(ids))))
     return {TOKENS: rows.to(table.device)} if 2 * len(rows) <= len(table) else {}
 
 
-def _of_rows(gradient: Tensor, rows: Tensor) -> Tensor:
-    """A table's gradient at these rows, which are sorted and all that it is not zero at."""
+def _select_rows(gradient: Tensor, rows: Tensor) -> Tensor:
+    """Return rows of an embedding gradient. `rows` is sorted and contains all nonzero rows."""
     if not gradient.is_sparse:
         return gradient.index_select(0, rows)
     gradient = gradient.coalesce()
-    there, (used,) = gradient.values(), gradient.indices()
-    zeros = there.new_zeros(len(rows), *there.shape[1:])
-    return zeros.index_copy_(0, torch.searchsorted(rows, used), there)
+    values, (used,) = gradient.values(), gradient.indices()
+    zeros = values.new_zeros(len(rows), *values.shape[1:])
+    return zeros.index_copy_(0, torch.searchsorted(rows, used), values)
 
 
 def _master(p: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """The fp32 copy of a weight; None for one that is frozen and none the worse in the `dtype`."""
+    """Return an fp32 copy of a weight, or None if it is frozen and exact in `dtype`."""
     if p.requires_grad:
         return p.detach().float().clone().requires_grad_()
     return None if torch.equal(p.detach().to(dtype).float(), p) else p.detach().float()

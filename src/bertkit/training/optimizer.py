@@ -1,4 +1,4 @@
-"""The optimizer and what it may decay."""
+"""Optimizers: AdamW, Muon, and sharding of their state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw as move_by_adamw
+from torch.optim.adamw import adamw as fused_adamw
 
 from bertkit.errors import ConfigError
 from bertkit.models.lora import depths
@@ -18,41 +18,41 @@ from bertkit.nn.precision import gains_by_bf16
 from bertkit.training.distributed import Ranks
 
 CRF = (".crf.transitions", ".crf.start", ".crf.end")
-"""How the names of a CRF's scores end."""
+"""Ends of the names of a CRF's scores."""
 
 CRF_RATE = 100.0
-"""How many times faster a CRF's scores learn: they are logits that begin at zero, and steps as
-small as those of pretrained weights would leave them there."""
+"""Factor of the learning rate of a CRF's scores. They are logits that are initialized to zero, and
+steps as small as for pretrained weights would leave them close to zero."""
 
 STACKED_SUFFIX = "qkv.weight"
-"""The end of the name of a stack of three matrices."""
+"""End of the name of stacked query, key and value matrices."""
 
 STACKED_CROSS = "cross.kv.weight"
-"""The end of the name of a stack of two, in a decoder that attends to an encoder."""
+"""End of the name of stacked key and value matrices, in the cross-attention of a decoder."""
 
 LAYERS = re.compile(r"(^|\.)(encoder|decoder)\.blocks\.")
-"""What the names of layers' weights have, also of a generator's."""
+"""Pattern in the names of the layers' weights, including the layers of a generator (ELECTRA)."""
 
 TABLE = re.compile(r"(encoder|decoder)\.embedding\.(tokens|positions|types)\.weight$")
-"""The names of embedding tables."""
+"""Names of embedding matrices."""
 
 MUON_MOMENTUM = 0.95
-"""Muon's, by default."""
+"""Default momentum of Muon."""
 
 
 class Optimizer(Protocol):
-    """What moves weights; those of torch.optim are such, too."""
+    """Interface of an optimizer, which the optimizers of torch.optim also implement."""
 
     param_groups: list[dict[str, Any]]
-    """Of each group its weights, `params`, and its settings."""
+    """Parameter groups: the weights (`params`) and settings of each group."""
     state: defaultdict[Tensor, Any]
-    """What is kept of each weight."""
+    """State of each weight."""
 
     def step(self) -> Any:
-        """Move the weights that have a gradient."""
+        """Update the weights that have a gradient."""
 
     def zero_grad(self) -> Any:
-        """Forget the gradients."""
+        """Delete the gradients."""
 
 
 def adamw(
@@ -66,28 +66,40 @@ def adamw(
     embedding_learning_rate: float | None = None,
     crf_rate: float = CRF_RATE,
 ) -> Optimizer:
-    """AdamW with BERT's groups: matrices decay, biases and norms do not, nor do a CRF's scores.
+    """Build AdamW with BERT's groups: no weight decay for biases, norms and a CRF's scores.
 
-    These learn `crf_rate` times faster than the rest. With `layer_decay` below 1 each layer learns
-    that much slower than the one above it (Howard & Ruder 2018, section 3.2, and ELECTRA's
-    fine-tuning). `embedding_learning_rate` is that of the embedding tables.
-
-    Bias correction is on, unlike google-research/bert's optimizer: it steadies short runs
+    Bias correction is on, unlike in google-research/bert's optimizer. It stabilizes short runs
     (Mosbach et al. 2021; Zhang et al. 2021).
-    Raises: ConfigError for `embedding_learning_rate` without such tables.
+
+    Args:
+        weights: Weights to train, by name.
+        learning_rate: Peak learning rate.
+        weight_decay: Weight decay of matrices.
+        layer_decay: Factor of the learning rate of each layer, relative to the layer above it
+            (Howard & Ruder 2018, section 3.2; fine-tuning of ELECTRA).
+        betas: Decay rates of the gradient's first and second moment.
+        eps: Term added to the denominator for numerical stability.
+        embedding_learning_rate: Learning rate of embedding matrices. Default: `learning_rate`.
+        crf_rate: Factor of the learning rate of a CRF's scores.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ConfigError: If `embedding_learning_rate` is set and there are no embedding matrices.
     """
-    place = depths(weights)
-    top = max(place.values(), default=0)
+    depth = depths(weights)
+    top = max(depth.values(), default=0)
     if embedding_learning_rate is not None and not any(map(TABLE.match, weights)):
         raise ConfigError(
-            "train.embedding_learning_rate: the model has no table of tokens; leave it out"
+            "train.embedding_learning_rate requires a token embedding matrix; remove it"
         )
     tables = learning_rate if embedding_learning_rate is None else embedding_learning_rate
     rates = {"": learning_rate, "crf": learning_rate * crf_rate, "table": tables}
     groups: dict[tuple[str, int, bool], list[Tensor]] = {}
     for name, w in weights.items():
         kind = "crf" if name.endswith(CRF) else "table" if TABLE.match(name) else ""
-        below = 0 if layer_decay == 1.0 else top - place[name]
+        below = 0 if layer_decay == 1.0 else top - depth[name]
         groups.setdefault((kind, below, w.ndim > 1 and kind != "crf"), []).append(w)
     return _AdamW(
         {
@@ -97,7 +109,7 @@ def adamw(
             "betas": betas,
             "eps": eps,
         }
-        for kind, below, decays in sorted(groups)  # the first has the rate that is logged
+        for kind, below, decays in sorted(groups)  # The learning rate of the first is logged.
     )
 
 
@@ -113,23 +125,39 @@ def muon(
     adamw_weight_decay: float | None = None,
     embedding_learning_rate: float | None = None,
 ) -> Optimizer:
-    """Muon for the matrices of the layers, whose steps it makes orthogonal; AdamW for the rest.
+    """Build Muon for the matrices of the layers, with AdamW for all other weights.
 
-    Those of queries, keys and values, which are stored as one, are three to it, and the keys and
-    values of a decoder that attends to an encoder two.
-    Its steps are as large as AdamW's, so that both can go by one learning rate; AdamW has one of
-    its own, and a weight decay, where they are given. Source: Jordan et al. 2024; Liu et al. 2025,
-    section 2.2, for the size of steps.
-    Raises: ConfigError for a model without such matrices.
+    Muon orthogonalizes each update. Stacked query, key and value matrices are orthogonalized
+    separately. Updates are scaled to the size of AdamW's, so that both optimizers can use the same
+    learning rate.
+
+    Args:
+        weights: Weights to train, by name.
+        learning_rate: Peak learning rate.
+        weight_decay: Weight decay.
+        momentum: Momentum of Muon.
+        betas: Decay rates of AdamW.
+        eps: Term added to AdamW's denominator for numerical stability.
+        adamw_learning_rate: Learning rate of AdamW. Default: `learning_rate`.
+        adamw_weight_decay: Weight decay of AdamW. Default: `weight_decay`.
+        embedding_learning_rate: Learning rate of embedding matrices. Default: AdamW's.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ConfigError: If the model has no matrices in its layers.
+
+    Source: Jordan et al. 2024; Liu et al. 2025, section 2.2, for the scale of updates.
     """
     matrices = {n: w for n, w in weights.items() if LAYERS.search(n) and w.ndim == 2}
     if not matrices:
         raise ConfigError(
-            'train.optimizer = "muon": moves the matrices of attention and feed-forward networks, '
-            'and the model has none; choose "adamw"'
+            'train.optimizer = "muon" requires attention or feed-forward layers with matrices; '
+            'use "adamw"'
         )
     rest = {name: w for name, w in weights.items() if name not in matrices}
-    return _Together(
+    return _Combined(
         _Muon(matrices, learning_rate, weight_decay, momentum),
         adamw(
             rest,
@@ -143,14 +171,14 @@ def muon(
 
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
-"""By the names they have in run files."""
+"""Optimizers, by their names in run files."""
 
 
 class _Groups:
-    """Groups of weights, and what is kept of each weight.
+    """Parameter groups and the state of each weight.
 
-    It is no torch.optim.Optimizer: making one imports torch's compiler, which takes a process a
-    second (notes/2026-11.md).
+    This is not a torch.optim.Optimizer, whose constructor imports torch's compiler, which takes a
+    second per process (notes/2026-11.md).
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
@@ -164,7 +192,7 @@ class _Groups:
 
 
 class _AdamW(_Groups):
-    """torch.optim.AdamW, in one kernel for all weights of a group.
+    """AdamW, as in torch.optim, with one fused kernel for all weights of a group.
 
     Source: Loshchilov & Hutter 2019, algorithm 2.
     """
@@ -172,23 +200,23 @@ class _AdamW(_Groups):
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            moved = [w for w in group["params"] if w.grad is not None]
-            for w in moved:
+            weights = [w for w in group["params"] if w.grad is not None]
+            for w in weights:
                 if not self.state[w]:
                     self.state[w] = {
                         "step": torch.zeros((), device=w.device),
                         "exp_avg": torch.zeros_like(w),
                         "exp_avg_sq": torch.zeros_like(w),
                     }
-            kept = [self.state[w] for w in moved]
+            states = [self.state[w] for w in weights]
             beta1, beta2 = group["betas"]
-            move_by_adamw(
-                moved,
-                [w.grad for w in moved],
-                [state["exp_avg"] for state in kept],
-                [state["exp_avg_sq"] for state in kept],
+            fused_adamw(
+                weights,
+                [w.grad for w in weights],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
                 [],
-                [state["step"] for state in kept],
+                [state["step"] for state in states],
                 fused=True,
                 amsgrad=False,
                 beta1=beta1,
@@ -201,10 +229,10 @@ class _AdamW(_Groups):
 
 
 class _Muon(_Groups):
-    """torch.optim.Muon with `match_rms_adamw`, to which a stack of matrices is as many.
+    """Muon, as in torch.optim with `match_rms_adamw`, which splits stacked matrices.
 
-    It computes in bf16 where that is faster than fp32. torch's own does so everywhere, and a
-    processor that emulates bf16 takes 4.6 times as long as in fp32 (notes/2026-11.md).
+    It computes in bf16 only if that is faster than fp32. torch.optim.Muon always uses bf16, which
+    takes 4.6 times as long as fp32 on a processor that emulates bf16 (notes/2026-11.md).
     """
 
     def __init__(
@@ -215,7 +243,7 @@ class _Muon(_Groups):
         device = str(next(iter(matrices.values())).device)
         self.dtype = torch.bfloat16 if gains_by_bf16(device) else torch.float32
         self.stacked: dict[int, list[int]] = {}
-        """Rows of queries, if there are, of keys and of values."""
+        """Numbers of rows of the stacked query (if any), key and value matrices, by weight id."""
         for name, w in matrices.items():
             if name.endswith(STACKED_SUFFIX):
                 queries = matrices[name.removesuffix(STACKED_SUFFIX) + "out.weight"].shape[1]
@@ -230,23 +258,25 @@ class _Muon(_Groups):
         for w in group["params"]:
             if w.grad is None:
                 continue
-            kept = self.state[w]
-            if "momentum_buffer" not in kept:
-                kept["momentum_buffer"] = torch.zeros_like(w)
-            mean = kept["momentum_buffer"]
+            state = self.state[w]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(w)
+            mean = state["momentum_buffer"]
             mean.lerp_(w.grad, 1 - momentum)
-            ahead = w.grad.lerp(mean, momentum)  # Nesterov's
+            nesterov = w.grad.lerp(mean, momentum)
             w.mul_(1 - group["lr"] * group["weight_decay"])
             rows = self.stacked.get(id(w), [len(w)])
-            for part, update in zip(w.split(rows), ahead.split(rows), strict=True):
+            for part, update in zip(w.split(rows), nesterov.split(rows), strict=True):
                 size = 0.2 * math.sqrt(max(part.shape))
-                part.add_(orthogonalized(update.to(self.dtype)), alpha=-group["lr"] * size)
+                part.add_(orthogonalize(update.to(self.dtype)), alpha=-group["lr"] * size)
 
 
-def orthogonalized(matrix: Tensor) -> Tensor:
-    """The nearest orthogonal matrix, roughly: its singular values lie around 1.
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Approximate the nearest semi-orthogonal matrix, whose singular values are close to 1.
 
-    Source: Jordan et al. 2024, five steps of a quintic Newton-Schulz iteration.
+    This runs five steps of a quintic Newton-Schulz iteration.
+
+    Source: Jordan et al. 2024.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrix.shape[0] > matrix.shape[1]
@@ -258,8 +288,8 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     return x.T if tall else x
 
 
-class _Together(_Groups):
-    """Optimizers of different weights, as one: their groups and states are its own."""
+class _Combined(_Groups):
+    """Combination of optimizers of different weights, with shared groups and state."""
 
     def __init__(self, *parts: Optimizer) -> None:
         super().__init__(group for part in parts for group in part.param_groups)
@@ -273,30 +303,37 @@ class _Together(_Groups):
 
 
 class Sharded(_Groups):
-    """An optimizer of which each process keeps the state of its own share of the weights alone.
+    """Optimizer whose state is sharded over the processes of a run (ZeRO-1).
 
-    It moves these, and gets the rest from the processes that have moved them: what is learned is
-    the same, bit for bit. Weights are dealt whole, which Muon's matrices need.
+    Each process updates the weights that it owns, then receives the other weights from their
+    owners. The result is bit-identical to an optimizer that is not sharded. Weights are not split,
+    because Muon needs complete matrices.
+
+    Args:
+        optimizer: Optimizer of all weights.
+        weights: The weights, by name.
+        ranks: Processes of the run.
+
     Source: Rajbhandari et al. 2020, section 5.1 (ZeRO-1).
     """
 
     def __init__(self, optimizer: Optimizer, weights: Mapping[str, Tensor], ranks: Ranks) -> None:
         super().__init__(optimizer.param_groups)
         self.optimizer, self.state = optimizer, optimizer.state
-        owners = ranks.owners({name: w.numel() for name, w in weights.items() if w.requires_grad})
+        owners = ranks.assign({name: w.numel() for name, w in weights.items() if w.requires_grad})
         self.ranks, self.owners = ranks, {name: (weights[name], o) for name, o in owners.items()}
 
     def owns(self, name: str) -> bool:
-        """Whether this process keeps the state of a weight."""
+        """Return whether this process keeps the state of a weight."""
         return self.owners[name][1] == self.ranks.rank
 
     def step(self) -> None:
-        moved: list[list[Tensor]] = [[] for _ in range(self.ranks.world)]
+        updated: list[list[Tensor]] = [[] for _ in range(self.ranks.world)]
         for weight, owner in self.owners.values():
             if weight.grad is not None:
-                moved[owner].append(weight)
+                updated[owner].append(weight)
                 if owner != self.ranks.rank:
                     weight.grad = None
         self.optimizer.step()
-        for owner, weights in enumerate(moved):
-            self.ranks.give(weights, owner)
+        for owner, weights in enumerate(updated):
+            self.ranks.broadcast(weights, owner)

@@ -50,8 +50,8 @@ from bertkit.storage import (
     write_json,
     writing,
 )
-from bertkit.training.checkpoints import Snapshot, State, damage
-from bertkit.training.distributed import ALONE, Ranks
+from bertkit.training.checkpoints import Snapshot, State, find_damage
+from bertkit.training.distributed import SINGLE_PROCESS, Ranks
 from bertkit.training.interrupt import Interrupt
 from bertkit.training.journal import Journal, skipped_lines
 
@@ -85,9 +85,9 @@ class Run:
     """Total number of steps."""
     _saved: float
 
-    def __init__(self, out: Path | str, *, resume: Resume, ranks: Ranks = ALONE) -> None:
+    def __init__(self, out: Path | str, *, resume: Resume, ranks: Ranks = SINGLE_PROCESS) -> None:
         self.out, self.ranks = Path(out), ranks
-        exists = bool(ranks.of_first((self.out / RUN).exists()))
+        exists = bool(ranks.value_of_first((self.out / RUN).exists()))
         self.resumed = exists if resume == "auto" else resume
         self.journal = Journal(self.out)
         self.record: Mapping[str, Any] = {}
@@ -127,7 +127,7 @@ class Run:
             BertkitError: The error in `errors` of a changed value.
         """
         self.record = record
-        self.ranks.agree(
+        self.ranks.check_same(
             {name: v for name, v in record.items() if name not in ("corpus_folder", "start")}
         )
         if not (self.resumed and self.ranks.first):
@@ -194,7 +194,7 @@ class Run:
             for message in messages:
                 say(message)
             step = _step(self.checkpoint) if self.checkpoint else 0
-        if step := self.ranks.of_first(step):
+        if step := self.ranks.value_of_first(step):
             self.checkpoint = _checkpoint(self.out, step)
             self.state.restore(self.checkpoint)
         return step
@@ -267,7 +267,7 @@ class Run:
     @property
     def stopping(self) -> bool:
         """Whether to stop at the end of the step, because the process received a signal."""
-        return self.interrupt.asked
+        return self.interrupt.requested
 
     def stop(self, step: int) -> None:
         """Wait until the checkpoint is saved, then stop the run.
@@ -306,15 +306,15 @@ class Run:
     def _write(self, snapshot: Snapshot, keep: int, show: Show | None) -> None:
         folder, ranks = _checkpoint(self.out, snapshot.step), snapshot.ranks
         if not ranks.first:
-            if name := ranks.tell(b"")[0]:
+            if name := ranks.gather(b"")[0]:
                 with told(folder):
                     snapshot.write(folder.with_name(name.decode()))
             return
         if folder.exists():
-            ranks.tell(b"")
+            ranks.gather(b"")
         else:
             with new_folder(folder) as partial:
-                ranks.tell(partial.name.encode())
+                ranks.gather(partial.name.encode())
                 snapshot.write(partial)
         self.checkpoint = folder
         if show is not None:
@@ -377,7 +377,7 @@ def recover(out: Path) -> tuple[Path | None, list[str]]:
     """
     sweep(out)
     sweep(out / CHECKPOINTS)
-    reasons = {folder: damage(folder) for folder in reversed(_checkpoints(out))}
+    reasons = {folder: find_damage(folder) for folder in reversed(_checkpoints(out))}
     good = next((folder for folder, reason in reasons.items() if reason is None), None)
     damaged = {folder: reason for folder, reason in reasons.items() if reason is not None}
     if damaged and good is None:

@@ -1,4 +1,4 @@
-"""How the learning rate moves."""
+"""Learning rate schedules with warmup."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from collections.abc import Callable
 from typing import Literal
 
 Schedule = Callable[[int], float]
-"""Step (from 1) -> factor of the learning rate."""
+"""Function from a step, counted from 1, to the factor of the peak learning rate."""
 
 
 def schedule(
     kind: Literal["linear", "wsd", "constant"], *, steps: int, warmup_steps: int, decay_steps: int
 ) -> Schedule:
-    """linear: up, then down, to 0 one step past the last (BERT). constant: up and stay.
+    """Build a learning rate schedule that begins with a linear warmup.
 
-    wsd: up, stable, then `decay_steps` down as 1 - sqrt (Hägele et al. 2024).
+    Args:
+        kind: "linear" decays to 0, which it would reach one step after the last (BERT). "constant"
+            keeps the peak rate. "wsd" (warmup-stable-decay) keeps the peak rate, then decays as
+            1 - sqrt(x) over the last `decay_steps` steps (Hägele et al. 2024).
+        steps: Total number of steps.
+        warmup_steps: Number of warmup steps.
+        decay_steps: Number of decay steps of "wsd".
+
+    Returns:
+        The schedule.
     """
-    top = max(1, warmup_steps)  # the step with the full rate
+    peak = max(1, warmup_steps)
 
     def factor(step: int) -> float:
         if step < warmup_steps:
@@ -26,7 +35,7 @@ def schedule(
             case "constant":
                 return 1.0
             case "linear":
-                return max(0.0, (steps - step + 1) / max(1, steps - top + 1))
+                return max(0.0, (steps - step + 1) / max(1, steps - peak + 1))
             case "wsd":
                 done = max(0, step - (steps - decay_steps))
                 return max(0.0, 1.0 - math.sqrt(done / max(1, decay_steps + 1)))

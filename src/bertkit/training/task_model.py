@@ -1,4 +1,4 @@
-"""A model, opened to be fine-tuned: with the task's head, and framed where it is causal."""
+"""Loading of models for fine-tuning, with the task's head and special tokens."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from bertkit.tasks.task import Task
 from bertkit.text.causal_format import DELIMITER, EXTRACT, START, framed
 
 LM_WEIGHT = 0.5
-"""Of next words, where nothing else is said. Radford et al. 2018, section 4.1."""
+"""Default weight of the auxiliary causal LM loss (Radford et al. 2018, section 4.1)."""
 
 
-def opened(
+def load_for_finetuning(
     model: str | Path | Loaded,
     task: Task[Any, Any],
     lm_weight: float | None,
@@ -33,27 +33,31 @@ def opened(
     features: str | None = None,
     random_weights: bool = False,
 ) -> tuple[Loaded, float]:
-    """Return a model with the head of a task, and the weight of the loss of next words.
+    """Load a model with the head of a task.
 
-    A loaded model is copied. A causal model reads the texts of classification and choices in the
-    format of `text.causal_format`; missing tokens are added to its vocabulary.
+    A loaded model is copied. For classification and multiple choice with a causal model, texts have
+    the format of `text.causal_format`; missing special tokens are added to the vocabulary.
 
     Args:
         model: Model directory, hub id, or loaded model.
         task: The task.
-        lm_weight: Requested weight of the loss of next words. Default: `LM_WEIGHT` if the model has
-            a head for them.
-        features: Frozen hidden states of the model that a new BiLSTM reads; see `Finetune`.
-        random_weights: Whether to replace the weights of the model by random ones.
+        lm_weight: Weight of the auxiliary causal LM loss. Default: `LM_WEIGHT` if the model is
+            causal and has an LM head.
+        features: Frozen hidden states of the model that are the input of a new BiLSTM; see
+            `Finetune`.
+        random_weights: Whether to initialize the weights of the model randomly.
+
+    Returns:
+        The model, and the weight of the causal LM loss (0 if it is not used).
 
     Raises:
-        ConfigError: If the model does not support the task or the loss of next words.
+        ConfigError: If the model does not support the task or the causal LM loss.
     """
     if random_weights:
         model = _randomized(model if isinstance(model, Loaded) else load(model, heads=()))
-    learns = task.head in SEQUENCE_HEADS and lm_weight != 0
+    use_lm = task.head in SEQUENCE_HEADS and lm_weight != 0
     makers: dict[str, HeadMaker] = {task.head: task.build_head}
-    if learns:
+    if use_lm:
         makers["lm"] = lambda encoder: models.head("lm", encoder)
     if isinstance(model, Loaded):
         loaded = _with_heads(model, makers, task)
@@ -65,23 +69,23 @@ def opened(
     if not (network.causal and task.head in SEQUENCE_HEADS):
         if lm_weight:
             raise ConfigError(
-                f"lm_weight: next words are learned beside labels or choices, by a causal model "
-                f"such as GPT-2, and {loaded.folder} learns {task.name} with a "
-                f"{loaded.family.name} model; leave it out"
+                f"lm_weight requires a causal model such as GPT-2, and labels or choices, got "
+                f"{loaded.folder} ({loaded.family.name}) and the task {task.name}; remove "
+                "lm_weight"
             )
-        heads = {n: head for n, head in network.heads.items() if n != "lm" or not learns}
+        heads = {n: head for n, head in network.heads.items() if n != "lm" or not use_lm}
         return replace(loaded, model=Model(network.encoder, heads, network.decoder)), 0.0
-    knows = "lm" in network.heads and "heads.lm.output" not in loaded.report.fresh
-    if lm_weight and not knows:
+    has_lm = "lm" in network.heads and "heads.lm.output" not in loaded.report.fresh
+    if lm_weight and not has_lm:
         raise ConfigError(
-            f"lm_weight: {loaded.folder} has no weights of next words (an lm head); leave it out"
+            f"lm_weight: {loaded.folder} does not contain an LM head; remove lm_weight"
         )
-    weight = (LM_WEIGHT if lm_weight is None else lm_weight) if knows else 0.0
+    weight = (LM_WEIGHT if lm_weight is None else lm_weight) if has_lm else 0.0
     heads = {n: head for n, head in network.heads.items() if n != "lm" or weight}
     network, tokenizer = Model(network.encoder, heads), framed(loaded.tokenizer)
     size = max(network.config.vocab, tokenizer.vocab_size)
-    said = f"; next words weigh {weight:g}" if weight else ""
-    say(f"texts are read within {START} and {EXTRACT}, pairs with {DELIMITER} between{said}")
+    note = f"; causal LM loss weight {weight:g}" if weight else ""
+    say(f"text format: {START} text {EXTRACT}, or {START} text {DELIMITER} text {EXTRACT}{note}")
     return replace(loaded, model=with_vocabulary(network, size, {}), tokenizer=tokenizer), weight
 
 
@@ -102,8 +106,10 @@ def _randomized(loaded: Loaded) -> Loaded:
 
 
 def _with_heads(loaded: Loaded, makers: Mapping[str, HeadMaker], task: Task[Any, Any]) -> Loaded:
-    """An open model's copy with the task's head, which is new where it has none, or one of other
-    labels: as if its folder were opened for the task.
+    """Return a copy of a loaded model with the task's head.
+
+    The head is newly initialized if the model does not have one for the same labels, as if the
+    model were loaded from its directory.
     """
     labels = tuple(task.labels)
     if task.head in loaded.model.heads and (not labels or labels == tuple(loaded.labels)):

@@ -1,4 +1,4 @@
-"""A model from which another learns: its layers to begin with, and what it knows of a task."""
+"""Teacher models of knowledge distillation: initial weights, and outputs on a task."""
 
 from __future__ import annotations
 
@@ -17,80 +17,108 @@ from bertkit.tasks.capabilities import Labeled, NeedsReference
 from bertkit.tasks.task import Feature, Task, run_head
 
 
-def begin_as(student: Model, teacher: Model) -> None:
-    """Give a student the teacher's embedding, heads and layers, evenly taken.
+def copy_layers(student: Model, teacher: Model) -> None:
+    """Copy the teacher's embedding, heads and evenly spaced layers to a student.
 
-    Raises: ConfigError where their shapes differ.
+    Args:
+        student: Model whose weights are replaced.
+        teacher: Model with at least the student's number of layers.
+
+    Raises:
+        ConfigError: If the shapes of weights differ.
     """
-    kept = usual_layers(student.config.layers, teacher.config.layers)
-    weights = keep_layers(teacher, kept).state_dict()
+    layers = usual_layers(student.config.layers, teacher.config.layers)
+    weights = keep_layers(teacher, layers).state_dict()
     for name, weight in student.state_dict().items():
         if name not in weights or weights[name].shape != weight.shape:
             raise ConfigError(
-                f"teacher.start: {name} of the teacher has another shape; give the model the "
-                "teacher's width, or leave it out"
+                f"teacher.start: {name} of the teacher has a different shape; use the teacher's "
+                "sizes in [model], or remove teacher.start"
             )
     student.load_state_dict({name: weights[name] for name in student.state_dict()})
 
 
 def check_length(teacher: Model, length: int, name: str) -> None:
-    """Check that the teacher has learned positions for texts of this length.
+    """Check that the teacher accepts texts of this length.
+
+    Args:
+        teacher: The teacher.
+        length: Maximum number of tokens per text.
+        name: Name of the setting that contains the length, for the message.
 
     Raises:
-        ConfigError: If it has fewer.
+        ConfigError: If the teacher has fewer learned position embeddings.
     """
     longest = teacher.config.learned_positions
     if longest and length > longest:
         raise ConfigError(
-            f"{name} = {length}: is longer than the {longest} tokens that the teacher reads; lower "
-            "it, or take another teacher"
+            f"{name} must be at most the teacher's maximum length of {longest} tokens, got "
+            f"{length}; reduce it, or use another teacher"
         )
 
 
 @dataclass(frozen=True)
 class TaskTeacher:
-    """A model that knows a task, ready for inference, and what is learned from it.
-
-    `layers` names, for each of the student's layers, the teacher's that it is to be like, from 1;
-    evenly by default. `record` is what `run.json` says of it.
-    """
+    """Fine-tuned model from which a student of the same task is trained."""
 
     task: Task[Any, Any]
     model: Model
+    """The model, ready for inference."""
     terms: Terms
+    """Weights of the loss terms."""
     layers: Sequence[int]
+    """Number of the teacher's layer, from 1, for each of the student's layers. If empty, the
+    layers are evenly spaced."""
     record: Mapping[str, Any]
+    """Description of the teacher in `run.json`."""
 
     def check(self, task: Task[Any, Any], student: Model) -> None:
-        """Raises: ConfigError for a student whose answers cannot be compared with the teacher's."""
+        """Check that the student's outputs can be compared with the teacher's.
+
+        Args:
+            task: Task of the student.
+            student: The student, with the task's head.
+
+        Raises:
+            ConfigError: If the task, its labels, or the output size do not match the teacher.
+        """
         if isinstance(task, NeedsReference):
             raise ConfigError(
-                f"teacher: {task.name} learns from where a model began, and from no teacher; name "
-                "one that another task tuned"
+                f"teacher: {task.name} uses the initial model as its reference and cannot be "
+                "distilled; use another task"
             )
         if getattr(task.options, "contrastive", False):
             raise ConfigError(
-                "contrastive: a student learns from a teacher's answers, and not from pairs; "
-                "take a teacher that was learned without"
+                "contrastive cannot be combined with a teacher; use a teacher that was fine-tuned "
+                "without contrastive"
             )
         if task.labels != self.task.labels:
             raise ConfigError(
-                f"train: its labels are {listed(task.labels)}, the teacher answers "
-                f"{listed(self.task.labels)}; a student learns the same ones"
+                f"train: expected the teacher's labels {listed(self.task.labels)}, got "
+                f"{listed(task.labels)}; use data with the same labels"
             )
         widths = [_width(model, task.head) for model in (student, self.model)]
         if self.terms.outputs and len(set(widths)) > 1:
             raise ConfigError(
-                f"outputs: the student's vectors have {widths[0]} numbers and its teacher's "
-                f"{widths[1]}; give the student such a layer (dense), or set outputs to 0"
+                f"outputs requires equal embedding sizes, got {widths[0]} (student) and "
+                f"{widths[1]} (teacher); set dense to {widths[1]}, or set outputs to 0"
             )
 
     def annotate(
         self, task: Task[Any, Any], features: list[Feature], max_batch_tokens: int
     ) -> list[Feature]:
-        """The features with the teacher's outputs, where these are all that is learned from it.
+        """Add the teacher's outputs to the features, if no other loss term needs the teacher.
 
-        They are the same in every epoch; of states there would be too much to keep.
+        The outputs are the same in every epoch, so they are computed once. Hidden states would need
+        too much memory.
+
+        Args:
+            task: Task of the student.
+            features: Features of the training data.
+            max_batch_tokens: Maximum number of tokens per batch.
+
+        Returns:
+            Features with `teacher_outputs`, or the same features.
         """
         terms = self.terms
         if not terms.outputs or terms.states or terms.attention or terms.relations:
@@ -100,7 +128,15 @@ class TaskTeacher:
         return [replace(f, teacher_outputs=rows) for f, rows in zip(features, outputs, strict=True)]
 
     def objective(self, task: Task[Any, Any], student: Model) -> Distillation:
-        """Raises: ConfigError for a student that cannot follow its teacher's layers."""
+        """Return the distillation loss of a student.
+
+        Args:
+            task: Task of the student.
+            student: The student, with the task's head.
+
+        Raises:
+            ConfigError: If the student's layers cannot be compared with the teacher's.
+        """
         return Distillation(
             task.loss_of,
             teacher=self.model,
@@ -113,6 +149,6 @@ class TaskTeacher:
 
 
 def _width(model: Model, head: str) -> int | None:
-    """How many numbers a vector has, where the head makes vectors."""
+    """Return the embedding size, or None if the head does not compute embeddings."""
     pool = model.heads[head]
     return pool.pooling.width(model.config.hidden) if isinstance(pool, Pool) else None

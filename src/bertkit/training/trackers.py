@@ -1,8 +1,8 @@
-"""Trackers: programs that keep the numbers of many runs and draw them, told what the journal is.
+"""Experiment trackers, which receive the records of a run's journal.
 
-Each has a class of a few lines, which begins a run with its name and settings or goes on with
-one by its id, logs numbers by step, and closes. Where they keep or send their numbers is theirs to
-say, by their own environment variables.
+Each tracker has a small class that creates a run from its name and settings (or resumes it by its
+id), logs metrics by step, and closes the run. The trackers' own environment variables configure
+where they store the metrics.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from bertkit.training.journal import is_plottable
 from bertkit.training.run import Run
 
 Track = Literal["none", "tensorboard", "trackio", "wandb", "mlflow"]
-"""Which tracker is told."""
+"""Name of a tracker; "none" disables tracking."""
 
 DEFAULT_PROJECT = "bertkit"
-"""Under which runs stand where the environment names nothing else."""
+"""Name of the tracker project, unless an environment variable specifies another name."""
 
 TIMEOUT_SECONDS = 25.0
-"""Seconds that a run waits at its end for its tracker to be done: torchrun kills after 30."""
+"""Maximum time to wait for the tracker at the end of a run; torchrun kills processes after 30 s."""
 
 SECRET = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=token=)[^&\s]+")
-"""What an address in an error's text may hold."""
+"""Pattern of credentials in a URL."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """What a tracker is told of a run when it begins, or goes on."""
+    """Data of a run that a tracker needs to create or resume its own run."""
 
     run: Run
     start: int
-    """The last step that was taken."""
+    """Number of finished steps."""
     id: str | None
-    """That it had before; None for a run that is new to the tracker."""
+    """Id of the run in the tracker, or None if the tracker has not recorded the run yet."""
 
     @property
     def name(self) -> str:
@@ -61,26 +61,26 @@ class Begin:
 
 
 class Tracker(Protocol):
-    """One run of a tracker."""
+    """Interface of a tracker's run."""
 
     id: str
-    """By which it is found again."""
+    """Id with which the run can be resumed."""
 
     def __init__(self, begin: Begin) -> None: ...
 
-    def log(self, numbers: Mapping[str, float], step: int) -> None: ...
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
 
     def close(self, *, finished: bool) -> None: ...
 
 
 class TensorBoard:
-    """Events in the run's folder; what came after the step that a run goes on from is dropped."""
+    """TensorBoard events in the run directory. Resuming drops events after the last checkpoint."""
 
     def __init__(self, begin: Begin) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.id = "tensorboard"
-        purge = begin.start + 1 if begin.id else 0  # of a run that is told anew, all
+        purge = begin.start + 1 if begin.id else 0  # A new run drops all events.
         self.writer = SummaryWriter(str(begin.run.out / self.id), purge_step=purge)
         if not begin.id:
             rows = "".join(
@@ -88,16 +88,16 @@ class TensorBoard:
             )
             self.writer.add_text(begin.name, f"| setting | value |\n|---|---|\n{rows}")
 
-    def log(self, numbers: Mapping[str, float], step: int) -> None:
-        for name, number in numbers.items():
-            self.writer.add_scalar(name, number, step)
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step)
 
     def close(self, *, finished: bool) -> None:
         self.writer.close()
 
 
 class Trackio:
-    """A run of trackio, by its name: a store on this machine, unless TRACKIO_SPACE_ID says more."""
+    """Trackio run, in a local store unless TRACKIO_SPACE_ID is set. Its id is its name."""
 
     def __init__(self, begin: Begin) -> None:
         import trackio
@@ -112,17 +112,17 @@ class Trackio:
             embed=False,
         )
 
-    def log(self, numbers: Mapping[str, float], step: int) -> None:
-        self.trackio.log(dict(numbers), step=step)
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self.trackio.log(dict(metrics), step=step)
 
     def close(self, *, finished: bool) -> None:
         self.trackio.finish()
 
 
 class WandB:
-    """A run of Weights & Biases, which sends it unless WANDB_MODE is offline; no output, no code.
+    """Weights & Biases run, uploaded unless WANDB_MODE is "offline", without output and code.
 
-    What a resumed run takes again has the same numbers, and W&B keeps the first.
+    W&B ignores steps that a resumed run repeats; they have the same metrics.
     """
 
     def __init__(self, begin: Begin) -> None:
@@ -138,15 +138,15 @@ class WandB:
             settings=wandb.Settings(console="off", disable_git=True, save_code=False),
         )
 
-    def log(self, numbers: Mapping[str, float], step: int) -> None:
-        self.run.log(dict(numbers), step=step)
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self.run.log(dict(metrics), step=step)
 
     def close(self, *, finished: bool) -> None:
         self.run.finish(exit_code=0 if finished else 1)
 
 
 class MLflow:
-    """A run of MLflow, where MLFLOW_TRACKING_URI says: a server, or a store on this machine."""
+    """MLflow run at MLFLOW_TRACKING_URI, which is a server or a local store."""
 
     def __init__(self, begin: Begin) -> None:
         from mlflow.entities import Metric, Param
@@ -159,16 +159,17 @@ class MLflow:
             return
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
         experiment = self.client.get_experiment_by_name(name)
-        place = experiment.experiment_id if experiment else self.client.create_experiment(name)
-        self.id = self.client.create_run(place, run_name=begin.name).info.run_id
+        parent = experiment.experiment_id if experiment else self.client.create_experiment(name)
+        self.id = self.client.create_run(parent, run_name=begin.name).info.run_id
         rows = [Param(path, value[:500]) for path, value in _rows(begin.settings).items()]
-        for first in range(0, len(rows), 100):  # its limits: so many at once, so many letters
+        # MLflow accepts up to 100 parameters per call, of up to 500 characters.
+        for first in range(0, len(rows), 100):
             self.client.log_batch(self.id, params=rows[first : first + 100])
 
-    def log(self, numbers: Mapping[str, float], step: int) -> None:
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
         now = int(1000 * time.time())
-        metrics = [self.metric(name, number, now, step) for name, number in numbers.items()]
-        self.client.log_batch(self.id, metrics=metrics)
+        values = [self.metric(name, value, now, step) for name, value in metrics.items()]
+        self.client.log_batch(self.id, metrics=values)
 
     def close(self, *, finished: bool) -> None:
         self.client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
@@ -180,22 +181,37 @@ TRACKERS: Mapping[str, type[Tracker]] = {
     "wandb": WandB,
     "mlflow": MLflow,
 }
-"""By the names of their packages."""
+"""Trackers, by the names of their packages."""
 
 
 def check_tracker(track: Track, setting: str) -> None:
-    """Raises: ConfigError for a tracker that is not installed."""
+    """Check that a tracker is installed.
+
+    Args:
+        track: The tracker.
+        setting: Name of the setting that contains it, for the message.
+
+    Raises:
+        ConfigError: If the tracker is not installed.
+    """
     if track != "none" and importlib.util.find_spec(track) is None:
-        raise ConfigError(f'{setting} = "{track}": it is not installed; pip install {track}')
+        raise ConfigError(f'{setting} = "{track}" is not installed; run pip install {track}')
 
 
 @contextmanager
 def tracked(track: Track, run: Run, *, start: int) -> Iterator[None]:
-    """Tell a tracker all that the run's journal is told; a run that goes on stays the same run.
+    """Forward all journal records to an experiment tracker. A resumed run keeps its tracker run id.
 
-    The first process alone does, in a thread of its own that no step waits for. A tracker that
-    fails on the way is told nothing more, and one line says so.
-    Raises: ConfigError for a tracker that cannot begin.
+    Only the first process logs, in a separate thread, so that no step waits for the tracker. If the
+    tracker fails during training, a warning is printed and logging to it stops.
+
+    Args:
+        track: The tracker.
+        run: The run.
+        start: Number of finished steps.
+
+    Raises:
+        ConfigError: If the tracker cannot be initialized.
     """
     if track == "none" or not run.ranks.first:
         yield
@@ -203,14 +219,14 @@ def tracked(track: Track, run: Run, *, start: int) -> Iterator[None]:
     ids = [r["tracked"] for r in run.journal.records() if r.get("tracker") == track]
     begin = Begin(run, start, ids[-1] if ids else None)
     try:
-        with redirect_stdout(sys.stderr):  # stdout is for data
+        with redirect_stdout(sys.stderr):  # Standard output contains only results.
             thread = _Thread(track, begin)
             tracker = thread.tracker.result()
     except Exception as error:
         raise ConfigError(
-            f'track = "{track}": it cannot begin ({_words(error)}); mend that, or set it to "none"'
+            f'track = "{track}": initialization failed ({_summary(error)}); fix it, or set "none"'
         ) from None
-    if begin.id is None:  # the tracker knows nothing of what was before
+    if begin.id is None:  # The tracker does not have the earlier records yet.
         for record in run.journal.records():
             thread.log(record)
         run.journal.write({"step": 0, "tracker": track, "tracked": tracker.id})
@@ -225,43 +241,43 @@ def tracked(track: Track, run: Run, *, start: int) -> Iterator[None]:
 
 
 class _Thread:
-    """The thread in which a tracker lives, from its beginning to its end or its first error."""
+    """Thread that initializes a tracker and logs to it, until the run's end or the first error."""
 
     def __init__(self, track: Track, begin: Begin) -> None:
         self.track, self.tracker = track, Future[Tracker]()
-        self.waiting: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
-        self.thread = threading.Thread(target=self._live, args=[begin], name=track, daemon=True)
+        self.jobs: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._work, args=[begin], name=track, daemon=True)
         self.thread.start()
 
     def log(self, record: Mapping[str, Any]) -> None:
-        if self.thread.is_alive() and (numbers := numbers_of(record)):
-            self.waiting.put(lambda tracker: tracker.log(numbers, record["step"]))
+        if self.thread.is_alive() and (metrics := metrics_of(record)):
+            self.jobs.put(lambda tracker: tracker.log(metrics, record["step"]))
 
     def end(self, *, finished: bool) -> None:
-        self.waiting.put(lambda tracker: tracker.close(finished=finished))
-        self.waiting.put(None)
+        self.jobs.put(lambda tracker: tracker.close(finished=finished))
+        self.jobs.put(None)
         self.thread.join(TIMEOUT_SECONDS)
         if self.thread.is_alive():
-            say(f"warning: {self.track} is not done after {TIMEOUT_SECONDS:.0f} seconds; {JOURNAL}")
+            say(f"warning: {self.track} did not finish in {TIMEOUT_SECONDS:.0f} seconds; {JOURNAL}")
 
-    def _live(self, begin: Begin) -> None:
+    def _work(self, begin: Begin) -> None:
         try:
             self.tracker.set_result(TRACKERS[self.track](begin))
         except Exception as error:
             self.tracker.set_exception(error)
             return
         try:
-            for job in iter(self.waiting.get, None):
+            for job in iter(self.jobs.get, None):
                 job(self.tracker.result())
         except Exception as error:
-            say(f"warning: {self.track} is told nothing more ({_words(error)}); {JOURNAL}")
+            say(f"warning: stopped logging to {self.track} ({_summary(error)}); {JOURNAL}")
 
 
-JOURNAL = "the run’s journal has all numbers"
+JOURNAL = "all metrics are in journal.jsonl"
 
 
-def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a record of the journal; those of a group are named group/name."""
+def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a journal record, as group/name if the record has groups."""
     return {
         name.replace(".", "/"): float(value)
         for name, value in flat(record).items()
@@ -270,14 +286,14 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _rows(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings by their dotted paths, as words."""
+    """Return settings as text, by their dotted paths."""
     return {
         path: value if isinstance(value, str) else json.dumps(value)
         for path, value in flat(settings).items()
     }
 
 
-def _words(error: Exception) -> str:
-    """The first line of an error, without the secrets of addresses."""
+def _summary(error: Exception) -> str:
+    """Return the first line of an error, without credentials in URLs."""
     line = next(iter(str(error).splitlines()), "")
     return SECRET.sub("…", f"{type(error).__name__}: {line}"[:300])

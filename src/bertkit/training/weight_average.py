@@ -1,4 +1,4 @@
-"""The mean of the weights of a run's last steps."""
+"""Average of the weights over the last steps of a run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from torch import Tensor
 
 
 class TailAverage:
-    """The even mean of weights over the steps behind `after`.
+    """Uniform average of the weights over all steps after a given step.
 
-    Source: Izmailov et al. 2018, without their cycles of the learning rate.
+    Args:
+        weights: The weights, by name.
+        after: Number of initial steps that are not averaged.
+
+    Source: Izmailov et al. 2018, without cyclical learning rates.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], *, after: int) -> None:
         self.weights, self.after = weights, after
         self.means: dict[str, Tensor] = {}
-        """By the names of weights, in fp32; empty until the first step that counts."""
+        """Averages in fp32, by the name of the weight; empty before the first averaged step."""
 
     @torch.no_grad()
     def add(self, step: int) -> None:
-        """Take in the weights as they are after a step, from 1."""
+        """Add the current weights to the average, if `step` (from 1) is averaged."""
         count = step - self.after
         if count == 1:
             self.means = {name: w.detach().float().clone() for name, w in self.weights.items()}
@@ -31,7 +35,7 @@ class TailAverage:
 
     @torch.no_grad()
     def put(self) -> None:
-        """Make the mean, if there is one, the weights."""
+        """Replace the weights by their average, if there is one."""
         for name, mean in self.means.items():
             self.weights[name].copy_(mean)
         self.means = {}

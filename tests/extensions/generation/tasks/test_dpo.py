@@ -315,6 +315,6 @@ def test_a_model_that_is_open_already_stays(folder: Path, tmp_path: Path) -> Non
 def test_preferences_are_not_distilled(folder: Path, tmp_path: Path) -> None:
     finetune("dpo", folder, train=PAIRS, dev=PAIRS, out=tmp_path / "out", settings=SETTINGS)
     data: dict[str, Any] = {"train": PAIRS, "dev": PAIRS, "layers": 1, "out": tmp_path / "student"}
-    with pytest.raises(ConfigError, match="dpo learns from where a model began"):
+    with pytest.raises(ConfigError, match="dpo uses the initial model as its reference"):
         distill(str(tmp_path / "out"), **data)
     assert not (tmp_path / "student").exists()
