@@ -41,7 +41,7 @@ from bertkit.tasks.task import run_head
 from bertkit.text.vocabulary_training import train as train_tokenizer
 from bertkit.training.epochs import read_scores
 from bertkit.training.loop import steps
-from bertkit.training.task_model import opened
+from bertkit.training.task_model import load_for_finetuning
 
 SETTINGS = Finetune(epochs=4, batch_size=8, learning_rate=5e-3, precision="fp32", warmup=0.0)
 
@@ -302,7 +302,7 @@ def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -
     heads = []
     for model in (base, load(base)):
         torch.manual_seed(0)
-        heads.append(opened(model, task, None)[0].model.heads["classify"].state_dict())
+        heads.append(load_for_finetuning(model, task, None)[0].model.heads["classify"].state_dict())
     assert all(torch.equal(weight, heads[1][name]) for name, weight in heads[0].items())
     pooler = load(base).model.heads["nsp"].state_dict()["pooler.transform.dense.weight"]
     assert torch.equal(heads[1]["pooler.transform.dense.weight"], pooler)
@@ -760,7 +760,7 @@ def test_adapters_go_on_with_the_model_that_they_began_with_alone(
     weights["bert.embeddings.word_embeddings.weight"] += 1.0
     save_file(weights, model / "model.safetensors")
     with pytest.raises(
-        CheckpointError, match="the model that the run began with has other weights"
+        CheckpointError, match="the frozen weights, which the checkpoint does not contain"
     ):
         finetune(Classify, model, **given, settings=settings, resume=True)
 

@@ -162,7 +162,9 @@ def test_another_metric_chooses_the_epoch(base: Path, tmp_path: Path) -> None:
     assert kept["metric"] == "matthews"
     assert kept["dev"]["matthews"] == max(one["matthews"] for one in kept["epochs"])
     wrong = replace(SETTINGS, metric="f2")
-    with pytest.raises(ConfigError, match=r"no score 'f2' to choose an epoch by; known"):
+    with pytest.raises(
+        ConfigError, match=r"does not have the score 'f2' with these settings; known"
+    ):
         finetune(Classify, base, train=rows(8), dev=rows(4), out=tmp_path / "b", settings=wrong)
     assert not (tmp_path / "b").exists()
 

@@ -200,7 +200,7 @@ def test_what_makes_no_pairs_is_told_in_a_sentence(
 
 
 def test_no_student_learns_from_it(tuned: Path, tmp_path: Path) -> None:
-    with pytest.raises(BertkitError, match="take a teacher that was learned without"):
+    with pytest.raises(BertkitError, match="use a teacher that was fine-tuned without"):
         distill(tuned, layers=1, train=ROWS, dev=ROWS, out=tmp_path / "s", settings=SETTINGS)
 
 
