@@ -417,7 +417,7 @@ def test_adapters_of_every_task_are_its_model(
     weights = adapter.model.state_dict()
     for name, weight in whole.model.state_dict().items():
         assert torch.allclose(weights[name], weight, atol=1e-6), name
-    with pytest.raises(ConfigError, match=r"lora\.rank: .*adapter holds adapters itself"):
+    with pytest.raises(ConfigError, match=r"lora\.rank: .*adapter contains only LoRA adapters"):
         finetune(
             "tag" if case == "crf" else case,
             tmp_path / "out" / "adapter",

@@ -23,7 +23,7 @@ def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
     for kind in (Finetune, find(name).Options):
         for field in msgspec.structs.fields(kind):
             assert f"--{field.name.replace('_', '-')}" in text
-    assert "Examples a step" in text  # a setting's docstring
+    assert "Number of examples per step" in text  # a setting's docstring
     assert "empty-" not in text  # cyclopts adds such an option for each list by default
 
 

@@ -73,10 +73,10 @@ SETTINGS = [
     (["--train.stepz=3"], "train.stepz: no such setting; did you mean 'steps'?"),
     (["--trian.steps", "3"], "trian: no such setting; did you mean 'train'?"),
     (["--model.hidden", "wide"], "model.hidden: expected `int`, got `str`"),
-    (["--model.heads", "3"], "hidden must be a multiple of heads (3), got 32"),
-    (["--sampling.length", "65"], "sampling.length = 65 is longer than the model's positions"),
-    (["--sampling.first_length", "99"], "sampling.first_length = 99 is longer"),
-    (["--model.vocab", "7"], "model.vocab: 7 rows cannot hold the tokenizer's"),
+    (["--model.heads", "3"], "hidden = 32 cannot be divided among heads = 3"),
+    (["--sampling.length", "65"], "sampling.length must be at most model.max_positions"),
+    (["--sampling.first_length", "99"], "sampling.first_length must be at most"),
+    (["--model.vocab", "7"], "model.vocab must be at least the tokenizer's"),
     (["--train.device", "warp"], "train.device: 'warp' cannot be used"),
     (["--train.device", "cuda:99"], "train.device: 'cuda:99' cannot be used"),
     (["--train.steps"], "--train.steps: a value is missing"),
@@ -206,7 +206,7 @@ def other_corpus(world: Any, place: Path, size: int) -> Path:
 
 @pytest.mark.parametrize(
     ("size", "sentence"),
-    [(280, "made with another tokenizer than"), (300, "not the corpus that")],
+    [(280, "the tokenizer differs from"), (300, "the corpus differs from")],
 )
 def test_resuming_with_another_corpus(
     size: int, sentence: str, run: Path, world: Any, refused: Any, tmp_path: Path
@@ -471,8 +471,8 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
     assert "only one label, 'yes'" in said("single", "good")
     assert "good.tsv:2: label 'yes' is not a number" in said("number", "good")
     lone = said("pairs", "good")
-    assert "good.tsv:2: expected a pair, got a single text" in lone
-    assert "length: 99 is longer than the model's 32" in said("good", "good", "--length", 99)
+    assert "good.tsv:2: has no second text, and the model labels pairs" in lone
+    assert "length must be at most 32 tokens, got 99" in said("good", "good", "--length", 99)
     assert not out.exists()
     assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])
     assert "no column 'txt'" in refused(

@@ -268,5 +268,5 @@ def test_half_an_environment_of_several_processes_is_refused(
 
 def test_more_parts_than_samples(world: Any, refused: Any, tmp_path: Path) -> None:
     said = refused(*words(world, tmp_path / "run", "--train.batch_size", 3))
-    assert "parts = 4: a step of 3 samples has not as many" in said
+    assert "parts must be at most the batch size of 3, got 4" in said
     assert cli.run([str(w) for w in words(world, tmp_path / "run", "--train.steps", 4)]) == 0

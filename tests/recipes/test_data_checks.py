@@ -65,12 +65,12 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
     test = examples(("x", "doing"), ("a", "doing"), ("new", "thing"), name="test")
     check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": dev, "test": test})
     assert said(capsys) == [
-        "warning: dev: rows that are also in train: 2 of 3 (the first is dev.tsv:2); its scores "
-        "are too high: remove them from one",
-        "warning: test: rows that are also in train: 1 of 3 (the first is test.tsv:2); its scores "
-        "are too high: remove them from one",
-        "warning: test: rows that are also in dev: 1 of 3 (the first is test.tsv:1); its scores "
-        "are too high: remove them from one",
+        "warning: dev: 2 of 3 examples are also in train (first: dev.tsv:2), so its scores are too "
+        "high; remove them from one of the two",
+        "warning: test: 1 of 3 examples are also in train (first: test.tsv:2), so its scores are "
+        "too high; remove them from one of the two",
+        "warning: test: 1 of 3 examples are also in dev (first: test.tsv:1), so its scores are too "
+        "high; remove them from one of the two",
     ]
     check_rows(
         Classify(LABELS, ClassifyOptions()), {"train": train, "dev": examples(("y", "doing"))}
@@ -78,19 +78,19 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
     assert said(capsys) == []
     check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": train})
     assert said(capsys) == [
-        "warning: dev: all of its 4 rows are also in train: its scores say nothing of other texts; "
-        "give other rows, or hold some of train out (--dev 0.1)"
+        "warning: dev: all 4 examples are also in train, so its scores do not show how well the "
+        "model generalizes; use other examples, or hold out a part of train (--dev 0.1)"
     ]
 
 
 @pytest.mark.parametrize(
     ("labels", "options", "told"),
     [
-        ("1.5 2 3", ClassifyOptions(), "a number is learned (regression)"),
+        ("1.5 2 3", ClassifyOptions(), "the task is regression"),
         ("1.5 2 3", ClassifyOptions(regression=True), ""),
         ("1.5 2 3", ClassifyOptions(regression=False), ""),
-        ("1 2 3", ClassifyOptions(), "learned as 3 classes without an order"),
-        ("1.0 2.0 3.0", ClassifyOptions(), "learned as 3 classes without an order"),
+        ("1 2 3", ClassifyOptions(), "used as 3 unordered classes"),
+        ("1.0 2.0 3.0", ClassifyOptions(), "used as 3 unordered classes"),
         ("1 2 3", ClassifyOptions(regression=False), ""),
         ("0 1 1", ClassifyOptions(), ""),
         ("a 2 3", ClassifyOptions(), ""),
@@ -128,8 +128,8 @@ def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixtur
     constant = label_report([("doing", "doing")] * 8 + [("thing", "doing")] * 2, LABELS)
     check_answers(constant, "dev", settings=settings, steps=12)
     (line,) = said(capsys)
-    assert "dev: every answer is 'doing', the label expected in 80% of cases" in line
-    for remedy in ("learning_rate (it was 5e-05", "epochs (there were 3)", "12 steps", "balanced"):
+    assert "dev: all predictions are 'doing', the label of 80% of the examples" in line
+    for remedy in ("learning_rate (5e-05 was used", "epochs (3 were used)", "12 steps", "balanced"):
         assert remedy in line
     even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
     check_answers(even, "dev", settings=settings, steps=1000)
@@ -137,18 +137,18 @@ def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixtur
     assert "balanced" not in line
     assert "steps" not in line
     check_answers(even, "rows.tsv")
-    assert "unlike those it learned" in said(capsys)[0]
+    assert "differ from its training data" in said(capsys)[0]
     check_answers(label_report([("a", None), ("b", None)], ("a", "b")), "dev", settings=settings)
-    assert "no label is ever given" in said(capsys)[0]
+    assert "no label is predicted" in said(capsys)[0]
 
 
 @pytest.mark.parametrize(
     ("rate", "message"),
     [
-        (5e-5, "Raise learning_rate (it was 5e-05; small models want 1e-4 to 3e-4) or take"),
-        (1e-4, "Raise learning_rate (it was 0.0001; small models want 1e-4 to 3e-4) or take"),
-        (3e-4, "Take more epochs (there were 3): learning_rate is as high"),
-        (3e-3, "Lower learning_rate (it was 0.003; 2e-5 to 3e-4 are usual) or take more epochs"),
+        (5e-5, "Increase learning_rate (5e-05 was used; small models need 1e-4 to 3e-4) or epochs"),
+        (1e-4, "Increase learning_rate (0.0001 was used; small models need 1e-4 to 3e-4) or"),
+        (3e-4, "Increase epochs (3 were used); learning_rate is already high"),
+        (3e-3, "Reduce learning_rate (0.003 was used; 2e-5 to 3e-4 is usual) or increase epochs"),
     ],
 )
 def test_constant_predictions_suggest_a_learning_rate(
@@ -156,15 +156,15 @@ def test_constant_predictions_suggest_a_learning_rate(
 ) -> None:
     even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
     check_answers(even, "dev", settings={"learning_rate": rate, "epochs": 3})
-    assert f"tell them apart. {message}" in said(capsys)[0]
+    assert f"separate the labels. {message}" in said(capsys)[0]
 
 
 @pytest.mark.parametrize(
     ("rate", "told"),
     [
-        (5e-4, "Raise learning_rate (it was 0.0005; small models want 1e-3 to 3e-3) or take"),
-        (3e-3, "Take more epochs (there were 3): learning_rate is as high"),
-        (3e-2, "Lower learning_rate (it was 0.03; 2e-4 to 3e-3 are usual) or take"),
+        (5e-4, "Increase learning_rate (0.0005 was used; small models need 1e-3 to 3e-3) or"),
+        (3e-3, "Increase epochs (3 were used); learning_rate is already high"),
+        (3e-2, "Reduce learning_rate (0.03 was used; 2e-4 to 3e-3 is usual) or increase"),
     ],
 )
 def test_adapters_want_ten_times_the_rate(
@@ -173,7 +173,7 @@ def test_adapters_want_ten_times_the_rate(
     even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
     settings = {"learning_rate": rate, "epochs": 3}
     check_answers(even, "dev", settings=settings, factor=10.0)
-    assert f"tell them apart. {told}" in said(capsys)[0]
+    assert f"separate the labels. {told}" in said(capsys)[0]
 
 
 CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
@@ -243,7 +243,7 @@ def test_no_answer_for_all_questions_is_described(capsys: pytest.CaptureFixture[
         None, "dev", unlearned=what, settings={"learning_rate": 5e-5, "epochs": 3}, steps=9
     )
     (line,) = said(capsys)
-    assert line.startswith(f"warning: dev: {what}: the model has not learned the task. Raise")
+    assert line.startswith(f"warning: dev: {what}; the model has not learned the task. Increase")
     assert "9 steps" in line
     found = QuestionAnswer("b", 0, 1, 0.9, [], 1.0)
     assert "f1 0.5000" in str(unlearned(Answer(), {"f1": 0.5}, rows, [none, found]))

@@ -442,8 +442,8 @@ def test_rows_longer_than_the_model_are_cut_and_said(
     settings = Finetune(epochs=1, batch_size=8, precision="fp32")
     finetune(Classify, base, train=examples, dev=rows(4), out=tmp_path / "out", settings=settings)
     err = capsys.readouterr().err
-    assert "train: 1 examples are longer than 32 tokens and were cut" in err
-    assert err.index("epoch 1: ") < err.index("warning: dev: every answer is ")
+    assert "train: 1 examples were truncated to 32 tokens" in err
+    assert err.index("epoch 1: ") < err.index("warning: dev: all predictions are ")
 
 
 def test_an_untrained_head_is_refused(base: Path) -> None:
@@ -643,7 +643,7 @@ def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precisio
     with pytest.raises(ConfigError, match="frozen_layers must be at most 1, got 2"):
         finetune(Classify, base, train=rows(4), dev=rows(4), out=tmp_path / "no", settings=too_many)
     pairs = [similarity.SimilarityExample((f"a {i}", f"class {i}")) for i in range(4)]
-    with pytest.raises(ConfigError, match="frozen_layers: 1; nothing is left that could learn"):
+    with pytest.raises(ConfigError, match="frozen_layers = 1 leaves no trainable weights"):
         finetune(Similarity, base, train=pairs, dev=pairs, out=tmp_path / "no", settings=settings)
 
 

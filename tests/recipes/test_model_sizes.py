@@ -18,16 +18,16 @@ def test_every_run_file_is_there_families_together() -> None:
 def test_what_sets_them_apart_is_told() -> None:
     by_name = {v.name: v for v in variants()}
     bert, roberta, albert = (by_name[f"{name}-base"] for name in ("bert", "roberta", "albert"))
-    assert bert.method == "masked words + next sentence; 15% of tokens, new every epoch"
-    assert roberta.method == "masked words; 15% of tokens, new every epoch; across documents"
-    assert albert.method.startswith("masked words + sentence order; 15% of n-grams")
+    assert bert.method == "masked tokens + next sentence; 15% of tokens, new every epoch"
+    assert roberta.method == "masked tokens; 15% of tokens, new every epoch; across documents"
+    assert albert.method.startswith("masked tokens + sentence order; 15% of n-grams")
     assert (albert.embedding, albert.weights) == (128, 1)
     assert (bert.embedding, bert.weights) == (768, 12)
     assert bert.data == "1,000,000 × 256 samples of 512 tokens"
-    assert by_name["electra-small"].method.startswith("replaced pieces; 15% of tokens")
-    taught = "masked words + a teacher's answers + a teacher's states; 15% of tokens"
+    assert by_name["electra-small"].method.startswith("replaced tokens; 15% of tokens")
+    taught = "masked tokens + teacher outputs + teacher hidden states; 15% of tokens"
     assert by_name["distilbert-base"].method.startswith(taught)
-    assert by_name["minilm-6"].method.startswith("a teacher's relations; 15%")
+    assert by_name["minilm-6"].method.startswith("teacher relations; 15%")
 
 
 def test_models_that_write_have_their_decoder_and_no_masks() -> None:

@@ -23,26 +23,32 @@ CAUSAL = {"attention": {"causal": True}}
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train": {"z_loss": 0.1}, "generator": GENERATOR}, r"train\.z_loss = 0\.1: a model that"),
-        ({"train": {"z_loss": 0.1}, "teacher": {"model": "m"}}, r"train\.z_loss = 0\.1: a model"),
+        (
+            {"train": {"z_loss": 0.1}, "generator": GENERATOR},
+            r"train\.z_loss cannot be combined with generator",
+        ),
+        (
+            {"train": {"z_loss": 0.1}, "teacher": {"model": "m"}},
+            r"train\.z_loss cannot be combined with teacher",
+        ),
         (
             {"train": {"zero_init": True}, "teacher": {"model": "m", "start": True}},
             r"train\.zero_init cannot be combined with teacher\.start",
         ),
         (
             {"train": {"first_window": 8}, "teacher": {"model": "m"}},
-            r"train\.first_window = 8: .* without a teacher",
+            r"train\.first_window requires .* without a teacher",
         ),
         (
             {"train": {"label_smoothing": 0.1}, "generator": GENERATOR},
-            r"train\.label_smoothing = 0\.1: .* has no label smoothing; leave it out",
+            r"train\.label_smoothing cannot be combined with generator; remove train",
         ),
         (
             {"train": {"label_smoothing": 0.1}, "teacher": {"model": "m"}},
-            r"train\.label_smoothing = 0\.1: a model that learns",
+            r"train\.label_smoothing cannot be combined with teacher",
         ),
-        ({"terms": {"labels": 3.0}}, r"terms: .* a teacher, and there is none"),
-        ({"train": {"first_window_share": 0.2}}, r"train: first_window_share: .* there is none"),
+        ({"terms": {"labels": 3.0}}, "terms requires a teacher"),
+        ({"train": {"first_window_share": 0.2}}, "train: first_window_share requires first_window"),
     ],
 )
 def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -72,16 +78,16 @@ def test_what_can_is_not(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "nxt"}, r"objective: no objective 'nxt'; did you mean 'next'\?"),
-        ({"objective": ["next"]}, r"objective: no objective \"\['next'\]\""),
+        ({"objective": "nxt"}, r"objective = 'nxt' is not supported; did you mean 'next'\?"),
+        ({"objective": ["next"]}, r"objective = \"\['next'\]\" is not supported"),
         ({"corruption": {"rate": 0.3}}, r"corruption: no such setting"),
         (
             {"decoder": RUN["model"]},
-            r"objective = 'masked': requires a bidirectional model, .*; use translate or spans",
+            r"objective = 'masked' requires a bidirectional model, .*; use translate or spans",
         ),
         (
             {"model": CAUSAL},
-            r"objective = 'masked': requires a bidirectional model, .* a causal model; use next",
+            r"objective = 'masked' requires a bidirectional model, .* a causal model; use next",
         ),
     ],
 )

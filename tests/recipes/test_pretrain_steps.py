@@ -232,7 +232,7 @@ def test_a_run_ends_with_the_mean_of_its_last_weights(
 def test_a_setting_that_moves_nothing_leaves_no_folder(
     learned: Callable[..., Learned], tmp_path: Path
 ) -> None:
-    with pytest.raises(BertkitError, match=r"momentum: is for optimizer = .muon"):
+    with pytest.raises(BertkitError, match=r"momentum requires optimizer = .muon"):
         learned("run", momentum=0.5)
     assert not (tmp_path / "run").exists()
 
@@ -243,9 +243,15 @@ PEAK, GROWN = "the learning rate never reaches its peak", "the batch never grows
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"decay_steps": 10_600}, f"10600 steps of decay are more than train.steps = 1000: {PEAK}"),
-        ({"decay_steps": 951}, f"train.warmup_steps = 50 and 951 steps .* {PEAK}; set .* to 400,"),
-        ({"warmup_steps": 700}, f"= 700 and 400 steps .* {PEAK}; set train.decay_steps to 300,"),
+        ({"decay_steps": 10_600}, f"10600 decay steps are more than train.steps = 1000: {PEAK}"),
+        (
+            {"decay_steps": 951},
+            f"train.warmup_steps = 50 and 951 decay steps .* {PEAK}; set .* to 400,",
+        ),
+        (
+            {"warmup_steps": 700},
+            f"= 700 and 400 decay steps .* {PEAK}; set train.decay_steps to 300,",
+        ),
         ({"decay_steps": 1000, "warmup_steps": 0}, PEAK),
         ({"decay_steps": 2000, "warmup_steps": 1000}, f"is not less than .* {PEAK}"),
         ({"decay_steps": 950}, ""),

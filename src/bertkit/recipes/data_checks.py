@@ -1,6 +1,4 @@
-"""What commonly goes wrong with labelled rows and with learning, told in a sentence with the
-remedy.
-"""
+"""Warnings about common mistakes in labeled data and settings, with remedies."""
 
 from __future__ import annotations
 
@@ -20,84 +18,94 @@ FEW_STEPS = 100
 """Number of steps below which a smaller batch size may help a model that has not learned."""
 
 SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
-"""The learning rates that are usual of small models; the second is the highest of all."""
+"""Range of usual learning rates of small models. Larger models use lower rates."""
 
 COMMON_LABEL_FRACTION = 0.7
-"""The share of rows from which a label is so common that to answer it alone is tempting."""
+"""Fraction of the examples above which a label is so frequent that class weights may help."""
 
 
 def check_rows(
     task: Task[Any, Any], data: Mapping[str, Examples], options: Settings | None = None
 ) -> None:
-    """Say which rows or labels are probably mistakes: `data` names train, dev and test.
+    """Warn about examples and labels that are probably mistakes.
 
-    Of labels that are numbers say what was guessed, unless the `options` that were given say it.
+    Also log how numeric labels are interpreted, unless an option specifies it.
+
+    Args:
+        task: The task, with its labels.
+        data: Examples, by the names train, dev and test.
+        options: Options of the task that were set.
     """
     if getattr(options, "regression", False) is None:
-        _say_numbers(task)
-    for sentence in (
+        _log_numeric_labels(task)
+    for message in (
         *_shared_rows(task, data),
         *_similar_labels(task.labels),
     ):
-        say(f"warning: {sentence}")
+        say(f"warning: {message}")
 
 
-def _say_numbers(task: Task[Any, Any]) -> None:
-    """Log whether numeric labels are quantities or classes, and how to choose the other."""
+def _log_numeric_labels(task: Task[Any, Any]) -> None:
+    """Log whether numeric labels are quantities or classes, and how to change that."""
     whole = all(map(WHOLE.fullmatch, task.labels))
     if task.options.regression:
         say(
-            "labels: numbers, some with a fraction, so that a number is learned (regression); if "
-            "they are names of classes: --no-regression, in Python regression=False"
+            "labels: decimal numbers, so the task is regression; if they are class names, use "
+            "--no-regression (in Python regression=False)"
         )
     elif whole and len(task.labels) > 2 and not task.options.multi_label:
         say(
-            f"labels: whole numbers, learned as {len(task.labels):,} classes without an order; if "
-            "they are quantities: --regression, in Python regression=True"
+            f"labels: integers, used as {len(task.labels):,} unordered classes; if they are "
+            "quantities, use --regression (in Python regression=True)"
         )
 
 
 def _shared_rows(task: Task[Any, Any], data: Mapping[str, Examples]) -> list[str]:
-    """Rows to score on that are learned from, or that chose the epoch."""
-    before: dict[Any, str] = {}
-    sentences = []
+    """Describe examples that occur in several parts of the data."""
+    part_of: dict[Any, str] = {}
+    messages = []
     for name, part in data.items():
-        asked = [task.reader.key(example) for example in part.examples]
-        for other in dict.fromkeys(before.values()):
-            again = [place for place, one in enumerate(asked) if before.get(one) == other]
-            if len(again) == len(asked) and other == "train":
-                # not refused: to learn a few rows by heart is a usual check that a task is learned
-                sentences.append(
-                    f"{name}: all of its {len(asked):,} rows are also in train: its scores say "
-                    "nothing of other texts; give other rows"
-                    + ", or hold some of train out (--dev 0.1)"
+        keys = [task.reader.key(example) for example in part.examples]
+        for other in dict.fromkeys(part_of.values()):
+            shared = [index for index, key in enumerate(keys) if part_of.get(key) == other]
+            if len(shared) == len(keys) and other == "train":
+                # This is not an error: overfitting a few examples is a common test of a task.
+                messages.append(
+                    f"{name}: all {len(keys):,} examples are also in train, so its scores do not "
+                    "show how well the model generalizes; use other examples"
+                    + ", or hold out a part of train (--dev 0.1)"
                     * (name == "dev")
                 )
-            elif again:
-                sentences.append(
-                    f"{name}: rows that are also in {other}: {len(again):,} of {len(asked):,} (the "
-                    f"first is {part.examples[again[0]].where}); its scores are too high: remove "
-                    "them from one"
+            elif shared:
+                messages.append(
+                    f"{name}: {len(shared):,} of {len(keys):,} examples are also in {other} "
+                    f"(first: {part.examples[shared[0]].where}), so its scores are too high; "
+                    "remove them from one of the two"
                 )
-        before |= {one: name for one in asked if one not in before}
-    return sentences
+        part_of |= {key: name for key in keys if key not in part_of}
+    return messages
 
 
 def _similar_labels(labels: Sequence[str]) -> list[str]:
-    """Labels that differ in case or outer spaces alone."""
-    alike: dict[str, list[str]] = {}
+    """Describe labels that differ only in case or outer spaces."""
+    groups: dict[str, list[str]] = {}
     for label in labels:
-        alike.setdefault(label.strip().casefold(), []).append(label)
+        groups.setdefault(label.strip().casefold(), []).append(label)
     return [
-        f"the labels {' and '.join(map(repr, same))} differ only in case or outer spaces, and are "
-        "learned as different ones; write them alike"
-        for same in alike.values()
-        if len(same) > 1
+        f"the labels {' and '.join(map(repr, group))} differ only in case or outer spaces, but are "
+        "different labels; use the same spelling"
+        for group in groups.values()
+        if len(group) > 1
     ]
 
 
 def show_labels(report: LabelReport | None, name: str) -> None:
-    """Say how well each label of these rows is recognized."""
+    """Print the scores of each label.
+
+    Args:
+        report: Scores of each label; nothing is printed if it is None.
+        name: Name of the examples, such as "dev".
+    """
     if report is not None:
         say(f"{name}, label by label:")
         for line in report.lines():
@@ -105,7 +113,13 @@ def show_labels(report: LabelReport | None, name: str) -> None:
 
 
 def show_calibration(calibration: Mapping[str, float], name: str, remark: str = "") -> None:
-    """Say how honest confidences are, with the temperature and without."""
+    """Print the expected calibration error with and without the temperature.
+
+    Args:
+        calibration: Result of `Calibrated.calibration`; nothing is printed if it is empty.
+        name: Name of the examples, such as "dev".
+        remark: Text at the end of the line.
+    """
     if calibration:
         say(
             f"{name}: expected calibration error {calibration['error_before']:.3f} before, "
@@ -135,24 +149,24 @@ def check_answers(
     only = None if report is None else report.only_answer
     if only is None and unlearned is None:
         return
-    share, what = 0.0, unlearned
+    fraction, problem = 0.0, unlearned
     if report is not None and only is not None:
-        what = "no label is ever given"
+        problem = "no label is predicted for any example"
         if only:
             total = sum(score.support for score in report.labels.values())
-            share = report.labels[only].support / total
-            what = f"every answer is {only!r}, the label expected in {share:.0%} of cases"
-    lesson = "the task" if report is None else "to tell them apart"
+            fraction = report.labels[only].support / total
+            problem = f"all predictions are {only!r}, the label of {fraction:.0%} of the examples"
+    goal = "the task" if report is None else "to separate the labels"
     if settings is None:
-        remedy = f"it has not learned {lesson}, or these rows are unlike those it learned"
+        remedy = f"the model has not learned {goal}, or the examples differ from its training data"
     else:
         change = _change(settings["learning_rate"], settings["epochs"], factor)
-        remedy = f"the model has not learned {lesson}. {change}"
+        remedy = f"the model has not learned {goal}. {change}"
         if steps is not None and steps < FEW_STEPS:
-            remedy += f"; or lower batch_size: the run had only {steps} steps"
-        if share > COMMON_LABEL_FRACTION:
-            remedy += "; as the label is so common, class_weights balanced may help, too"
-    say(f"warning: {name}: {what}: {remedy}")
+            remedy += f", or reduce batch_size (the run had only {steps} steps)"
+        if fraction > COMMON_LABEL_FRACTION:
+            remedy += "; class_weights = balanced may also help, because one label is so frequent"
+    say(f"warning: {name}: {problem}; {remedy}")
 
 
 def unlearned(
@@ -161,7 +175,17 @@ def unlearned(
     examples: Sequence[Any],
     answers: Sequence[Any] = (),
 ) -> str | None:
-    """Describe a score that is not above chance, or return None."""
+    """Describe a score that is not above the chance level.
+
+    Args:
+        task: The task.
+        scores: Scores of the predictions.
+        examples: The examples.
+        answers: The predictions.
+
+    Returns:
+        The description, or None if all scores are above chance or the task has no chance level.
+    """
     if not isinstance(task, ChanceLevel):
         return None
     for score, chance in task.chance(examples).items():
@@ -175,7 +199,7 @@ def unlearned(
 
 
 def _rates(factor: float) -> tuple[float, float, str]:
-    """The learning rates that small models want, the lowest and the highest, and in words."""
+    """Return the lowest and highest usual learning rate of small models, and a text with both."""
     small, high = round(SMALL_RATE * factor, 9), round(HIGH_RATE * factor, 9)
     return small, high, f"{_short(small)} to {_short(high)}"
 
@@ -186,11 +210,11 @@ def _short(rate: float) -> str:
 
 def _change(rate: float, epochs: int, factor: float) -> str:
     """Return the change of the learning rate or the number of epochs that may help."""
-    used, more = f"it was {rate:g}", f"more epochs (there were {epochs})"
+    used, more = f"{rate:g} was used", f"epochs ({epochs} were used)"
     small, high, range_ = _rates(factor)
     if rate < high:
-        return f"Raise learning_rate ({used}; small models want {range_}) or take {more}"
+        return f"Increase learning_rate ({used}; small models need {range_}) or {more}"
     if rate > high:
         usual = f"{_short(small / 5)} to {_short(high)}"
-        return f"Lower learning_rate ({used}; {usual} are usual) or take {more}"
-    return f"Take {more}: learning_rate is as high as small models want it ({used})"
+        return f"Reduce learning_rate ({used}; {usual} is usual) or increase {more}"
+    return f"Increase {more}; learning_rate is already high ({used})"

@@ -69,22 +69,22 @@ def distill(
     groups: dict[type[Settings], Any] = {Finetune: settings, Terms: terms, Reading: reading}
     training, weights, columns = with_keywords("distill", groups, keywords)
     if (student is None) == (layers is None):
-        raise ConfigError("student: name a model folder, or say how many layers of the teacher")
+        raise ConfigError("set either student or layers")
     if layers is not None and layers < 1:
-        raise ConfigError(f"layers: {layers}; a student keeps one of its teacher's at least")
-    known = answering(teacher, task)
-    fitted = known.task
-    model = _student(known.loaded, student, layers, training.length)
+        raise ConfigError(f"layers must be at least 1, got {layers}")
+    pipeline = answering(teacher, task)
+    fitted = pipeline.task
+    model = _student(pipeline.loaded, student, layers, training.length)
     device = resolve_device(training.device)
     dtype = resolve(training.precision, device)
     task_teacher = TaskTeacher(
         task=fitted,
-        model=packed(known.loaded.model.to(device), dtype),
+        model=packed(pipeline.loaded.model.to(device), dtype),
         terms=weights,
         layers=follow,
         record={
             "teacher": str(teacher),
-            "weights": {"teacher": known.loaded.weights_hash()},
+            "weights": {"teacher": pipeline.loaded.weights_hash()},
             "layers": layers,
             "follow": list(follow),
             "terms": plain(weights),
@@ -117,13 +117,13 @@ def _student(
     config = teacher.model.transformer.config
     if student is None:
         assert layers is not None
-        kept = usual_layers(layers, config.layers)
-        return replace(teacher, model=keep_layers(teacher.model, kept))
+        indices = usual_layers(layers, config.layers)
+        return replace(teacher, model=keep_layers(teacher.model, indices))
     loaded = load(student)
     if loaded.tokenizer.fingerprint != teacher.tokenizer.fingerprint:
         raise ConfigError(
-            f"student: {student} has another vocabulary than {teacher.folder}; what a teacher says "
-            "of tokens needs one vocabulary: pretrain the student with the teacher's"
+            f"student: the vocabulary of {student} differs from the teacher's ({teacher.folder}); "
+            "use a student that was pretrained with the teacher's vocabulary"
         )
     check_length(teacher.model, length or loaded.length, "length")
     return student

@@ -1,4 +1,4 @@
-"""Rows that chose nothing: scored once, by the epoch that dev chose, and written apart."""
+"""Evaluation of the selected epoch on the test set, once, at the end of fine-tuning."""
 
 from __future__ import annotations
 
@@ -16,33 +16,44 @@ from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
 
 TEST_PREFIX = "test_"
-"""Begins the names of their scores beside those of dev."""
+"""Prefix of the names of test scores, next to the scores on dev."""
 
 
 def score_test(out: Path, task: type[Task[Any, Any]], test: Examples, device: str) -> None:
-    """Score the folder's model on these rows, on a device, and write `test.json`."""
-    with quietly():  # that the run has not ended is known
+    """Evaluate the model of a run on the test set, and write `test.json`.
+
+    Args:
+        out: Run directory.
+        task: Class of the task.
+        test: Examples of the test set.
+        device: Device such as "cpu", or "auto".
+    """
+    with quietly():  # Hide the warning that the run is not finished.
         answer = answering(out, task, device=resolve_device(device))
     scored = evaluate(answer, test, name="test")
     listed = "  ".join(f"{name} {value:.4f}" for name, value in numbers(scored).items())
-    say(f"test, {len(test.examples):,} rows that chose nothing: {listed}")
+    say(f"test, {len(test.examples):,} held-out examples: {listed}")
     write_json(out / TEST, {**test.record, "scores": numbers(scored), **_labels(scored)})
 
 
 def read_test(out: Path) -> dict[str, float]:
-    """The scores of a run's test rows, named `test_…`; none where it had none.
+    """Return the test scores of a run, with the prefix `test_`; empty without a test set.
 
-    Raises: CheckpointError for a damaged file.
+    Args:
+        out: Run directory.
+
+    Raises:
+        CheckpointError: If `test.json` is damaged.
     """
     if not (out / TEST).exists():
         return {}
-    record = read_json(out / TEST, CheckpointError, "score the rows again with bertkit evaluate")
+    record = read_json(out / TEST, CheckpointError, "run bertkit evaluate")
     match record:
         case {"scores": {}}:
             scores: dict[str, float] = record["scores"]
             return {TEST_PREFIX + name: score for name, score in scores.items()}
     raise CheckpointError(
-        f"{out / TEST}: damaged; remove it, and score the rows again with bertkit evaluate"
+        f"{out / TEST}: damaged; remove it, and run bertkit evaluate on the test set"
     )
 
 

@@ -1,4 +1,4 @@
-"""Fine-tune a model on labelled examples of any task, keep its best epoch, and score it."""
+"""Fine-tuning on labeled examples of any task, with selection of the best epoch."""
 
 from __future__ import annotations
 
@@ -60,53 +60,54 @@ from bertkit.training.trackers import Track, check_tracker, tracked
 
 
 class Finetune(Settings, frozen=True):
-    """Defaults that work for most tasks of the BERT paper (appendix A.3)."""
+    """Settings of fine-tuning. The defaults suit most tasks of the BERT paper (appendix A.3)."""
 
     epochs: Count = 3
     """Number of passes over the training examples."""
     batch_size: Count = 32
-    """Examples a step (windows, where a task reads long texts in windows)."""
+    """Number of examples per step. An example is one window in tasks that split long texts."""
     learning_rate: Positive | None = None
-    """Peak learning rate; by default a value for the hidden size, and a larger one for LoRA."""
+    """Peak learning rate. Default: set by hidden size; 10 times higher with LoRA in most tasks."""
     warmup: Rate = 0.1
-    """Warmup of the learning rate, as a fraction of the steps."""
+    """Fraction of the steps with linear warmup of the learning rate."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
-    """Weight decay of AdamW."""
+    """Weight decay of matrices. It does not apply to biases and norms."""
     layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
-    """Layer-wise learning rate decay: factor from each layer to the one below it; 1 is none."""
+    """Layer-wise learning rate decay: factor from each layer to the layer below it; 1: no decay."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
-    """Number of frozen layers, from the bottom; the embeddings are frozen, too."""
+    """Number of frozen layers, from the bottom. The embeddings are frozen, too."""
     gradual_unfreezing: bool = False
-    """Gradual unfreezing: train the heads in the first epoch and one more layer in each other
-    epoch, from the top; the embeddings with the last layer (Howard & Ruder 2018)."""
+    """Whether to train only the heads in the first epoch, and one more layer, from the top, in each
+    other epoch; the embeddings follow last (Howard & Ruder 2018)."""
     random_weights: bool = False
-    """Whether to start from random weights instead of those of the model, as a baseline."""
+    """Whether to start from random weights instead of the model's weights, as a baseline."""
     lora: LoRA = LoRA()
     features: str | None = None
-    """Frozen hidden states of the model that a new BiLSTM is trained on, instead of fine-tuning the
-    model: embeddings, a layer (3, or -1 for the last), or sum:, mix: (weights are learned), or
-    concat: followed by -4 (the last four), all, or 0 (all, and the embeddings)."""
+    """Frozen hidden states that a new BiLSTM is trained on, instead of fine-tuning the model:
+    embeddings, a layer (3, or -1 for the last layer), or sum:, mix: (weighted sum with trained
+    weights) or concat: followed by -4 (the last four layers), all, or 0 (all layers and the
+    embeddings)."""
     max_grad_norm: Positive = 1.0
-    """Gradient clipping: the largest norm of the gradient."""
+    """Maximum gradient norm for clipping."""
     metric: str | None = None
-    """Dev score by which the best epoch is chosen, such as f1; by default the task's."""
+    """Dev score that selects the best epoch, such as f1. Default: the task's main score."""
     patience: Count | None = None
-    """Early stopping: number of epochs without a better dev score before training stops."""
+    """Number of epochs without a better dev score before training stops (early stopping)."""
     seed: Seed = 0
-    """Random seed."""
+    """Random seed of the new head, the order of examples, and dropout."""
     length: Count | None = None
-    """Maximum length (max_length) of a sequence in tokens; by default the model's."""
+    """Maximum sequence length (max_length) in tokens. Default: the model's maximum length."""
     max_batch_tokens: Count = 8192
-    """Tokens per forward pass. A larger batch uses gradient accumulation; results do not change."""
+    """Maximum number of tokens per forward pass. Larger steps use gradient accumulation in fp32."""
     precision: Precision = "auto"
     """Mixed precision (bf16) or fp32; fp16 is not supported. Auto uses bf16 if it is faster."""
     device: str = "auto"
-    """Device, such as cpu or cuda; auto uses a GPU if there is one."""
+    """Device, such as cpu or cuda:1; auto uses a GPU if one is available."""
     lm_weight: Annotated[float, Meta(ge=0.0)] | None = None
-    """Weight of the loss of next words beside the task's, in a causal model that labels or scores
-    texts (λ in Radford et al. 2018, equation 5); 0.5 by default, 0 learns none."""
+    """Weight of the causal LM loss that is added to the task loss when a causal model is trained on
+    labels or choices (λ in Radford et al. 2018, equation 5). Default: 0.5; 0 disables it."""
     save_minutes: Annotated[float, Meta(ge=0.0)] = 5.0
-    """Minutes between the checkpoints that --resume goes on from."""
+    """Number of minutes between checkpoints for --resume."""
     track: Track = "none"
     """Experiment tracker that records losses and scores."""
 
@@ -171,9 +172,9 @@ def finetune(
         dev: Examples that select the best epoch, or the fraction of train to hold out, such as 0.1.
         test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
         out: Output directory. It must not exist, unless the run is resumed.
-        settings: Settings of training. Each is also a keyword: `epochs=2`.
-        options: Options of the task. Each is also a keyword: `class_weights="balanced"`.
-        reading: Columns and format of files. Each is also a keyword: `text_column="review"`.
+        settings: Settings of training, which are also keywords, such as `epochs=2`.
+        options: Options of the task, which are also keywords, such as `class_weights="balanced"`.
+        reading: Columns and format of files, also keywords, such as `text_column="review"`.
         resume: Whether to resume an interrupted run, to the same weights. "auto" starts the run if
             it does not exist.
         teacher: Teacher whose outputs and states the model is trained on, too.
@@ -207,7 +208,7 @@ def finetune(
     settings, options, reading = grouped(kind, settings, options, reading, keywords)
     run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:
-        raise ConfigError("lm_weight: a student learns from its teacher; leave it out")
+        raise ConfigError("lm_weight cannot be combined with a teacher; remove lm_weight")
     if settings.features is not None and (teacher is not None or isinstance(model, Loaded)):
         raise ConfigError("features requires a model directory or hub id, and no teacher")
     check_tracker(settings.track, "track")
@@ -289,12 +290,12 @@ def _add_adapters(loaded: Loaded, settings: Finetune) -> None:
     """
     if loaded.base is not None:
         raise ConfigError(
-            f"lora.rank: {loaded.folder} holds adapters itself; take the whole model that they "
-            "were merged into"
+            f"lora.rank: {loaded.folder} contains only LoRA adapters; use the directory of the "
+            "merged model"
         )
     sizes = partial(loaded.family.sizes, config=loaded.model.config)
     if vocab_resized(loaded):
-        say("adapters have no place for added tokens: the run keeps the merged model alone")
+        say("LoRA adapters cannot store added tokens; only the merged model is saved")
     add_lora(loaded.model, settings.lora, sizes, frozen_layers=settings.frozen_layers)
 
 
@@ -308,8 +309,8 @@ def _check_trainable(network: Model, task: Task[Any, Any], settings: Finetune) -
     trained = (name for name, weight in network.named_parameters() if weight.requires_grad)
     if not any(name.startswith(parts) for name in trained):
         raise ConfigError(
-            f"frozen_layers: {settings.frozen_layers}; nothing is left that could learn "
-            f"{task.name}, which has no head of its own; freeze fewer"
+            f"frozen_layers = {settings.frozen_layers} leaves no trainable weights, because "
+            f"{task.name} has no head weights; reduce frozen_layers"
         )
 
 
@@ -463,8 +464,8 @@ def _check_record(
         ),
         errors={
             f"data.{name}.sha256": DataError(
-                f"{name}: not the rows that {run.out} began with; resume with the same, or start "
-                "another run"
+                f"{name}: the examples changed since {run.out} began; resume with the same "
+                "examples, or start another run"
             )
             for name in data
         },
@@ -476,27 +477,27 @@ def _features(
 ) -> tuple[list[Feature], list[Feature]]:
     """Encode the examples of train, with targets, and of dev; report truncated examples."""
     policy, length = policy_of_files(task), loaded.length
-    made = []
+    encoded = []
     for name, data in (("train", train), ("dev", dev)):
         features = task.features(
             data.examples, loaded.tokenizer, length, long=policy, labelled=name == "train"
         )
-        cut = {f.example for f in features if f.truncated}
-        if cut and policy == "truncate":
-            say(f"{name}: {len(cut):,} examples are longer than {length} tokens and were cut")
-        made.append(loaded.model.encoder.precompute(features))
-    learned, count = made[0], len(train.examples)
+        truncated = {f.example for f in features if f.truncated}
+        if truncated and policy == "truncate":
+            say(f"{name}: {len(truncated):,} examples were truncated to {length} tokens")
+        encoded.append(loaded.model.encoder.precompute(features))
+    learned, count = encoded[0], len(train.examples)
     labels = f"; labels: {listed(task.labels)}" if task.labels else ""
     sequences = f" in {len(learned):,} sequences" if len(learned) != count else ""
     say(f"{task.name}: {count:,} examples{sequences}{labels}")
-    return made[0], made[1]
+    return encoded[0], encoded[1]
 
 
 def _length(settings: Finetune, loaded: Loaded) -> int:
-    """Return the maximum length of sequences. Raises: ConfigError if it is not supported."""
+    """Return the maximum sequence length, or raise ConfigError if the model does not support it."""
     longest = loaded.model.config.max_positions
     if settings.length is not None and settings.length > longest:
-        raise ConfigError(f"length: {settings.length} is longer than the model's {longest} tokens")
+        raise ConfigError(f"length must be at most {longest} tokens, got {settings.length}")
     return settings.length or loaded.length
 
 
@@ -520,12 +521,12 @@ def _state(settings: Finetune, rate: float, learner: _Learner) -> State:
 def _unfreezing(
     groups: Iterator[list[Batch]], state: State, per_epoch: int, start: int, epochs: int
 ) -> Iterator[list[Batch]]:
-    """Yield the groups of batches; unfreeze one more layer before the first one of each epoch."""
+    """Yield the groups of batches; unfreeze one more layer before the first step of each epoch."""
     model, learned = state.masters.model, tuple(state.learned)
-    if still := unfreeze(model, learned, epochs - 1):
+    if frozen := unfreeze(model, learned, epochs - 1):
         say(
-            f"gradual_unfreezing: {epochs} epochs are too few for all: {still} of the layers, the "
-            "embedding counted as one, do not learn"
+            f"warning: gradual_unfreezing: {epochs} epochs are too few; {frozen} layers (including "
+            "the embedding) are never trained"
         )
     for step, batches in enumerate(groups, start):
         unfreeze(model, learned, step // per_epoch)
@@ -535,7 +536,7 @@ def _unfreezing(
 def _groups(
     task: Task[Any, Any], units: Sequence[list[Feature]], settings: Finetune, start: int
 ) -> Iterator[list[Batch]]:
-    """Yield the batches of every step after `start`, in an order that depends on seed and epoch.
+    """Yield the batches of each step after `start`, in an order that depends on seed and epoch.
 
     Args:
         task: The task.
@@ -550,10 +551,10 @@ def _groups(
         epoch, number = divmod(step, per_epoch)
         if number == 0 or step == start:
             order = Permutation(len(units), settings.seed, epoch)(np.arange(len(units)))
-        drawn = order[number * settings.batch_size : (number + 1) * settings.batch_size].tolist()
-        sizes = [lengths[place] for place in drawn]
+        batch = order[number * settings.batch_size : (number + 1) * settings.batch_size].tolist()
+        sizes = [lengths[unit] for unit in batch]
         budget = sum(sizes) if task.batching == "step" else settings.max_batch_tokens
         yield [
-            make_batch(task, [feature for place in places for feature in units[drawn[place]]])
-            for places in by_length(sizes, budget)
+            make_batch(task, [feature for i in indices for feature in units[batch[i]]])
+            for indices in by_length(sizes, budget)
         ]

@@ -1,4 +1,4 @@
-"""The end of a fine-tuning: what is written beside the best epoch's model, and said."""
+"""End of fine-tuning: reports, scores and the model card of the best epoch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,17 @@ from bertkit.training.run import Run
 def finish(
     run: Run, task: Task[Any, Any], epochs: Epochs, data: Mapping[str, Examples]
 ) -> dict[str, float]:
-    """Write errors, scores and card beside the best epoch's model; returns the scores."""
+    """Write the errors, scores and model card of the best epoch to the run directory.
+
+    Args:
+        run: The run.
+        task: The task.
+        epochs: Epochs of the run.
+        data: Examples, by the names train, dev and, optionally, test.
+
+    Returns:
+        The scores of the best epoch on dev and test.
+    """
     epochs.check_best()
     epochs.report_best()
     report = epochs.report()
@@ -35,9 +45,9 @@ def finish(
     settings = run.record["settings"]
     factor = rate_factor(settings["lora"]["rank"], head=task.head, batching=task.batching)
     assert epochs.best is not None
-    what = unlearned(task, epochs.best["scores"], data["dev"].examples, epochs.answers())
-    check_answers(report, "dev", unlearned=what, settings=settings, steps=run.total, factor=factor)
-    show_calibration(epochs.calibration(), "dev", "; fitted on these rows: test rows tell better")
+    note = unlearned(task, epochs.best["scores"], data["dev"].examples, epochs.answers())
+    check_answers(report, "dev", unlearned=note, settings=settings, steps=run.total, factor=factor)
+    show_calibration(epochs.calibration(), "dev", "; fitted on dev, so slightly too low")
     if "test" in data:
         score_test(run.out, type(task), data["test"], run.record["settings"]["device"])
     record = epochs.write(report)
@@ -47,7 +57,14 @@ def finish(
 
 
 def finished(out: Path) -> dict[str, float]:
-    """The scores of a run that has ended. Raises: CheckpointError when its folder was changed."""
+    """Return the scores of a finished run.
+
+    Args:
+        out: Run directory.
+
+    Raises:
+        CheckpointError: If a file of the model has changed.
+    """
     say(f"{out}: this run is finished")
     record = read_scores(out / SCORES)
     check_published(out, record.get("sha256", {}))

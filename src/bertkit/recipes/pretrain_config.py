@@ -1,4 +1,4 @@
-"""All settings of a pretraining, and what depends on its objective."""
+"""Complete settings of pretraining, and the classes of its objectives."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ from bertkit.text.tokenizer import Tokenizer
 PAIRS = {"nsp": " + next sentence", "sop": " + sentence order", "none": ""}
 UNITS = {"token": "tokens", "word": "whole words", "span": "spans of words", "ngram": "n-grams"}
 TERMS = {
-    "labels": "masked words",
-    "outputs": "a teacher's answers",
-    "states": "a teacher's states",
-    "attention": "a teacher's attention",
-    "relations": "a teacher's relations",
+    "labels": "masked tokens",
+    "outputs": "teacher outputs",
+    "states": "teacher hidden states",
+    "attention": "teacher attention",
+    "relations": "teacher relations",
 }
-"""Terms of distillation, as descriptions of a method name them."""
+"""Descriptions of the loss terms of distillation, for `PretrainConfig.method`."""
 
 
 class Teacher(Settings, frozen=True):
-    """A pretrained model whose masked words, states and attention this one learns from."""
+    """Settings of distillation from a pretrained teacher."""
 
     model: str
-    """Model directory of the teacher; it has a masked-LM head and the corpus's vocabulary."""
+    """Model directory of the teacher, with an MLM head and the vocabulary of the corpus."""
     start: bool = False
-    """Whether this model begins with the teacher's embedding, head and layers, evenly taken."""
+    """Whether to initialize the model with the teacher's embedding, head and evenly spaced layers.
+    Requires the teacher's hidden size."""
     follow: tuple[int, ...] = ()
-    """For each layer the teacher's that it is to be like, from 1; evenly by default."""
+    """Number (from 1) of the teacher layer that each layer is trained to match. Default: evenly
+    spaced layers."""
 
 
 Sampler = Callable[..., Shuffled[Any]]
@@ -67,36 +69,31 @@ class PretrainConfig(Settings, frozen=True):
     masking: Masking = Masking()
     teacher: Teacher | None = None
     terms: Terms = Terms()
-    """What is learned from a teacher."""
+    """Weights of the loss terms of distillation."""
     generator: Generator | None = None
-    """With one the model learns to find what it has replaced (ELECTRA), and no masked words."""
+    """Generator of replaced token detection (ELECTRA), which replaces the MLM loss of the model."""
     decoder: EncoderConfig | None = None
-    """Decoder settings of families that translate; others are those of `model`."""
+    """Settings of the decoder of encoder-decoder models. Default: the values of `model`."""
     objective: str = "masked"
     """Training objective, by its name in `OBJECTIVES`."""
     family: str = "bert"
-    """Whose folder the model is saved as, by its `model_type`."""
+    """Model family (`model_type`), which determines the format of the saved model."""
 
     architecture: ClassVar[str] = "a bidirectional model"
-    """Architecture that the objective trains, as `_check_objective` names it."""
+    """Description of the architecture that the objective trains, for `_check_objective`."""
 
     def __post_init__(self) -> None:
         if self.generator is not None and self.teacher is not None:
-            raise ValueError("generator and teacher: a model learns from one of them")
+            raise ValueError("generator cannot be combined with teacher; remove one")
         self._check_objective()
         other = "generator" if self.generator else "teacher" if self.teacher else None
-        for name, what in (("z_loss", "z-loss"), ("label_smoothing", "label smoothing")):
-            value = getattr(self.train, name)
-            if value and other:
+        for name in ("z_loss", "label_smoothing"):
+            if getattr(self.train, name) and other:
                 raise ValueError(
-                    f"train.{name} = {value:g}: a model that learns from a generator or a teacher "
-                    f"has no {what}; leave it out"
+                    f"train.{name} cannot be combined with {other}; remove train.{name}"
                 )
         if self.teacher is None and self.terms != Terms():
-            raise ValueError(
-                "terms: say what is learned from a teacher, and there is none; set teacher.model, "
-                "or leave them out"
-            )
+            raise ValueError("terms requires a teacher; set teacher.model, or remove terms")
         is_transformer = isinstance(self.model, TransformerConfig)
         for name in ("compile", "zero_init"):
             if getattr(self.train, name) and not is_transformer:
@@ -106,29 +103,29 @@ class PretrainConfig(Settings, frozen=True):
                 "train.zero_init cannot be combined with teacher.start, which sets the weights; "
                 "remove it"
             )
-        alone = self.teacher is None and self.decoder is None and is_transformer
-        if self.train.first_window is not None and not alone:
+        is_plain = self.teacher is None and self.decoder is None and is_transformer
+        if self.train.first_window is not None and not is_plain:
             raise ValueError(
-                f"train.first_window = {self.train.first_window}: is for a model that learns "
-                "without a teacher, and is one stack of attention; leave it out"
+                "train.first_window requires an encoder-only or decoder-only Transformer without "
+                "a teacher; remove train.first_window"
             )
         pairs = self.sampling.pairs
         if pairs != "none" and (other or pairs not in self.heads):
             reason = other or f"objective = {self.objective!r}"
             raise ValueError(
-                f'sampling.pairs = {pairs!r}: not supported with {reason}; set it to "none"'
+                f'sampling.pairs = {pairs!r} is not supported with {reason}; set it to "none"'
             )
         if self.sampling.pairs != "none" and self.model.token_types < 2:
             raise ValueError(
-                f"model.token_types = {self.model.token_types} cannot tell sentence A from B; "
-                'set it to 2, or sampling.pairs to "none"'
+                f"model.token_types must be at least 2 for sampling.pairs = {pairs!r}, got "
+                f'{self.model.token_types}; set it to 2, or sampling.pairs to "none"'
             )
         for name in ("length", "first_length"):
             length = getattr(self.sampling, name)
             if length is not None and length > self.model.max_positions:
                 raise ValueError(
-                    f"sampling.{name} = {length} is longer than the model's positions "
-                    f"(model.max_positions = {self.model.max_positions})"
+                    f"sampling.{name} must be at most model.max_positions = "
+                    f"{self.model.max_positions}, got {length}"
                 )
 
     def _check_objective(self) -> None:
@@ -138,12 +135,12 @@ class PretrainConfig(Settings, frozen=True):
         if model != self.architecture:
             fitting = [name for name, other in OBJECTIVES.items() if other.architecture == model]
             raise ValueError(
-                f"objective = {self.objective!r}: requires {self.architecture}, and the settings "
-                f"are those of {model}; use {' or '.join(fitting)}, or another family"
+                f"objective = {self.objective!r} requires {self.architecture}, got {model}; use "
+                f"{' or '.join(fitting)}, or another family"
             )
         for name in self.unsupported():
             raise ValueError(
-                f"{name}: not supported with objective = {self.objective!r}; remove it"
+                f"{name} is not supported with objective = {self.objective!r}; remove it"
             )
 
     def unsupported(self) -> Sequence[str]:
@@ -165,13 +162,13 @@ class PretrainConfig(Settings, frozen=True):
     def method(self) -> str:
         """Short description of what the model is trained on."""
         masking, terms = self.masking, self.terms
-        drawn = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
-        learned = "masked words" if self.generator is None else "replaced pieces"
+        scope = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
+        target = "masked tokens" if self.generator is None else "replaced tokens"
         if self.teacher is not None:
-            learned = " + ".join(text for term, text in TERMS.items() if getattr(terms, term))
+            target = " + ".join(text for term, text in TERMS.items() if getattr(terms, term))
         fraction = f"{masking.mlm_probability:.0%} of {UNITS[masking.unit]}"
         across = "; across documents" if self.sampling.cross_documents else ""
-        return f"{learned}{PAIRS[self.sampling.pairs]}; {fraction}, {drawn}{across}"
+        return f"{target}{PAIRS[self.sampling.pairs]}; {fraction}, {scope}{across}"
 
     @classmethod
     def open_text(cls, folder: Path | str) -> PreparedText:
@@ -202,7 +199,7 @@ class PretrainConfig(Settings, frozen=True):
             ConfigError: If the objective has no test scores.
             DataError: If the file is missing or has an invalid row.
         """
-        raise ConfigError(f"test: not supported with objective = {self.objective!r}; remove it")
+        raise ConfigError(f"test is not supported with objective = {self.objective!r}; remove it")
 
 
 OBJECTIVES: Mapping[str, type[PretrainConfig]] = Registry(
@@ -219,7 +216,9 @@ def config_class(data: Mapping[str, Any]) -> type[PretrainConfig]:
     """
     name = str(data.get("objective", "masked"))
     if name not in OBJECTIVES:
-        raise ConfigError(f"objective: no objective {name!r}; {did_you_mean(name, OBJECTIVES)}")
+        raise ConfigError(
+            f"objective = {name!r} is not supported; {did_you_mean(name, OBJECTIVES)}"
+        )
     return _with_models(OBJECTIVES[name], _family(data).config_type)
 
 
@@ -230,8 +229,10 @@ def _with_models(
     """Return a class of settings whose model and decoder have settings of this type."""
     types = {"model": config, "decoder": config | None}
     fields = [(f.name, types.get(f.name, f.type), f.default) for f in structs.fields(settings)]
-    made = defstruct(settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True)
-    return cast(type[PretrainConfig], made)
+    complete_class = defstruct(
+        settings.__name__, fields, bases=(settings,), frozen=True, kw_only=True
+    )
+    return cast(type[PretrainConfig], complete_class)
 
 
 def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig:
@@ -255,8 +256,8 @@ def read_config(data: Mapping[str, Any], tokenizer: Tokenizer) -> PretrainConfig
     config = complete(data, vocab=tokenizer.vocab_size, pad=pad)
     if config.model.vocab < tokenizer.vocab_size:
         raise ConfigError(
-            f"model.vocab: {config.model.vocab} rows cannot hold the tokenizer's "
-            f"{tokenizer.vocab_size} pieces; leave it out"
+            f"model.vocab must be at least the tokenizer's {tokenizer.vocab_size} tokens, got "
+            f"{config.model.vocab}; remove it"
         )
     return config
 
@@ -276,11 +277,11 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
     name = family.name
     if isinstance(data.get("model"), Mapping):
         model = data["model"]
-        known = {**family.usual, "vocab": vocab}
+        defaults = {**family.usual, "vocab": vocab}
         if "pad" in family.roles:
-            known["pad_id"] = pad
+            defaults["pad_id"] = pad
         if family.decoder is not None:
-            usual = {**family.decoder.usual, **{n: known[n] for n in ("vocab", "pad_id")}}
+            usual = {**family.decoder.usual, **{n: defaults[n] for n in ("vocab", "pad_id")}}
             as_encoder = merged(merged(usual, model), nested(family.decoder.fixed))
             decoder = data.get("decoder", {})
             tables = [t.get("head") for t in (model, decoder) if isinstance(t, Mapping)]
@@ -293,18 +294,18 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
             is_table = isinstance(decoder, Mapping)
             data = {**data, "decoder": merged(as_encoder, decoder) if is_table else decoder}
             model = {name: value for name, value in model.items() if name != "head"}
-        data = {**data, "model": merged(known, model)}
+        data = {**data, "model": merged(defaults, model)}
     config = decode(config_class(data), data)
     family.write_config(config.model, config.decoder)
     if frozenset(config.heads) not in family.architectures:
         if config.generator is not None:
             raise ConfigError(
-                f"generator: a folder of {name} cannot hold the head that learns from one; choose "
-                'family = "electra", or leave it out'
+                f"generator is not supported by the family {name}; set "
+                'family = "electra", or remove generator'
             )
         raise ConfigError(
-            f"sampling.pairs = {config.sampling.pairs!r}: a folder of {name} cannot hold the head "
-            "that learns it; choose another, or none"
+            f"sampling.pairs = {config.sampling.pairs!r} is not supported by the family {name}; "
+            'use another value, or "none"'
         )
     return config
 
@@ -312,5 +313,5 @@ def complete(data: Mapping[str, Any], *, vocab: int, pad: int) -> PretrainConfig
 def _family(data: Mapping[str, Any]) -> Family:
     name = str(data.get("family", BERT.name))
     if name not in FAMILIES:
-        raise ConfigError(f"family: no family {name!r}; {did_you_mean(name, FAMILIES)}")
+        raise ConfigError(f"family = {name!r} is not supported; {did_you_mean(name, FAMILIES)}")
     return FAMILIES[name]

@@ -1,4 +1,4 @@
-"""The steps of a pretraining: what is logged, scored, saved and shown on the way."""
+"""Training loop of pretraining, with logging, evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -37,17 +37,22 @@ from bertkit.training.weight_average import TailAverage
 from bertkit.view.runs import draw
 
 RUN_FILE = "run.toml"
-"""In the folder of a pretraining: what was asked, with every default."""
+"""Name of the file in the run directory that contains all settings, including defaults."""
 
 DECAY_FRACTION = 0.4
-"""Share of the steps in which `wsd` decays, where none is given."""
+"""Default fraction of the steps in which the schedule "wsd" decays."""
 
 
 class RunFolder(Protocol):
-    """The model folder that a run makes."""
+    """Interface of the writer of the model in the run directory."""
 
     def show(self, checkpoint: Path, weights: Mapping[str, Tensor]) -> None:
-        """Make a checkpoint's weights those of the folder; `weights` are these, by our names."""
+        """Copy the weights of a checkpoint to the model.
+
+        Args:
+            checkpoint: Checkpoint directory.
+            weights: Weights of the checkpoint, by their names in the model.
+        """
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ class HeldOut:
             return {}
         journal = self.run.journal
         records = [r for r in journal.records() if r["step"] == step and "held_out_accuracy" in r]
-        if not records:  # A killed run may have written them.
+        if not records:  # A killed run may have written them already.
             losses, accuracy = evaluate(self.model, self.objective, self.batches)
             for name, loss in losses.items():
                 if not math.isfinite(loss):
@@ -88,11 +93,11 @@ class HeldOut:
                         "lower learning rate or a longer warmup"
                     )
             records = [{"step": step, "held_out": losses, "held_out_accuracy": accuracy}]
-            numbers = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
-            say(f"step {step} held out  {numbers}")
+            summary = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+            say(f"step {step} held out  {summary}")
             if self.sample is not None:
                 records[0]["written"] = text = self.sample()
-                say(f"step {step} writes: {text!r}")
+                say(f"step {step} sample: {text!r}")
             journal.write(records[0])
             draw(self.run.out)
         return {
@@ -114,7 +119,7 @@ def learn(
     start: int,
     flops: Callable[[Batch], int] | None = None,
 ) -> dict[str, float]:
-    """Take the steps after `start`, and return the held-out scores at the end.
+    """Run the steps after `start`, and return the held-out scores at the end.
 
     Args:
         run: The run.
@@ -125,8 +130,11 @@ def learn(
         folder: Writer of the model directory.
         held_out: Evaluation on held-out text.
         start: Number of finished steps.
-        flops: Function that returns the operations of a batch, to report the model FLOPS
-            utilization (MFU) of devices with a known peak.
+        flops: Function that returns the number of floating-point operations of a batch, to log the
+            model FLOPS utilization (MFU) of devices with a known peak.
+
+    Returns:
+        Held-out loss and accuracy of each head after the last step.
 
     Raises:
         KeyboardInterrupt: If a signal requested a stop, after that step was saved.
@@ -135,20 +143,21 @@ def learn(
     masters, optimizer = run.state.masters, run.state.optimizer
     device = next(iter(masters.weights.values())).device
     peak = train.peak_flops or peak_of(str(device), masters.dtype)
-    needed: list[int] = []
+    flops_of_step: list[int] = []
     loaders = train.loader_processes
     if loaders is None:
         loaders = processes_for(device.type)
     with (
         run.learning("pretraining", start=start),
-        prefetched(batches, range(start, train.steps), processes=loaders) as coming,
-        tracked(train.track, run, start=start),  # a thread, and behind the forks
+        prefetched(batches, range(start, train.steps), processes=loaders) as groups,
+        # The tracker starts a thread, which must happen after the loader processes are forked.
+        tracked(train.track, run, start=start),
     ):
         scores = held_out.scores(start)
         for step in steps(
             masters,
             objective,
-            coming if flops is None or peak is None else _counted(coming, flops, needed),
+            groups if flops is None or peak is None else _count(groups, flops, flops_of_step),
             optimizer,
             plan,
             max_grad_norm=train.max_grad_norm or math.inf,
@@ -161,7 +170,7 @@ def learn(
             _add_to_average(run.state, number, last=last)
             log = last or number % train.log_every == 0
             seconds = step.seconds + step.data_wait
-            mfu = {"mfu": needed[0] / seconds / peak} if needed and peak is not None else {}
+            mfu = {"mfu": flops_of_step[0] / seconds / peak} if flops_of_step and peak else {}
             run.show(number, _note(step, mfu), line=log)
             stopping = step.stopping and not last
             if ranks.first:
@@ -169,7 +178,8 @@ def learn(
                     run.journal.write({**step.record, **mfu})
                 if stopping:
                     draw(run.out)
-            if not stopping:  # before weights that it finds ruined would be saved and shown
+            # This is before saving, so that weights with a non-finite loss are not saved.
+            if not stopping:
                 scores = held_out.scores(number) or scores
             if last or number % train.save_every == 0 or stopping:
                 _check_finite(masters, number)
@@ -191,8 +201,12 @@ def _add_to_average(state: State, step: int, *, last: bool) -> None:
 
 
 def _check_finite(masters: Masters, step: int) -> None:
-    """Raises: TrainingError for weights that a step ruined; the loss of the next would say so, and
-    there may be none.
+    """Check that the weights are finite before they are saved.
+
+    The loss of the next step would also detect this, but the step may be the last.
+
+    Raises:
+        TrainingError: If a weight is NaN or infinite.
     """
     if not all(weight.isfinite().all() for weight in masters.weights.values()):
         raise TrainingError(
@@ -202,7 +216,17 @@ def _check_finite(masters: Masters, step: int) -> None:
 
 
 def begin(run: Run, state: State, config: Settings, steps: int) -> int:
-    """Begin a run, and leave the run file in its folder that repeats it; the last step taken."""
+    """Start or resume a run, and write the run file with all settings to its directory.
+
+    Args:
+        run: The run.
+        state: Weights and optimizer state.
+        config: Settings of the run.
+        steps: Total number of steps.
+
+    Returns:
+        The number of finished steps.
+    """
     start = run.begin(state, steps)
     if run.ranks.first:
         write_text(run.out / RUN_FILE, as_toml(config))
@@ -216,7 +240,7 @@ def check_record(
     tokenizer: Tokenizer,
     extra: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Check that a resumed run has the settings, the text and the tokenizer that it began with.
+    """Check that a resumed run has the same settings, text and tokenizer as at its start.
 
     Args:
         run: The run.
@@ -226,18 +250,18 @@ def check_record(
         extra: Other values that must not change, except the directory of the `start` model.
 
     Raises:
-        ConfigError: If settings differ, or this version of bertkit takes other samples.
+        ConfigError: If settings differ, or this version of bertkit builds different samples.
         DataError: If the text or its tokenizer differs.
     """
     errors = {
         "draws": ConfigError(
-            f"{run.out}: began with a version that draws other samples; resume it with that version"
+            f"{run.out}: this version of bertkit builds other samples; resume with the old version"
         ),
         "tokenizer": DataError(
-            f"{text.place}: made with another tokenizer than {run.out}; resume with its own corpus"
+            f"{text.place}: the tokenizer differs from that of {run.out}; use the run's corpus"
         ),
         "corpus": DataError(
-            f"{text.place}: not the corpus that {run.out} began with; resume with the same corpus"
+            f"{text.place}: the corpus differs from that of {run.out}; use the run's corpus"
         ),
     }
     record = {
@@ -266,7 +290,7 @@ def with_parts(settings: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
 
 
 def _recorded_parts(run: Run) -> int:
-    """Return the number of parts of a run that is resumed; 0 if it is unknown."""
+    """Return the number of parts of a resumed run, or 0 if it is unknown."""
     if not (run.resumed and run.ranks.first):
         return 0
     record = read_json(run.out / RUN, ConfigError, "start over in another --out")
@@ -277,9 +301,14 @@ def _recorded_parts(run: Run) -> int:
 def batches_of_step(
     train: Train, parts: range, step: int, batches: Callable[[int, int], list[Batch]]
 ) -> list[Batch]:
-    """The batches of these parts of a step, the first step being 0.
+    """Return the batches of some parts of a step.
 
-    `batches` are those of so many samples, from an index of the endless order on.
+    Args:
+        train: Settings of training.
+        parts: Numbers of the parts.
+        step: Number of the step, from 0.
+        batches: Function that returns batches, given the index of the first sample in the
+            infinite order of samples and the number of samples.
     """
     return [
         replace(batch, part=part, window=train.window(step))
@@ -289,9 +318,18 @@ def batches_of_step(
 
 
 def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Schedule]:
-    """The optimizer of a run, and how its learning rate goes.
+    """Build the optimizer and the learning rate schedule of a run.
 
-    Raises: ConfigError where a setting has nothing to move.
+    Args:
+        train: Settings of training.
+        masters: Master weights of the model.
+        ranks: Processes of the run.
+
+    Returns:
+        The optimizer, sharded if `train.shard_optimizer` is set, and the schedule.
+
+    Raises:
+        ConfigError: If a setting applies to none of the weights.
     """
     settings: dict[str, Any] = {
         "learning_rate": train.learning_rate,
@@ -306,8 +344,8 @@ def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Sch
             "adamw_learning_rate": train.adamw_learning_rate,
             "adamw_weight_decay": train.adamw_weight_decay,
         }
-    make: Any = OPTIMIZERS[train.optimizer]
-    optimizer = make(masters.weights, **settings)
+    build: Any = OPTIMIZERS[train.optimizer]
+    optimizer = build(masters.weights, **settings)
     if train.shard_optimizer and ranks.world > 1:
         optimizer = Sharded(optimizer, masters.weights, ranks)
     plan = schedule(
@@ -320,18 +358,24 @@ def optimization(train: Train, masters: Masters, ranks: Ranks) -> tuple[Any, Sch
 
 
 def tail_average(train: Train, masters: Masters) -> TailAverage | None:
-    """What the run ends with, where it is not the last step's weights."""
+    """Return the average over the last steps, or None if `train.average_steps` is 0."""
     if not train.average_steps:
         return None
     return TailAverage(masters.weights, after=train.steps - train.average_steps)
 
 
 def warn(train: Train, *, attention_dropout: float, device: str) -> None:
-    """Say what of a plan is allowed and hardly meant."""
+    """Print warnings about settings that are valid but probably a mistake.
+
+    Args:
+        train: Settings of training.
+        attention_dropout: Dropout of attention weights.
+        device: The device.
+    """
     if device.startswith("cuda") and attention_dropout:
         say(
-            f"model.attention_dropout = {attention_dropout:g}: a GPU's fast kernel has none, and a "
-            "slow one runs; set it to 0"
+            f"model.attention_dropout = {attention_dropout:g} disables the fast attention kernel "
+            "of GPUs; set it to 0"
         )
     if train.warmup_steps >= train.steps:
         say(
@@ -342,7 +386,7 @@ def warn(train: Train, *, attention_dropout: float, device: str) -> None:
     decay, stable = _decay_steps(train), train.steps - max(1, train.warmup_steps)
     if train.schedule == "wsd" and decay > stable and train.warmup_steps < train.steps:
         say(
-            f"train.warmup_steps = {train.warmup_steps} and {decay} steps of decay are more than "
+            f"train.warmup_steps = {train.warmup_steps} and {decay} decay steps are more than "
             f"train.steps = {train.steps}: the learning rate never reaches its peak; set "
             f"train.decay_steps to {min(stable, round(DECAY_FRACTION * train.steps))}, for example"
         )
@@ -358,16 +402,16 @@ def _decay_steps(train: Train) -> int:
     return train.decay_steps or round(DECAY_FRACTION * train.steps)
 
 
-def _counted(
-    groups: Iterator[list[Batch]], flops: Callable[[Batch], int], needed: list[int]
+def _count(
+    groups: Iterator[list[Batch]], flops: Callable[[Batch], int], flops_of_step: list[int]
 ) -> Iterator[list[Batch]]:
-    """The same groups; what each needs becomes the one number of `needed` as it comes."""
+    """Yield the groups, and store the operations of each group in `flops_of_step`."""
     for group in groups:
-        needed[:] = [sum(map(flops, group))]
+        flops_of_step[:] = [sum(map(flops, group))]
         yield group
 
 
 def _note(step: Step, mfu: Mapping[str, float]) -> str:
     parts = "  ".join(f"{name} {value:.3f}" for name, value in step.parts.items())
-    share = "".join(f"  {name} {value:.1%}" for name, value in mfu.items())
-    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s{share}"
+    suffix = "".join(f"  {name} {value:.1%}" for name, value in mfu.items())
+    return f"loss {step.loss:.3f}  {parts}  {step.tokens / step.seconds:,.0f} tokens/s{suffix}"

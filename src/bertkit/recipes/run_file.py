@@ -14,7 +14,7 @@ from bertkit.training.optimizer import MUON_MOMENTUM
 from bertkit.training.trackers import Track
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-"""The run files that come with bertkit."""
+"""Directory of the run files that are part of bertkit."""
 
 Beta = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
@@ -22,114 +22,126 @@ FIRST_WINDOW_SHARE = 0.5
 
 
 class Train(Settings, frozen=True):
-    """How long, how fast, how often."""
+    """Settings of the training loop of pretraining."""
 
     steps: Count
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     batch_size: Count = 256
-    """Samples a step."""
+    """Number of samples per step."""
     first_batch_size: Count | None = None
-    """Samples of the first step, where their number grows; `batch_size` by default."""
+    """Number of samples of the first step, if the batch size grows. Requires
+    `batch_warmup_steps`."""
     batch_warmup_steps: Annotated[int, Meta(ge=0)] = 0
-    """Steps in which it grows, evenly."""
+    """Number of steps in which the batch size grows linearly to `batch_size`."""
     parts: Count = 1
-    """Number of parts of a step's samples for distributed training (guide "More than one
-    process"). Any number of processes that divides it gets the same samples, masks and dropout.
-    With several processes, their number by default."""
+    """Number of parts of a step's samples, which are distributed to several processes. Any number
+    of processes that divides it trains on the same samples, masks and dropout. With several
+    processes, the default is their number."""
     max_batch_tokens: Count = 8192
-    """Tokens per forward pass. A larger step uses gradient accumulation: it is split into several
-    batches, whose gradients add up in fp32. It changes memory and speed, and of the result only the
-    last digits of the precision and the draws of dropout."""
+    """Number of tokens per forward pass. Larger steps are split into several batches, and gradients
+    are accumulated in fp32. It affects memory and speed; results differ only by rounding and
+    dropout."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """Muon moves the matrices of the layers, and AdamW all else."""
+    """Optimizer. Muon updates the weight matrices of all layers, and AdamW the other weights."""
     learning_rate: Positive = 1e-4
+    """Peak learning rate, reached after warmup."""
     adamw_learning_rate: Positive | None = None
-    """Learning rate of the weights that AdamW updates next to Muon; by default
-    `learning_rate`."""
+    """Peak learning rate of the weights that AdamW updates, with Muon. Default: `learning_rate`."""
     embedding_learning_rate: Positive | None = None
-    """Learning rate of the token, position and segment embeddings; by default that of the other
-    weights that AdamW updates."""
+    """Peak learning rate of the token, position and segment embeddings. Default: the rate of the
+    other weights that AdamW updates."""
     schedule: Literal["linear", "wsd", "constant"] = "linear"
-    """Learning rate scheduler."""
+    """Learning rate scheduler: linear decay, decay in the last `decay_steps` (wsd), or no decay."""
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
+    """Number of linear warmup steps from 0."""
     decay_steps: Annotated[int, Meta(ge=0)] = 0
-    """Steps of the final decay of `wsd`; 0 is two fifths of all."""
+    """Number of steps of the final decay of `wsd`. 0: two fifths of all steps."""
     weight_decay: Annotated[float, Meta(ge=0.0)] = 0.01
+    """Weight decay of matrices. Biases and norms are not decayed."""
     adamw_weight_decay: Annotated[float, Meta(ge=0.0)] | None = None
-    """Weight decay of the weights that AdamW updates next to Muon; by default `weight_decay`."""
+    """Weight decay of the matrices that AdamW updates, with Muon. Default: `weight_decay`."""
     momentum: Beta = MUON_MOMENTUM
-    """How much Muon keeps at each step of the mean gradient."""
+    """Momentum of Muon."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """How much AdamW keeps at each step of the mean gradient and of its square."""
+    """β₁ and β₂ of AdamW: decay rates of the gradient's first and second moment."""
     eps: Positive = 1e-6
-    """What AdamW adds to the root of the mean square that it divides by."""
+    """ε of AdamW, which is added to the denominator."""
     max_grad_norm: Annotated[float, Meta(ge=0.0)] = 1.0
-    """Gradient clipping: the largest norm of the gradient; 0 is none."""
+    """Maximum gradient norm for clipping; 0 disables clipping."""
     first_window: Count | None = None
-    """Tokens on each side that a token attends to at the start of a run, in every layer; by default
-    as many as ever."""
+    """Number of tokens on each side that tokens attend to at the start of the run, in every layer.
+    By default the model's attention is used for all steps."""
     first_window_share: Annotated[float, Meta(gt=0.0, lt=1.0)] = FIRST_WINDOW_SHARE
-    """Share of the steps that this lasts."""
+    """Fraction of the steps with `first_window`."""
     zero_init: bool = False
-    """Whether the last matrices of attention and feed-forward networks begin at 0, so that a layer
-    adds nothing at first."""
+    """Whether to initialize the output matrices of attention and feed-forward networks with 0, so
+    that layers add nothing at first."""
     seed: Seed = 0
+    """Seed of initial weights, sample order, masking and dropout."""
     precision: Precision = "auto"
     """Mixed precision (bf16 with fp32 master weights) or fp32; fp16 is not supported. Auto uses
-    bf16 if it is faster: on GPUs, AMD and ARM that have the instructions, and Intel with AMX."""
+    bf16 if it is faster: on GPUs and AMD or ARM processors with bf16 instructions, and Intel
+    processors with AMX."""
     device: str = "auto"
+    """Device, such as cpu or cuda:1; auto uses a GPU if one is available."""
     compile: bool = False
-    """Compile the layers (torch.compile): minutes at the start, and fewer kernels on a GPU."""
+    """Whether to compile the layers (torch.compile). It takes minutes at the start and reduces the
+    number of GPU kernels."""
     loader_processes: Annotated[int, Meta(ge=0)] | None = None
-    """Processes that make batches ahead; 0 is a thread. By default up to 4 for a GPU, else none."""
+    """Number of processes that prepare batches; 0 uses a thread. Default: up to 4 on a GPU, else
+    0."""
     shard_optimizer: bool = False
-    """Whether each of several processes keeps the optimizer's state of its share of the weights
-    alone, and writes it (ZeRO-1): less memory, and the same weights."""
+    """Whether each process stores only its part of the optimizer state (ZeRO-1). It reduces memory;
+    results do not change."""
     log_every: Count = 10
+    """Number of steps between journal records."""
     label_smoothing: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
-    """Share of each word's target that is spread over all pieces (0.1 in translation)."""
+    """Label smoothing: fraction of each target that is spread over the complete vocabulary (0.1 in
+    translation)."""
     z_loss: Annotated[float, Meta(ge=0.0)] = 0.0
-    """What the square of log Z of each predicted word weighs in the loss, Z being the sum that
-    softmax divides by (1e-4 in PaLM)."""
+    """Weight of the z-loss, the squared log of the softmax denominator of each predicted token
+    (1e-4 in PaLM)."""
     evaluate_every: Count = 500
+    """Number of steps between evaluations on held-out text."""
     evaluate_samples: Annotated[int, Meta(ge=0)] = 512
+    """Maximum number of held-out samples per evaluation; 0 disables evaluation."""
     save_every: Count = 500
+    """Number of steps between checkpoints. The last step is always saved."""
     average_steps: Annotated[int, Meta(ge=0)] = 0
-    """The last so many steps whose weights are averaged, evenly; the mean is what is scored and
-    saved after the last."""
+    """Number of final steps to average the weights over. The mean is evaluated and saved after the
+    last step."""
     keep: Count = 2
-    """Checkpoints kept; the newest complete one always is."""
+    """Number of checkpoints to keep. The newest complete checkpoint is never deleted."""
     track: Track = "none"
-    """Experiment tracker that records the numbers of the journal."""
+    """Experiment tracker that receives all journal records."""
     peak_flops: Positive | None = None
-    """FLOP/s that the device can do at most, by which MFU is said; those of known GPUs in bf16 by
-    default."""
+    """Peak FLOP/s of the device, for model FLOPS utilization (MFU). Default: the known value of
+    common GPUs in bf16."""
 
     def __post_init__(self) -> None:
         if (self.first_batch_size is None) != (self.batch_warmup_steps == 0):
             raise ValueError(
-                "first_batch_size and batch_warmup_steps say together how the batch grows; set "
-                "both, or neither"
+                "first_batch_size and batch_warmup_steps require each other; set both, or remove "
+                "both"
             )
         if self.first_batch_size is not None and self.first_batch_size > self.batch_size:
             raise ValueError(
-                f"first_batch_size = {self.first_batch_size} is more than batch_size = "
-                f"{self.batch_size}, to which it grows"
+                f"first_batch_size must be at most batch_size = {self.batch_size}, got "
+                f"{self.first_batch_size}"
             )
         if self.first_window is None and self.first_window_share != FIRST_WINDOW_SHARE:
             raise ValueError(
-                "first_window_share: says how long first_window lasts, and there is none; set it, "
-                "or leave both out"
+                "first_window_share requires first_window; set first_window, or remove "
+                "first_window_share"
             )
         if self.decay_steps and self.schedule != "wsd":
             raise ValueError(
-                f'decay_steps = {self.decay_steps}: is for schedule = "wsd", and it is '
-                f"{self.schedule}; leave it out"
+                f'decay_steps requires schedule = "wsd", got "{self.schedule}"; remove decay_steps'
             )
         if self.average_steps > self.steps:
             raise ValueError(
-                f"average_steps = {self.average_steps}: the run has {self.steps} steps; average as "
-                "many at most"
+                f"average_steps must be at most the {self.steps} steps of the run, got "
+                f"{self.average_steps}"
             )
         given = {
             "adamw_learning_rate": self.adamw_learning_rate is not None,
@@ -137,13 +149,13 @@ class Train(Settings, frozen=True):
             "momentum": self.momentum != MUON_MOMENTUM,
         }
         for name in (name for name, value in given.items() if value and self.optimizer != "muon"):
-            raise ValueError(f'{name}: is for optimizer = "muon", and it is adamw; leave it out')
+            raise ValueError(f'{name} requires optimizer = "muon", got "adamw"; remove {name}')
         fewest = self.first_batch_size or self.batch_size
         if fewest < self.parts:
-            raise ValueError(f"parts = {self.parts}: a step of {fewest} samples has not as many")
+            raise ValueError(f"parts must be at most the batch size of {fewest}, got {self.parts}")
 
     def samples(self, step: int) -> tuple[int, int]:
-        """Index of the step's first sample, and its batch size."""
+        """Return the index of a step's first sample, and its batch size. Steps count from 0."""
         if self.first_batch_size is None:
             return step * self.batch_size, self.batch_size
         growth = self.batch_size - self.first_batch_size
@@ -152,12 +164,12 @@ class Train(Settings, frozen=True):
         return int(sizes[:-1].sum()), int(sizes[-1])
 
     def window(self, step: int) -> int | None:
-        """How far the tokens of a step may see, the first step being 0; None is as far as ever."""
-        begun = step < round(self.first_window_share * self.steps)
-        return self.first_window if begun else None
+        """Return `first_window` if it applies to a step, else None. Steps count from 0."""
+        applies = step < round(self.first_window_share * self.steps)
+        return self.first_window if applies else None
 
     def samples_of(self, step: int, part: int) -> tuple[int, int]:
-        """Index of the first sample of a part of a step, and how many it has."""
+        """Return the index of the first sample of a part of a step, and its number of samples."""
         first, size = self.samples(step)
         begin, end = (size * number // self.parts for number in (part, part + 1))
         return first + begin, end - begin

@@ -36,18 +36,27 @@ def read(run: dict[str, Any], settings: dict[str, Any]) -> PretrainConfig:
     [
         (
             {"masking": {"unit": "word"}},
-            r"masking\.unit: not supported with objective = 'next'; rem",
+            r"masking\.unit is not supported with objective = 'next'; rem",
         ),
-        ({"masking": {"first_mlm_probability": 0.3}}, r"masking\.first_mlm_probability: not supp"),
-        ({"generator": {"hidden": 16, "heads": 2, "intermediate": 32}}, "generator: not supported"),
-        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents: not supported"),
-        ({"sampling": {"short_seq_probability": 0.0}}, r"sampling\.short_seq_probability: not sup"),
-        ({"teacher": {"model": "m"}}, "teacher: not supported with objective = 'next'"),
+        (
+            {"masking": {"first_mlm_probability": 0.3}},
+            r"masking\.first_mlm_probability is not supp",
+        ),
+        (
+            {"generator": {"hidden": 16, "heads": 2, "intermediate": 32}},
+            "generator is not supported",
+        ),
+        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents is not supported"),
+        (
+            {"sampling": {"short_seq_probability": 0.0}},
+            r"sampling\.short_seq_probability is not sup",
+        ),
+        ({"teacher": {"model": "m"}}, "teacher is not supported with objective = 'next'"),
         (
             {"model": {"attention": {"causal": False}}},
             r"requires a causal model, .*; use masked, or",
         ),
-        ({"decoder": CAUSAL}, "those of an encoder with a decoder; use translate or spans"),
+        ({"decoder": CAUSAL}, "got an encoder with a decoder; use translate or spans"),
     ],
 )
 def test_next_token_objective_rejects_a_setting(settings: dict[str, Any], message: str) -> None:
@@ -75,9 +84,9 @@ def test_next_token_objective_accepts_a_setting(settings: dict[str, Any]) -> Non
             {"decoder": None},
             "requires an encoder with a decoder, .* a bidirectional model; use mask",
         ),
-        ({"sampling": {"first_length": 16}}, r"sampling\.first_length: not supported"),
-        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents: not supported"),
-        ({"corruption": {"permute": True}}, r"corruption\.permute: not supported with .*'spans'"),
+        ({"sampling": {"first_length": 16}}, r"sampling\.first_length is not supported"),
+        ({"sampling": {"cross_documents": True}}, r"sampling\.cross_documents is not supported"),
+        ({"corruption": {"permute": True}}, r"corruption\.permute is not supported with .*'spans'"),
         ({"corruption": {"rate": 0.0}}, r"corruption\.rate: expected `float` > 0"),
     ],
 )
@@ -223,5 +232,7 @@ def test_invalid_test_set_is_rejected_before_work(
 
 def test_test_set_is_rejected_without_test_scores(tmp_path: Path) -> None:
     config = read(NEXT, {})
-    with pytest.raises(ConfigError, match="test: not supported with objective = 'next'; remove it"):
+    with pytest.raises(
+        ConfigError, match="test is not supported with objective = 'next'; remove it"
+    ):
         config.read_test(tmp_path / "test.tsv")
