@@ -100,7 +100,7 @@ class Context(Protocol):
 
     id: str
     client: Any
-    """API key and connection, which share batches evenly."""
+    """API key and connection. Batches are divided evenly among clients."""
     batcher: Any
     """Queue of the requests."""
 
@@ -166,7 +166,7 @@ class Panel(NamedTuple):
     """Function of the predictions and of the values of the two fields."""
     computed_by: Callable[..., Any]
     example: Sequence[str]
-    """Description of the example, and the values of its fields."""
+    """Title of the example, and the values of its fields."""
     other: str = ""
     """Label of the second field; empty if there is none."""
     items: Callable[[str, str], Sequence[Any]] = lambda text, other: [text]
@@ -189,7 +189,7 @@ class Route:
     ability: str = ""
     """Name of the pipeline that a model must have."""
     many: bool = False
-    """If true, a list of inputs gets a list of answers."""
+    """True if a list of inputs gets a list of answers."""
     method: str = "POST"
     media_type: str = "application/json"
     panel: Panel | None = None

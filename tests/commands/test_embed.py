@@ -44,7 +44,7 @@ def test_vectors_as_a_file(model: Path, tmp_path: Path, capsys: Captured) -> Non
 
 def test_what_was_cut_is_said(model: Path, capsys: Captured) -> None:
     assert cli.run(["embed", str(model), "rain " * 99, "rain", "--long", "truncate"]) == 0
-    assert "1 of 2 texts are longer than 64 tokens and were cut" in capsys.readouterr().err
+    assert "1 of 2 texts were truncated to 64 tokens" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(model: Path) -> None:

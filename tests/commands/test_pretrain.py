@@ -84,8 +84,8 @@ def test_without_a_run_file_it_is_bertkit_mini(
 def test_what_is_missing_is_named(corpus: Path, tmp_path: Path, capsys: Captured) -> None:
     out = ("--out", tmp_path / "run")
     for words, sentence in (
-        (("bert-tiny", *out), "--corpus is missing; `bertkit prepare` makes one"),
-        (("--train.steps", 3, *out), "--corpus is missing"),
+        (("bert-tiny", *out), "--corpus is required; run `bertkit prepare`"),
+        (("--train.steps", 3, *out), "--corpus is required"),
         (("--train.steps", 3, "bert-tiny", "--corpus", corpus, *out), "'bert-tiny': not a setting"),
     ):
         assert told(*words) == 2

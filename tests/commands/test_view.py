@@ -27,9 +27,7 @@ def test_a_long_text_is_cut_if_so_asked(tiny: Path, tmp_path: Path, capsys: Capt
     assert "52 tokens, but the maximum of the model is 32" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert cli.run([*words, "--long", "truncate"]) == 0
-    assert "32 tokens, 1 layers of 2 heads; the text is longer and was truncated" in (
-        capsys.readouterr().err
-    )
+    assert "32 tokens, 1 layers of 2 heads; the text was truncated" in (capsys.readouterr().err)
 
 
 def test_the_place_is_looked_at_before_the_model(tmp_path: Path, capsys: Captured) -> None:

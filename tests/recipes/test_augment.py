@@ -15,7 +15,7 @@ from bertkit import cli
 from bertkit.checkpoint.directory import save
 from bertkit.errors import BertkitError, ConfigError
 from bertkit.families import BERT
-from bertkit.recipes.augment import WORD, Guesser, augment, replaced
+from bertkit.recipes.augment import WORD, Guesser, augment, replace_words
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
@@ -47,8 +47,8 @@ def table(path: Path) -> Path:
 def test_guesses_are_the_likeliest_words_but_the_one_there(model: Path) -> None:
     guesser = Guesser(model, 2)
     assert guesser("the dog ran", [(4, 7), (8, 11)]) == [["home", "ran"], ["home", "dog"]]
-    assert guesser.knows("dog")
-    assert not guesser.knows("zyx")
+    assert guesser.is_token("dog")
+    assert not guesser.is_token("zyx")
     assert guesser("the dog ran", []) == []
 
 
@@ -103,7 +103,7 @@ def test_pairs_stay_pairs(model: Path, tmp_path: Path) -> None:
 
 def test_a_word_is_replaced_as_often_as_asked() -> None:
     rng, found = np.random.default_rng(0), {(0, 1): ["x"], (2, 3): ["y", "z"]}
-    texts = [replaced("a b c", found, 0.3, rng) for _ in range(4000)]
+    texts = [replace_words("a b c", found, 0.3, rng) for _ in range(4000)]
     assert sum(t[0] == "x" for t in texts) / 4000 == pytest.approx(0.3, abs=0.03)
     assert sum(t[2] == "y" for t in texts) / 4000 == pytest.approx(0.15, abs=0.03)
     assert all(t[4] == "c" for t in texts)
@@ -130,10 +130,10 @@ def test_a_long_text_is_asked_about_as_far_as_the_model_reads(
 
 def test_refusals_leave_nothing(model: Path, tmp_path: Path) -> None:
     data = table(tmp_path / "t.tsv")
-    with pytest.raises(ConfigError, match=r"name a \.jsonl file"):
+    with pytest.raises(ConfigError, match=r"must be a \.jsonl file"):
         augment(data, model=model, out=tmp_path / "out.tsv")
     for wrong in ({"copies": 0}, {"share": 0.0}, {"share": 1.5}, {"candidates": 0}):
-        with pytest.raises(ConfigError, match="one copy and one candidate at least"):
+        with pytest.raises(ConfigError, match="copies and candidates must be at least 1"):
             augment(data, model=model, out=tmp_path / "out.jsonl", **wrong)  # type: ignore[arg-type]
     with pytest.raises(BertkitError):
         augment(data, model=tmp_path / "none", out=tmp_path / "out.jsonl")

@@ -11,7 +11,7 @@ import pytest
 from bertkit.checkpoint.formats import LoadSettings
 from bertkit.errors import ConfigError, DataError
 from bertkit.pipelines import Embed, pipeline
-from bertkit.recipes.embed import embed, embed_file, embed_texts, opened
+from bertkit.recipes.embed import embed, embed_file, embed_texts, load_embedder
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 1001])
@@ -73,7 +73,7 @@ def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) ->
 def test_vectors_are_made_on_the_gpu_where_there_is_one(
     tiny: Path, fake_gpu: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    embedded = opened(tiny, LoadSettings())
+    embedded = load_embedder(tiny, LoadSettings())
     assert isinstance(embedded, Embed)
     assert embedded.engine.device.type == fake_gpu
     capsys.readouterr()

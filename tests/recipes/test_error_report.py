@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.recipes import error_report as mistakes
-from bertkit.recipes.error_report import OF_A_PAIR, SHOWN_ERRORS, write_mistakes
+from bertkit.recipes.error_report import PAIR_ERRORS, SHOWN_ERRORS, write_mistakes
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelAnswer, LabelExample
 from bertkit.tasks.confusion import label_report
 
@@ -84,10 +84,10 @@ def test_a_cell_of_the_matrix_names_the_rows_it_lists(tmp_path: Path) -> None:
 
 
 def test_rare_pairs_are_on_the_page_though_not_among_the_worst(tmp_path: Path) -> None:
-    pairs = [("a", "b")] * (OF_A_PAIR + 5) + [("b", "a")] * (SHOWN_ERRORS + 40)
+    pairs = [("a", "b")] * (PAIR_ERRORS + 5) + [("b", "a")] * (SHOWN_ERRORS + 40)
     page = labelled(tmp_path, pairs, ("a", "b"))
     assert page.count('data-pairs="1-0"') == SHOWN_ERRORS
-    assert page.count('data-pairs="0-1" data-more hidden') == OF_A_PAIR
+    assert page.count('data-pairs="0-1" data-more hidden') == PAIR_ERRORS
     assert f"the {SHOWN_ERRORS} worst" in page
 
 

@@ -62,9 +62,9 @@ def test_transformers_opens_it(base: Path, tmp_path: Path) -> None:
 
 def test_refusals_leave_nothing(base: Path, tmp_path: Path) -> None:
     texts = sorted(base.glob("*.txt"))
-    with pytest.raises(ConfigError, match="name them, or say with size"):
+    with pytest.raises(ConfigError, match="set either words, or size"):
         extend(base / "model", texts, out=tmp_path / "out")
-    with pytest.raises(ConfigError, match="occurs 100000 times"):
+    with pytest.raises(ConfigError, match="at least 100000 times"):
         extend(base / "model", texts, out=tmp_path / "out", size=5, min_frequency=100000)
     with pytest.raises(ConfigError, match="is already in the vocabulary"):
         extend(base / "model", texts, out=tmp_path / "out", words=["a"])

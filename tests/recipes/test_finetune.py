@@ -518,7 +518,7 @@ def test_scores_of_rows_that_set_the_threshold_are_named_best(base: Path, tmp_pa
         again = evaluate(bertkit.pipeline("answer", out, precision="fp32"), given)
         assert again["f1"] == pytest.approx(kept["dev"][f"{begins}f1"], abs=1e-6)
         card = (out / "README.md").read_text(encoding="utf-8")
-        assert ("the threshold were chosen on these same rows" in card) == (name == "tuned")
+        assert ("the threshold were selected on dev" in card) == (name == "tuned")
 
 
 def sentences(count: int) -> list[tag.Example]:

@@ -74,7 +74,7 @@ def test_labels_are_scored_one_by_one(tuned: tuple[Path, dict[str, float]]) -> N
     assert kept["by_label"]["thing"]["support"] == 8
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| doing | " in card
-    assert "| expected, and answered: | doing | thing |" in card
+    assert "| expected ↓, predicted → | doing | thing |" in card
 
 
 def test_the_record_says_what_was_held_out(tuned: tuple[Path, dict[str, float]]) -> None:
@@ -87,7 +87,7 @@ def test_the_record_says_what_was_held_out(tuned: tuple[Path, dict[str, float]])
     }
     assert data["dev"]["held_out"] == {"share": 0.2, "seed": 0, "from": "train"}
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "16 examples (held out of train: a share of 0.2, seed 0)" in card
+    assert "16 examples (held out of train: fraction 0.2, seed 0)" in card
 
 
 def test_test_rows_are_scored_once_and_apart(tuned: tuple[Path, dict[str, float]]) -> None:
@@ -146,8 +146,8 @@ def test_dev_and_test_are_shares_of_one_file(base: Path, tmp_path: Path) -> None
     assert record(out, "test.json")["rows"] == 4
     assert {"test_accuracy", "accuracy"} <= set(first)
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "20 examples (without dev and test: a share of 0.375, seed 0)" in card
-    assert "4 examples (held out of train: a share of 0.125, seed 0)" in card
+    assert "20 examples (without dev and test: fraction 0.375, seed 0)" in card
+    assert "4 examples (held out of train: fraction 0.125, seed 0)" in card
     assert finetune(Classify, base, test=0.125, out=out, resume=True, **given) == first
     with pytest.raises(ConfigError, match=r"test\.held_out\.share \(was 0\.125\)"):
         finetune(Classify, base, test=0.25, out=out, resume=True, **given)

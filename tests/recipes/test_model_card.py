@@ -42,7 +42,7 @@ def test_every_task_has_a_card_of_its_own(name: str, tmp_path: Path) -> None:
 
 def test_a_crf_is_said_to_be_ours_alone(tmp_path: Path) -> None:
     write_card(tmp_path, run("tag", crf=True))
-    assert "knows no CRF" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "without the CRF" in (tmp_path / "README.md").read_text(encoding="utf-8")
     write_card(tmp_path, run("tag", crf=False))
     assert "CRF" not in (tmp_path / "README.md").read_text(encoding="utf-8")
 
@@ -50,6 +50,6 @@ def test_a_crf_is_said_to_be_ours_alone(tmp_path: Path) -> None:
 def test_a_task_from_outside_names_its_code(tmp_path: Path) -> None:
     write_card(tmp_path, run("mine.stars:Rate"))
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "opening the folder needs its code" in card
+    assert "loading the model requires its code" in card
     assert f'bertkit.pipeline("mine.stars:Rate", "{tmp_path.name}")' in card
     assert card.count("```") == 2

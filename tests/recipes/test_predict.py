@@ -58,7 +58,7 @@ def test_what_is_wrong_names_the_row_and_the_keyword(folder: Path) -> None:
 def test_long_rows_are_cut_and_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = ["a", "a b c d a b c d a b"]
     assert [one.truncated for one in bertkit.predict(folder, texts)] == [False, True]
-    assert "1 of 2 texts are longer than the model reads and were cut" in capsys.readouterr().err
+    assert "1 of 2 texts were truncated to the maximum length" in capsys.readouterr().err
     with pytest.raises(DataError, match="the model reads 8"):
         bertkit.predict(folder, texts, long="error")
 
@@ -67,7 +67,7 @@ def test_the_name_of_a_file_is_no_text(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     assert len(bertkit.predict(folder, str(path))) == 1  # no such file: a text
     path.write_text("text\na b\nc\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"rows\.csv: a file, and not a text; give its Path"):
+    with pytest.raises(DataError, match=r"rows\.csv: a file, not a text; pass a pathlib\.Path"):
         bertkit.predict(folder, str(path))
     assert len(bertkit.predict(folder, path)) == 2
 

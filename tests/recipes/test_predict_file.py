@@ -90,7 +90,7 @@ def test_rows_keep_their_columns(
 
     capsys.readouterr()
     assert cli.run([*words, "--out", str(tmp_path / "out.tsv")]) == 2
-    assert "'e\\n f': a tab or a line break, which .tsv cannot hold" in capsys.readouterr().err
+    assert "'e\\n f': .tsv does not support tabs and line breaks" in capsys.readouterr().err
     assert not (tmp_path / "out.tsv").exists()
 
 
@@ -154,13 +154,13 @@ def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captu
     assert cli.run(words) == 0
     printed = capsys.readouterr()
     assert [json.loads(line)["truncated"] for line in printed.out.splitlines()] == [False, True]
-    assert "1 of 2 texts are longer than the model reads and were cut" in printed.err
+    assert "1 of 2 texts were truncated to the maximum length" in printed.err
     assert cli.run([*words, "--long", "error"]) == 2
 
 
 @pytest.mark.parametrize(
     ("out", "said"),
-    [("a.xlsx", "answers are written as .csv, .tsv or .jsonl"), ("in.csv", "already exists")],
+    [("a.xlsx", "must be a .csv, .tsv or .jsonl file"), ("in.csv", "exists already")],
 )
 def test_places_where_nothing_is_written(
     out: str, said: str, tmp_path: Path, capsys: Captured

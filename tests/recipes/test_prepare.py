@@ -128,7 +128,7 @@ def test_a_corpus_knows_where_it_is_from(
     assert len(said) == 2
     assert "characters: about" in said[0]
     assert f"{corpus.tokens:,} tokens" in said[1]
-    assert "2 documents without a token left out" in said[1]
+    assert "2 documents without tokens skipped" in said[1]
     shards = sum(p.stat().st_size for p in corpus.folder.glob("shard-*"))
     assert shards / corpus.tokens < 2.2
 
@@ -180,8 +180,8 @@ def test_parts_done_by_others_give_the_same_bytes(
     for part in ("3/3", "1/3", "1/3"):  # what is done is not done again
         assert prepare([texts], out=out, part=part, **given) is None
     told = capsys.readouterr().err
-    assert "part 1/3 is done" in told
-    assert "without --part makes the corpus" in told
+    assert "part 1/3 is finished" in told
+    assert "run the same command without --part" in told
     assert not (out / "manifest.json").exists()
     made = inodes(out, ".work/[0-9]*.tokens")
     prepare([texts], out=out, **given)  # and does the part that nobody did
@@ -227,7 +227,7 @@ def test_parts_at_once_of_which_some_are_killed_give_the_same_bytes(
 def test_a_part_that_is_none_is_refused(
     part: str, texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"part: .* is none; write for instance 3/8"):
+    with pytest.raises(ConfigError, match=r"part must be a fraction such as 3/8"):
         prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", part=part)
     assert not (tmp_path / "c").exists()
 
@@ -291,7 +291,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         Corpus.open(out)
     capsys.readouterr()
     corpus = prepare([texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=2)
-    assert "are left to do" in capsys.readouterr().err
+    assert "remaining)" in capsys.readouterr().err
     assert set(kept.values()) <= inodes(out, "shard-*")  # finished shards were not written again
     assert content(out) == content(straight.folder)
     corpus.verify()
@@ -354,8 +354,8 @@ def test_unfinished_work_is_not_mixed_with_other_settings_or_text(
             prepare(options.pop("paths", [texts]), **options)
         assert content(out) == before
 
-    refused("whose blank_lines was 'paragraphs'; run it as it was", blank_lines="documents")
-    refused("whose tokenizer was another one", tokenizer=tiny_tokenizer("a"))
+    refused("whose blank_lines was 'paragraphs'; use the original", blank_lines="documents")
+    refused("whose tokenizer was different", tokenizer=tiny_tokenizer("a"))
     refused(r"packed.txt.gz was .*long.txt", paths=[texts / "packed.txt.gz"])
     refused(r"on 23 files, not 1", paths=[texts / "long.txt"])
     with (texts / "rows.jsonl").open("a") as file:
@@ -377,10 +377,10 @@ def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_p
         assert content(tmp_path) == before
 
     prepare([path], tokenizer=tokenizer, out=out, processes=1)
-    refused("already exists; choose another out= or delete it", [path], out)
-    refused("already exists", [path], texts)
-    refused("already exists", [path], path)
-    refused("lies within", [texts], texts / "corpus")
+    refused("exists already; choose another out=, or remove it first", [path], out)
+    refused("exists already", [path], texts)
+    refused("exists already", [path], path)
+    refused("is within the input", [texts], texts / "corpus")
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -415,7 +415,7 @@ def test_bad_text_is_refused_before_anything_is_written(
 def test_text_without_a_token_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\u200b \u200b", encoding="utf-8")
-    with pytest.raises(DataError, match=r"a\.txt: not one token in this text"):
+    with pytest.raises(DataError, match=r"a\.txt: the text has no tokens"):
         prepare([path], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
     assert not (tmp_path / "c").exists()
 
@@ -425,7 +425,9 @@ def test_a_disk_too_small_is_refused_before_anything_is_written(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
     monkeypatch.setattr(recipe.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(DataError, match=r"the corpus needs about [\d.]+ MB, 1 MB are free"):
+    with pytest.raises(
+        DataError, match=r"the corpus needs about [\d.]+ MB, but only 1 MB are free"
+    ):
         prepare([texts], tokenizer=tokenizer, out=tmp_path / "a" / "c", processes=1)
     assert not (tmp_path / "a").exists()
 
@@ -460,7 +462,7 @@ def test_two_at_once_in_one_place_are_refused(
     (out / ".work").mkdir(parents=True)
     with (out / ".work" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another prepare is at work there"):
+        with pytest.raises(DataError, match="another process works there"):
             prepare([texts], tokenizer=tokenizer, out=out, processes=1)
     prepare([texts], tokenizer=tokenizer, out=out, processes=1)
 

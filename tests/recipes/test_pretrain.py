@@ -83,7 +83,7 @@ def test_from_text_to_a_model_by_names_alone(
     clean("texts", out="cleaned", removed="removed", duplicates="keep", processes=1)
     train_vocabulary("cleaned", out="vocab", size=200)
     prepare("cleaned", tokenizer="vocab", out="corpus", processes=1)
-    with pytest.raises(ConfigError, match=r"^corpus/new: lies within corpus"):
+    with pytest.raises(ConfigError, match=r"^corpus/new is within the input corpus"):
         prepare("corpus", tokenizer="vocab", out="corpus/new")
     sizes = "\n".join(f"{name} = {size}" for name, size in SETTINGS["model"].items())
     Path("run.toml").write_text(

@@ -19,7 +19,7 @@ from bertkit.families import ALBERT
 from bertkit.models.surgery import keep_layers, without_heads
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.prune import importance, least, prune, spare
+from bertkit.recipes.prune import compute_importance, prune, select_heads, spare
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import make_batch
 from bertkit.text.vocabulary_training import train
@@ -63,7 +63,7 @@ def test_importance_is_the_formula(tuned: Path) -> None:
     ready = bertkit.pipeline("classify", tuned)
     loaded, task = ready.loaded, ready.task
     features = task.features(rows(6), loaded.tokenizer, 32, long="error", labelled=True)
-    ours = importance(loaded.model, task, features)
+    ours = compute_importance(loaded.model, task, features)
     sums = torch.zeros(3, 3)
     for feature in features:
         factors = torch.ones(3, 3, requires_grad=True)
@@ -87,10 +87,10 @@ def test_importance_is_the_formula(tuned: Path) -> None:
 
 def test_the_least_important_go_and_each_layer_keeps_one() -> None:
     scores = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.6]])
-    assert least(scores, 2) == [(1, 1), (1, 2)]
-    assert least(scores, 3) == [(1, 1), (1, 2), (2, 2)]
-    assert least(scores, 9) == [(1, 1), (1, 2), (2, 2), (2, 3)]
-    assert least(scores, 2, dead=[(1, 2)]) == [(1, 1), (2, 2)]
+    assert select_heads(scores, 2) == [(1, 1), (1, 2)]
+    assert select_heads(scores, 3) == [(1, 1), (1, 2), (2, 2)]
+    assert select_heads(scores, 9) == [(1, 1), (1, 2), (2, 2), (2, 3)]
+    assert select_heads(scores, 2, dead=[(1, 2)]) == [(1, 1), (2, 2)]
 
 
 def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) 
     assert (again["before"]["rows"], first["before"]["rows"]) == (len(two), 24)
     ready = bertkit.pipeline("classify", tuned)
     features = ready.task.features(one, ready.loaded.tokenizer, 32, long="error", labelled=True)
-    weighed = importance(ready.loaded.model, ready.task, features)
+    weighed = compute_importance(ready.loaded.model, ready.task, features)
     np.testing.assert_allclose(first["importance"], weighed, atol=1e-4)
     with pytest.raises(ConfigError, match="data: must differ from dev="):
         prune(tuned, data=one, dev=one, out=tmp_path / "no", count=4)

@@ -63,7 +63,7 @@ def test_other_models_and_no_text_are_refused(tmp_path: Path, english: list[str]
     tokenizer = train(english[:5], kind="wordpiece", size=200)
     folder = tiny_folder(tmp_path / "m", tokenizer, "classify", labels=("a", "b"))
     (tmp_path / "a.txt").write_text("text", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="no masked-LM head that was trained"):
+    with pytest.raises(CheckpointError, match="does not contain a trained MLM head"):
         evaluate_masked(folder, [tmp_path / "a.txt"])
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     masked = tiny_folder(tmp_path / "masked", tokenizer, "mlm")

@@ -66,9 +66,9 @@ def test_a_model_is_published_and_opened_by_others(hub: str, tuned: Path, tmp_pa
     ("name", "token", "sentence"),
     [
         ("me/mine", None, "set HF_TOKEN"),
-        ("me/mine", "another", "invalid token; set HF_TOKEN"),
-        ("org/closed", TOKEN, "no write permission"),
-        ("mine", TOKEN, "no name on the hub; it is like me/my-model"),
+        ("me/mine", "another", "the hub does not know you; set HF_TOKEN"),
+        ("org/closed", TOKEN, "the hub does not let you write there"),
+        ("mine", TOKEN, "not a valid repository name; use a name such as me/my-model"),
     ],
 )
 def test_who_may_not_is_told(

@@ -38,7 +38,7 @@ def test_a_text_that_has_fewer_pieces_is_told(
 ) -> None:
     (tmp_path / "a.txt").write_text("one two three one two", encoding="utf-8")
     train_vocabulary([tmp_path / "a.txt"], kind="wordpiece", size=500, out=tmp_path / "vocab")
-    assert "pieces of 500 asked for: the text has no more" in capsys.readouterr().err
+    assert "tokens (--size 500): the text has no more" in capsys.readouterr().err
 
 
 def test_settings_reach_the_vocabulary(texts: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     added = [_JSON_OPTION] * tabular + [_PRINT_CONFIG_OPTION] * (not variadic)
 
     def convert(name: str, value: Any) -> Any:
-        """Check and convert a parsed value to what the function expects."""
+        """Check a parsed value, and convert it to the type that the function expects."""
         if name not in hints:
             return value
         if name in groups:
@@ -117,8 +117,7 @@ _JSON_OPTION = inspect.Parameter(
 )
 
 PRINT_CONFIG = "print_config"
-"""Option of commands that do not have a file of settings of their own: print the options as TOML.
-"""
+"""Option that prints the options as TOML, of commands without a run file."""
 
 _PRINT_CONFIG_OPTION = inspect.Parameter(
     PRINT_CONFIG,
@@ -134,7 +133,11 @@ REPORTED = ("by_label", "confusion")
 def print_result(result: Any, *, as_json: bool = True) -> None:
     """Print a result: one line of JSON, or one line for each item of an iterator.
 
-    At a terminal, a mapping or struct is a table unless `as_json` is set.
+    At a terminal, a mapping or struct is printed as a table.
+
+    Args:
+        result: Result of a command.
+        as_json: Whether to print JSON also at a terminal.
     """
     if isinstance(result, Iterator):
         for item in result:
@@ -207,7 +210,7 @@ def _options_of(
         kind: The settings.
         name: Prefix of the options of nested settings, such as lora in --lora.rank.
         title: Title in --help.
-        changes: Whether the options have no defaults.
+        changes: True if the options do not have defaults.
     """
     meanings, nested = explained(kind), _nested_settings(kind)
     fields: list[Any] = []
@@ -224,7 +227,7 @@ def _options_of(
             inner = _options_of(type(nested[setting.name]), setting.name, title)
             fields.append((setting.name, inner, field))
         else:
-            hint = Optional[setting.type] if changes else setting.type  # noqa: UP045 (a value)
+            hint = Optional[setting.type] if changes else setting.type  # noqa: UP045 (not a type hint)
             fields.append((setting.encode_name, hint, field))
     namespace = {"__module__": kind.__module__}
     options = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True, namespace=namespace)
@@ -259,7 +262,7 @@ def _parsed_type(hint: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         if arguments[0] is bool and get_origin(arguments[1]) is Literal:
-            return hint  # a flag with an optional value
+            return hint  # This is a flag with an optional value.
         parsed = [kind for argument in arguments if (kind := _parsed_type(argument)) is not None]
         parsed = [kind for kind in parsed if kind is not NoneType][:1]
         return parsed[0] | None if parsed and NoneType in arguments else next(iter(parsed), None)

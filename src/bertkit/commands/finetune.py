@@ -1,4 +1,4 @@
-"""The commands `finetune TASK`, with the settings of training and the options of the task."""
+"""Commands `finetune TASK`, with the settings of training and the options of the task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
             test: Examples that only the selected epoch is scored on, once: a file, or a fraction of
                 train.
             out: Output directory. Must not exist.
-            resume: Resume an interrupted run.
+            resume: Whether to resume an interrupted run.
         """
         return fit_task(
             task,

@@ -1,4 +1,4 @@
-"""The command that predicts with a model; an exported model needs no torch."""
+"""Command that predicts with a model. Exported models do not require torch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bertkit.errors import ConfigError, DataError, did_you_mean
 from bertkit.nn.precision import Inference
 from bertkit.recipes.predict_file import (
     Row,
-    answered_file,
-    answered_texts,
     check_out,
-    refuse_tabs,
+    check_tabs,
+    predict_file,
+    predict_texts,
     write_answers,
 )
 from bertkit.tasks.task import Reading
@@ -66,8 +66,8 @@ def predict(
         header: With --file: whether the first line contains the names of the columns.
         separator: With --file: character that separates columns, tab, or space to split a line
             after its first word. Default: a comma in .csv, otherwise a tab.
-        long: What to do with texts longer than the model. Default: the behavior of the task; texts
-            of a file are truncated.
+        long: Whether to reject texts longer than the maximum length, or truncate them. Default: the
+            behavior of the task; texts of a file are truncated.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
@@ -80,9 +80,9 @@ def predict(
         raise ConfigError(
             "--text-column, --pair-column, --no-header and --separator require --file"
         )
-    for one in text or ():
-        if is_table(one):
-            raise ConfigError(f"{one}: a file, not a text; pass it with --file")
+    for item in text or ():
+        if is_table(item):
+            raise ConfigError(f"{item}: a file, not a text; pass it with --file")
     if pipeline is not None:
         for name, value in {"file": file, "out": out, "task": task}.items():
             if value is not None:
@@ -98,17 +98,18 @@ def predict(
         check_out(out)
     answer = open_format(model).load_predictor(LoadSettings(precision, device, task))
     if file is not None:
-        watched = out is not None or not sys.stdout.isatty()  # lines would break the bar
-        rows, answers = answered_file(answer, file, reading, long=long, watched=watched)
+        # Printed predictions would break the progress bar.
+        watched = out is not None or not sys.stdout.isatty()
+        rows, answers = predict_file(answer, file, reading, long=long, watched=watched)
         if out is not None and out.suffix == ".tsv":
-            refuse_tabs(rows)
+            check_tabs(rows)
         answered: Iterator[tuple[Row, Any]] = zip(rows, answers, strict=True)
         columns = list(dict.fromkeys(name for row in rows for name in row))
     else:
-        answered = answered_texts(answer, text or lines(), pair or (), long=long)
+        answered = predict_texts(answer, text or lines(), pair or (), long=long)
         columns = []
     if out is None:
-        yield from (one for _, one in answered)
+        yield from (prediction for _, prediction in answered)
     else:
         say(f"{out}: {write_answers(out, answered, columns):,} rows")
 
@@ -129,7 +130,7 @@ def _run_pipeline(
         ConfigError: If an option is not supported, or the pipeline does not predict from texts.
         DataError: If the number of texts and pairs differs, or a text is invalid.
     """
-    from bertkit.pipelines import pipeline  # imports torch
+    from bertkit.pipelines import pipeline  # This imports torch.
     from bertkit.pipelines.base import batched
     from bertkit.tasks.inference import STREAM_ITEMS
 
@@ -137,7 +138,7 @@ def _run_pipeline(
     item, kind = getattr(run, "item", None), getattr(run, "options", None)
     is_pair = get_origin(item) is tuple
     if kind is None or not (item is str or is_pair):
-        raise ConfigError(f"--pipeline {name}: not supported by `bertkit predict`")
+        raise ConfigError(f"--pipeline {name} is not supported by `bertkit predict`")
     if pair and not is_pair:
         raise ConfigError(f"--pair is not supported by {name}; remove it")
     settings = [(option.replace("-", "_"), value) for option, value in options.items()]

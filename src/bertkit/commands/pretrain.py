@@ -1,4 +1,4 @@
-"""The command that pretrains a model; options replace the settings of a run file."""
+"""Command that pretrains a model. Options replace the settings of a run file."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def pretrain(
         out: Run directory, which is also a model directory from the first step. Must not exist.
         start: Model directory or hub id to continue pretraining, instead of a run file. The corpus
             must be prepared with the tokenizer of the model.
-        resume: Resume the run from its newest complete checkpoint, with its own settings.
-            `--resume auto` starts the run if there is no checkpoint.
+        resume: Whether to resume the run from its newest complete checkpoint, with its own
+            settings. `--resume auto` starts the run if there is no checkpoint.
     """
-    if config is not None and str(config).startswith("--"):  # a setting, not a run file
+    if config is not None and str(config).startswith("--"):
+        # The first argument is a setting, not a run file.
         config, settings = None, (str(config), *settings)
     if config is not None and start is not None:
         raise ConfigError(f"{config}: a run file cannot be combined with --start; remove one")
@@ -58,7 +59,7 @@ def pretrain(
         start = start or record.get("start")
     data = _settings(config, start, record)
     if corpus is None:
-        raise ConfigError("--corpus is missing; `bertkit prepare` makes one from text")
+        raise ConfigError("--corpus is required; run `bertkit prepare` to create a corpus")
     model = None
     if start is None:
         data = override(data, changes)
@@ -89,4 +90,4 @@ def _record(out: Path) -> dict[str, Any]:
     match record:
         case {"config": dict(), "corpus_folder": str()}:
             return dict(record)
-    raise ConfigError(f"{out / RUN}: not the record of a pretraining run; name the run file")
+    raise ConfigError(f"{out / RUN}: not the record of a pretraining run; pass the run file")

@@ -134,7 +134,7 @@ def register(app: App) -> None:
 def summary(name: str) -> str:
     """Return the first sentence of a command's docstring.
 
-    It is read from the source file, because an import takes seconds.
+    The function parses the source file, because an import takes seconds.
     """
     if name in GROUPS:
         return GROUPS[name]

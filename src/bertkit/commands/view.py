@@ -1,4 +1,4 @@
-"""The command that writes a page about what a model does with a text."""
+"""Command that writes a page about the computation of a model for a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def explain(
     long: Literal["error", "truncate"] = "error",
     device: str = "auto",
 ) -> None:
-    """Write a page about one text: attention, masked words and layers.
+    """Write a page about one text: attention, masked tokens and layers.
 
     Args:
         model: Model directory or hub id.
@@ -32,7 +32,7 @@ def explain(
         out: Output path of the HTML page. Must not exist.
         pair: Second text of a pair.
         off: Attention head to switch off, as LAYER.HEAD, counted from 1. Repeatable.
-        long: What to do if the text is longer than the model: raise an error, or truncate it.
+        long: Whether to reject a text that exceeds the maximum length, or truncate it.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """
     check_page_path(out)
@@ -40,8 +40,8 @@ def explain(
         load_on(model, device), text, pair, off=[read_head(name) for name in off], long=long
     )
     write_page(out, shown)
-    cut = "; the text is longer and was truncated" if shown.truncated else ""
+    note = "; the text was truncated" if shown.truncated else ""
     say(
         f"{out}: {len(shown.tokens)} tokens, {shown.model.layers} layers of "
-        f"{shown.model.heads} heads{cut}"
+        f"{shown.model.heads} heads{note}"
     )

@@ -1,1 +1,1 @@
-"""The programs behind the commands; each reads from top to bottom."""
+"""Implementations of the commands and of the functions of the Python API."""

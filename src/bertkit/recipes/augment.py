@@ -1,4 +1,4 @@
-"""More labelled rows from those there are: words replaced by what a model or vectors put there.
+"""Data augmentation: replace words of labeled texts by predictions of a model or similar words.
 
 Source: Jiao et al. 2020 (TinyBERT), section 3.2 and appendix, algorithm 1.
 """
@@ -26,22 +26,22 @@ from bertkit.tasks.task import Reading
 from bertkit.text.tokenizer import Tokenizer
 
 WORD = re.compile(r"[^\W\d_]+")
-"""What may be replaced: a run of letters."""
+"""Words that can be replaced: consecutive letters."""
 
 SPACE_MARKERS = "Ġ▁"
-"""What pieces spell a space before them with."""
+"""Characters that represent a preceding space in tokens."""
 
 LONGEST_WORD = 100
-"""Characters; WordPiece knows no longer one."""
+"""Maximum number of characters of a word; WordPiece does not split longer words."""
 
 CANDIDATE_FACTOR = 4
-"""So many times the candidates are asked of the model, since pieces inside words are none."""
+"""Factor of the number of tokens to predict, as tokens that are not words are dropped."""
 
 Neighbors = Callable[[str, int], list[str]]
 """Function that returns up to N words with the most similar vectors; none for an unknown word."""
 
 Candidates = Mapping[tuple[int, int], Sequence[str]]
-"""For each word of a text, by where it stands, what may be put there."""
+"""Replacements of the words of a text, by the start and end of the word in characters."""
 
 
 def augment(
@@ -60,32 +60,37 @@ def augment(
 ) -> dict[str, int]:
     """Augment labeled texts: replace words by probable words.
 
-    Labelled texts or pairs are written to `out` (.jsonl), each followed by `copies` of it.
-
-    In a copy each word is replaced with probability `share`: one that the model knows whole by
-    one of the likeliest `candidates` at its masked place, another by one of its nearest by
-    `vectors`, or not at all. Labels stay, so that a student learns from its teacher near the texts
-    it was given. Draws depend on (seed, row, copy) alone.
-    Raises: ConfigError when `out` is in use or no .jsonl, CheckpointError without a masked-LM head.
+    Each text or pair is written to `out`, followed by its copies with the same label. In a copy,
+    each word is replaced with probability `share`. A word that is a single token is masked, and
+    replaced by one of the most probable tokens. Other words are replaced by a word with a similar
+    vector, or stay if there are no vectors. Copies depend only on the seed, the row and the number
+    of the copy.
 
     Args:
-        data: Labelled texts or pairs.
-        model: A model with a masked-LM head, which says what could stand in a place.
-        out: The .jsonl file to be made.
-        vectors: Word vectors, for words that the model has in pieces.
-        copies: Copies of each row, beside itself.
-        share: How likely a word is replaced in a copy.
-        candidates: How many of the likeliest words one is drawn from.
+        data: Labeled texts or pairs.
+        model: Model directory or hub id of a model with an MLM head.
+        out: Output path of a .jsonl file. Must not exist.
+        vectors: File of word vectors, for words that the tokenizer splits.
+        copies: Number of copies of each example, in addition to the original.
+        share: Probability that a word is replaced in a copy.
+        candidates: Number of most probable words from which the replacement is sampled.
         seed: Random seed of the copies.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The number of examples that were read and written, and of copies that differ.
+
+    Raises:
+        ConfigError: If `out` exists or is not a .jsonl file, or a value is out of range.
+        CheckpointError: If the model does not have an MLM head.
     """
     refuse_used(out)
     if out.suffix != ".jsonl":
-        raise ConfigError(f"{out}: rows are written as JSON; name a .jsonl file")
+        raise ConfigError(f"--out must be a .jsonl file, got {out}")
     if copies < 1 or candidates < 1 or not 0.0 < share <= 1.0:
         raise ConfigError(
-            f"copies = {copies}, candidates = {candidates}, share = {share}: one copy and one "
-            "candidate at least, and a share above 0 and up to 1"
+            "copies and candidates must be at least 1, and share in (0, 1], got copies = "
+            f"{copies}, candidates = {candidates}, share = {share}"
         )
     guesser = Guesser(model, candidates, device)
     neighbors = None if vectors is None else FORMATS["word-vectors"](vectors).load_neighbors()
@@ -93,12 +98,12 @@ def augment(
     lines, changed = [], 0
     for number, row in enumerate(rows):
         parts = [row.text, *([] if row.pair is None else [row.pair])]
-        known = [_candidates(part, guesser, neighbors, candidates) for part in parts]
+        replacements = [_candidates(part, guesser, neighbors, candidates) for part in parts]
         for copy in range(copies + 1):
             rng = np.random.default_rng((seed, number, copy))
             texts = [
-                replaced(part, words, share if copy else 0.0, rng)
-                for part, words in zip(parts, known, strict=True)
+                replace_words(part, words, share if copy else 0.0, rng)
+                for part, words in zip(parts, replacements, strict=True)
             ]
             changed += texts != parts
             names = ("text", "pair")[: len(texts)]
@@ -107,77 +112,96 @@ def augment(
     return {"rows": len(rows), "written": len(lines), "changed": changed}
 
 
-def replaced(text: str, candidates: Candidates, share: float, rng: np.random.Generator) -> str:
-    """The text with each word that has candidates replaced with probability `share`."""
-    pieces, end = [], 0
+def replace_words(text: str, candidates: Candidates, rate: float, rng: np.random.Generator) -> str:
+    """Replace each word that has candidates with probability `rate`."""
+    parts, end = [], 0
     for start, stop in sorted(candidates):
-        if rng.random() < share:
+        if rng.random() < rate:
             words = candidates[start, stop]
-            pieces += [text[end:start], words[int(rng.integers(len(words)))]]
+            parts += [text[end:start], words[int(rng.integers(len(words)))]]
             end = stop
-    return "".join([*pieces, text[end:]])
+    return "".join([*parts, text[end:]])
 
 
 def _candidates(text: str, guesser: Guesser, neighbors: Neighbors | None, count: int) -> Candidates:
-    """Return the replacements of each word of a text: from the model, or its nearest words."""
-    places = [(match.start(), match.end()) for match in WORD.finditer(text)]
-    known = [place for place in places if guesser.knows(text[slice(*place)])]
-    candidates = dict(zip(known, guesser(text, known), strict=True))
+    """Return the replacements of each word of a text, from the model or the word vectors."""
+    spans = [(match.start(), match.end()) for match in WORD.finditer(text)]
+    tokens = [span for span in spans if guesser.is_token(text[slice(*span)])]
+    candidates = dict(zip(tokens, guesser(text, tokens), strict=True))
     if neighbors is not None:
-        for place in places:
-            if place not in candidates:
-                candidates[place] = neighbors(text[slice(*place)].lower(), count)
-    return {place: words for place, words in candidates.items() if words}
+        for span in spans:
+            if span not in candidates:
+                candidates[span] = neighbors(text[slice(*span)].lower(), count)
+    return {span: words for span, words in candidates.items() if words}
 
 
 class Guesser:
-    """A model that says which words could stand at places of a text."""
+    """Prediction of the most probable words at positions of a text, with an MLM head.
+
+    Args:
+        model: Model directory or hub id.
+        count: Maximum number of words per position.
+        device: The device.
+    """
 
     def __init__(self, model: str | Path, count: int, device: str = "auto") -> None:
         fill_mask = pipeline("fill-mask", model, device=device)
         self.engine, self.head, self.count = fill_mask.engine, fill_mask.head, count
         self.tokenizer: Tokenizer = fill_mask.tokenizer
         self.length = fill_mask.loaded.length
-        pieces = self.tokenizer.pieces(range(self.tokenizer.vocab_size))
+        tokens = self.tokenizer.pieces(range(self.tokenizer.vocab_size))
         starts = self.tokenizer.starts_word
         self.words = [
-            piece.lstrip(SPACE_MARKERS)
-            if starts[i] and WORD.fullmatch(piece.lstrip(SPACE_MARKERS))
+            token.lstrip(SPACE_MARKERS)
+            if starts[i] and WORD.fullmatch(token.lstrip(SPACE_MARKERS))
             else ""
-            for i, piece in enumerate(pieces)
+            for i, token in enumerate(tokens)
         ]
 
-    def knows(self, word: str) -> bool:
-        """Whether it is one piece."""
-        ids = self.tokenizer.ids([f" {word}"])[0]  # as it stands within a text
+    def is_token(self, word: str) -> bool:
+        """Return whether a word is a single token."""
+        ids = self.tokenizer.ids([f" {word}"])[0]  # The space is as in the middle of a text.
         return len(ids) == 1 and bool(self.words[ids[0]])
 
-    def __call__(self, text: str, places: Sequence[tuple[int, int]]) -> list[list[str]]:
-        """For each place the likeliest words but the one that stands there, best first."""
+    def __call__(self, text: str, spans: Sequence[tuple[int, int]]) -> list[list[str]]:
+        """Predict words for each span of a text, after masking it.
+
+        Args:
+            text: The text.
+            spans: Start and end of words, in characters.
+
+        Returns:
+            The most probable words of each span, without the original word, best first. Empty for
+            spans after the maximum length of the model.
+        """
         (mask,) = self.tokenizer.pieces([self.tokenizer.mask])
         encoding = self.tokenizer.encode(text, max_length=self.length, truncate="longest")
-        # the model reads no further, but for the rest of a word
-        seen = int(encoding.offsets[:, 1].max(initial=0)) + LONGEST_WORD
-        near = [i for i, (_, end) in enumerate(places) if end <= seen]
-        masked = [text[: places[i][0]] + mask + text[places[i][1] : seen] for i in near]
-        likeliest: list[list[str]] = [[] for _ in places]
+        # Text after the truncated part does not change the tokens, except the end of a word.
+        limit = int(encoding.offsets[:, 1].max(initial=0)) + LONGEST_WORD
+        inside = [i for i, (_, end) in enumerate(spans) if end <= limit]
+        masked = [text[: spans[i][0]] + mask + text[spans[i][1] : limit] for i in inside]
+        predictions: list[list[str]] = [[] for _ in spans]
         encodings = self.tokenizer.encode_batch(masked, max_length=self.length, truncate="longest")
-        kept = [
+        with_mask = [
             (i, encoding)
-            for i, encoding in zip(near, encodings, strict=True)
+            for i, encoding in zip(inside, encodings, strict=True)
             if (encoding.ids == self.tokenizer.mask).sum() == 1
         ]
-        guessed = self.engine.rows([encoding for _, encoding in kept], self._best)
-        for (i, _), ids in zip(kept, guessed.astype(np.int64), strict=True):
-            original = text[slice(*places[i])].lower()
-            words = [word for word in (self.words[piece] for piece in ids) if word]
-            likeliest[i] = [word for word in words if word.lower() != original][: self.count]
-        return likeliest
+        best = self.engine.rows([encoding for _, encoding in with_mask], self._best)
+        for (i, _), ids in zip(with_mask, best.astype(np.int64), strict=True):
+            original = text[slice(*spans[i])].lower()
+            words = [word for word in (self.words[token] for token in ids) if word]
+            predictions[i] = [word for word in words if word.lower() != original][: self.count]
+        return predictions
 
     def _best(self, states: Tensor, batch: Batch) -> Tensor:
-        """The likeliest pieces at the one mask of each sequence. Shapes: (S, MORE · count)."""
-        places = (batch.ids == self.tokenizer.mask).nonzero().squeeze(1)
-        logits = self.head(states, replace(batch, token_indices=places))[
+        """Return the ids of the most probable tokens at the mask of each sequence.
+
+        Shapes:
+            states: (T, D); returns (S, CANDIDATE_FACTOR · count).
+        """
+        positions = (batch.ids == self.tokenizer.mask).nonzero().squeeze(1)
+        logits = self.head(states, replace(batch, token_indices=positions))[
             :, : self.tokenizer.vocab_size
         ]
         best: Tensor = logits.topk(

@@ -15,7 +15,7 @@ from bertkit.tasks.task import Task
 from bertkit.training.epochs import BEST_PREFIX
 
 FEW_STEPS = 100
-"""Number of steps below which a smaller batch size may help a model that has not learned."""
+"""Number of steps below which the warning recommends a smaller batch size."""
 
 SMALL_RATE, HIGH_RATE = 1e-4, 3e-4
 """Range of usual learning rates of small models. Larger models use lower rates."""

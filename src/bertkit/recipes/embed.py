@@ -1,4 +1,4 @@
-"""Vectors of any number of texts, as lines or as one file; an exported model needs no torch."""
+"""Embedding of texts, as JSON lines, an array or a file. Exported models do not require torch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from bertkit.storage import refuse_used, writing
 from bertkit.synonyms import check_keywords
 from bertkit.text.long_texts import Long
 
-if TYPE_CHECKING:  # an exported model needs no torch
+# Exported models do not require torch, so these are not imported at run time.
+if TYPE_CHECKING:
     from bertkit.checkpoint.directory import Loaded
     from bertkit.pipelines.base import Embedder
 
 Part = tuple[NDArray[np.float32], list[bool]]
-"""Vectors of some texts, and which of these were cut."""
+"""Embeddings of some texts, and whether each text was truncated."""
 
 
 def embed_texts(
@@ -44,32 +45,34 @@ def embed_texts(
     """Compute embeddings of texts, as JSON or as a .npy file.
 
     Args:
-        model: A model folder or hub id, or a folder that `bertkit export` made.
-        texts: Input texts; by default the lines of stdin, without a limit.
-        prompt: What stands before each text: the name of one of the model's prompts, or a text
-            such as "query: "; by default the model's default one, if any. It is said which.
-        pooling: The mean or maximum over tokens, or [CLS]; by default as the folder says, else
-            mean.
-        long: What to do with texts longer than the model.
+        model: Model directory, hub id, or directory of an exported model.
+        texts: Input texts. Default: the lines of stdin, of any number.
+        prompt: Prompt to prepend to each text: the name of one of the model's prompts, or a literal
+            such as "query: ". Default: the model's default prompt, if any. The prompt in use is
+            logged.
+        pooling: Mean or maximum over the tokens, or the state of [CLS]. Default: the pooling of the
+            model, else mean.
+        long: Whether to reject texts longer than the maximum length, or truncate them.
         precision: Precision of the computation.
-        invariant: Each text by itself, which is slower: its vector is then the same to the last
-            bit, whatever it is embedded with.
-        device: auto is the GPU where there is one, and the precision is not int8.
-        out: A .npy file of float32, to be made, one row a text.
+        invariant: Whether to embed each text separately, which is slower. Embeddings then do not
+            depend, bit for bit, on the other texts.
+        device: Device, such as cpu or cuda:0. auto is a GPU if one is available and the precision
+            is not int8.
+        out: Output path of a .npy file of float32, with one row per text. Must not exist.
     """
     limit_onednn_cache()
     settings = LoadSettings(precision, device, pooling=pooling, batch_invariant=invariant)
-    pipeline = opened(model, settings, prompt)
-    count = cut = 0
+    pipeline = load_embedder(model, settings, prompt)
+    count = truncated = 0
     if out is not None:
-        count, cut = embed_file(pipeline, texts or lines(), out, long=long)
+        count, truncated = embed_file(pipeline, texts or lines(), out, long=long)
         say(f"{out}: {count:,} × {pipeline.dimension}")
     else:
-        for vectors, short in pipeline.stream(texts or lines(), long=long):
-            count, cut = count + len(short), cut + sum(short)
+        for vectors, flags in pipeline.stream(texts or lines(), long=long):
+            count, truncated = count + len(flags), truncated + sum(flags)
             yield from vectors.tolist()
-    if cut:
-        say(f"{cut:,} of {count:,} texts are longer than {pipeline.length} tokens and were cut")
+    if truncated:
+        say(f"{truncated:,} of {count:,} texts were truncated to {pipeline.length} tokens")
 
 
 @check_keywords
@@ -85,96 +88,132 @@ def embed(
     precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
     device: str = "auto",
 ) -> NDArray[np.float32]:
-    """A vector for each text of any rows: a DataFrame, one of its columns, a Dataset, dicts, texts,
-    or a file as a `Path`.
+    """Compute the embeddings of texts.
 
-    `text_column` names the column of the texts; else it is the one that reads like texts. `device`
-    auto is the GPU where there is one, and the precision is not int8.
-    Shapes: (S, D). Raises: DataError for an empty cell of a table, or a text longer than the model
-    unless `long` says what to do; ConfigError for settings that the model has not.
+    Args:
+        model: Model directory, hub id, exported model, or loaded model.
+        texts: A text, texts, a DataFrame, one of its columns, a Dataset, dicts, or a file as a
+            `Path`.
+        text_column: Column of the texts. Default: detected from the content.
+        prompt: Name of one of the model's prompts, or a literal such as "query: ". Default: the
+            model's default prompt, if any.
+        pooling: Pooling of the token states. Default: the pooling of the model, else mean.
+        long: Whether to reject texts longer than the maximum length, or truncate them.
+        precision: Precision of the computation.
+        device: Device, such as "cpu". "auto" is a GPU if one is available and the precision is not
+            int8.
+
+    Returns:
+        One embedding per text.
+
+    Raises:
+        DataError: If a table has an empty cell, or a text is too long and `long` is "error".
+        ConfigError: If the model does not support a setting.
+
+    Shapes:
+        returns: (S, D).
     """
     limit_onednn_cache()
     if isinstance(texts, str) and is_table(texts):
-        raise DataError(f"{texts}: a file, and not a text; give its Path for its rows")
-    pipeline = opened(model, LoadSettings(precision, device, pooling=pooling), prompt)
-    given = [texts] if isinstance(texts, str) else texts
-    if not (isinstance(given, list) and all(isinstance(text, str) for text in given)):
-        from bertkit.data.rows_in_memory import texts_of  # tables of all kinds are slow to import
+        raise DataError(f"{texts}: a file, not a text; pass a pathlib.Path")
+    pipeline = load_embedder(model, LoadSettings(precision, device, pooling=pooling), prompt)
+    rows = [texts] if isinstance(texts, str) else texts
+    if not (isinstance(rows, list) and all(isinstance(text, str) for text in rows)):
+        # This import takes long, because the module supports many types of tables.
+        from bertkit.data.rows_in_memory import texts_of
 
-        given = texts_of(given, text_column, "texts")
-    vectors = np.empty((len(given), pipeline.dimension), np.float32)
-    parts, count = pipeline.stream(given, long=long), 0
-    for part, _ in parts if len(given) <= MIN_TEXTS_FOR_PROGRESS else _watched(parts, len(given)):
+        rows = texts_of(rows, text_column, "texts")
+    vectors = np.empty((len(rows), pipeline.dimension), np.float32)
+    parts, count = pipeline.stream(rows, long=long), 0
+    for part, _ in parts if len(rows) <= MIN_TEXTS_FOR_PROGRESS else _show_bar(parts, len(rows)):
         vectors[count : count + len(part)] = part
         count += len(part)
     return vectors
 
 
 MIN_TEXTS_FOR_PROGRESS = 1000
-"""With more texts than these progress is shown."""
+"""Number of texts above which a progress bar is shown."""
 
 
 def embed_file(
     embed: Embedder, texts: Iterable[str], out: Path, *, long: Long = "error"
 ) -> tuple[int, int]:
-    """Write a vector for each text, as they come, into a .npy file (S, D) of float32.
+    """Write the embeddings of texts to a .npy file of float32 with the shape (S, D).
 
-    Texts are taken and written some thousands at a time, so that their number needs no memory. The
-    file appears when all are written. Returns how many they are, and how many were cut.
-    Raises: ConfigError when `out` is in use, DataError as `long` says.
+    Embeddings are written in blocks of some thousands, so memory does not grow with the number of
+    texts. The file is created atomically at the end.
+
+    Args:
+        embed: The model.
+        texts: The texts.
+        out: Output path. Must not exist.
+        long: Whether to reject texts longer than the maximum length, or truncate them.
+
+    Returns:
+        The number of texts, and the number of truncated texts.
+
+    Raises:
+        ConfigError: If `out` exists.
+        DataError: If a text is too long and `long` is "error".
     """
     refuse_used(out)
     width = embed.dimension
-    count = cut = 0
+    count = truncated = 0
     with writing(out) as partial, partial.open("wb") as file:
         start = _header(file, 0, width)
-        for vectors, short in _watched(embed.stream(texts, long=long), None):
+        for vectors, flags in _show_bar(embed.stream(texts, long=long), None):
             file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
-            count, cut = count + len(vectors), cut + sum(short)
+            count, truncated = count + len(vectors), truncated + sum(flags)
         file.seek(0)
-        assert _header(file, count, width) == start  # numpy leaves room for longer numbers
-    return count, cut
+        # NumPy pads the header, so that it has the same size for every count.
+        assert _header(file, count, width) == start
+    return count, truncated
 
 
-def _watched(parts: Iterator[Part], total: int | None) -> Iterator[Part]:
-    """The same parts, as they come, and a bar that shows how many of the texts are done."""
-    from bertkit.progress import progress  # rich is slow to import
+def _show_bar(parts: Iterator[Part], total: int | None) -> Iterator[Part]:
+    """Yield the parts, and show a progress bar with the number of texts."""
+    from bertkit.progress import progress  # Importing rich takes long.
 
     with progress() as bar:
         task = bar.add_task("embedding", total=total, note="")
-        for vectors, short in parts:
-            yield vectors, short
+        for vectors, flags in parts:
+            yield vectors, flags
             bar.advance(task, len(vectors))
 
 
-def opened(
+def load_embedder(
     model: str | Path | Loaded, settings: LoadSettings, prompt: str | None = None
 ) -> Embedder:
     """Load a model of any format that computes embeddings.
 
+    Args:
+        model: Model directory, hub id, or loaded model.
+        settings: Precision, device and pooling.
+        prompt: Name of one of the model's prompts, or a literal. Default: the model's default.
+
     Raises:
         ConfigError: If a setting is not supported by the model, or the prompt is unknown.
     """
-    ready: Embedder | None = None
+    embedder: Embedder | None = None
     if isinstance(model, str | Path) and settings in TUNABLE and not GPU.exists():
         folder = resolve(model)
         if (folder / TUNING_FILE).exists():
-            ready = ACCELERATORS["embedder"](folder)
-    if ready is None:
-        ready = open_format(model).load_embedder(settings)
-    ready.prompt.usual = ready.prompt.prompts.find(prompt)
-    return ready
+            embedder = ACCELERATORS["embedder"](folder)
+    if embedder is None:
+        embedder = open_format(model).load_embedder(settings)
+    embedder.prompt.usual = embedder.prompt.prompts.find(prompt)
+    return embedder
 
 
 TUNABLE = tuple(LoadSettings("auto", device) for device in ("auto", "cpu"))
-"""Settings with which the settings that `bertkit export tune` stored are used."""
+"""Settings for which the results of `bertkit export tune` are used."""
 
 GPU = Path("/proc/driver/nvidia")
-"""There where a GPU may be the faster device."""
+"""Path that exists if an NVIDIA GPU is installed, which can be faster than a tuned CPU model."""
 
 
 def _header(file: BinaryIO, count: int, width: int) -> int:
-    """Write what numpy begins a file with, and return how long it is."""
+    """Write the header of a .npy file, and return its size in bytes."""
     shape = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
     np.lib.format.write_array_header_1_0(file, shape)
     return file.tell()

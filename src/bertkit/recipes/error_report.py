@@ -1,4 +1,4 @@
-"""The worst answers, to be read: `errors.jsonl` for tools, `errors.html` for people."""
+"""Reports of wrong predictions: `errors.jsonl` for tools, and the web page `errors.html`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bertkit.view.page import ERRORS, render
 
 JSONL, HTML = "errors.jsonl", "errors.html"
 SHOWN_ERRORS = 100
-"""Errors listed on the page at first; the file of rows has all."""
-OF_A_PAIR = 20
-"""Errors of each pair of labels that the page has beside these, for those who choose the pair."""
+"""Number of errors that the page lists at first; `errors.jsonl` contains all."""
+PAIR_ERRORS = 20
+"""Number of errors per pair of labels that the page also contains, to list when it is selected."""
 MAX_ERRORS = 1000
-"""Errors on the page in all."""
+"""Maximum number of errors on the page."""
 MAX_MATRIX_LABELS = 40
-"""Labels of a confusion matrix that is shown whole; of more, the pairs that are confused."""
+"""Maximum number of labels of a complete confusion matrix; with more, the page lists pairs."""
 
 
 class Mistake(NamedTuple):
-    """An answer that is wrong in some way, and the pairs of labels that differ in it."""
+    """A wrong prediction, and its pairs of expected and predicted labels that differ."""
 
     where: str
     record: ErrorRecord
@@ -35,24 +35,26 @@ class Mistake(NamedTuple):
 
 
 class MistakeRow(NamedTuple):
-    """A mistake on the page; `pairs` are numbers of labels, such as "0-2 1-": the second of a pair
-    is what was answered, and one that is missing is no label.
+    """A wrong prediction on the page.
+
+    `pairs` contains the numbers of expected and predicted labels, such as "0-2 1-". An empty number
+    means no label.
     """
 
     where: str
     record: ErrorRecord
     pairs: str
     listed: bool
-    """Whether it is listed before a pair is chosen."""
+    """Whether the row is listed before a pair is selected."""
 
 
 class PairCell(NamedTuple):
-    """How often a pair of labels occurs; `pair` is that of rows, "" where nothing is to be seen."""
+    """Frequency of a pair of labels. `pair` is the pair of `MistakeRow`; "" disables the button."""
 
     times: int
     pair: str
     label: str = ""
-    """For screen readers."""
+    """Text for screen readers."""
 
 
 def write_mistakes(
@@ -62,9 +64,15 @@ def write_mistakes(
     examples: Sequence[E],
     report: LabelReport | None = None,
 ) -> None:
-    """List the answers that are wrong in any way, the worst first, with their place in the file.
+    """Write reports of all wrong predictions, the worst first, with their file and line.
 
-    With the report of labels the page has it, too, and its figures choose what is listed.
+    Args:
+        folder: Directory of the reports.
+        task: The task.
+        answers: The predictions.
+        examples: The examples, with targets.
+        report: Scores of each label. If set, the page also contains them, with buttons that select
+            errors.
     """
     labeled = task if report and isinstance(task, Labeled) else None
     wrong = []
@@ -72,12 +80,12 @@ def write_mistakes(
         record = task.error_record(answer, example)
         if record.severity > 0:
             pairs = labeled.label_pairs(answer, example) if labeled else ()
-            differ = [pair for pair in pairs if pair[0] != pair[1]]
-            wrong.append(Mistake(example.where, record, differ))
+            different = [pair for pair in pairs if pair[0] != pair[1]]
+            wrong.append(Mistake(example.where, record, different))
     wrong.sort(key=lambda mistake: -mistake.record.severity)
     lines = [
-        json.dumps({"where": one.where, **asdict(one.record)}, ensure_ascii=False) + "\n"
-        for one in wrong
+        json.dumps({"where": mistake.where, **asdict(mistake.record)}, ensure_ascii=False) + "\n"
+        for mistake in wrong
     ]
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / JSONL, "".join(lines))
@@ -98,32 +106,32 @@ def write_mistakes(
 
 
 def _rows(wrong: Sequence[Mistake], numbers: dict[str, str]) -> Iterator[MistakeRow]:
-    """The worst, and of each pair of labels some more."""
+    """Yield the worst mistakes, and some more for each pair of labels."""
     seen: Counter[LabelPair] = Counter()
     count = 0
-    for place, mistake in enumerate(wrong):
-        listed = place < SHOWN_ERRORS
-        if count < MAX_ERRORS and (listed or any(seen[pair] < OF_A_PAIR for pair in mistake.pairs)):
-            pairs = " ".join(dict.fromkeys(_named(pair, numbers) for pair in mistake.pairs))
+    for index, mistake in enumerate(wrong):
+        listed = index < SHOWN_ERRORS
+        if count < MAX_ERRORS and (listed or any(seen[p] < PAIR_ERRORS for p in mistake.pairs)):
+            pairs = " ".join(dict.fromkeys(_pair_id(pair, numbers) for pair in mistake.pairs))
             yield MistakeRow(Path(mistake.where).name, mistake.record, pairs, listed)
             count += 1
             seen.update(set(mistake.pairs))
 
 
-def _named(pair: LabelPair, numbers: dict[str, str]) -> str:
+def _pair_id(pair: LabelPair, numbers: dict[str, str]) -> str:
     return "-".join("" if label is None else numbers[label] for label in pair)
 
 
 def _labels(report: LabelReport | None, numbers: dict[str, str]) -> list[tuple[object, ...]]:
-    """A row for each label: its name, scores, and how often it was missed and wrongly given."""
+    """Return the table of labels: name, scores, and numbers of false negatives and positives."""
     rows: list[tuple[object, ...]] = []
-    for label, one in report.labels.items() if report else ():
-        right = round(one.recall * one.support)
-        missed, given = one.support - right, one.answered - right
+    for label, score in report.labels.items() if report else ():
+        right = round(score.recall * score.support)
+        missed, given = score.support - right, score.answered - right
         rows.append(
             (
                 label,
-                *(one.precision, one.recall, one.f1, one.support),
+                *(score.precision, score.recall, score.f1, score.support),
                 PairCell(missed, f"{numbers[label]}-*" if missed else "", f"{label} missed"),
                 PairCell(given, f"*-{numbers[label]}" if given else "", f"{label} wrongly given"),
             )
@@ -134,7 +142,7 @@ def _labels(report: LabelReport | None, numbers: dict[str, str]) -> list[tuple[o
 def _matrix(
     report: LabelReport | None, numbers: dict[str, str]
 ) -> tuple[list[str], list[tuple[str, list[PairCell]]]] | None:
-    """The names of the columns, and a row for each expected label; None where it is too wide."""
+    """Return the columns and rows of the confusion matrix, or None if missing or too large."""
     if (
         report is None
         or report.confusion is None
@@ -148,7 +156,7 @@ def _matrix(
         cells = [
             PairCell(
                 times,
-                _named((expected, answered), numbers) if times and expected != answered else "",
+                _pair_id((expected, answered), numbers) if times and expected != answered else "",
                 f"{title} answered as {given}",
             )
             for answered, given, times in zip(names, shown, row, strict=True)
@@ -158,10 +166,10 @@ def _matrix(
 
 
 def _confused(report: LabelReport, numbers: dict[str, str]) -> list[tuple[str, str, PairCell]]:
-    """The pairs that are confused most, where the matrix is too wide to be shown."""
+    """Return the most frequently confused pairs of labels, if the matrix is too large."""
     if report.confusion is None or len(report.confusion.labels) <= MAX_MATRIX_LABELS:
         return []
     return [
-        (expected, answered, PairCell(times, _named((expected, answered), numbers), "rows"))
+        (expected, answered, PairCell(times, _pair_id((expected, answered), numbers), "rows"))
         for expected, answered, times in report.confused()[:MAX_MATRIX_LABELS]
     ]

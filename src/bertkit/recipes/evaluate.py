@@ -1,4 +1,4 @@
-"""Score a fine-tuned model on labelled examples."""
+"""Evaluation of a fine-tuned model on labeled examples."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def evaluate(
     """Evaluate a fine-tuned model on labeled examples.
 
     An embedding model needs no fine-tuning: its scores are correlations between the cosine
-    similarities of pairs and their labels. Examples longer than the model are truncated, or split
-    into windows. In Python, examples can be rows in memory, with `name` as their name in messages,
-    and columns are keywords (`text_column="review"`); by default those of training.
+    similarities of pairs and their labels. Examples that exceed the maximum length are truncated,
+    or split into windows. In Python, examples can be rows in memory, with `name` as their name in
+    messages, and columns are keywords (`text_column="review"`). By default, the columns are the
+    columns of training.
 
     Args:
         model: Directory or hub id of a fine-tuned model, or of an embedding model.
@@ -59,7 +60,7 @@ def evaluate(
 
     Raises:
         ConfigError: If `errors` exists.
-        DataError: If an example is invalid, or has a label that the model does not know.
+        DataError: If an example is invalid, or its label is not a label of the model.
     """
     if errors is not None:
         refuse_used(Path(errors), option="--errors")
@@ -70,16 +71,16 @@ def evaluate(
             model, task, precision=precision, device=device, embedding_task=Similarity.name
         )
     )
-    (named,) = with_keywords("evaluate", {Reading: reading}, columns)
+    (resolved,) = with_keywords("evaluate", {Reading: reading}, columns)
     if isinstance(examples, str | Path):
         name = name or str(examples)
-        rows = read_examples(type(answer.task), examples, named, learned=answer.columns)
+        rows = read_examples(type(answer.task), examples, resolved, learned=answer.columns)
     else:
         name = name or "the rows"
         kind, learned = type(answer.task), answer.columns
-        rows = list(take(kind, examples, named, "examples", learned=learned).examples)
+        rows = list(take(kind, examples, resolved, "examples", learned=learned).examples)
     if not rows:
-        raise DataError("no rows to score")
+        raise DataError(f"{name}: expected at least one example, got 0")
     check_examples(answer.task, rows)
     answers = answer.answers(rows, long=policy_of_files(answer.task))
     report = compute_label_report(answer.task, answers, rows)
@@ -92,18 +93,22 @@ def evaluate(
     if isinstance(answer.task, Calibrated):
         calibration = answer.task.calibration(answers, rows)
     show_calibration(calibration, name)
-    cut = sum(getattr(answer, "truncated", False) for answer in answers)
+    truncated = sum(getattr(answer, "truncated", False) for answer in answers)
     return {
         **scores,
         "rows": len(rows),
-        "truncated": cut,
+        "truncated": truncated,
         **by_label(report),
         **({"calibration": calibration} if calibration else {}),
     }
 
 
 def numbers(scored: Mapping[str, Any]) -> dict[str, float]:
-    """Of what `evaluate` returns the scores alone."""
+    """Return only the scores from a result of `evaluate`.
+
+    Args:
+        scored: Result of `evaluate`.
+    """
     return {
         name: value
         for name, value in scored.items()

@@ -1,4 +1,4 @@
-"""Run a program with several variants, combinations of settings, and seeds, and compare them."""
+"""Experiments: comparison of variants, combinations of settings, and seeds."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ UNSUITABLE = re.compile(rf"{FORBIDDEN.pattern}|^[. ]|[. ]$")
 
 
 class Experiment(Settings, frozen=True):
-    """An experiment: a program, and what differs between its runs."""
+    """Experiment file: a program, and the settings that differ between its runs."""
 
     recipe: Literal["finetune", "distill", "pretrain"] = "finetune"
-    """Program that is run."""
+    """Program to run."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     """Settings of every run: arguments of the Python function of the program, except `out`."""
     variants: Annotated[dict[str, dict[str, Any]], Meta(min_length=1)] = msgspec.field(
@@ -96,8 +96,8 @@ class Cell:
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """Return the mean, the standard deviation and each value of the scores of all seeds."""
-        names = [name for name in self.scores[0] if all(name in each for each in self.scores)]
-        return {name: spread([each[name] for each in self.scores]) for name in names}
+        names = [name for name in self.scores[0] if all(name in run for run in self.scores)]
+        return {name: spread([run[name] for run in self.scores]) for name in names}
 
 
 def experiment(
@@ -112,10 +112,10 @@ def experiment(
 ) -> dict[str, Any]:
     """Compare settings: run variants, combinations, and seeds of a program.
 
-    The runs are in OUT/VARIANT/COMBINATION/seed-N. A run that fails is reported, and the others
-    are run. Of every variant, the combination with the best mean score on dev is selected; only
-    its runs are scored on the test set, once. OUT also gets experiment.json and experiment.html;
-    `bertkit runs OUT` prints the table in other formats.
+    The runs are in OUT/VARIANT/COMBINATION/seed-N. If a run fails, the error is printed, and the
+    experiment continues. In each variant, the combination with the best mean score on dev is
+    selected; only its runs are scored on the test set, once. OUT also contains experiment.json and
+    experiment.html; `bertkit runs OUT` prints the table in other formats.
 
     Args:
         file: TOML file, or the name of an experiment that is part of bertkit, such as glue. Its
@@ -153,7 +153,7 @@ def experiment(
             done += plan.seeds
         results[variant] = _result(combinations, out, keep=plan.keep)
     if not any("best" in result for result in results.values()):
-        first = next(message for one in results.values() for message in one["failed"].values())
+        first = next(text for result in results.values() for text in result["failed"].values())
         raise TrainingError(f"experiment: every run failed: {first}")
     results = {name: results[name] for name in plan.variants if name in results}
     record = {"plan": _record(plan), "result": results}

@@ -23,7 +23,7 @@ def write_experiment_page(out: Path, record: Mapping[str, Any]) -> None:
     """
     names, rows = table_of_runs([out])
     results = record["result"].values()
-    failed = [one for result in results for one in result.get("failed", {}).items()]
+    failed = [item for result in results for item in result.get("failed", {}).items()]
     settings = [(name, str(value)) for name, value in flat(record["plan"]).items()]
     write_report(
         out / "experiment.html",

@@ -39,7 +39,7 @@ FILES = ("train", "dev", "test")
 
 
 class SharedExamples:
-    """Examples of the files that runs share; each file is read once.
+    """Examples that several runs use, so that each file is read only once.
 
     Args:
         data: Directory of relative paths. Default: the current one.
@@ -57,7 +57,17 @@ class SharedExamples:
         reading: Reading,
         seed: int,
     ) -> dict[str, Examples]:
-        """Return the examples of the settings `train`, `dev` and `test`, checked for a task.
+        """Read the examples of the settings `train`, `dev` and `test` for a task.
+
+        Args:
+            task: Class of the task.
+            settings: Settings of the run.
+            options: Options of the task.
+            reading: Columns and format of the files.
+            seed: Random seed of held-out examples.
+
+        Returns:
+            The examples, by the names train, dev and test.
 
         Raises:
             ConfigError: If train or dev is missing.
@@ -176,7 +186,7 @@ class PretrainingProgram:
         return next(iter(scores)), scores
 
     def dev_loss(self, folders: Sequence[Path]) -> float:
-        """Return 0: the score of a pretraining is a loss."""
+        """Return 0, because pretraining runs are compared by their loss already."""
         return 0.0
 
     def drop_weights(self, folders: Sequence[Path]) -> None:
@@ -200,7 +210,13 @@ Program = FinetuningProgram | PretrainingProgram
 def open_program(
     recipe: str, settings: Mapping[str, Any], seeds: int, examples: SharedExamples
 ) -> Program:
-    """Return a program with settings that are checked.
+    """Check settings, and return the program that runs with them.
+
+    Args:
+        recipe: Name of the program.
+        settings: Its settings.
+        seeds: Number of seeds.
+        examples: Examples that several runs use.
 
     Raises:
         ConfigError: If a setting is invalid.
@@ -246,9 +262,9 @@ def _distillation(
         Reading: arguments.get("reading"),
     }
     training, _, reading = with_keywords("distill", groups, keywords)
-    known = answering(teacher, arguments.get("task")).task
-    options = known.uncalibrated() if isinstance(known, Calibrated) else known.options
-    task = type(known)
+    origin = answering(teacher, arguments.get("task")).task
+    options = origin.uncalibrated() if isinstance(origin, Calibrated) else origin.options
+    task = type(origin)
     data = examples.take(task, settings, options, reading, training.seed)
     return _checked(distill, {**arguments, **keywords}, task, options, data, training, seeds)
 
@@ -268,7 +284,7 @@ def _pretraining(
         if "test" in settings:
             test = _read_test_set(config, examples.locate(settings["test"]))
     elif "test" in settings:
-        raise ConfigError(f"test: not supported with family = {family!r}; remove it")
+        raise ConfigError(f"test is not supported with family = {family!r}; remove it")
     return PretrainingProgram(data, corpus, range(first, first + seeds), test)
 
 
@@ -284,7 +300,7 @@ def _read_test_set(config: PretrainConfig, file: Any) -> tuple[Mapping[str, str]
 def _split(
     settings: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings with these names, and the other ones, without those of `FILES`."""
+    """Return the settings with these names, and all others except `FILES`."""
     arguments = {name: value for name, value in settings.items() if name in names}
     rest = {n: value for n, value in settings.items() if n not in names and n not in FILES}
     return arguments, rest
@@ -305,11 +321,11 @@ def _checked(
     training: Finetune,
     seeds: int,
 ) -> FinetuningProgram:
-    """Return a program whose examples are checked."""
-    posed = task.from_examples(data["train"].examples, options)
-    check_metric(posed, training.metric)
+    """Check the examples, and return the program."""
+    fitted = task.from_examples(data["train"].examples, options)
+    check_metric(fitted, training.metric)
     for part in data.values():
-        check_examples(posed, part.examples)
+        check_examples(fitted, part.examples)
     return FinetuningProgram(
         function,
         {name: value for name, value in arguments.items() if name != "seed"},
@@ -317,5 +333,5 @@ def _checked(
         data,
         training.device,
         range(training.seed, training.seed + seeds),
-        training.metric or posed.metric,
+        training.metric or fitted.metric,
     )

@@ -48,7 +48,7 @@ def extend(
     if isinstance(words, Path):
         words = [word for line in read_text(words).splitlines() if (word := line.strip())]
     if (size is None) == (not words):
-        raise ConfigError("words: name them, or say with size how many to choose from the texts")
+        raise ConfigError("set either words, or size (the number of words to add)")
     loaded = load(model)
     tokenizer = loaded.tokenizer
     counts = count_words(
@@ -60,13 +60,13 @@ def extend(
     chosen = list(words or ()) or choose(tokenizer, counts, size or 0, min_frequency=min_frequency)
     if not chosen:
         raise ConfigError(
-            f"no word of the texts that takes several pieces occurs {min_frequency} times; there "
-            "is nothing to add"
+            f"the texts contain no split word at least {min_frequency} times; reduce "
+            "min_frequency, or use other texts"
         )
-    larger, made = extended(tokenizer, chosen)
+    larger, subwords = extended(tokenizer, chosen)
     size = max(loaded.model.config.vocab, larger.vocab_size)
-    grown = with_vocabulary(loaded.model, size, made)
-    resave(loaded, grown, out, tokenizer=larger)
+    model_with_words = with_vocabulary(loaded.model, size, subwords)
+    resave(loaded, model_with_words, out, tokenizer=larger)
     before, after = (fertility(t, counts) for t in (tokenizer, larger))
     return {
         "words": len(chosen),

@@ -22,13 +22,14 @@ def info(
 ) -> list[Variant] | None:
     """Describe a model, a corpus, a run, or the run files of bertkit.
 
-    Prints the shape, parameters, heads and labels of a model as JSON; samples with their masks, and
-    statistics, of a corpus; and a table of runs if the directory contains runs but no model.
+    For a model, the shape, parameters, heads and labels are printed as JSON. For a corpus, samples
+    with their masks and statistics are printed. If the directory contains runs but no model, a
+    table of the runs is printed.
 
     Args:
         path: Directory of a model, corpus or run, or hub id. Default: compare the run files of
             bertkit by size, shape, method and data.
-        json: Print the run files as JSON.
+        json: Whether to print the run files as JSON.
 
     Returns:
         The run files, with `json`.

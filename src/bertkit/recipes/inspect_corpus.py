@@ -1,4 +1,4 @@
-"""Print samples of a corpus with their masks, and statistics."""
+"""Printing of samples of a corpus with their masks, and of statistics."""
 
 from __future__ import annotations
 
@@ -34,23 +34,28 @@ class SampleSettings(Settings, frozen=True):
 
 
 def print_samples(corpus: Path, settings: SampleSettings) -> None:
-    """Print samples of a corpus with their masks, and statistics."""
-    opened = Corpus.open(corpus)
-    tokenizer = opened.tokenizer()
+    """Print samples of a corpus with their masks, and statistics.
+
+    Args:
+        corpus: Directory of the corpus.
+        settings: Settings of the samples.
+    """
+    loaded = Corpus.open(corpus)
+    tokenizer = loaded.tokenizer()
     sampling = decode(Sampling, {"pairs": settings.pairs, "length": settings.length}, "sampling")
     masking = Masking()
     if settings.run_file is not None:
         config = read_config(read_run_file(settings.run_file), tokenizer)
         sampling, masking = config.sampling, config.masking
     count = max(settings.count, STATISTICS_SAMPLES)
-    samples, drawn = draw(opened, tokenizer, sampling, masking, seed=settings.seed, count=count)
-    for sample in drawn[: settings.count]:
+    samples, first = take(loaded, tokenizer, sampling, masking, seed=settings.seed, count=count)
+    for sample in first[: settings.count]:
         print("\n".join(readable(samples, sample)), end="\n\n")
-    for name, value in statistics(opened).items():
+    for name, value in statistics(loaded).items():
         print(f"{name:32} {value:,}")
     print(f"{'samples per epoch':32} {len(samples):,}")
-    for name, share in rates(samples, drawn).items():
-        print(f"{name:32} {share:.3f}")
+    for name, rate in rates(samples, first).items():
+        print(f"{name:32} {rate:.3f}")
 
 
 STATISTICS_SAMPLES = 1000
@@ -65,31 +70,31 @@ def statistics(corpus: Corpus) -> dict[str, float | int]:
         "tokens": corpus.tokens,
         "sentences": corpus.sentences,
         "documents": corpus.documents,
-        "tokens a sentence, median": int(np.median(lengths)),
-        "tokens a sentence, 95 % below": int(np.percentile(lengths, 95)),
-        "tokens a sentence, longest": int(lengths.max()),
-        "sentences a document, median": int(np.median(documents)),
+        "tokens per sentence, median": int(np.median(lengths)),
+        "tokens per sentence, 95th percentile": int(np.percentile(lengths, 95)),
+        "tokens per sentence, maximum": int(lengths.max()),
+        "sentences per document, median": int(np.median(documents)),
     }
 
 
-def rates(samples: Samples, drawn: list[Sample]) -> dict[str, float]:
+def rates(samples: Samples, items: list[Sample]) -> dict[str, float]:
     """Return the fractions of masked tokens by type of mask, and of true pairs."""
     mask = samples.tokenizer.mask
-    seen = np.concatenate([s.ids[s.masked_positions] for s in drawn])
-    labels = np.concatenate([s.labels for s in drawn])
-    tokens = sum(len(s) for s in drawn)
-    pairs = [s.pair for s in drawn if s.pair is not None]
+    inputs = np.concatenate([s.ids[s.masked_positions] for s in items])
+    labels = np.concatenate([s.labels for s in items])
+    tokens = sum(len(s) for s in items)
+    pairs = [s.pair for s in items if s.pair is not None]
     return {
-        "tokens a sample": tokens / len(drawn),
-        "chosen, of all tokens": len(labels) / tokens,
-        "of these [MASK]": float((seen == mask).mean()),
-        "of these replaced": float(((seen != mask) & (seen != labels)).mean()),
-        "of these kept": float((seen == labels).mean()),
+        "tokens per sample": tokens / len(items),
+        "selected, of all tokens": len(labels) / tokens,
+        "[MASK], of selected": float((inputs == mask).mean()),
+        "random token, of selected": float(((inputs != mask) & (inputs != labels)).mean()),
+        "unchanged, of selected": float((inputs == labels).mean()),
         **({"true pairs": float(np.mean([p == 0 for p in pairs]))} if pairs else {}),
     }
 
 
-def draw(
+def take(
     corpus: Corpus,
     tokenizer: Tokenizer,
     sampling: Sampling,
@@ -106,33 +111,41 @@ def draw(
 def readable(samples: Samples, sample: Sample) -> Iterator[str]:
     """Yield the lines that show a sample: the label of the pair, then the tokens of each segment.
 
-    `[MASK]←word` is a masked token, `other←word` a replaced token, and `word←=` a target that was
-    kept.
+    `[MASK]←word` is a masked token, `other←word` a replaced token, and `word←=` an unchanged token
+    that the model predicts.
     """
-    says = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped"), "none": ("", "")}
+    titles = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped"), "none": ("", "")}
     if sample.pair is not None:
-        yield f"{says[samples.sampling.pairs][sample.pair]}, {len(sample)} tokens"
+        yield f"{titles[samples.sampling.pairs][sample.pair]}, {len(sample)} tokens"
     else:
         yield f"{len(sample)} tokens"
-    pieces = samples.tokenizer.pieces(sample.ids)
+    tokens = samples.tokenizer.pieces(sample.ids)
     originals = samples.tokenizer.pieces(sample.labels)
-    for place, original in zip(sample.masked_positions, originals, strict=True):
-        kept = pieces[place] == original
-        pieces[place] = f"{original}←=" if kept else f"{pieces[place]}←{original}"
+    for index, original in zip(sample.masked_positions, originals, strict=True):
+        is_same = tokens[index] == original
+        tokens[index] = f"{original}←=" if is_same else f"{tokens[index]}←{original}"
     for segment in np.unique(sample.types):
-        text = " ".join(p for p, t in zip(pieces, sample.types, strict=True) if t == segment)
+        text = " ".join(p for p, t in zip(tokens, sample.types, strict=True) if t == segment)
         yield f"  {'AB'[segment]}: {text}"
 
 
 def samples_of_run(record: Mapping[str, Any], count: int) -> list[str]:
-    """Return the first samples of a run, from its `run.json`; no samples if its corpus is gone."""
+    """Return the first samples of a run as text.
+
+    Args:
+        record: Content of `run.json`.
+        count: Number of samples.
+
+    Returns:
+        The samples. Empty if the corpus does not exist any more.
+    """
     corpus = Path(record.get("corpus_folder", ""))
     if not record.get("corpus_folder") or "config" not in record or not corpus.is_dir():
         return []
-    opened = Corpus.open(corpus).first_volume
-    tokenizer = opened.tokenizer()
+    loaded = Corpus.open(corpus).first_volume
+    tokenizer = loaded.tokenizer()
     config = read_config(record["config"], tokenizer)
-    samples, drawn = draw(
-        opened, tokenizer, config.sampling, config.masking, seed=config.train.seed, count=count
+    samples, first = take(
+        loaded, tokenizer, config.sampling, config.masking, seed=config.train.seed, count=count
     )
-    return ["\n".join(readable(samples, sample)) for sample in drawn]
+    return ["\n".join(readable(samples, sample)) for sample in first]

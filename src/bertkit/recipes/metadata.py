@@ -1,4 +1,4 @@
-"""What a model card tells the hub: the task, the model it was made from, and its scores."""
+"""Metadata of model cards for the Hugging Face hub: task, base model and scores."""
 
 from __future__ import annotations
 
@@ -24,21 +24,26 @@ PIPELINES = {
     "dpo": "text-generation",
     "seq2seq": "text2text-generation",
 }
-"""What the hub calls the tasks."""
+"""Pipeline tags of the hub, by task."""
 
 
 INSTALLED = ("site-packages", "dist-packages")
-"""Folders in which pip puts packages."""
+"""Directories into which pip installs packages."""
 
 
 def front_matter(folder: Path, run: Mapping[str, Any]) -> list[str]:
-    """The lines at the head of a model card that the hub reads (YAML between rules)."""
+    """Return the YAML front matter of a model card, as lines.
+
+    Args:
+        folder: Model directory.
+        run: Content of its scores.json.
+    """
     from huggingface_hub import EvalResult, ModelCardData
 
     name = run["task"]["name"]
     scores = {n: v for n, v in run["dev"].items() if n != "epoch" and isinstance(v, int | float)}
-    of_vectors = name == "similarity" or run["task"].get("options", {}).get("contrastive")
-    library = "sentence-transformers" if of_vectors else "transformers"
+    has_embeddings = name == "similarity" or run["task"].get("options", {}).get("contrastive")
+    library = "sentence-transformers" if has_embeddings else "transformers"
     library = "bertkit" if is_own_format(read_settings(folder)) else library
     pipeline = PIPELINES.get(name)
     results = None
@@ -78,14 +83,17 @@ def is_own_format(settings: Mapping[str, Any]) -> bool:
 
 
 def model_name(model: str) -> str:
-    """A model as strangers may read it: its hub id, or the name of its folder here.
+    """Return the public name of a model: its hub id, or the name of its directory.
 
-    A folder that pip installed, often just `model`, is called as its package.
+    A directory within a package that pip installed has the name of the package.
+
+    Args:
+        model: Hub id, or path of a model directory.
     """
     if hub_id(model):
         return model
-    parts = Path(model).absolute().parts  # "." has none of its own
-    installed = [below for at, below in pairwise(parts) if at in INSTALLED]
+    parts = Path(model).absolute().parts  # The path "." has no name.
+    installed = [child for parent, child in pairwise(parts) if parent in INSTALLED]
     return installed[-1] if installed else parts[-1]
 
 

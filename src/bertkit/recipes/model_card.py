@@ -1,4 +1,4 @@
-"""The model card: what a fine-tuned folder was made from, how well it does, how to use it."""
+"""Model card of a fine-tuned model: its data, scores, usage and settings."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ EXAMPLES = {
     "similarity": '("How are you?", "Are you well?")',
     "respond": '("How are you?", ["Fine, thanks.", "At eight."])',
 }
-"""How each task is asked, where it is not by a text."""
+"""Example input of the tasks whose input is not a single text."""
 
 COMMANDS = {
     "chat": "bertkit chat {}",
     "dpo": "bertkit chat {}",
     "seq2seq": 'echo "A text." | bertkit generate {}',
 }
-"""How tasks are asked whose models write."""
+"""Commands that run the models of generative tasks."""
 
 AUTO = {
     "classify": "AutoModelForSequenceClassification",
@@ -47,7 +47,7 @@ AUTO = {
     "dpo": "AutoModelForCausalLM",
     "seq2seq": "AutoModelForSeq2SeqLM",
 }
-"""The class of transformers for each task; of sentence-transformers, for vectors."""
+"""Class of transformers (or sentence-transformers) that loads the models of each task."""
 
 
 def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1) -> None:
@@ -76,7 +76,7 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
         "## Scores on dev",
         "",
         f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. "
-        f"{_chosen(run['metric'])} chosen on these same rows, so expect a little less on others."
+        f"{_selected(run['metric'])} selected on dev, so expect slightly lower scores on new data."
         + f" Dev also selected its settings from {num_candidates} combinations."
         * (num_candidates > 1),
         "",
@@ -84,14 +84,14 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
         "",
         *_labels(run),
         *_calibration(run.get("calibration")),
-        "`errors.html` of the run lists the worst answers.",
+        "`errors.html` in the run directory lists the worst predictions.",
         "",
         *_test(read_test(folder)),
         "## Use",
         "",
         *_use(name, folder.name),
         "",
-        *_elsewhere(name, task["options"], read_settings(folder)),
+        *_other_tools(name, task["options"], read_settings(folder)),
         *_adapters(folder, run["settings"].get("lora", {})),
         "",
         "## Settings",
@@ -105,24 +105,24 @@ def _data(part: str, about: Mapping[str, Any]) -> str:
     held = about.get("held_out")
     return (
         f"- {part}: {data_name(about)}, {about['rows']:,} examples"
-        + (f" ({_drawn(part, held)})" if held else "")
+        + (f" ({_held_out(part, held)})" if held else "")
         + f", sha256 {about['sha256'][:16]}…"
     )
 
 
-def _drawn(part: str, held: Mapping[str, Any]) -> str:
-    what = held["from"].removeprefix("this file, ") if part == "train" else "held out of train"
-    return f"{what}: a share of {held['share']:g}, seed {held['seed']}"
+def _held_out(part: str, held: Mapping[str, Any]) -> str:
+    origin = held["from"].removeprefix("this file, ") if part == "train" else "held out of train"
+    return f"{origin}: fraction {held['share']:g}, seed {held['seed']}"
 
 
 def _labels(run: Mapping[str, Any]) -> list[str]:
-    """Scores of each label, and the confusion matrix where it is small."""
+    """Return tables of the scores of each label, and of the confusion matrix if it is small."""
     if not (scores := run.get("by_label")):
         return []
     rows = [
-        f"| {_cell(label)} | {one['precision']:.3f} | {one['recall']:.3f} | {one['f1']:.3f} | "
-        f"{one['support']:,} |"
-        for label, one in scores.items()
+        f"| {_cell(label)} | {row['precision']:.3f} | {row['recall']:.3f} | {row['f1']:.3f} | "
+        f"{row['support']:,} |"
+        for label, row in scores.items()
     ]
     lines = ["| label | precision | recall | f1 | support |", "|---|---|---|---|---|", *rows, ""]
     matrix = run.get("confusion")
@@ -133,7 +133,7 @@ def _labels(run: Mapping[str, Any]) -> list[str]:
         f"| {name} | {' | '.join(f'{count:,}' for count in row)} |"
         for name, row in zip(names, matrix["counts"], strict=True)
     ]
-    head = [f"| expected, and answered: | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    head = [f"| expected ↓, predicted → | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     return [*lines, *head, *counts, ""]
 
 
@@ -142,14 +142,14 @@ def _calibration(about: Mapping[str, float] | None) -> list[str]:
         return []
     return [
         f"Confidences are calibrated: a temperature of {about['temperature']:.2f}, fitted on dev, "
-        f"takes the expected calibration error there from {about['error_before']:.3f} to "
-        f"{about['error']:.3f}. Other programs that open the folder do not know it.",
+        f"reduces the expected calibration error on dev from {about['error_before']:.3f} to "
+        f"{about['error']:.3f}. Other libraries do not apply the temperature.",
         "",
     ]
 
 
 def _cell(text: str) -> str:
-    """A label as a cell of a table in Markdown."""
+    """Escape a label for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
@@ -159,7 +159,7 @@ def _test(scores: Mapping[str, float]) -> list[str]:
     return [
         "## Scores on test",
         "",
-        "These rows chose nothing: they were scored once, at the end.",
+        "The test set was used only once, to score the selected epoch.",
         "",
         *_scores(scores),
         "",
@@ -169,14 +169,17 @@ def _test(scores: Mapping[str, float]) -> list[str]:
 def _adapters(folder: Path, lora: Mapping[str, Any]) -> list[str]:
     if not lora.get("rank"):
         return []
-    alone = (
-        "; `adapter/` holds them alone, as peft reads them" * (folder / ADAPTER_DIRECTORY).exists()
-    )
-    return ["", f"Its adapters (LoRA) are merged{alone}."]
+    note = "; `adapter/` contains them in peft format" * (folder / ADAPTER_DIRECTORY).exists()
+    return ["", f"The LoRA adapters are merged{note}."]
 
 
 def settings_lines(values: Mapping[str, Any], group: str = "") -> list[str]:
-    """Return a line for each setting, named by its path."""
+    """Return a line for each setting, with its dotted path.
+
+    Args:
+        values: The settings.
+        group: Prefix of the paths.
+    """
     lines: list[str] = []
     for name, value in values.items():
         inner = isinstance(value, Mapping)
@@ -187,18 +190,18 @@ def settings_lines(values: Mapping[str, Any], group: str = "") -> list[str]:
 def _use(task: str, folder: str) -> list[str]:
     if task in COMMANDS:
         return ["```bash", COMMANDS[task].format(folder), "```"]
-    asked = EXAMPLES.get(task, '"A text."')
+    example = EXAMPLES.get(task, '"A text."')
     return [
         "```python",
         "import bertkit",
         "",
-        f'ready = bertkit.pipeline("{task}", "{folder}")',
-        f"ready({asked})",
+        f'pipeline = bertkit.pipeline("{task}", "{folder}")',
+        f"pipeline({example})",
         "```",
     ]
 
 
-def _chosen(metric: str) -> str:
+def _selected(metric: str) -> str:
     return "The epoch and the threshold were" if metric.startswith("best_") else "The epoch was"
 
 
@@ -207,37 +210,38 @@ def _scores(scores: Mapping[str, float]) -> list[str]:
     return ["| score | |", "|---|---|", *rows]
 
 
-def _elsewhere(name: str, options: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+def _other_tools(name: str, options: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     if name not in AUTO:
-        return ["This task comes from outside bertkit; opening the folder needs its code."]
+        return ["This task is not part of bertkit; loading the model requires its code."]
     if is_own_format(settings):
         return ["No other library loads this directory."]
-    lines = [f"In transformers, `{AUTO[name]}` opens this folder and gives the same logits."]
+    lines = [f"In transformers, `{AUTO[name]}` loads this directory and computes the same logits."]
     if name == "similarity":
         lines = [
-            f"`bertkit embed` makes vectors with it. In sentence-transformers, `{AUTO[name]}` "
-            "opens this folder and makes the same ones."
+            f"`bertkit embed` computes embeddings. In sentence-transformers, `{AUTO[name]}` loads "
+            "this directory and computes the same embeddings."
         ]
     architectures = str(settings.get("architectures"))
-    if AUTO[name] == AUTO["choose"] and "ForSequenceClassification" in architectures:  # causal
+    # Causal models score each choice separately.
+    if AUTO[name] == AUTO["choose"] and "ForSequenceClassification" in architectures:
         lines = [
-            f"In transformers, `{AUTO['classify']}` opens this folder and gives the same score of "
-            "each choice, read alone behind its text."
+            f"In transformers, `{AUTO['classify']}` loads this directory. It computes the same "
+            "score for each choice if the input is the text followed by this choice."
         ]
     if options.get("contrastive"):
         lines = [
-            "`bertkit embed` makes its vectors, and `SentenceTransformer` opens this folder and "
-            "makes the same. The linear layer that gives labels from them, as they are before they "
-            "are normalized, is `heads.vector.out` in its weights."
+            "`bertkit embed` and `SentenceTransformer` load this directory and compute the same "
+            "embeddings. The weights `heads.vector.out` are the linear classifier of the labels. "
+            "Its input are the embeddings before normalization."
         ]
     if options.get("both_orders"):
         lines = [
-            f"In transformers, `{AUTO[name]}` opens this folder and gives the logits of a pair in "
-            "one order: add those of the other."
+            f"In transformers, `{AUTO[name]}` loads this directory and computes the logits of a "
+            "pair (A, B); add the logits of (B, A)."
         ]
     if options.get("crf"):
         lines = [
-            f"In transformers, `{AUTO[name]}` opens this folder and gives the same emissions, but "
-            "it knows no CRF: its labels may differ."
+            f"In transformers, `{AUTO[name]}` loads this directory and computes the same "
+            "emissions, but without the CRF, so its labels may differ."
         ]
     return lines

@@ -1,4 +1,4 @@
-"""Compare the run files of bertkit: size, shape, method and data."""
+"""Comparison of bertkit's run files: size, shape, method and data."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from bertkit.registry import Registry
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """One run file."""
+    """Description of a run file."""
 
     name: str
     family: str
     parameters: int
-    """With a vocabulary of the published size, and the pooler of an encoder alone."""
+    """Number of parameters, with the vocabulary size of the published model. An encoder has a
+    pooler, and no other head."""
     layers: int
     decoder: int
-    """Layers of the decoder beside an encoder, or 0."""
+    """Number of layers of the decoder of an encoder-decoder model, else 0."""
     hidden: int
     heads: int
     embedding: int
-    """Width of the token embedding."""
+    """Size of the token embedding."""
     weights: int
-    """Sets of weights that the layers use; fewer than `layers` where they share."""
+    """Number of sets of weights; fewer than `layers` if layers share weights."""
     method: str
-    """What it learns from."""
+    """Training objective and masking."""
     data: str
-    """How much it sees."""
+    """Amount of training data."""
 
 
 class Pretraining(NamedTuple):
-    """The pretraining of a model that is not a Transformer."""
+    """Pretraining of a model that is not a Transformer."""
 
     run: Callable[..., dict[str, float]]
     """Pretrain a model, with the arguments of `bertkit.pretrain`."""
@@ -50,7 +51,7 @@ class Pretraining(NamedTuple):
 
 
 PRETRAININGS: Mapping[str, Pretraining] = Registry("pretrainings", {})
-"""By the `family` of their run files."""
+"""Pretrainings, by the `family` of their run files."""
 
 
 def print_variants(rows: Sequence[Variant]) -> None:
@@ -67,22 +68,22 @@ def print_variants(rows: Sequence[Variant]) -> None:
 
 def variants() -> list[Variant]:
     """Return the run files in the order of their families and sizes."""
-    made = []
+    found = []
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)
         if other := PRETRAININGS.get(str(data.get("family"))):
-            made.append(other.variant(path.stem, data))
+            found.append(other.variant(path.stem, data))
             continue
         family = FAMILIES[data.get("family", "bert")]
         config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
         model = config.model
         heads = ("pooler",) if config.objective == "masked" else config.heads
-        whole = empty(model, heads, decoder=config.decoder)
-        made.append(
+        network = empty(model, heads, decoder=config.decoder)
+        found.append(
             Variant(
                 name=path.stem,
                 family=family.name,
-                parameters=sum(p.numel() for p in whole.parameters()),
+                parameters=sum(p.numel() for p in network.parameters()),
                 layers=model.layers,
                 decoder=0 if config.decoder is None else config.decoder.layers,
                 hidden=model.hidden,
@@ -94,7 +95,7 @@ def variants() -> list[Variant]:
             )
         )
     order = [*FAMILIES, *PRETRAININGS]
-    return sorted(made, key=lambda variant: (order.index(variant.family), variant.parameters))
+    return sorted(found, key=lambda variant: (order.index(variant.family), variant.parameters))
 
 
 def _data(config: PretrainConfig) -> str:

@@ -1,4 +1,4 @@
-"""Answers of a fine-tuned model to the rows of a program."""
+"""Prediction with a fine-tuned model for rows in memory or in a file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from bertkit.data.paths import is_table
 from bertkit.data.rows_in_memory import KINDS, is_rows
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
-from bertkit.recipes.predict_file import answered
+from bertkit.recipes.predict_file import predict_examples
 from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
 from bertkit.tasks.inference import STREAM_ITEMS, Answering
 from bertkit.tasks.task import Reading
 from bertkit.text.long_texts import Long
 
-if TYPE_CHECKING:  # an exported model needs no torch
+# Exported models do not require torch, so this is not imported at run time.
+if TYPE_CHECKING:
     from bertkit.checkpoint.directory import Loaded
 
 
@@ -36,24 +37,37 @@ def predict(
     reading: Reading | Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> list[Any]:
-    """An answer to each row: of a DataFrame, one of its columns, a Dataset, dicts, texts, (text,
-    pair) tuples, or a file as a `Path`. `bertkit.frame` makes a DataFrame of them.
+    """Predict for each row; `bertkit.frame` converts the predictions to a DataFrame.
 
-    Columns are told as those of files are, or named by keywords: `text_column="review"`. Labels
-    are not needed. Texts longer than the model are cut, and counted, where the task can cut them;
-    `long` says otherwise. `device` auto is a GPU if PyTorch finds one.
-    Raises: DataError for a row that cannot be answered, ConfigError for a keyword that is none.
+    Args:
+        model: Model directory, hub id, exported model, loaded model, or pipeline.
+        rows: A DataFrame, one of its columns, a Dataset, dicts, texts, (text, pair) tuples, or a
+            file as a `Path`. Labels are not required.
+        task: Task of the model, if it is not a task of bertkit.
+        long: Whether to reject or truncate texts that are too long. Default: truncate if the task
+            supports it. The number of truncated texts is logged.
+        precision: Precision of the computation.
+        device: Device, such as "cpu". "auto" is a GPU if PyTorch finds one.
+        reading: Columns and format of the rows. Default: detected as in files.
+        **columns: Columns as keywords, such as `text_column="review"`.
+
+    Returns:
+        One prediction per row.
+
+    Raises:
+        DataError: If a row is invalid.
+        ConfigError: If a keyword is unknown.
     """
     if isinstance(model, Answering):
         answer = model
     else:
         answer = open_format(model).load_predictor(LoadSettings(precision, device, task))
-    (named,) = with_keywords("predict", {Reading: reading}, columns)
+    (resolved,) = with_keywords("predict", {Reading: reading}, columns)
     if isinstance(rows, str) and is_table(rows):
-        raise DataError(f"{rows}: a file, and not a text; give its Path for its rows")
+        raise DataError(f"{rows}: a file, not a text; pass a pathlib.Path")
     if isinstance(rows, str | tuple):
         rows = [rows]
     elif not (hasattr(rows, "__iter__") or is_rows(rows)):
-        raise DataError(f"rows: {type(rows).__name__} holds none; give {KINDS}")
-    examples = answer.examples(rows, named)
-    return list(answered(answer, examples, long=long, watched=len(examples) > STREAM_ITEMS))
+        raise DataError(f"rows: {type(rows).__name__} is not supported; pass {KINDS}")
+    examples = answer.examples(rows, resolved)
+    return list(predict_examples(answer, examples, long=long, watched=len(examples) > STREAM_ITEMS))

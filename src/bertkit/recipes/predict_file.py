@@ -1,4 +1,4 @@
-"""Answers to the rows of a file, beside what stands in them."""
+"""Predictions for the rows of a file, written with the columns of the file."""
 
 from __future__ import annotations
 
@@ -29,13 +29,20 @@ Row = Mapping[str, Any]
 
 
 def check_out(out: Path) -> None:
-    """Raises: ConfigError for a file that is there already, or of a kind that is not written."""
+    """Check an output path of predictions.
+
+    Args:
+        out: Output path.
+
+    Raises:
+        ConfigError: If the file exists or its format is not supported.
+    """
     if out.suffix not in KINDS:
-        raise ConfigError(f"{out}: answers are written as .csv, .tsv or .jsonl; name such a file")
+        raise ConfigError(f"--out must be a .csv, .tsv or .jsonl file, got {out}")
     refuse_used(out)
 
 
-def answered_file(
+def predict_file(
     answer: Answering[Any],
     file: Path,
     reading: Reading,
@@ -43,69 +50,103 @@ def answered_file(
     long: Long | None = None,
     watched: bool = True,
 ) -> tuple[Sequence[Row], Iterator[Any]]:
-    """The rows of a file, and an answer for each as it comes.
+    """Predict for each row of a file.
 
-    Texts longer than the model are cut unless `long` says otherwise; how many is said. A bar shows
-    how far it is, where it is `watched`.
-    Raises: DataError naming file and line, ConfigError for a policy that the task has not.
+    Args:
+        answer: The model.
+        file: Path of the file.
+        reading: Columns and format of the file.
+        long: Whether to reject or truncate texts that are too long. Default: the policy of the task
+            for files. The number of truncated texts is logged.
+        watched: Whether to show a progress bar.
+
+    Returns:
+        The rows, and an iterator over their predictions.
+
+    Raises:
+        DataError: If a row is invalid; the message contains file and line.
+        ConfigError: If the task does not support the policy.
     """
     source = _source(answer.task.name, file, reading)
     examples = read_examples(
         type(answer.task), source, reading, labelled=False, learned=answer.columns
     )
-    given = dict(source.records()) if isinstance(source, Rows) else {}
-    held = [given.get(example.where, {"where": example.where}) for example in examples]
-    return held, answered(answer, examples, long=long, watched=watched)
+    records = dict(source.records()) if isinstance(source, Rows) else {}
+    rows = [records.get(example.where, {"where": example.where}) for example in examples]
+    return rows, predict_examples(answer, examples, long=long, watched=watched)
 
 
-def answered(
+def predict_examples(
     answer: Answering[Any],
     examples: Sequence[Any],
     *,
     long: Long | None = None,
     watched: bool = True,
 ) -> Iterator[Any]:
-    """An answer for each example as it comes; long ones are cut, and counted, as those of files."""
+    """Yield the prediction of each example.
+
+    Args:
+        answer: The model.
+        examples: The examples.
+        long: Whether to reject or truncate texts that are too long. Default: the policy of the task
+            for files. The number of truncated texts is logged.
+        watched: Whether to show a progress bar.
+    """
     long = long or policy_of_files(answer.task)
-    # texts that are compared with each other are answered together
+    # Texts that the task compares with each other must be in the same batch.
     size = TEXTS_AT_ONCE if answer.task.batching == "step" else STREAM_ITEMS
-    cut = 0
+    truncated = 0
     with progress(watched=watched) as bar:
         task = bar.add_task("answering", total=len(examples), note="")
         for part in batched(examples, size):
-            for one in answer.answers(part, long=long):
-                cut += getattr(one, "truncated", False)
-                yield one
+            for prediction in answer.answers(part, long=long):
+                truncated += getattr(prediction, "truncated", False)
+                yield prediction
             bar.advance(task, len(part))
-    if cut:
-        say(f"{cut:,} of {len(examples):,} texts are longer than the model reads and were cut")
+    if truncated:
+        say(f"{truncated:,} of {len(examples):,} texts were truncated to the maximum length")
 
 
-def answered_texts(
+def predict_texts(
     answer: Answering[Any], texts: Iterable[str], pair: Sequence[str], *, long: Long | None = None
 ) -> Iterator[tuple[Row, Any]]:
-    """Each text as a row, with its answer."""
-    beside = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}
+    """Yield each text as a row, and its prediction.
+
+    Args:
+        answer: The model.
+        texts: The texts.
+        pair: Second text or texts, which are the same for all texts.
+        long: Whether to reject or truncate texts that are too long. Default: the task's policy.
+    """
+    extra = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}
     for part in batched(texts, STREAM_ITEMS):
         answers = answer([(text, pair) if pair else text for text in part], long=long)
-        for text, one in zip(part, answers, strict=True):
-            yield {"text": text, **beside}, one
+        for text, prediction in zip(part, answers, strict=True):
+            yield {"text": text, **extra}, prediction
 
 
 def write_answers(
     out: Path, answered: Iterable[tuple[Row, Any]], columns: Sequence[str] = ()
 ) -> int:
-    """Write rows with their answers as .csv, .tsv or .jsonl; how many there are.
+    """Write rows with their predictions to a .csv, .tsv or .jsonl file.
 
-    In tables a score of each label is a column, and lists are JSON. `columns` are those of all
-    rows; by default those of the first. The file appears when all are written.
+    In tables, the score of each label is a column, and lists are JSON. The file is created
+    atomically at the end.
+
+    Args:
+        out: Output path.
+        answered: Rows and predictions.
+        columns: Columns of all rows. Default: the columns of the first row.
+
+    Returns:
+        The number of rows.
     """
     kind, count = out.suffix, 0
     with writing(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         if kind == ".jsonl":
             for row, answer in answered:
-                joined = {**row, **_named(_plain(answer), {*columns, *row})}
-                file.write(json.dumps(joined, ensure_ascii=False) + "\n")
+                record = {**row, **_rename(_plain(answer), {*columns, *row})}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 count += 1
         else:
             count = _write_table(file, kind, answered, columns)
@@ -118,33 +159,40 @@ def _write_table(
     count, names = 0, None
     for row, answer in answered:
         columns = columns or list(row)
-        told = _named(flat(_plain(answer)), columns)
-        joined = {**dict.fromkeys(columns), **row, **told}
+        added = _rename(flat(_plain(answer)), columns)
+        record = {**dict.fromkeys(columns), **row, **added}
         if names is None:
-            names = list(joined)
+            names = list(record)
             file.write(_line(names, kind))
-        file.write(_line([_cell(joined.get(name)) for name in names], kind))
+        file.write(_line([_cell(record.get(name)) for name in names], kind))
         count += 1
     return count
 
 
 def _line(cells: Sequence[str], kind: str) -> str:
-    """Raises: DataError for what a .tsv file cannot hold."""
+    """Format a line, or raise DataError if a .tsv file cannot represent a cell."""
     return csv_line(cells) if kind == ".csv" else "\t".join(map(_one_line, cells)) + "\n"
 
 
 def _one_line(cell: str) -> str:
-    """Raises: DataError for what a .tsv file cannot hold."""
+    """Return a cell of a .tsv file, or raise DataError if it has a tab or a line break."""
     if any(mark in cell for mark in "\t\n\r"):
         raise DataError(
-            f"{cell[:40]!r}: a tab or a line break, which .tsv cannot hold; write .csv or .jsonl"
+            f"{cell[:40]!r}: .tsv does not support tabs and line breaks; use .csv or .jsonl"
         )
     return cell
 
 
-def refuse_tabs(held: Sequence[Row]) -> None:
-    """Raises: DataError for rows that a .tsv file cannot hold, before there are answers."""
-    for row in held:
+def check_tabs(rows: Sequence[Row]) -> None:
+    """Check that a .tsv file can represent rows, before predicting.
+
+    Args:
+        rows: The rows.
+
+    Raises:
+        DataError: If a cell contains a tab or a line break.
+    """
+    for row in rows:
         for name, value in row.items():
             _one_line(name)
             _one_line(_cell(value))
@@ -167,7 +215,8 @@ def _plain(answer: Any) -> dict[str, Any]:
     return plain
 
 
-def _named(answer: Row, taken: Collection[str]) -> Row:
+def _rename(answer: Row, taken: Collection[str]) -> Row:
+    """Rename the fields of a prediction that are columns of the row already."""
     return {free(name, taken): value for name, value in answer.items()}
 
 

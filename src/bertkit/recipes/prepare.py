@@ -1,10 +1,10 @@
-"""Prepare a corpus: text files in, shards of token ids out, in parallel and resumable.
+"""Parallel and resumable tokenization of text files into the shards of a corpus.
 
-The input is divided into units of about equal size: a piece of a large file, or a run of small
-ones. The division follows from the input alone, and each unit becomes shards of its own, so any
-number of processes, on one machine or on many, gives the same bytes. A unit counts once its own
-small manifest is written; a rerun takes up what counts. All text, or that of a part, is read and
-checked before anything is written.
+The input is divided into units of about equal size: a part of a large file, or several small files.
+The division depends only on the input, and each unit is written to separate shards. The output is
+therefore the same, byte for byte, for any number of processes on one or several machines. A unit is
+finished when its small manifest is written; a rerun skips finished units. All text (or the text of
+a part) is read and checked before anything is written.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ Engine = Literal["processes", "ray"]
 R = TypeVar("R", bound=msgspec.Struct)
 
 SHARD_TOKENS = 1 << 25
-"""Tokens about which a shard is closed: 64 MiB of 2 bytes."""
+"""Approximate number of tokens per shard: 64 MiB with 2 bytes per token."""
 
 SAMPLES, SAMPLE = 16, 1 << 15
-"""Places looked at for the estimate of size, and characters read at each."""
+"""Number of samples for the size estimate, and number of characters per sample."""
 
 GZIP_RATIO = 3
-"""Bytes of text in a compressed byte, to divide the work; how good it is affects only balance."""
+"""Assumed compression ratio of gzip. A wrong value affects only how evenly work is divided."""
 
 
 class Input(msgspec.Struct, frozen=True):
-    """A file as it was when it was checked."""
+    """State of an input file when it was checked."""
 
     file: str
     bytes: int
@@ -65,7 +65,7 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class PreparePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Written when all is checked; a rerun must mean the same to take up the work."""
+    """Plan of the work, written after all text is checked. A rerun must have the same plan."""
 
     settings: CorpusSettings
     inputs: list[Input]
@@ -86,26 +86,33 @@ def prepare(
     part: str | None = None,
     language: str = "en",
     shard_tokens: int = SHARD_TOKENS,
-) -> Corpus | Any:  # no None to be checked for by those who never ask for a part
+) -> Corpus | Any:  # Without `part` the result is never None, so callers need no check.
     """Tokenize text into a corpus for pretraining.
 
-    The same call goes on after a kill. `language` is for the sentence splitter. With several
-    processes, a script that calls this needs the usual `if __name__ == "__main__":`.
-    Returns: the corpus; nothing where a part of the work was asked for.
-    Raises: ConfigError for an `out` in use, DataError for unusable text or too small a disk,
-    before anything is written; StorageError if writing fails: finished shards are then kept.
+    If the work is interrupted, the same call resumes it. `language` is the language of the sentence
+    splitter, and `shard_tokens` the approximate number of tokens per shard. With several processes,
+    a script that calls this function needs `if __name__ == "__main__":`.
 
     Args:
-        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
-        tokenizer: Folder of the tokenizer.
-        out: The corpus's folder. The same command goes on after a kill.
-        text_column: The field of .jsonl rows, or column of .parquet, that holds the text.
+        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
+        tokenizer: Directory of the tokenizer.
+        out: Output directory of the corpus. To resume interrupted work, run the same command.
+        text_column: Field of .jsonl rows, or column of .parquet files, that contains the text.
         blank_lines: Whether a blank line of a .txt file ends a paragraph or a document.
-        processes: How many work at once; by default one for each core, or CPU of the Ray cluster.
-        engine: Processes of this machine, or tasks of the Ray cluster that RAY_ADDRESS names, whose
-            nodes see the same files; without one, of a Ray that is started here and ended again.
-        part: The share of the work to do, as 3/8. Machines that see the same disk do one each; the
-            same command without it then makes the corpus of all.
+        processes: Number of parallel processes. Default: one per core, or one per CPU of the Ray
+            cluster.
+        engine: Processes of this machine, or tasks of the Ray cluster at RAY_ADDRESS, whose nodes
+            must share the files. Without RAY_ADDRESS, a local Ray is started and stopped.
+        part: Part of the work to do, such as 3/8. Machines that share a disk do one part each; then
+            run the same command without --part to write the corpus.
+
+    Returns:
+        The corpus, or None if `part` is set.
+
+    Raises:
+        ConfigError: If `out` is in use. Nothing is written.
+        DataError: If text is invalid or the disk is too small. Nothing is written.
+        StorageError: If writing fails. Finished shards are kept.
     """
     refuse_unknown("engine", engine, get_args(Engine))
     refuse_unknown("blank_lines", blank_lines, get_args(BlankLines))
@@ -124,31 +131,31 @@ def prepare(
         shard_tokens=shard_tokens,
     )
     inputs = [Input(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sources]
-    begun = _begun(work)
-    if begun is not None:
-        _same(begun, PreparePlan(settings, inputs, []), out)
-    units = begun.units if begun else divide(sources, 4 * shard_tokens)  # 4 bytes a token
-    own = range(len(units)) if part is None else _share(part, len(units))
-    todo = {number: units[number] for number in own if not _made(work, number)}
-    lock = "workers" if part is None else f"workers-{own.start}"
+    old_plan = _read_plan(work)
+    if old_plan is not None:
+        _check_plan(old_plan, PreparePlan(settings, inputs, []), out)
+    units = old_plan.units if old_plan else divide(sources, 4 * shard_tokens)  # 4 bytes per token
+    selected = range(len(units)) if part is None else _units_of_part(part, len(units))
+    todo = {number: units[number] for number in selected if not _is_finished(work, number)}
+    lock = "workers" if part is None else f"workers-{selected.start}"
     worker = Worker(out, settings, lock)
     with _pool(engine, worker, processes, len(todo)) as pool, progress() as bar:
         todo |= _check(pool, {n: unit for n, unit in todo.items() if not unit.characters}, bar)
         for number, unit in todo.items():
             units[number] = unit
-        _weigh([units[number] for number in own], todo, tokenizer, settings, work)
-        with _locked(work, out, lock, alone=part is None):
-            if begun is None:
+        _check_space([units[number] for number in selected], todo, tokenizer, settings, work)
+        with _locked(work, out, lock, exclusive=part is None):
+            if old_plan is None:
                 tokenizer.save(out / "tokenizer")
                 plan = PreparePlan(settings, inputs, units)
                 storage.write_text(work / "plan.json", msgspec.json.encode(plan).decode())
             if not (work / "complete").exists():
-                _make(pool, [units[number] for number in own], todo, bar)
+                _tokenize(pool, [units[number] for number in selected], todo, bar)
             if part is not None:
-                made = sum(_made(work, number) for number in range(len(units)))
+                finished = sum(_is_finished(work, number) for number in range(len(units)))
                 say(
-                    f"{out}: part {part} is done, {made} of {len(units)} pieces; when all are, "
-                    "the same command without --part makes the corpus"
+                    f"{out}: part {part} is finished ({finished} of {len(units)} units in total); "
+                    "after all parts, run the same command without --part"
                 )
                 return None
             storage.write_text(work / "complete", "")
@@ -158,51 +165,68 @@ def prepare(
 def _pool(
     engine: Engine, worker: Worker, processes: int | None, units: int
 ) -> WorkerPool | RayPool:
-    """What runs so many units."""
-    if engine == "ray" and units:  # it takes seconds to start
+    """Return the pool of workers that processes the units."""
+    if engine == "ray" and units:  # Ray takes seconds to start.
         return RayPool(worker, processes)
     return WorkerPool(worker, min(processes or cores(), max(units, 1)))
 
 
-# ---- before anything is written
+# ---- Checks before anything is written
 
 
 def refuse_within(out: Path, paths: Sequence[str | Path], option: str = "--out") -> None:
-    """Raises: ConfigError for an `out` that feeds on itself."""
+    """Check that an output directory is not within an input directory.
+
+    Args:
+        out: Output directory.
+        paths: Input files and directories.
+        option: Name of the output option, for the message.
+
+    Raises:
+        ConfigError: If the output directory is within an input directory.
+    """
     for path in paths_of(paths):
         if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
-            raise ConfigError(f"{out}: lies within {path}, which is read; choose another {option}")
+            raise ConfigError(f"{out} is within the input {path}; choose another {option}")
 
 
 def divide(sources: Sequence[Path], most: int, *, whole: Collection[str] = ()) -> list[Unit]:
-    """Units of a 64th of all text, at least a mebibyte, at most `most` bytes; files of the kinds
-    `whole` are not cut.
+    """Divide files into units of about equal size.
+
+    Args:
+        sources: The files.
+        most: Maximum size of a unit in bytes. The size is 1/64 of all text, but at least 1 MiB,
+            within this limit.
+        whole: Suffixes of the files that must not be split.
+
+    Returns:
+        The units, in the order of the files.
     """
     weights = {f: f.stat().st_size * (GZIP_RATIO if f.suffix == ".gz" else 1) for f in sources}
     size = min(max(sum(weights.values()) // 64, 1 << 20), most)
     units: list[list[Span]] = [[]]
-    filled = 0
+    used = 0
     for file in sources:
         for span in spans(file, weights[file] if suffix(file) in whole else size):
             weight = weights[file] if file.suffix == ".gz" else span.end - span.start
-            if filled and filled + weight > 1.5 * size:
+            if used and used + weight > 1.5 * size:
                 units.append([])
-                filled = 0
+                used = 0
             units[-1].append(span)
-            filled += weight
+            used += weight
     return [Unit([(str(s.file), s.start, s.end) for s in unit]) for unit in units]
 
 
-def _share(part: str, units: int) -> range:
-    """The numbers of the units that are a part's. Raises: ConfigError."""
+def _units_of_part(part: str, units: int) -> range:
+    """Return the numbers of the units of a part, or raise ConfigError if `part` is invalid."""
     number, slash, parts = part.partition("/")
     if not (slash and number.isdecimal() and parts.isdecimal() and 0 < int(number) <= int(parts)):
-        raise ConfigError(f"part: {part!r} is none; write for instance 3/8, of 1/8 to 8/8")
+        raise ConfigError(f"part must be a fraction such as 3/8 (1/8 to 8/8), got {part!r}")
     return range(int(number) - 1, units, int(parts))
 
 
 def _check(pool: WorkerPool | RayPool, units: dict[int, Unit], bar: Progress) -> dict[int, Unit]:
-    """Read everything once, so that bad input is refused before it costs anything."""
+    """Read all text once, so that invalid input raises an error before anything is written."""
     task = bar.add_task("checking", total=sum(unit.bytes for unit in units.values()), note="")
     checked = dict(units)
     for number, message in pool.run("check", units):
@@ -212,15 +236,15 @@ def _check(pool: WorkerPool | RayPool, units: dict[int, Unit], bar: Progress) ->
     return checked
 
 
-def _weigh(
+def _check_space(
     units: list[Unit],
-    left_to_do: dict[int, Unit],
+    remaining: dict[int, Unit],
     tokenizer: Tokenizer,
     settings: CorpusSettings,
     work: Path,
 ) -> None:
-    """Estimate the corpus's size from samples. Raises: DataError if the disk is too small."""
-    if not left_to_do:
+    """Estimate the size of the corpus from samples, or raise DataError if the disk is too small."""
+    if not remaining:
         return
     encode = CachedTokenizer(tokenizer)
     characters = tokens = size = 0
@@ -236,32 +260,32 @@ def _weigh(
             if left <= 0:
                 break
     rate = size / max(characters, 1) * 1.02
-    todo = sum(unit.characters for unit in left_to_do.values())
+    todo = sum(unit.characters for unit in remaining.values())
     total = sum(u.characters for u in units)
-    place = next(p for p in (work, *work.absolute().parents) if p.exists())
-    needed, free = int(todo * rate) + (1 << 20), shutil.disk_usage(place).free
+    folder = next(p for p in (work, *work.absolute().parents) if p.exists())
+    needed, free = int(todo * rate) + (1 << 20), shutil.disk_usage(folder).free
     expected = total * tokens / max(characters, 1)
     say(
         f"{total:,} characters: about {expected:,.0f} tokens, {_size(total * rate)}"
-        + (f", of which {_size(todo * rate)} are left to do" if todo < total else "")
+        + (f" ({_size(todo * rate)} remaining)" if todo < total else "")
     )
     if needed > free:
         raise DataError(
-            f"{place}: the corpus needs about {_size(needed)}, {_size(free)} are free; "
-            "free some, or choose an --out on another disk"
+            f"{folder}: the corpus needs about {_size(needed)}, but only {_size(free)} are free; "
+            "free some space, or choose an --out on another disk"
         )
 
 
-# ---- making
+# ---- Tokenization
 
 
-def _make(
+def _tokenize(
     pool: WorkerPool | RayPool, units: list[Unit], todo: dict[int, Unit], bar: Progress
 ) -> None:
     total = sum(unit.characters for unit in units)
     done = total - sum(unit.characters for unit in todo.values())
     task = bar.add_task("tokenizing", total=total, completed=done, note="")
-    # the largest first, so that no process is left with one at the end
+    # The largest units are first, so that no process works on a large unit alone at the end.
     order = sorted(todo, key=lambda i: -todo[i].characters)
     try:
         for _, message in pool.run("make", {i: todo[i] for i in order}):
@@ -278,17 +302,17 @@ def _finish(
     inputs: list[Input],
     units: int,
 ) -> Corpus:
-    """Give the shards their names, in the order of the units, then write the manifest."""
-    made = [_read(work / f"{i:06d}.json", Made) for i in range(units)]
-    shards = [(i, j, shard) for i, unit in enumerate(made) for j, shard in enumerate(unit.shards)]
-    left_out, cut = sum(u.left_out for u in made), sum(u.cut for u in made)
+    """Rename the shards in the order of the units, then write the manifest."""
+    parts = [_read(work / f"{i:06d}.json", Made) for i in range(units)]
+    shards = [(i, j, shard) for i, unit in enumerate(parts) for j, shard in enumerate(unit.shards)]
+    left_out, cut = sum(u.left_out for u in parts), sum(u.cut for u in parts)
     if not shards:
         shutil.rmtree(out)
-        raise DataError(f"{inputs[0].file}: not one token in this text; nothing was written")
+        raise DataError(f"{inputs[0].file}: the text has no tokens; nothing was written")
     for number, (i, j, _) in enumerate(shards):
         for part in PARTS:
             source = work / f"{i:06d}-{j:03d}.{part}"
-            if source.exists():  # else an earlier run got this far
+            if source.exists():  # An earlier run may have renamed the shard already.
                 source.replace(out / shard_name(number, part))
     manifest = Manifest(
         format=FORMAT,
@@ -306,20 +330,21 @@ def _finish(
     say(
         f"{out}: {corpus.tokens:,} tokens, {corpus.sentences:,} sentences, "
         f"{corpus.documents:,} documents, {_size(corpus.bytes)}"
-        + (f"; {left_out:,} documents without a token left out" if left_out else "")
-        + (f"; long documents cut in {cut:,} places" if cut else "")
+        + (f"; {left_out:,} documents without tokens skipped" if left_out else "")
+        + (f"; long documents split at {cut:,} positions" if cut else "")
     )
     return corpus
 
 
-def _made(work: Path, number: int) -> bool:
+def _is_finished(work: Path, number: int) -> bool:
     return (work / f"{number:06d}.json").exists()
 
 
-# ---- the work area
+# ---- Work directory
 
 
-def _begun(work: Path) -> PreparePlan | None:
+def _read_plan(work: Path) -> PreparePlan | None:
+    """Return the plan of interrupted work, if any."""
     path = work / "plan.json"
     if not path.exists():
         return None
@@ -327,52 +352,60 @@ def _begun(work: Path) -> PreparePlan | None:
 
 
 def _read(path: Path, kind: type[R]) -> R:
-    """Read a file of the work area."""
+    """Read a file of the work directory."""
     try:
         return msgspec.json.decode(read_bytes(path, DataError), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path}: damaged ({error}); delete {path.parent.parent} and start again"
+            f"{path}: damaged ({error}); delete {path.parent.parent} and start over"
         ) from None
 
 
-def _same(begun: PreparePlan, now: PreparePlan, out: Path) -> None:
-    """Raises: DataError if the work in `out` was begun with other settings or text."""
-    again = f"run it as it was begun, or delete {out} and start again"
-    before, after = msgspec.to_builtins(begun.settings), msgspec.to_builtins(now.settings)
+def _check_plan(plan: PreparePlan, new_plan: PreparePlan, out: Path) -> None:
+    """Check that unfinished work was started with the same settings and text."""
+    remedy = f"use the original settings and files, or delete {out} and start over"
+    before, after = msgspec.to_builtins(plan.settings), msgspec.to_builtins(new_plan.settings)
     for name in before:
         if before[name] != after[name]:
-            was = "another one" if name == "tokenizer" else repr(before[name])
-            raise DataError(f"{out}: holds unfinished work whose {name} was {was}; {again}")
-    for old, new in zip(begun.inputs, now.inputs, strict=False):
+            value = "different" if name == "tokenizer" else repr(before[name])
+            raise DataError(f"{out} contains unfinished work whose {name} was {value}; {remedy}")
+    for old, new in zip(plan.inputs, new_plan.inputs, strict=False):
         if old != new:
-            what = "has changed since" if old.file == new.file else f"was {old.file}"
-            raise DataError(f"{out}: holds unfinished work, and {new.file} {what}; {again}")
-    if len(begun.inputs) != len(now.inputs):
+            change = "has changed since" if old.file == new.file else f"was {old.file}"
+            raise DataError(f"{out} contains unfinished work, and {new.file} {change}; {remedy}")
+    if len(plan.inputs) != len(new_plan.inputs):
         raise DataError(
-            f"{out}: holds unfinished work on {len(begun.inputs)} files, not "
-            f"{len(now.inputs)}; {again}"
+            f"{out} contains unfinished work on {len(plan.inputs)} files, not "
+            f"{len(new_plan.inputs)}; {remedy}"
         )
 
 
 @contextmanager
-def _locked(work: Path, out: Path, workers: str, *, alone: bool) -> Iterator[None]:
-    """One prepare at a time, or one of each part; and none before the last worker of a killed one
-    is gone.
+def _locked(work: Path, out: Path, workers: str, *, exclusive: bool) -> Iterator[None]:
+    """Lock the work directory, or one part of it, after all workers of a killed run have stopped.
+
+    Args:
+        work: Work directory.
+        out: Output directory.
+        workers: Name of the lock file of the workers.
+        exclusive: Whether to lock the whole directory, or only one part.
+
+    Raises:
+        DataError: If another process has the lock.
     """
     with plainly():
         work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        own = stack.enter_context((work / f"lock-of-{workers}").open("w"))
+        part_lock = stack.enter_context((work / f"lock-of-{workers}").open("w"))
         common = stack.enter_context((work / "lock").open("w"))
         try:
-            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(common, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(part_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(common, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataError(f"{out}: another prepare is at work there; let it finish") from None
-        for name in {workers, *(path.name for path in work.glob("workers*") if alone)}:
-            with (work / name).open("w") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
+            raise DataError(f"{out}: another process works there; wait until it finishes") from None
+        for name in {workers, *(path.name for path in work.glob("workers*") if exclusive)}:
+            with (work / name).open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

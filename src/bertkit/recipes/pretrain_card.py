@@ -1,4 +1,4 @@
-"""Model card of a pretraining: its data, its held-out scores and how to use the model."""
+"""Model card of a pretrained model: its data, held-out scores, usage and settings."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def write_pretraining_card(
     Args:
         folder: Model directory.
         config: Settings of the run.
-        base: Model that the run started from; None for new weights.
-        corpus: Address of the corpus, of which the card has the name only.
+        base: Model that the run started from; None for newly initialized weights.
+        corpus: Path or URL of the corpus. The card contains only its name.
         tokens: Number of tokens of the corpus.
         mask: Mask token, or an empty string.
         scores: Held-out scores at the end.

@@ -58,7 +58,7 @@ TestScorer = Callable[[Path], Mapping[str, float]]
 
 
 class PretrainConfig(Settings, frozen=True):
-    """A complete run file, and what depends on its objective: text, samples, and heads.
+    """Complete run file, with the text, samples and heads of its objective.
 
     This class is the objective "masked" of encoders. A subclass defines another objective.
     """
@@ -160,7 +160,7 @@ class PretrainConfig(Settings, frozen=True):
 
     @property
     def method(self) -> str:
-        """Short description of what the model is trained on."""
+        """Short description of the training objective and masking."""
         masking, terms = self.masking, self.terms
         scope = f"of {masking.dupe_factor} epochs" if masking.dupe_factor else "new every epoch"
         target = "masked tokens" if self.generator is None else "replaced tokens"

@@ -1,4 +1,4 @@
-"""Samples of a pretraining: the batches of each step, and the held-out batches."""
+"""Samples of a pretraining run: the batches of each step, and the held-out batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from bertkit.training.distributed import Ranks
 
 
 class RunSamples:
-    """The batches of every step, from the step's number alone, and the held-out ones."""
+    """Batches of each step, which depend only on the step's number, and held-out batches.
+
+    Args:
+        text: Prepared text.
+        tokenizer: Tokenizer of the text.
+        config: Settings of the run.
+        ranks: Processes of the run.
+    """
 
     def __init__(
         self, text: PreparedText, tokenizer: Tokenizer, config: PretrainConfig, ranks: Ranks
@@ -24,39 +31,39 @@ class RunSamples:
         self.config, self.parts = config, ranks.share(config.train.parts)
         self._text, self._tokenizer = text, tokenizer
         sampling = config.sampling
-        self.main = self._learned(sampling.length)
+        self.main = self._build(sampling.length)
         self.first, self.until = self.main, 0
         if sampling.first_length is not None:
-            self.first = self._learned(sampling.first_length)
+            self.first = self._build(sampling.first_length)
             self.until = round(sampling.first_share * config.train.steps)
 
-    def _learned(self, length: int) -> Shuffled[Any]:
+    def _build(self, length: int) -> Shuffled[Any]:
         """Return the samples to train on, of up to `length` tokens."""
         config, seed = self.config, self.config.train.seed
         sampler = config.sampler(self._tokenizer, config.masking)
 
-        def opened(text: PreparedText) -> Shuffled[Any]:
+        def sample(text: PreparedText) -> Shuffled[Any]:
             documents, _ = config.split(text)
             return sampler(text, documents=documents, length=length, seed=seed)
 
         if not isinstance(self._text, Corpus):
-            return opened(self._text)
-        return in_volumes(self._text, opened, size=lambda v: -(-v.tokens // length), seed=seed)
+            return sample(self._text)
+        return in_volumes(self._text, sample, size=lambda v: -(-v.tokens // length), seed=seed)
 
     def batches(self, step: int) -> list[Batch]:
         """Return the batches of a step that belong to this process."""
         config = self.config
         samples = self.first if step < self.until else self.main
         changes = config.masking.first_mlm_probability is not None
-        share = config.masking.probability(step, config.train.steps) if changes else None
+        rate = config.masking.probability(step, config.train.steps) if changes else None
 
         def batches(first: int, count: int) -> list[Batch]:
-            return config.pack(samples.batch(first, count, share))
+            return config.pack(samples.batch(first, count, rate))
 
         return batches_of_step(config.train, self.parts, step, batches)
 
     def evaluation(self) -> list[Batch]:
-        """Return the held-out batches; 15% of their tokens are masked, so that losses compare."""
+        """Return the held-out batches, with the default masking, so that losses are comparable."""
         config = self.config
         text = self._text.first_volume if isinstance(self._text, Corpus) else self._text
         _, held_out = config.split(text)

@@ -1,4 +1,4 @@
-"""Prune the least important attention heads, or layers, of a fine-tuned model."""
+"""Pruning of the least important attention heads, or of layers, of a fine-tuned model."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading, Task, group, make_batch, policy_of_files
 
 MAX_BATCH_TOKENS = 4096
+"""Maximum number of tokens per batch when the importance of heads is computed."""
 
 
 def prune(
@@ -76,9 +77,9 @@ def prune(
         ConfigError: If a head or layer does not exist, a layer would lose all heads, or data is
             dev.
     """
-    taken = [read_head(head) if isinstance(head, str) else head for head in heads]
+    pruned = [read_head(head) if isinstance(head, str) else head for head in heads]
     refuse_used(out)
-    if sum((count is not None, bool(taken), bool(layers))) != 1:
+    if sum((count is not None, bool(pruned), bool(layers))) != 1:
         raise ConfigError("expected exactly one of count, heads and layers")
     if (count is None) != (data is None):
         raise ConfigError("--count and --data require each other; add the other one")
@@ -87,65 +88,75 @@ def prune(
             "--data: must differ from --dev, which measures the result; use examples of the "
             "training data"
         )
-    ready = answering(load_on(model, device), task)
-    network = ready.loaded.model
+    pipeline = answering(load_on(model, device), task)
+    network = pipeline.loaded.model
     if layers:
-        lighter = keep_layers(network, layers)
-    elif taken:
-        lighter = without_heads(network, taken)
+        smaller = keep_layers(network, layers)
+    elif pruned:
+        smaller = without_heads(network, pruned)
     elif not 0 < (count or 0) <= spare(network):
         raise ConfigError(
             f"--count: must be from 1 to {spare(network)}, got {count}; each layer keeps at least "
             "one head"
         )
-    rows = _read(ready, dev, reading)
-    weighing = [] if data is None else _read(ready, data, reading)
-    record: dict[str, Any] = {"before": evaluate(ready, rows)}
+    rows = _read(pipeline, dev, reading)
+    examples = [] if data is None else _read(pipeline, data, reading)
+    record: dict[str, Any] = {"before": evaluate(pipeline, rows)}
     if count is not None:
-        ready.task.check(weighing)
-        scores = importance(network, ready.task, _features(ready, weighing))
-        taken = least(scores, count, dead(network))
-        lighter = without_heads(network, taken)
+        pipeline.task.check(examples)
+        scores = compute_importance(network, pipeline.task, _features(pipeline, examples))
+        pruned = select_heads(scores, count, dead(network))
+        smaller = without_heads(network, pruned)
         record["importance"] = np.round(scores, 4).tolist()
-    record |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in taken]}
-    loaded = replace(ready.loaded, model=lighter)
-    record["after"] = evaluate(TaskPipeline(ready.task, loaded), rows)
-    resave(loaded, lighter, out)
+    record |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in pruned]}
+    loaded = replace(pipeline.loaded, model=smaller)
+    record["after"] = evaluate(TaskPipeline(pipeline.task, loaded), rows)
+    resave(loaded, smaller, out)
     return record
 
 
-def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> NDArray[np.float64]:
-    """How much the loss would change without each head: |output · its gradient|, per example.
+def compute_importance(
+    model: Model, task: Task[Any, Any], features: Sequence[Any]
+) -> NDArray[np.float64]:
+    """Estimate the change of the loss without each head, as the mean of |output · gradient|.
 
-    Each layer's figures have norm 1. Shapes: (layers, H). Source: Michel et al. 2019, equation 2
-    and section 4.1.
+    Args:
+        model: The model.
+        task: The task.
+        features: Features with targets.
+
+    Returns:
+        The importance of each head; the values of each layer have the L2 norm 1.
+
+    Shapes:
+        returns: (layers, H).
+
+    Source: Michel et al. 2019, equation 2 and section 4.1.
     """
     model = copy.deepcopy(model).eval()
     device = next(model.parameters()).device
     parts, config = attentions(model), model.config
     changes = torch.zeros(len(parts), config.heads, dtype=torch.double)
-    mixed: list[Tensor] = []
+    outputs: list[Tensor] = []
 
-    def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
+    def store(_: nn.Module, inputs: tuple[Tensor]) -> None:
         inputs[0].retain_grad()
-        mixed.append(inputs[0])
+        outputs.append(inputs[0])
 
     for part in parts:
-        part.out.register_forward_pre_hook(keep)
+        part.out.register_forward_pre_hook(store)
     units = group(features)
     lengths = [sum(len(f.encoding) for f in unit) for unit in units]
-    for places in by_length(lengths, MAX_BATCH_TOKENS):
-        batch = make_batch(task, [feature for place in places for feature in units[place]]).to(
-            device
-        )
-        mixed.clear()
+    for indices in by_length(lengths, MAX_BATCH_TOKENS):
+        batch = make_batch(task, [f for index in indices for f in units[index]]).to(device)
+        outputs.clear()
         task.loss(model, batch, totals([batch])).total.backward()
-        for layer, x in enumerate(mixed):
+        for layer, x in enumerate(outputs):
             assert x.grad is not None
             change = (x * x.grad).detach().unflatten(1, (config.heads, -1)).sum(-1)
             sums = change.new_zeros(len(batch.layout.lengths), config.heads)
             sums.index_add_(0, batch.layout.sequence_ids, change[: batch.layout.total])
-            # shared layers come up again and again
+            # If layers share weights, several layers have the same index.
             changes[config.depths[layer]] += sums.abs().sum(0).cpu() * totals([batch])[task.head]
     scores: NDArray[np.float64] = (
         changes / changes.norm(dim=1, keepdim=True).clamp(min=1e-30)
@@ -153,17 +164,24 @@ def importance(model: Model, task: Task[Any, Any], features: Sequence[Any]) -> N
     return scores
 
 
-def least(scores: NDArray[np.float64], count: int, dead: Sequence[Head] = ()) -> list[Head]:
-    """The heads that matter least, as many as asked for beside the dead; the last of a layer
-    stays.
+def select_heads(scores: NDArray[np.float64], count: int, dead: Sequence[Head] = ()) -> list[Head]:
+    """Select the least important heads. Each layer keeps at least one head.
+
+    Args:
+        scores: Importance of each head, of shape (layers, H).
+        count: Number of heads to select.
+        dead: Heads that are pruned already.
+
+    Returns:
+        The heads as (layer, head), counted from 1, in ascending order.
     """
-    gone = list(dead)
-    for place in np.argsort(scores, axis=None, kind="stable"):
-        layer, head = (int(n) + 1 for n in np.unravel_index(place, scores.shape))
-        full = sum(one == layer for one, _ in gone) == scores.shape[1] - 1
-        if len(gone) < count + len(dead) and not full and (layer, head) not in dead:
-            gone.append((layer, head))
-    return sorted(set(gone) - set(dead))
+    pruned = list(dead)
+    for index in np.argsort(scores, axis=None, kind="stable"):
+        layer, head = (int(n) + 1 for n in np.unravel_index(index, scores.shape))
+        is_last = sum(number == layer for number, _ in pruned) == scores.shape[1] - 1
+        if len(pruned) < count + len(dead) and not is_last and (layer, head) not in dead:
+            pruned.append((layer, head))
+    return sorted(set(pruned) - set(dead))
 
 
 def _same(data: Path | str | Sequence[Any], dev: Path | str | Sequence[Any]) -> bool:
@@ -173,14 +191,14 @@ def _same(data: Path | str | Sequence[Any], dev: Path | str | Sequence[Any]) -> 
 
 
 def _read(
-    ready: TaskPipeline[Any], rows: Path | str | Sequence[Any], reading: Reading | None
+    pipeline: TaskPipeline[Any], rows: Path | str | Sequence[Any], reading: Reading | None
 ) -> Sequence[Any]:
     if isinstance(rows, str | Path):
-        return read_examples(type(ready.task), rows, reading, learned=ready.columns)
+        return read_examples(type(pipeline.task), rows, reading, learned=pipeline.columns)
     return rows
 
 
-def _features(ready: TaskPipeline[Any], examples: Sequence[Any]) -> list[Any]:
-    task, loaded = ready.task, ready.loaded
+def _features(pipeline: TaskPipeline[Any], examples: Sequence[Any]) -> list[Any]:
+    task, loaded = pipeline.task, pipeline.loaded
     long = policy_of_files(task)
     return task.features(examples, loaded.tokenizer, loaded.length, long=long, labelled=True)

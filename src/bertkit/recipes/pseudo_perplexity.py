@@ -1,4 +1,4 @@
-"""How well a masked language model foresees each token of a text from the others."""
+"""Pseudo-perplexity of masked language models."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from bertkit.progress import progress
 from bertkit.training.loop import evaluate
 
 SAMPLES_AT_ONCE = 256
-"""Masked sequences made at a time."""
+"""Number of masked sequences that are built at a time."""
 
 
 class PseudoPerplexity(msgspec.Struct, frozen=True):
-    """What a text's tokens are worth to a model that sees all others."""
+    """Scores of the prediction of each token of a text from all other tokens."""
 
     loss: float
-    """The mean negative log-probability of a token that alone is masked, in nats."""
+    """Mean negative log-probability of a token that is masked, in nats."""
     pseudo_perplexity: float
-    """e to the loss: it depends on the vocabulary."""
+    """Exponential of the loss. It depends on the vocabulary."""
     accuracy: float
-    """How often the token is the likeliest."""
+    """Fraction of the tokens that are the most probable token."""
     masked: int
-    """Tokens that were masked."""
+    """Number of tokens that were masked."""
     tokens: int
-    """Tokens of the text."""
+    """Number of tokens of the text."""
 
 
 def evaluate_masked(
@@ -53,48 +53,56 @@ def evaluate_masked(
 ) -> PseudoPerplexity:
     """Compute the loss and pseudo-perplexity of a masked language model.
 
-    Each token is masked alone and foreseen from all others of its block. Blocks are as long as the
-    model reads, and know nothing of each other. As each token costs a pass of a block, of a long
-    text as many tokens are masked as are asked for, evenly spread.
-    Raises: CheckpointError for a model without such a head; DataError for files without text.
-    Source: Salazar et al. 2020, "Masked Language Model Scoring", equations 1 and 2.
+    The text is split into independent blocks of the model's maximum length. In each sequence, one
+    token is masked and predicted from all other tokens of its block. Each token therefore costs a
+    forward pass of a block, so only evenly spaced tokens of a long text are masked.
 
     Args:
-        model: A model folder or hub id with a masked-LM head.
-        texts: Files or folders of .txt, .jsonl or .parquet, also .gz.
-        tokens: How many tokens are masked at most.
+        model: Model directory or hub id of a model with an MLM head.
+        texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
+        tokens: Maximum number of tokens to mask.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+
+    Returns:
+        The loss, pseudo-perplexity and accuracy, and the number of tokens.
+
+    Raises:
+        CheckpointError: If the model does not have a trained MLM head.
+        DataError: If the files contain no text.
+
+    Source:
+        Salazar et al. 2020, "Masked Language Model Scoring", equations 1 and 2.
     """
     loaded = load_on(model, device)
     if "mlm" not in loaded.model.heads or any(
         name.startswith("heads.mlm.") for name in loaded.report.fresh
     ):
         raise CheckpointError(
-            f"{loaded.folder}: has no masked-LM head that was trained; take a pretrained model "
-            "such as BERT, or for a model that writes `bertkit evaluate text`"
+            f"{loaded.folder} does not contain a trained MLM head; use a pretrained model such as "
+            "BERT, or `bertkit evaluate text` for generative models"
         )
-    tokenizer, room = loaded.tokenizer, loaded.length - 2
+    tokenizer, block_length = loaded.tokenizer, loaded.length - 2
     blocks = [
-        ids[start : start + room]
+        ids[start : start + block_length]
         for document in documents(texts)
         for ids in tokenizer.ids([document.text])
-        for start in range(0, len(ids), room)
+        for start in range(0, len(ids), block_length)
     ]
     total = sum(map(len, blocks))
     if not total:
-        raise DataError(f"{texts[0]}: no text")
+        raise DataError(f"{texts[0]} contains no text")
     count = min(tokens, total)
     chosen = np.linspace(0, total - 1, count).round().astype(np.int64)
     if count < total:
-        say(f"{count:,} of {total:,} tokens are masked, evenly spread (--tokens)")
-    alone = Model(loaded.model.encoder, {"mlm": loaded.model.heads["mlm"]})
-    frame = tokenizer.cls, tokenizer.sep, tokenizer.mask
+        say(f"masking {count:,} of {total:,} tokens, evenly spaced (--tokens)")
+    mlm_model = Model(loaded.model.encoder, {"mlm": loaded.model.heads["mlm"]})
+    special = tokenizer.cls, tokenizer.sep, tokenizer.mask
     nats, right = 0.0, 0.0
     with progress() as bar:
         task = bar.add_task("masked tokens", total=count, note="")
-        for part in batched(_samples(blocks, chosen, frame), SAMPLES_AT_ONCE):
+        for part in batched(_samples(blocks, chosen, special), SAMPLES_AT_ONCE):
             batches = collate(part, head=None, max_batch_tokens=MAX_BATCH_TOKENS)
-            losses, accuracy = evaluate(alone, pretrain, batches)
+            losses, accuracy = evaluate(mlm_model, pretrain, batches)
             nats += losses["mlm"] * len(part)
             right += accuracy["mlm"] * len(part)
             bar.update(task, advance=len(part))
@@ -102,16 +110,19 @@ def evaluate_masked(
 
 
 def _samples(
-    blocks: Sequence[NDArray[np.int64]], chosen: NDArray[np.int64], frame: tuple[int, int, int]
+    blocks: Sequence[NDArray[np.int64]], chosen: NDArray[np.int64], special: tuple[int, int, int]
 ) -> Iterator[Sample]:
-    """A sequence for each chosen token, counted through all blocks: it alone is masked."""
-    begin, end, mask = frame
+    """Yield a sequence for each chosen token, in which only that token is masked.
+
+    `chosen` contains indices into the concatenated blocks.
+    """
+    begin, end, mask = special
     first = 0
     for block in blocks:
         low, high = np.searchsorted(chosen, (first, first + len(block)))
-        for place in (chosen[low:high] - first).tolist():
+        for index in (chosen[low:high] - first).tolist():
             ids = np.concatenate([[begin], block, [end]])
-            label = ids[place + 1 : place + 2].copy()
-            ids[place + 1] = mask
-            yield Sample(ids, np.zeros_like(ids), np.array([place + 1]), label, None)
+            label = ids[index + 1 : index + 2].copy()
+            ids[index + 1] = mask
+            yield Sample(ids, np.zeros_like(ids), np.array([index + 1]), label, None)
         first += len(block)

@@ -1,4 +1,4 @@
-"""Publish a model folder on the hub: its weights, its settings and its card."""
+"""Upload of a model directory to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -21,21 +21,28 @@ def push(
 ) -> str:
     """Upload a model directory to the Hugging Face hub.
 
-    Its .safetensors, .json and .txt files and its card go, and are named. The run's records do not,
-    as they name files of this disk, nor do its errors, which are texts of the data.
-    Raises: CheckpointError where it is no model, or the hub refuses it.
+    The .safetensors, .json and .txt files and the model card are uploaded, and their names are
+    printed. Records of the run are not uploaded, because they contain paths of this machine.
+    Reports of errors are not uploaded, because they contain texts of the data.
 
     Args:
         folder: Model directory. It must load.
         name: Repository on the hub, such as me/my-model. It is created if it does not exist.
         private: Whether a new repository is private.
         message: Commit message.
+
+    Returns:
+        The URL of the repository or commit.
+
+    Raises:
+        ConfigError: If `name` is not a valid repository name.
+        CheckpointError: If the directory does not contain a model, or the hub rejects the upload.
     """
     if not hub.ID.fullmatch(name) or "/" not in name:
-        raise ConfigError(f"{name}: no name on the hub; it is like me/my-model")
-    load(folder)  # a model that does not open is not published
+        raise ConfigError(f"{name}: not a valid repository name; use a name such as me/my-model")
+    load(folder)  # This checks the model before it is published.
     files = hub.published(folder)
     if not (folder / FILE).exists():
-        say(f"{folder}: has no card ({FILE}); the hub will show the model without a word")
+        say(f"{folder} does not contain a model card ({FILE}); the hub page will be empty")
     say(f"{name}: {', '.join(files)}")
     return hub.push(folder, name, files, private=private, message=message)

@@ -1,4 +1,4 @@
-"""Runs side by side: what they were asked to do differently, what it took, how well they did."""
+"""Tables and charts that compare runs: different settings, time and scores."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bertkit.view.chart import Point, curves, write_svg
 from bertkit.view.runs import RunView, different_settings, find_runs, read_run, thin
 
 SEED_DIRECTORY = re.compile(r"seed-\d+")
-"""Name of the directory of one of several runs that differ by seed."""
+"""Name of the directory of a run, if several runs differ only by seed."""
 
 SEED_SETTING = "seed"
-"""The last part of the name of the setting by which repetitions differ."""
+"""Last part of the name of the setting in which repeated runs differ."""
 
 
 def runs(
@@ -36,15 +36,16 @@ def runs(
 ) -> str | None:
     """Compare runs in a table: settings, steps, tokens, time and scores.
 
-    Runs that differ only by their seed are one row, with means and standard deviations. Scores are
-    those of the best epoch on dev or the last scores on held-out text, and those on the test set.
-    The settings of fine-tuning runs are not compared with those of pretraining runs.
+    Runs that differ only by their seed are one row, with means and standard deviations. The table
+    contains the dev scores of the best epoch, or the last scores on held-out text, and test scores.
+    Settings of fine-tuning runs are not compared with settings of pretraining runs.
 
     Args:
         folders: Run directories, or directories that contain runs.
         format: Table format.
-        out: A file for the table; else it is printed.
-        picture: A file (.svg) for the curves of what was scored, or of the loss.
+        out: Output path of the table. Must not exist. Default: print the table.
+        picture: Output path of an .svg chart of the first shared score, or else of the loss. Must
+            not exist.
 
     Returns:
         The table, if there is no `out`.
@@ -78,8 +79,8 @@ def table_of_runs(
     Raises:
         CheckpointError: If a directory contains no run.
     """
-    opened = _read_runs(folders)
-    rows = _rows([run for _, run in opened], [_scores(path, run) for path, run in opened])
+    views = _read_runs(folders)
+    rows = _rows([run for _, run in views], [_scores(path, run) for path, run in views])
     return _table(rows, exact=exact)
 
 
@@ -92,7 +93,7 @@ def _read_runs(folders: Sequence[Path]) -> list[tuple[Path, RunView]]:
 
 @dataclass(frozen=True)
 class _Row:
-    """Runs that repeat each other, of which each has scores."""
+    """Runs that differ only by seed, with the scores of each run."""
 
     runs: list[RunView]
     scores: list[Mapping[str, float]]
@@ -105,35 +106,35 @@ class _Row:
         return f"{', '.join(names)} ({len(self.runs)} seeds)"
 
     def mean(self, of: Callable[[RunView], float | None], form: Callable[[float], str]) -> str:
-        """Of what these runs took; "" where it is not known of all."""
-        numbers = [number for run in self.runs if (number := of(run)) is not None]
-        return form(sum(numbers) / len(numbers)) if len(numbers) == len(self.runs) else ""
+        """Return the formatted mean of a value, or "" if it is unknown for a run."""
+        values = [value for run in self.runs if (value := of(run)) is not None]
+        return form(sum(values) / len(values)) if len(values) == len(self.runs) else ""
 
     def score(self, name: str) -> dict[str, Any] | None:
-        each = [scores[name] for scores in self.scores if name in scores]
-        return spread(each) if each else None
+        values = [scores[name] for scores in self.scores if name in scores]
+        return spread(values) if values else None
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return names that distinguish the runs; the name of a seed follows that of its directory."""
-    whole = [path.parent if SEED_DIRECTORY.fullmatch(path.name) else path for path in paths]
-    unique = list(dict.fromkeys(whole))
+    """Return names that distinguish the runs. The directory precedes the name of a seed."""
+    parents = [path.parent if SEED_DIRECTORY.fullmatch(path.name) else path for path in paths]
+    unique = list(dict.fromkeys(parents))
     names = dict(zip(unique, distinct_names(unique), strict=True))
     return [
         names[run] if run == path else f"{names[run]}/{path.name}"
-        for run, path in zip(whole, paths, strict=True)
+        for run, path in zip(parents, paths, strict=True)
     ]
 
 
-def _rows(opened: Sequence[RunView], scores: Sequence[Mapping[str, float]]) -> list[_Row]:
-    """The runs, those together that differ by their seed alone."""
+def _rows(views: Sequence[RunView], scores: Sequence[Mapping[str, float]]) -> list[_Row]:
+    """Group the runs that differ only by their seed."""
     rows: dict[str, _Row] = {}
-    for run, its in zip(opened, scores, strict=True):
-        asked = flat(run.record)
-        same = {path: v for path, v in asked.items() if path.rpartition(".")[2] != SEED_SETTING}
-        row = rows.setdefault(repr(sorted(same.items())) if asked else run.name, _Row([], []))
+    for run, run_scores in zip(views, scores, strict=True):
+        record = flat(run.record)
+        same = {path: v for path, v in record.items() if path.rpartition(".")[2] != SEED_SETTING}
+        row = rows.setdefault(repr(sorted(same.items())) if record else run.name, _Row([], []))
         row.runs.append(run)
-        row.scores.append(its)
+        row.scores.append(run_scores)
     return list(rows.values())
 
 
@@ -152,14 +153,15 @@ def _scores(folder: Path, run: RunView) -> dict[str, float]:
 
 
 def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns that some row fills, and the rows.
+    """Return the names of the columns that are not empty, and the rows.
 
-    Numbers are `exact` for programs: a column for means, and one for standard deviations.
+    If `exact` is set, values have full precision, and standard deviations have their own columns.
     """
     columns = {"run": [row.name for row in rows]}
     records = [row.runs[0].record for row in rows]
     kinds = {"config" in record for record in records if record}
-    different = different_settings(records) if len(kinds) == 1 else {}  # else nearly all differ
+    # Nearly all settings of fine-tuning and pretraining runs are different.
+    different = different_settings(records) if len(kinds) == 1 else {}
     columns |= {
         path: cells for path, cells in different.items() if path.rpartition(".")[2] != SEED_SETTING
     }
@@ -171,22 +173,22 @@ def _table(rows: Sequence[_Row], *, exact: bool) -> tuple[list[str], list[list[s
     for name in dict.fromkeys(name for row in rows for scores in row.scores for name in scores):
         scores = [row.score(name) for row in rows]
         if exact:
-            columns[name] = [f"{one['mean']:.6g}" if one else "" for one in scores]
+            columns[name] = [f"{score['mean']:.6g}" if score else "" for score in scores]
             columns[f"{name}_sd"] = [
-                f"{one['sd']:.6g}" if one and one["sd"] else "" for one in scores
+                f"{score['sd']:.6g}" if score and score["sd"] else "" for score in scores
             ]
         else:
-            columns[name] = [plus_minus(one) if one else "" for one in scores]
+            columns[name] = [plus_minus(score) if score else "" for score in scores]
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
 
 
 def _steps(run: RunView) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return the lines with the speed of steps, each with the number of steps it stands for."""
+    """Return the records with the speed of steps, each with the number of steps it represents."""
     names = ("tokens", "tokens_per_second", "data_wait")
-    lines = [one for one in run.lines if all(is_plottable(one.get(name)) for name in names)]
-    places = [0, *(one["step"] for one in lines)]
-    return [(b - a, one) for (a, b), one in zip(pairwise(places), lines, strict=True)]
+    lines = [line for line in run.lines if all(is_plottable(line.get(name)) for name in names)]
+    numbers = [0, *(line["step"] for line in lines)]
+    return [(b - a, line) for (a, b), line in zip(pairwise(numbers), lines, strict=True)]
 
 
 def _tokens(run: RunView) -> float | None:
@@ -195,18 +197,18 @@ def _tokens(run: RunView) -> float | None:
 
 
 def _seconds(run: RunView) -> float | None:
-    """Those of learning alone, without what scoring and saving took."""
+    """Return the time of the training steps, without evaluation and saving."""
     steps = [(count, line) for count, line in _steps(run) if line["tokens_per_second"]]
     seconds = [
-        n * (one["tokens"] / one["tokens_per_second"] + one["data_wait"]) for n, one in steps
+        n * (line["tokens"] / line["tokens_per_second"] + line["data_wait"]) for n, line in steps
     ]
     return sum(seconds) if seconds else None
 
 
-def _picture(opened: Sequence[RunView]) -> Any:
-    """The first number that all runs were scored by, or else the loss, by step."""
+def _picture(views: Sequence[RunView]) -> Any:
+    """Return a chart of the first score that all runs have, or else of the loss, by step."""
     charts: list[dict[str, dict[str, list[Point]]]] = []
-    for run in opened:
+    for run in views:
         lines: dict[str, dict[str, list[Point]]] = {}
         for line in run.lines:
             for name, value in {**line.get("held_out", {}), **line.get("scores", {})}.items():
@@ -215,14 +217,14 @@ def _picture(opened: Sequence[RunView]) -> Any:
     shared = [name for name in charts[0] if all(name in chart for chart in charts)]
     if shared:
         scored = {
-            run.name: chart[shared[0]][run.name] for run, chart in zip(opened, charts, strict=True)
+            run.name: chart[shared[0]][run.name] for run, chart in zip(views, charts, strict=True)
         }
         return curves(scored, x="step", y=shared[0])
     losses = {
         run.name: thin(
-            [(one["step"], one["loss"]) for one in run.lines if is_plottable(one.get("loss"))]
+            [(line["step"], line["loss"]) for line in run.lines if is_plottable(line.get("loss"))]
         )
-        for run in opened
+        for run in views
     }
     return curves(losses, x="step", y="loss")
 
@@ -243,7 +245,7 @@ def _csv(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _latex(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A tabular with the rules of booktabs."""
+    """Format a tabular environment with the rules of booktabs."""
     lines = [" & ".join(map(_in_latex, row)) + r" \\" for row in (names, *rows)]
     begin = rf"\begin{{tabular}}{{{'l' * len(names)}}}"
     return "\n".join(

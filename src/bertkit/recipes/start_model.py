@@ -63,7 +63,7 @@ def load_start(
     start = load(model, heads=config.heads)
     missing = sorted({name.split(".")[1] for name in start.report.fresh})
     if missing:
-        say(f"{model}: has no head {', '.join(missing)}; it is newly initialized")
+        say(f"{model} does not contain the head {', '.join(missing)}; it is newly initialized")
     return settings, start
 
 
@@ -71,8 +71,8 @@ def _settings(loaded: Loaded, model: str) -> dict[str, Any]:
     """Return the settings of a run file for the continued pretraining of a model."""
     if loaded.model.decoder is not None:
         raise ConfigError(
-            f"{model}: has an encoder and a decoder, which are trained on pairs of texts; "
-            "use `bertkit finetune seq2seq`"
+            f"{model}: pretraining of encoder-decoder models is not supported; use `bertkit "
+            "finetune seq2seq`"
         )
     pairs = next((head for head in PAIR_HEADS if head in loaded.model.heads), "none")
     config = loaded.model.config

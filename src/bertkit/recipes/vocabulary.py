@@ -1,4 +1,4 @@
-"""Train a tokenizer on raw text and save it as a directory."""
+"""Training of tokenizers on raw text."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def train_vocabulary(
         raise ConfigError(f"--use translate requires --kind unigram, got {kind}")
     with progress() as bar:
         if use == "translate":
-            return _report(TOKENIZERS[use].train(_watched(texts, bar), out, size=size), out, size)
+            return _report(TOKENIZERS[use].train(_read(texts, bar), out, size=size), out, size)
         tokenizer = train(
-            _watched(texts, bar),
+            _read(texts, bar),
             kind=kind,
             size=size,
             use=use,
@@ -85,12 +85,12 @@ def train_vocabulary(
 def _report(tokenizer: Tokenizer, out: Path, size: int) -> Tokenizer:
     """Print the vocabulary size, and whether the text had too few tokens for `size`."""
     fewer = tokenizer.vocab_size < size
-    asked = f" of {size:,} asked for: the text has no more; give more, or a smaller size" * fewer
-    say(f"{out}: {tokenizer.vocab_size:,} pieces{asked}")
+    note = f" (--size {size:,}): the text has no more; add text, or reduce --size" * fewer
+    say(f"{out}: {tokenizer.vocab_size:,} tokens{note}")
     return tokenizer
 
 
-def _watched(texts: Sequence[Path | str], bar: Progress) -> Iterator[str]:
+def _read(texts: Sequence[Path | str], bar: Progress) -> Iterator[str]:
     """Yield the texts of the documents, and show progress."""
     task = bar.add_task("counting words", total=None, note="")
     characters = 0
@@ -98,4 +98,4 @@ def _watched(texts: Sequence[Path | str], bar: Progress) -> Iterator[str]:
         yield document.text
         characters += len(document.text)
         bar.update(task, note=f"{count:,} documents, {characters / 1e6:,.0f} M characters")
-    bar.update(task, description="learning pieces")
+    bar.update(task, description="training the tokenizer")

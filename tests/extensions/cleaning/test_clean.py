@@ -183,7 +183,7 @@ def test_bad_input_is_refused_before_work_begins(
         (ConfigError, r"choose another removed=", {"removed": texts}),
         (ConfigError, r"must not contain out= or be within it", {"removed": out}),
         (ConfigError, r"must not contain out= or be within it", {"removed": out / "removed"}),
-        (ConfigError, r"in: lies within .*texts, which is read", {"out": texts / "in"}),
+        (ConfigError, r"in is within the input .*texts", {"out": texts / "in"}),
         (DataError, r"1\.jsonl:1: no field 'txt'; did you mean 'text'", {"text_column": "txt"}),
         (StorageError, r"cannot be written", {"out": tmp_path / "file" / "x"}),
     ]

@@ -213,7 +213,7 @@ def test_resume_scores_only_another_test_set(
         (
             {"test": "test.tsv", "config": "elmo-tiny"},
             ConfigError,
-            "test: not supported with family = 'elmo'; remove it",
+            "test is not supported with family = 'elmo'; remove it",
         ),
     ],
 )
