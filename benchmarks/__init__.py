@@ -1,1 +1,1 @@
-"""Measurements side by side with what a user would otherwise run: `python -m benchmarks`."""
+"""Benchmarks of bertkit against other libraries: `python -m benchmarks`."""

@@ -1,8 +1,8 @@
 """`python -m benchmarks NAME`: run one benchmark.
 
-Each row is written to `local/PROCESSOR/NAME.json` when it is measured, and not measured again, so
-that an interrupted run resumes. Git ignores `local/`. `results/` has the published rows, which no
-benchmark reads; to publish rows, copy their file there.
+Each row is written to `local/PROCESSOR/NAME.json` when it is measured, so an interrupted run
+resumes without measuring it again. Git ignores `local/`. `results/` contains the published rows,
+which no benchmark reads; to publish rows, copy their file there.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("name", choices=NAMES, metavar=f"{{{','.join(NAMES)}}}")
     parser.add_argument(
-        "--quick", action="store_true", help="run a fraction of the work and keep no results"
+        "--quick", action="store_true", help="run a fraction of the work, without saving results"
     )
     parser.add_argument("--only", metavar="TEXT", help="rows whose description contains TEXT")
-    parser.add_argument("--minutes", type=float, help="time after which nothing more is started")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is in local/")
+    parser.add_argument("--minutes", type=float, help="time limit for starting measurements")
+    parser.add_argument("--fresh", action="store_true", help="repeat the measurements in local/")
     finetune = parser.add_argument_group("finetune only")
     finetune.add_argument("--tasks", metavar="A,B", help="tasks to measure; all by default")
     finetune.add_argument("--seeds", metavar="0,1", help="seeds to measure; 0,1,2 by default")
     finetune.add_argument(
-        "--speed", action="store_true", help="measure times of some rows and no scores (minutes)"
+        "--speed", action="store_true", help="measure only times, on some examples (minutes)"
     )
     given = {option: value for option, value in vars(parser.parse_args(arguments)).items() if value}
     name = given.pop("name")

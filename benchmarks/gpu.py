@@ -1,21 +1,22 @@
-"""Checks of a GPU: parity, packed beside alone, and what each part of a step is worth.
+"""GPU checks: parity, packed versus single sequences, and the speedup of each optimization.
 
-BERT-base learns from samples of at most 128 tokens, masked words with next sentence, in bf16 with
-fp32 masters. What makes its step fit for a GPU is added one after another, each in a fresh process;
-the first steps do not count:
+BERT-base is trained with MLM and NSP on samples of at most 128 tokens, in bf16 with fp32 master
+weights. The optimizations of a GPU step are added one after another, each measured in a new process
+after warmup steps:
 
-1. the paper's settings: dropout of attention, batches by a thread, 16,384 tokens at a time;
-2. no dropout of attention, so that the kernel for packed sequences runs;
-3. batches by processes;
+1. the paper's settings: attention dropout, batches prepared by a thread, 16,384 tokens per forward
+   pass;
+2. no attention dropout, so that the kernel for packed sequences is used;
+3. batches prepared by processes;
 4. compiled layers;
-5. 65,536 tokens at a time;
-6. FlashAttention 3, where `flash_attn_interface` is installed.
+5. 65,536 tokens per forward pass;
+6. FlashAttention 3, if `flash_attn_interface` is installed.
 
-Tokens/s are real ones. MFU is `bertkit.models.flops`: (6 Σ weights · rows + 12 L H K Σ T²) /
-(seconds · peak). transformers' `BertForPreTraining` learns from the same samples, grouped by length
-under bf16 autocast, and once more by `torch.compile` in one padded shape.
+Tokens/s do not include padding. MFU is computed by `bertkit.models.flops`: (6 Σ weights · rows + 12
+L H K Σ T²) / (seconds · peak). transformers' `BertForPreTraining` is trained on the same samples,
+grouped by length under bf16 autocast, and with `torch.compile` in one padded shape.
 
-Without a GPU, `--quick` runs the script on the CPU at bert-tiny's size, to see that it runs.
+Without a GPU, `--quick` tests the script on the CPU with bert-tiny's size.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import torch
 
 from benchmarks import kept, pretrain
 from benchmarks.embed import minilm
-from benchmarks.harness import Options, apart
+from benchmarks.harness import Options, run_in_process
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import load
 from bertkit.config import override, read_toml
@@ -51,10 +52,10 @@ from bertkit.training.master_weights import Masters
 from bertkit.training.optimizer import adamw
 
 LOGITS = "fp32, largest difference of logits from those of transformers"
-ALONE = "largest difference of states of a sequence packed with others and alone"
-THEIRS = "bf16 autocast, grouped by length, batches made beforehand"
+PACKING = "largest difference of states of a sequence packed with others and alone"
+PEER_SETTINGS = "bf16 autocast, grouped by length, batches made beforehand"
 LEAST = 1e-9
-"""In place of no difference at all, of which there is no ratio."""
+"""Value that replaces a difference of 0, for which there is no ratio."""
 
 CONFIG = "bert-base" if torch.cuda.is_available() else "bert-tiny"
 STEP, MFU = f"{CONFIG}, pretraining step", f"{CONFIG}, pretraining step, MFU"
@@ -63,7 +64,7 @@ PEERS = EAGER, COMPILED = "transformers", "transformers, torch.compile"
 
 @dataclass(frozen=True)
 class Way:
-    """How our step computes."""
+    """Settings of bertkit's step."""
 
     name: str
     attention_dropout: float = 0.1
@@ -74,7 +75,7 @@ class Way:
 
 
 def ways() -> Iterator[Way]:
-    """Each with one thing more."""
+    """Yield the settings, each with one more optimization."""
     yield (way := Way("the paper's settings"))
     yield (way := replace(way, name="no dropout of attention", attention_dropout=0.0))
     few = min(4, max(cores() - 1, 1))
@@ -88,14 +89,14 @@ def ways() -> Iterator[Way]:
 
 def main(options: Options) -> None:
     if device() == "cpu" and not options.quick:
-        raise SystemExit("no GPU here, and so nothing was checked; --quick tries it on the CPU")
+        raise SystemExit("no GPU is available; use --quick to test the script on the CPU")
     book = options.book("gpu")
     with TemporaryDirectory() as folder:
         corpus = pretrain.make_corpus(Path(folder) / "running", pretrain.TEXTS[0])
-        if book.wanted(LOGITS, kept.LIMIT):
+        if book.needs(LOGITS, kept.LIMIT):
             book.add(logits(corpus, Path(folder) / "theirs"))
-        book.add(*alone(corpus))
-        if book.wanted(STEP, *PEERS) and not options.late:
+        book.add(*packing(corpus))
+        if book.needs(STEP, *PEERS) and not options.late:
             for row in speed(corpus, quick=options.quick):
                 book.add(row)
     book.close()
@@ -105,44 +106,44 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def numbers() -> torch.dtype:
-    """What models learn in."""
+def training_dtype() -> torch.dtype:
+    """Return the precision of training."""
     return torch.bfloat16 if device() == "cuda" else torch.float32
 
 
 def settings(corpus: Corpus, *, attention_dropout: float) -> PretrainConfig:
-    """The shipped ones, at one length."""
+    """Return the settings of bertkit's run file, with one sample length."""
     data = read_toml(pretrain.CONFIGS / f"{CONFIG}.toml")
     data["sampling"].pop("first_length", None)
-    changed = [
+    changes = [
         ("sampling.length", str(pretrain.LENGTH)),
         ("model.attention_dropout", str(attention_dropout)),
     ]
-    return read_config(override(data, changed), corpus.tokenizer())
+    return read_config(override(data, changes), corpus.tokenizer())
 
 
-# ---- right
+# ---- Correctness
 
 
 def logits(corpus: Corpus, folder: Path) -> kept.Row:
-    """Of the same weights and the same sequences."""
+    """Compare the logits of bertkit and transformers for the same weights and sequences."""
     from transformers import AutoTokenizer
 
     config = settings(corpus, attention_dropout=0.0)
-    theirs = pretrain.bert(config).eval()
-    theirs.save_pretrained(folder)
+    hf_model = pretrain.bert(config).eval()
+    hf_model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
-    ours, theirs = load(folder).model.to(device()).eval(), theirs.to(device())
-    head: Any = ours.heads["mlm"]
+    model, hf_model = load(folder).model.to(device()).eval(), hf_model.to(device())
+    head: Any = model.heads["mlm"]
     largest = 0.0
     for sample in pretrain.samples(config, corpus).batch(0, 8):
         (batch,) = collate([sample], head="nsp", max_batch_tokens=10**6)
         batch = batch.to(device())
         rows = {"input_ids": batch.ids[None], "token_type_ids": batch.types[None]}
         with torch.no_grad():
-            own = head(ours.states(batch), batch)
-            other = theirs(**rows).prediction_logits[0][batch.token_indices]
-        largest = max(largest, float((own - other).abs().max()))
+            values = head(model.states(batch), batch)
+            hf_values = hf_model(**rows).prediction_logits[0][batch.token_indices]
+        largest = max(largest, float((values - hf_values).abs().max()))
     return kept.row(
         LOGITS,
         max(largest, LEAST),
@@ -154,10 +155,10 @@ def logits(corpus: Corpus, folder: Path) -> kept.Row:
     )
 
 
-def alone(corpus: Corpus) -> Iterator[kept.Row]:
-    """In fp32, and on a GPU in bf16, by the kernel for packed sequences."""
+def packing(corpus: Corpus) -> Iterator[kept.Row]:
+    """Compare the states of packed and single sequences, in fp32 and, on a GPU, in bf16."""
     config = settings(corpus, attention_dropout=0.0)
-    drawn = sorted(pretrain.samples(config, corpus).batch(0, 64), key=len)
+    sequences = sorted(pretrain.samples(config, corpus).batch(0, 64), key=len)
     torch.manual_seed(0)
     model = build(config.model, config.heads).to(device()).eval()
 
@@ -171,21 +172,21 @@ def alone(corpus: Corpus) -> Iterator[kept.Row]:
         *([(torch.bfloat16, "bf16", 0.1)] if device() == "cuda" else []),
     ):
         model.to(dtype)
-        packed = states(drawn).split([len(sample) for sample in drawn])
-        apart = [states([sample]) for sample in drawn]
-        largest = max(float((a - b).abs().max()) for a, b in zip(packed, apart, strict=True))
+        packed = states(sequences).split([len(sample) for sample in sequences])
+        single = [states([sample]) for sample in sequences]
+        largest = max(float((a - b).abs().max()) for a, b in zip(packed, single, strict=True))
         yield kept.row(
-            f"{ALONE}, {name}", max(largest, LEAST), limit, peer_name=kept.LIMIT, unit="",
+            f"{PACKING}, {name}", max(largest, LEAST), limit, peer_name=kept.LIMIT, unit="",
             target=1.0, better="lower",
         )  # fmt: skip
 
 
-# ---- fast
+# ---- Speed
 
 
 @dataclass(frozen=True)
 class Work:
-    """Samples of a step, of a batch of the peer, steps that do not count, and that do."""
+    """Numbers of samples per step and per batch of the baseline, and of warmup and timed steps."""
 
     samples: int = 1024
     peer_batch: int = 256
@@ -195,37 +196,37 @@ class Work:
 
 def speed(corpus: Corpus, *, quick: bool) -> Iterator[kept.Row]:
     work = Work(64, 16, 2, 4) if quick else Work()
-    before = share = rate = 0.0
+    before = mfu = rate = 0.0
     for way in ways():
-        rate, share = apart(ours, corpus, way, work)
+        rate, mfu = run_in_process(run_bertkit, corpus, way, work)
         if before:
             yield kept.row(
                 f"{STEP}, {way.name}", rate, before, peer_name="without it", unit="tokens/s",
                 target=1.0, better="higher",
-                how=(
-                    kept.How(f"MFU {share:.1%}" if share else "MFU not known"),
-                    kept.How("all else the same"),
+                setups=(
+                    kept.Setup(f"MFU {mfu:.1%}" if mfu else "MFU unknown"),
+                    kept.Setup("otherwise equal"),
                 ),
             )  # fmt: skip
         before = rate
     for peer in PEERS:
         if peer != COMPILED or device() == "cuda":
             yield kept.row(
-                STEP, rate, apart(theirs, corpus, peer == COMPILED, work), peer_name=peer,
-                unit="tokens/s", target=1.5, better="higher",
-                how=(
-                    kept.How("all of the above"),
-                    kept.How(f"{THEIRS}, {work.peer_batch} at a time"),
+                STEP, rate, run_in_process(run_transformers, corpus, peer == COMPILED, work),
+                peer_name=peer, unit="tokens/s", target=1.5, better="higher",
+                setups=(
+                    kept.Setup("all of the above"),
+                    kept.Setup(f"{PEER_SETTINGS}, {work.peer_batch} at a time"),
                 ),
             )  # fmt: skip
-    if share:
+    if mfu:
         yield kept.row(
-            MFU, 100 * share, 50.0, peer_name=kept.LIMIT, unit="%", target=1.0, better="higher"
+            MFU, 100 * mfu, 50.0, peer_name=kept.LIMIT, unit="%", target=1.0, better="higher"
         )
 
 
-def ours(corpus: Corpus, way: Way, work: Work) -> tuple[float, float]:
-    """Real tokens/s, and MFU, or 0 where the device's peak is not known."""
+def run_bertkit(corpus: Corpus, way: Way, work: Work) -> tuple[float, float]:
+    """Return tokens/s without padding, and MFU, or 0 if the device's peak is unknown."""
     config = settings(corpus, attention_dropout=way.attention_dropout)
     if way.flash3:
         from torch.nn.attention import activate_flash_attention_impl
@@ -234,26 +235,26 @@ def ours(corpus: Corpus, way: Way, work: Work) -> tuple[float, float]:
     torch.manual_seed(0)
     model = build(config.model, config.heads).to(device())
     flops = Flops(model)
-    masters = Masters(model, numbers())
+    masters = Masters(model, training_dtype())
     if way.compiled:
         compile_blocks(model)
     source = pretrain.samples(config, corpus)
 
     def batches(number: int) -> list[Batch]:
-        drawn = source.batch(number * work.samples, work.samples)
-        return collate(drawn, head="nsp", max_batch_tokens=way.max_batch_tokens)
+        part = source.batch(number * work.samples, work.samples)
+        return collate(part, head="nsp", max_batch_tokens=way.max_batch_tokens)
 
-    def counted(groups: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+    def count(groups: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
         for group in groups:
-            needed.append(sum(map(flops, group)))
+            operations.append(sum(map(flops, group)))
             yield group
 
-    needed: list[int] = []
+    operations: list[int] = []
     optimizer = adamw(masters.weights, learning_rate=1e-4, weight_decay=0.01)
     last, tokens, began = work.warm + work.counted, 0, 0.0
-    with prefetched(batches, range(last), processes=way.loader_processes) as coming:
+    with prefetched(batches, range(last), processes=way.loader_processes) as groups:
         for step in steps(
-            masters, masked_words, counted(coming), optimizer, lambda _: 1.0,
+            masters, masked_words, count(groups), optimizer, lambda _: 1.0,
             max_grad_norm=1.0, seed=0,
         ):  # fmt: skip
             tokens += step.tokens if step.number > work.warm else 0
@@ -261,31 +262,31 @@ def ours(corpus: Corpus, way: Way, work: Work) -> tuple[float, float]:
                 began = now()
         seconds = now() - began
     peak = peak_of(device(), masters.dtype)
-    return tokens / seconds, sum(needed[work.warm :]) / seconds / peak if peak else 0.0
+    return tokens / seconds, sum(operations[work.warm :]) / seconds / peak if peak else 0.0
 
 
-def theirs(corpus: Corpus, compiled: bool, work: Work) -> float:
-    """Real tokens/s of transformers, for which drawing, masking and padding cost nothing."""
+def run_transformers(corpus: Corpus, compiled: bool, work: Work) -> float:
+    """Return tokens/s of transformers, without the time of sampling, masking and padding."""
     from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
     config = settings(corpus, attention_dropout=0.0)
     model = pretrain.bert(config).to(device())
     called: Any = torch.compile(model, dynamic=False) if compiled else model
-    drawn = pretrain.samples(config, corpus).batch(0, 12 * work.peer_batch)
-    rows = [pretrain.row_of(sample) for sample in drawn]
+    samples = pretrain.samples(config, corpus).batch(0, 12 * work.peer_batch)
+    rows = [pretrain.row_of(sample) for sample in samples]
     tokenizer = AutoTokenizer.from_pretrained(minilm())
     collator = DataCollatorForLanguageModeling(
         tokenizer, pad_to_multiple_of=pretrain.LENGTH if compiled else 8
     )
     order = pretrain.batches([len(row["input_ids"]) for row in rows], work.peer_batch, not compiled)
-    made = [collator([rows[place] for place in next(order)]) for _ in range(10)]
-    real = [int(batch["attention_mask"].sum()) for batch in made]
+    batches = [collator([rows[index] for index in next(order)]) for _ in range(10)]
+    real = [int(batch["attention_mask"].sum()) for batch in batches]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     parts, began, tokens = work.samples // work.peer_batch, 0.0, 0
     for number in range((work.warm + work.counted) * parts):
         if number == work.warm * parts:
             began, tokens = now(), 0
-        batch = {name: value.to(device()) for name, value in made[number % 10].items()}
+        batch = {name: value.to(device()) for name, value in batches[number % 10].items()}
         with torch.autocast(device(), dtype=torch.bfloat16, enabled=device() == "cuda"):
             (called(**batch).loss / parts).backward()
         tokens += real[number % 10]
@@ -296,7 +297,7 @@ def theirs(corpus: Corpus, compiled: bool, work: Work) -> float:
 
 
 def now() -> float:
-    """The time when the device has done what it was given."""
+    """Return the time after the device has finished its work."""
     if device() == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -1,9 +1,9 @@
-"""Peers that run a graph: a model of transformers, exported as each runtime's users do it.
+"""Baselines that run a graph: models of transformers, exported as users of each runtime do.
 
-Three graphs are made for ONNX Runtime: `torch.onnx.export` of transformers' model, the same fused
-by ONNX Runtime's own optimizer for transformers, and bertkit's export; two for OpenVINO: its own
-conversion of transformers' model, and bertkit's export. The fastest of a runtime is the peer, and
-what computes in integers is made of it.
+ONNX Runtime has three graphs: `torch.onnx.export` of transformers' model, the same graph fused by
+ONNX Runtime's optimizer for transformers, and bertkit's export. OpenVINO has two graphs: its
+conversion of transformers' model, and bertkit's export. The fastest graph of each runtime is the
+baseline, and is quantized for int8.
 """
 
 from __future__ import annotations
@@ -40,37 +40,38 @@ NAMES: dict[Runtime, str] = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 CHOICE = "fastest.json"
-OURS = "bertkit's export"
+BERTKIT = "bertkit's export"
 STANDARD = "bertkit's export, standard operators"
-TRIED = 64
-"""Texts by which the fastest is found."""
+TRIAL_TEXTS = 64
+"""Number of texts with which the fastest graph is determined."""
 
 
 class Graph:
-    """Texts -> vectors of length 1, the mean of their last states. Batches are sorted by length,
-    at most 4,096 tokens each, on all cores.
+    """Computation of embeddings with a graph: the normalized mean of the last hidden states.
+
+    Batches are sorted by length and have at most 4,096 tokens. All cores are used.
     """
 
     def __init__(self, folder: Path, path: Path, precision: Numbers) -> None:
         self.tokenizer = Tokenizer.load(folder)
-        known = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.length = min(known["max_position_embeddings"], _cut(folder))
-        self.run = load_onnx(path) if path.suffix == ".onnx" else load_openvino(path, precision)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.length = min(config["max_position_embeddings"], _max_length(folder))
+        self.run = onnx_graph(path) if path.suffix == ".onnx" else openvino_graph(path, precision)
         self.real = self.all = 0
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
-        read = self.tokenizer.encode_batch(texts, max_length=self.length, truncate="longest")
-        order = sorted(range(len(read)), key=lambda place: len(read[place].ids))
+        encodings = self.tokenizer.encode_batch(texts, max_length=self.length, truncate="longest")
+        order = sorted(range(len(encodings)), key=lambda index: len(encodings[index].ids))
         parts: list[Vectors] = []
         start = 0
         while start < len(order):
             end = start + 1
-            while end < len(order) and (end + 1 - start) * len(read[order[end]].ids) <= (
+            while end < len(order) and (end + 1 - start) * len(encodings[order[end]].ids) <= (
                 MAX_BATCH_TOKENS
             ):
                 end += 1
-            places = order[start:end]
-            inputs = pad([read[p].ids for p in places], [read[p].types for p in places])
+            batch = [encodings[index] for index in order[start:end]]
+            inputs = padded([e.ids for e in batch], [e.types for e in batch])
             self.real += int(inputs["attention_mask"].sum())
             self.all += inputs["attention_mask"].size
             parts.append(_pooled(self.run(inputs), inputs["attention_mask"]))
@@ -84,42 +85,55 @@ class Graph:
         return self.real / self.all
 
 
-def make(folder: Path, place: Path, runtime: Runtime, seen: list[str], *, alone: bool) -> None:
-    """Write a runtime's graphs into `place`, and which is the fastest with the first of `seen`:
-    by themselves if `alone`, else together.
+def make(
+    folder: Path, directory: Path, runtime: Runtime, calibration: list[str], *, single: bool
+) -> None:
+    """Write the graphs of a runtime, and record the fastest one.
+
+    Args:
+        folder: Model directory.
+        directory: Output directory.
+        runtime: The runtime.
+        calibration: Texts for the time measurement and for the calibration of int8.
+        single: Whether to embed the texts one at a time, instead of in batches.
     """
-    paths = {OURS: place / runtime / GRAPHS[runtime][0]}
+    paths = {BERTKIT: directory / runtime / GRAPHS[runtime][0]}
     with quietly():
-        export(folder, out=place / runtime, format=runtime)
-        if runtime == "onnx":  # dynamic quantization reads the standard's operators alone
-            export(folder, out=place / "standard", operators="standard")
-            paths[STANDARD] = place / "standard" / GRAPHS[runtime][0]
-    paths |= _theirs(folder, place, runtime)
-    took = {name: _took(Graph(folder, path, "fp32"), seen, alone) for name, path in paths.items()}
-    name = min(took, key=lambda each: took[each])
-    graph, integers = paths[name], place / f"{runtime}-int8{paths[name].suffix}"
+        export(folder, out=directory / runtime, format=runtime)
+        if runtime == "onnx":  # Dynamic quantization supports only standard operators.
+            export(folder, out=directory / "standard", operators="standard")
+            paths[STANDARD] = directory / "standard" / GRAPHS[runtime][0]
+    paths |= _export_transformers(folder, directory, runtime)
+    seconds = {
+        name: _measure(Graph(folder, path, "fp32"), calibration, single)
+        for name, path in paths.items()
+    }
+    name = min(seconds, key=lambda name: seconds[name])
+    graph, integers = paths[name], directory / f"{runtime}-int8{paths[name].suffix}"
     if runtime == "onnx":
-        _onnx_integers(paths[STANDARD] if name == OURS else graph, integers)
+        _quantize_onnx(paths[STANDARD] if name == BERTKIT else graph, integers)
     else:
-        _openvino_integers(folder, graph, integers, seen)
-    made = {"name": name, "fp32": str(graph), "int8": str(integers)}
-    write_json(place / f"{runtime}-{CHOICE}", made)
+        _quantize_openvino(folder, graph, integers, calibration)
+    choice = {"name": name, "fp32": str(graph), "int8": str(integers)}
+    write_json(directory / f"{runtime}-{CHOICE}", choice)
 
 
-def opened(folder: Path, place: Path, runtime: Runtime, precision: Inference) -> tuple[Graph, str]:
-    """The fastest graph that `make` found, and whose export it is."""
-    known = json.loads((place / f"{runtime}-{CHOICE}").read_text(encoding="utf-8"))
+def load(
+    folder: Path, directory: Path, runtime: Runtime, precision: Inference
+) -> tuple[Graph, str]:
+    """Load the fastest graph that `make` found; also return the name of its export."""
+    choice = json.loads((directory / f"{runtime}-{CHOICE}").read_text(encoding="utf-8"))
     if precision == "int8":
-        return Graph(folder, Path(known["int8"]), "auto"), known["name"]
-    return Graph(folder, Path(known["fp32"]), precision), known["name"]
+        return Graph(folder, Path(choice["int8"]), "auto"), choice["name"]
+    return Graph(folder, Path(choice["fp32"]), precision), choice["name"]
 
 
-def _theirs(folder: Path, place: Path, runtime: Runtime) -> dict[str, Path]:
-    """Graphs of transformers' model, by how they were made."""
+def _export_transformers(folder: Path, directory: Path, runtime: Runtime) -> dict[str, Path]:
+    """Export transformers' model; return the graphs by the name of the method."""
     import torch
     from transformers import AutoModel
 
-    # its plain attention: the other one's graph guards against rows without a token
+    # The graph of SDPA attention has extra operators for sequences without tokens.
     model = AutoModel.from_pretrained(str(folder), attn_implementation="eager").eval()
 
     class States(torch.nn.Module):
@@ -132,21 +146,21 @@ def _theirs(folder: Path, place: Path, runtime: Runtime) -> dict[str, Path]:
             return found.last_hidden_state
 
     tokens = Tokenizer.load(folder).encode_batch(["one text", "another, longer text"])
-    given = pad([e.ids for e in tokens], [e.types for e in tokens])
-    example = tuple(torch.from_numpy(given[name]) for name in INPUTS)
+    inputs = padded([e.ids for e in tokens], [e.types for e in tokens])
+    example = tuple(torch.from_numpy(inputs[name]) for name in INPUTS)
     states = States().eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if runtime == "openvino":
             import openvino
 
-            path = place / "converted.xml"
+            path = directory / "converted.xml"
             found = openvino.convert_model(states, example_input=example)
             for put, name in zip(found.inputs, INPUTS, strict=True):
                 put.set_names({name})
             openvino.save_model(found, path, compress_to_fp16=False)
             return {"OpenVINO's conversion": path}
-        plain, fused = place / "plain.onnx", place / "fused.onnx"
+        plain, fused = directory / "plain.onnx", directory / "fused.onnx"
         rows, columns = torch.export.Dim("rows", max=4096), torch.export.Dim("columns", max=512)
         torch.onnx.export(
             states,
@@ -161,63 +175,63 @@ def _theirs(folder: Path, place: Path, runtime: Runtime) -> dict[str, Path]:
         from onnxruntime.transformers.optimizer import optimize_model
 
         shape = model.config
-        better = optimize_model(
+        optimized = optimize_model(
             str(plain),
             model_type="bert",
             num_heads=shape.num_attention_heads,
             hidden_size=shape.hidden_size,
         )
-        better.save_model_to_file(str(fused))
+        optimized.save_model_to_file(str(fused))
     return {"torch.onnx.export": plain, "torch.onnx.export, fused": fused}
 
 
-def _took(graph: Graph, seen: list[str], alone: bool) -> float:
-    """Seconds with some texts, the median of three after one that does not count."""
-    asked = [[text] for text in seen[:TRIED]] if alone else [seen[:TRIED]]
+def _measure(graph: Graph, texts: list[str], single: bool) -> float:
+    """Return the median time of three runs in seconds, after a warmup run."""
+    batches = [[text] for text in texts[:TRIAL_TEXTS]] if single else [texts[:TRIAL_TEXTS]]
     times = []
     for _ in range(4):
         start = time.perf_counter()
-        for texts in asked:
-            graph(texts)
+        for batch in batches:
+            graph(batch)
         times.append(time.perf_counter() - start)
     return median(times[1:])
 
 
-def _onnx_integers(graph: Path, out: Path) -> None:
+def _quantize_onnx(graph: Path, out: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(graph, out, per_channel=True, weight_type=QuantType.QInt8)
 
 
-def _openvino_integers(folder: Path, graph: Path, out: Path, seen: list[str]) -> None:
+def _quantize_openvino(folder: Path, graph: Path, out: Path, texts: list[str]) -> None:
     import nncf
     import openvino
 
     model = openvino.Core().read_model(graph)
-    wanted = {name for put in model.inputs for name in put.names}
-    read = Tokenizer.load(folder).encode_batch(seen, max_length=_cut(folder), truncate="longest")
+    names = {name for put in model.inputs for name in put.names}
+    tokenizer, length = Tokenizer.load(folder), _max_length(folder)
     inputs = [
-        {n: value for n, value in pad([one.ids], [one.types]).items() if n in wanted}
-        for one in read
+        {n: value for n, value in padded([e.ids], [e.types]).items() if n in names}
+        for e in tokenizer.encode_batch(texts, max_length=length, truncate="longest")
     ]
     nncf.set_log_level(logging.ERROR)
-    made = nncf.quantize(
+    quantized = nncf.quantize(
         model,
         nncf.Dataset(inputs),
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(inputs),
     )
-    openvino.save_model(made, out, compress_to_fp16=False)
+    openvino.save_model(quantized, out, compress_to_fp16=False)
 
 
-def _cut(folder: Path) -> int:
-    """Tokens that sentence-transformers reads of a text."""
-    known = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
-    return int(known["max_seq_length"])
+def _max_length(folder: Path) -> int:
+    """Return the maximum length of sentence-transformers in tokens."""
+    config = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    return int(config["max_seq_length"])
 
 
 def _pooled(found: Vectors, mask: npt.NDArray[np.int64]) -> Vectors:
-    """Vectors of length 1 from last states, where the graph has not made them."""
+    """Return normalized embeddings; pool the hidden states if the graph does not."""
     if found.ndim == 2:
         return found
     sums = np.einsum("btd,bt->bd", found, mask.astype(np.float32))

@@ -1,4 +1,4 @@
-"""What was measured: rows, and a file of them for each benchmark and each class of processor."""
+"""Rows of results, stored in a file per benchmark and processor class."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from bertkit.storage import write_json
 from bertkit.threads import cores
 
 RESULTS = Path(__file__).parent / "results"
-"""Published results, which are committed: a directory per processor class, a file per benchmark."""
+"""Published results in the repository: a directory per processor class, a file per benchmark."""
 
 LOCAL = Path(__file__).parent / "local"
-"""Results of this machine, in the same layout. Git ignores the directory."""
+"""Results of this machine, with the same layout. Git ignores the directory."""
 
 LIMIT = "limit"
-"""The name of a peer that is a number to keep, and no program."""
+"""Baseline name of rows that are compared with a fixed limit."""
 
 PACKAGES = (
     "bertkit",
@@ -44,21 +44,22 @@ PACKAGES = (
     "faiss-cpu",
     "accelerate",
 )
-"""Packages whose versions belong to a result, where they are installed."""
+"""Packages whose versions are stored with a result, if they are installed."""
 
 
-class How(msgspec.Struct, frozen=True):
-    """How one side computed."""
+class Setup(msgspec.Struct, frozen=True):
+    """Settings of one side."""
 
     settings: str = ""
     fill: float | None = None
-    """Real tokens of those it computed, padding included; None where it reads no batches."""
+    """Fraction of the computed tokens that are not padding; None without batches."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison. `ratio` says how many times better ours is, so `ratio >= target` is good.
+    """Comparison of bertkit and a baseline.
 
-    Units: ours and peer in `unit`; ratio and target have none.
+    `ours` and `peer` have the unit `unit`. `ratio` is the factor by which bertkit is better, so the
+    target is reached if `ratio >= target`.
     """
 
     what: str
@@ -69,18 +70,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float
     target: float
     holds: bool
-    ours_how: How
-    peer_how: How
+    ours_how: Setup
+    peer_how: Setup
     date: str
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells a row from the others of its file."""
+        """Description and baseline, which identify a row in its file."""
         return self.what, self.peer_name
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure depends on besides the code."""
+    """Hardware and system on which a result was measured."""
 
     cpu: str
     cores: int
@@ -91,20 +92,20 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of `results/`."""
+    """Content of a file of results."""
 
     name: str
     processor: str
-    """The class of processor, which is its folder's name."""
+    """Processor class, which is the name of the directory."""
     machine: Machine
     versions: dict[str, str]
     rows: list[Row]
     notes: list[str]
-    """Rows that are left out, and why."""
+    """Rows that were skipped, with the reason."""
 
 
 def row(
-    what: str,
+    title: str,
     ours: float,
     peer: float,
     *,
@@ -112,17 +113,18 @@ def row(
     unit: str,
     target: float,
     better: Literal["higher", "lower"],
-    how: tuple[How, How] | None = None,
+    setups: tuple[Setup, Setup] | None = None,
 ) -> Row:
-    """A row from two figures in the same unit; a limit to keep is a peer with target 1.
+    """Build a row from two values with the same unit.
 
-    The ratio is ours / peer where higher is better (tokens/s, cosine) and peer / ours where lower
-    is better (s, bytes/token): at or above the target is always good. `how` is ours and the peer's.
+    The ratio is ours / peer if higher values are better (tokens/s, cosine similarity), and peer /
+    ours if lower values are better (s, bytes/token). A limit is a baseline with the target 1.
+    `setups` contains the settings of bertkit and of the baseline.
     """
     ratio = ours / peer if better == "higher" else peer / ours
-    ours_how, peer_how = how or (How(), How())
+    bertkit_setup, peer_setup = setups or (Setup(), Setup())
     return Row(
-        what=what,
+        what=title,
         ours=ours,
         peer=peer,
         peer_name=peer_name,
@@ -130,18 +132,24 @@ def row(
         ratio=ratio,
         target=target,
         holds=ratio >= target,
-        ours_how=ours_how,
-        peer_how=peer_how,
+        ours_how=bertkit_setup,
+        peer_how=peer_setup,
         date=now(),
     )
 
 
 class Book:
-    """The rows of a benchmark on this class of processor: written as they come, measured once.
+    """Stored rows of a benchmark on this processor class.
 
-    `only` takes the rows whose description holds these letters; `forget` says of a kept row, by
-    its key, whether to measure it again; a `quick` book neither reads nor writes. A file of
-    another machine, other versions, or another number of threads is renamed and not read.
+    Each row is written when it is measured, and not measured again. A file from another machine,
+    with other versions, or with another number of threads is renamed and not read.
+
+    Args:
+        name: Name of the benchmark.
+        quick: Whether to neither read nor write the file.
+        forget: Function of a stored row's key that returns whether to measure the row again.
+        only: Text that the description of a row must contain.
+        folder: Directory of the results. Default: `LOCAL`.
     """
 
     def __init__(
@@ -149,7 +157,7 @@ class Book:
         name: str,
         *,
         quick: bool = False,
-        forget: Callable[[str, str], bool] = lambda what, peer: False,
+        forget: Callable[[str, str], bool] = lambda title, peer: False,
         only: str = "",
         folder: Path | None = None,
     ) -> None:
@@ -159,27 +167,27 @@ class Book:
         self.notes: list[str] = []
         if quick or not self.path.exists():
             return
-        kept = msgspec.json.decode(self.path.read_bytes(), type=Result)
-        if not is_comparable(kept.machine, kept.versions):
+        result = msgspec.json.decode(self.path.read_bytes(), type=Result)
+        if not is_comparable(result.machine, result.versions):
             old = self.path.with_suffix(".old.json")
             self.path.replace(old)
             progress(
-                f"{name}: measuring again, since earlier results are of another machine, of other "
-                f"versions, or of another number of threads; they are in {old}"
+                f"{name}: measuring again, because machine, versions or number of threads differ; "
+                f"the earlier results are in {old}"
             )
             return
-        self.rows = {r.key: r for r in kept.rows if not forget(*r.key)}
-        self.notes = kept.notes if self.rows else []
+        self.rows = {r.key: r for r in result.rows if not forget(*r.key)}
+        self.notes = result.notes if self.rows else []
 
-    def wanted(self, what: str, *peers: str) -> bool:
+    def needs(self, title: str, *peers: str) -> bool:
         """Return whether a requested row is missing, and print which one."""
-        missing = [p for p in peers if (what, p) not in self.rows and self._asked(what, p)]
+        missing = [p for p in peers if (title, p) not in self.rows and matches(self.only, title, p)]
         if missing:
-            progress(f"{self.name}: measuring {what}, against {', '.join(missing)}")
+            progress(f"{self.name}: measuring {title}, against {', '.join(missing)}")
         return bool(missing)
 
     def add(self, *rows: Row) -> None:
-        """Print and keep the rows. They replace rows with the same keys."""
+        """Print and store the rows. They replace rows with the same keys."""
         for r in rows:
             progress(f"{self.name}: {r.what}, against {r.peer_name}: {short(r.ratio)}×")
         self.rows |= {r.key: r for r in rows}
@@ -187,18 +195,15 @@ class Book:
             self._write()
 
     def leave_out(self, note: str) -> None:
-        """Say that there is no such row here, and why."""
+        """Add a note about a row that is skipped, with the reason."""
         if note not in self.notes:
             self.notes.append(note)
             if not self.quick and self.rows:
                 self._write()
 
     def close(self) -> None:
-        """Print what there is."""
+        """Print the table of all rows."""
         show(f"{self.name}, quick" if self.quick else self.name, [*self.rows.values()], self.notes)
-
-    def _asked(self, what: str, peer: str) -> bool:
-        return asked(self.only, what, peer)
 
     def _write(self) -> None:
         result = Result(
@@ -213,15 +218,15 @@ class Book:
         write_json(self.path, msgspec.to_builtins(result))
 
 
-def asked(only: str, what: str, peer: str) -> bool:
-    """Whether the description of a row holds these letters."""
-    return only.lower() in f"{what}, {peer}".lower()
+def matches(only: str, title: str, peer: str) -> bool:
+    """Return whether the description of a row contains a text."""
+    return only.lower() in f"{title}, {peer}".lower()
 
 
-def is_comparable(there: Machine, packages: dict[str, str]) -> bool:
+def is_comparable(measured: Machine, packages: dict[str, str]) -> bool:
     """Return whether results were measured on this machine, with these threads and versions."""
     here, installed = machine(), versions()
-    same = (there.cpu, there.cores, there.threads) == (here.cpu, here.cores, here.threads)
+    same = (measured.cpu, measured.cores, measured.threads) == (here.cpu, here.cores, here.threads)
     # Packages that were installed since then do not matter.
     return same and packages == {name: installed.get(name) for name in packages}
 
@@ -232,15 +237,15 @@ def progress(line: str) -> None:
 
 
 def show(title: str, rows: Sequence[Row], notes: Sequence[str] = ()) -> None:
-    """Print the rows as a table, and below it what is left out."""
+    """Print the rows as a table, and the notes about skipped rows."""
     table = Table(title=f"{title} · {processor_class()}", title_justify="left")
     table.add_column("what")
     table.add_column("peer")
-    for heading in ("ours", "peer's", "unit", "ratio", "target"):
+    for heading in ("bertkit", "peer's", "unit", "ratio", "target"):
         table.add_column(heading, justify="right")
-    table.add_column("holds")
-    table.add_column("ours: how")
-    table.add_column("peer: how")
+    table.add_column("reached")
+    table.add_column("bertkit: settings")
+    table.add_column("peer: settings")
     for r in rows:
         table.add_row(
             r.what,
@@ -251,8 +256,8 @@ def show(title: str, rows: Sequence[Row], notes: Sequence[str] = ()) -> None:
             f"{short(r.ratio)}×",
             f"≥ {r.target:g}×",
             "[green]yes[/]" if r.holds else "[red]no[/]",
-            told(r.ours_how),
-            told(r.peer_how),
+            describe(r.ours_how),
+            describe(r.peer_how),
         )
     console = Console(width=None if sys.stdout.isatty() else 180)
     console.print(table)
@@ -260,14 +265,14 @@ def show(title: str, rows: Sequence[Row], notes: Sequence[str] = ()) -> None:
         console.print(note)
 
 
-def told(how: How) -> str:
-    """Settings and fill in words."""
-    fill = [] if how.fill is None else [f"fill {how.fill:.2f}"]
-    return "; ".join([how.settings, *fill] if how.settings else fill)
+def describe(setup: Setup) -> str:
+    """Format settings and fill."""
+    fill = [] if setup.fill is None else [f"fill {setup.fill:.2f}"]
+    return "; ".join([setup.settings, *fill] if setup.settings else fill)
 
 
 def short(value: float) -> str:
-    """A figure with the digits a reader wants: 18,058 but 2.31, 0.9999 and 2.6e-07."""
+    """Format a value with few digits, such as 18,058, 2.31, 0.9999 and 2.6e-07."""
     if value != 0 and abs(value) < 1e-3:
         return f"{value:.1e}"
     if abs(value) >= 1000:
@@ -279,19 +284,19 @@ def now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-# ---- this machine
+# ---- This machine
 
 
 def processor_class(name: str | None = None, flags: str | None = None) -> str:
-    """This processor's maker, model and instructions for vectors, as in amd-epyc-avx512-vnni-bf16.
+    """Return the processor's vendor, model and vector instructions (amd-epyc-avx512-vnni-bf16).
 
-    Where ONEDNN_MAX_CPU_ISA hides some of them, its value stands at the end.
+    If ONEDNN_MAX_CPU_ISA disables some instructions, the name ends with its value.
     """
     plain = re.sub(
         r"\((r|tm)\)|@.*|\bcpu\b|\b\d+-core\b|\bprocessor\b", " ", (name or processor()).lower()
     )
-    known = set((_flags() if flags is None else flags).split())
-    found = [short for short, spellings in INSTRUCTIONS.items() if known & spellings]
+    supported = set((_flags() if flags is None else flags).split())
+    found = [short for short, spellings in INSTRUCTIONS.items() if supported & spellings]
     if "avx512" in found:
         found.remove("avx2") if "avx2" in found else None
     most = os.environ.get("ONEDNN_MAX_CPU_ISA")
@@ -306,7 +311,7 @@ INSTRUCTIONS = {
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "amx": {"amx_tile"},
 }
-"""By the kernel's names of them."""
+"""Names of instructions, with the flags of the Linux kernel."""
 
 
 def _flags() -> str:
@@ -316,7 +321,7 @@ def _flags() -> str:
 
 
 def machine() -> Machine:
-    """This machine."""
+    """Return the description of this machine."""
     gibibytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return Machine(
         cpu=processor(),
@@ -329,7 +334,7 @@ def machine() -> Machine:
 
 
 def versions() -> dict[str, str]:
-    """Python's version and those of the packages that are installed here."""
+    """Return the versions of Python and of the installed packages."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -340,7 +345,7 @@ def versions() -> dict[str, str]:
 
 
 def _gpu() -> str | None:
-    torch = sys.modules.get("torch")  # a benchmark without torch must not load it to be described
+    torch = sys.modules.get("torch")  # Benchmarks without torch must not import it.
     if torch is None or not torch.cuda.is_available():
         return None
     return str(torch.cuda.get_device_name())

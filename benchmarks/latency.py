@@ -1,10 +1,10 @@
-"""One query at a time on the CPU: bertkit against sentence-transformers, ONNX Runtime and OpenVINO.
+"""Latency of single queries on the CPU: bertkit, sentence-transformers, ONNX Runtime and OpenVINO.
 
-What people type is short: 200 sentences of at most 32 tokens, each embedded by itself by
-all-MiniLM-L6-v2, tokenizing included. Ours is the engine that `bertkit export tune` chose on other
-sentences, as `--precision auto` takes it: packed batches or ONNX Runtime. Each side has a process
-of its own, one after the other, since threads of one runtime that wait for work would take time
-from another's; all take three turns, since machines are not equally fast from minute to minute.
+Queries are short: 200 sentences of at most 32 tokens, each embedded separately with
+all-MiniLM-L6-v2, including tokenization. bertkit uses the engine that `bertkit export tune`
+selected on other sentences, as with `--precision auto`: packed batches or ONNX Runtime. Each side
+runs in a separate process, one after another, because waiting threads of one runtime would slow
+down another. All sides run three times, because the speed of machines varies from minute to minute.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from benchmarks.embed import (
     NO_BF16,
     Numbers,
     Side,
+    load_bertkit,
+    load_side,
     minilm,
-    ours,
     peers,
     precisions,
     prepare,
-    side,
 )
-from benchmarks.harness import Options, apart, bf16_here, milliseconds
+from benchmarks.harness import Options, bf16_here, milliseconds, run_in_process
 from bertkit.extensions.export.tune import tune
 from bertkit.extensions.export.tuning_record import read_tuned
 from bertkit.text.tokenizer import Tokenizer
@@ -48,62 +48,66 @@ def main(options: Options) -> None:
     todo = [
         (name, p)
         for name, p in peers()
-        if any(book.wanted(f"one query, {p}, p{share}", name) for share in (50, 99))
+        if any(book.needs(f"one query, {p}, p{percent}", name) for percent in (50, 99))
     ]
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as directory:
         if todo:
-            seen = text.sentences(1024 + CALIBRATION)[1024:]
-            # runtimes wait by spinning: what makes their graphs ends before anything is timed
-            apart(prepared, place, seen)
-        asked = [("bertkit", p) for p in precisions() if p in {q for _, q in todo}] + todo
+            calibration = text.sentences(1024 + CALIBRATION)[1024:]
+            # Waiting threads of runtimes use the CPU, so graphs are built in a separate process.
+            run_in_process(build_sides, directory, calibration)
+        sides = [("bertkit", p) for p in precisions() if p in {q for _, q in todo}] + todo
         turns = [
-            {side: apart(times, *side, queries, place) for side in asked} for _ in range(TURNS)
+            {side: run_in_process(times, *side, queries, directory) for side in sides}
+            for _ in range(TURNS)
         ]
-        found = {side: [ms for turn in turns for ms in turn[side][0]] for side in asked}
+        found = {side: [ms for turn in turns for ms in turn[side][0]] for side in sides}
         for name, precision in todo:
-            own, peer = found["bertkit", precision], found[name, precision]
-            ours_how, peer_how = (
-                kept.How(turns[-1][side, precision][1], 1.0) for side in ("bertkit", name)
+            bertkit, peer = found["bertkit", precision], found[name, precision]
+            bertkit_setup, peer_setup = (
+                kept.Setup(turns[-1][side, precision][1], 1.0) for side in ("bertkit", name)
             )
-            for share in (50, 99):
+            for percentile in (50, 99):
                 book.add(
                     kept.row(
-                        f"one query, {precision}, p{share}",
-                        float(np.percentile(own, share)),
-                        float(np.percentile(peer, share)),
+                        f"one query, {precision}, p{percentile}",
+                        float(np.percentile(bertkit, percentile)),
+                        float(np.percentile(peer, percentile)),
                         peer_name=name,
                         unit="ms",
                         target=1.0,
                         better="lower",
-                        how=(ours_how, peer_how),
+                        setups=(bertkit_setup, peer_setup),
                     )
                 )
     book.close()
 
 
-def prepared(place: str, seen: list[str]) -> None:
-    prepare(minilm(), Path(place), seen, LOWEST_COSINE["int8"] + MARGIN, alone=True)
-    texts = Path(place, "tuned.txt")
-    texts.write_text("\n".join(" ".join(one.split()) for one in seen), encoding="utf-8")
+def build_sides(directory: str, calibration: list[str]) -> None:
+    """Write the models of all sides to a directory."""
+    prepare(minilm(), Path(directory), calibration, LOWEST_COSINE["int8"] + MARGIN, single=True)
+    texts = Path(directory, "tuned.txt")
+    texts.write_text("\n".join(" ".join(s.split()) for s in calibration), encoding="utf-8")
     for precision in precisions():
-        folder = Path(place, "int8") if precision == "int8" else minilm()
-        copy = Path(shutil.copytree(folder, Path(place, f"tuned-{precision}")))
+        folder = Path(directory, "int8") if precision == "int8" else minilm()
+        copy = Path(shutil.copytree(folder, Path(directory, f"tuned-{precision}")))
         tune(copy, [texts], precision=precision, lowest=LOWEST_COSINE.get(precision, 0.9999))
 
 
-def tuned(folder: Path, precision: Numbers) -> Side:
-    """Ours, as it was tuned."""
-    opened = ours(folder, "auto")
+def load_tuned(folder: Path, precision: Numbers) -> Side:
+    """Load a tuned model with bertkit."""
+    model = load_bertkit(folder, "auto")
     record = read_tuned(folder)
     assert record is not None
-    return Side(opened.embed, f"{precision} by {record.said}", opened.fill)
+    return Side(model.embed, f"{precision} by {record.said}", model.fill)
 
 
-def times(name: str, precision: Numbers, queries: list[str], place: str) -> tuple[list[float], str]:
-    """Milliseconds of each query, after some that do not count, and how it was computed."""
+def times(
+    name: str, precision: Numbers, queries: list[str], directory: str
+) -> tuple[list[float], str]:
+    """Return the milliseconds of each query, after a warmup, and the settings of the side."""
     if name == "bertkit":
-        opened = tuned(Path(place, f"tuned-{precision}"), precision)
+        model = load_tuned(Path(directory, f"tuned-{precision}"), precision)
     else:
-        opened = side(name, precision, minilm(), Path(place))
-    found = milliseconds(lambda query: opened.embed([query]), queries, warm=WARM)
-    return found, f"{opened.settings.split(', at most')[0].split(', 32')[0]}, one text at a time"
+        model = load_side(name, precision, minilm(), Path(directory))
+    found = milliseconds(lambda query: model.embed([query]), queries, warm=WARM)
+    return found, f"{model.settings.split(', at most')[0].split(', 32')[0]}, one text at a time"

@@ -1,13 +1,14 @@
 """Corpus preparation: bertkit against `datasets.map`, both with two processes.
 
-Both split the same documents into sentences with the same splitter and turn them into ids with the
-same BERT tokenizer, without special tokens. Ours is timed from `.jsonl` to a finished corpus:
-starting its processes, reading and checking the text, and hashing what it wrote. The peer is timed
-from a data set that is loaded already, to its Arrow file; it calls `transformers` as its users do,
-on a batch of 1,000 documents, and is spared masks and segments. Tokenizing runs on one thread a
-process on both sides (TOKENIZERS_PARALLELISM=false), which is best where each process has a core.
+Both sides split the same documents into sentences with the same splitter, and tokenize them with
+the same BERT tokenizer, without special tokens. The time of bertkit is from `.jsonl` files to a
+finished corpus. It includes starting processes, reading and checking the text, and hashing the
+output. The time of the baseline is from a loaded data set to its Arrow file. The baseline calls the
+tokenizer of `transformers` on batches of 1,000 documents, without attention masks and token types.
+Both sides tokenize with one thread per process (TOKENIZERS_PARALLELISM=false), which is fastest if
+each process has a core.
 
-Text: novels and reviews of the folder that BERTKIT_DATA names, else Python's own documentation.
+Text: novels and reviews in BERTKIT_DATA, else Python's documentation.
 """
 
 from __future__ import annotations
@@ -36,40 +37,40 @@ PROCESSES = 2
 MEGABYTES = 30.0
 FILES = 8
 DISK = 2.2
-"""Bytes a token may take on disk, with boundaries, manifest and the tokenizer's own copy."""
+"""Maximum number of bytes per token on disk, with boundaries, manifest and tokenizer."""
 
 
 def main(options: Options) -> None:
     book, megabytes = options.book("prepare"), 3.0 if options.quick else MEGABYTES
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as name:
-        if book.wanted(f"prepare {megabytes:.0f} MB of text", PEER):
+        if book.needs(f"prepare {megabytes:.0f} MB of text", PEER):
             book.add(*compare(Path(name), megabytes, repeats=1 if options.quick else 3))
     book.close()
 
 
 def compare(folder: Path, megabytes: float, *, repeats: int) -> list[kept.Row]:
-    """Speed and size. Raises: AssertionError if the two sides disagree on a single id."""
+    """Measure speed and size. Raise AssertionError if the ids of the two sides differ."""
     source = write(folder / "text", texts(megabytes))
     size = sum(len(d.text.encode()) for d in documents([source])) / 1e6
-    ours, peer = _ours(source, folder), _peer(source, folder)
-    corpus, table = ours(), peer()
-    theirs = np.concatenate(table.with_format("numpy")["input_ids"][:])
+    run_bertkit, run_peer = _bertkit(source, folder), _peer(source, folder)
+    corpus, table = run_bertkit(), run_peer()
+    peer_ids = np.concatenate(table.with_format("numpy")["input_ids"][:])
     shards = (np.fromfile(p, np.uint16) for p in sorted(corpus.folder.glob("*.tokens")))
-    assert np.array_equal(np.concatenate(list(shards)), theirs), "the two sides' ids differ"
+    assert np.array_equal(np.concatenate(list(shards)), peer_ids), "the two sides' ids differ"
     return [
         harness.compare(
             f"prepare {megabytes:.0f} MB of text",
-            ours,
-            peer,
+            run_bertkit,
+            run_peer,
             peer_name=PEER,
             unit="MB/s",
             work=size,
             target=1.5,
             repeats=repeats,
-            how=(
-                kept.How("2 processes, from .jsonl to a corpus"),
-                kept.How("2 processes, from a loaded data set to Arrow"),
+            setups=(
+                kept.Setup("2 processes, from .jsonl to a corpus"),
+                kept.Setup("2 processes, from a loaded data set to Arrow"),
             ),
         ),
         kept.row(
@@ -85,7 +86,7 @@ def compare(folder: Path, megabytes: float, *, repeats: int) -> list[kept.Row]:
 
 
 def texts(megabytes: float) -> Iterator[str]:
-    """Documents until there is so much text: novels for half of it, then reviews."""
+    """Yield documents up to an amount of text: half novels, half reviews."""
     data = os.environ.get("BERTKIT_DATA")
     if not data:
         yield from text.documents(megabytes)
@@ -100,7 +101,7 @@ def texts(megabytes: float) -> Iterator[str]:
 
 
 def write(folder: Path, texts: Iterator[str]) -> Path:
-    """The documents in turn on a few files, as a crawl would come."""
+    """Write the documents alternately to several files, like the files of a web crawl."""
     folder.mkdir()
     files = [(folder / f"{i}.jsonl").open("w", encoding="utf-8") for i in range(FILES)]
     for i, document in enumerate(texts):
@@ -110,7 +111,7 @@ def write(folder: Path, texts: Iterator[str]) -> Path:
     return folder
 
 
-def _ours(source: Path, folder: Path) -> Callable[[], Corpus]:
+def _bertkit(source: Path, folder: Path) -> Callable[[], Corpus]:
     tokenizer = Tokenizer.load(minilm())
     names = (folder / f"corpus{i}" for i in count())
     return lambda: prepare([source], tokenizer=tokenizer, out=next(names), processes=PROCESSES)
@@ -121,7 +122,7 @@ def _peer(source: Path, folder: Path) -> Callable[[], Any]:
     from transformers import PreTrainedTokenizerFast
 
     datasets.disable_progress_bars()
-    # "[MASK]" in the text is text, as on our side
+    # As in bertkit, "[MASK]" in a document is text.
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(minilm() / "tokenizer.json"), split_special_tokens=True
     )
@@ -130,8 +131,8 @@ def _peer(source: Path, folder: Path) -> Callable[[], Any]:
         "json", data_files=files, split="train", cache_dir=str(folder / "cache")
     )
 
-    def tokenize(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[Any]]:
-        found = [(s, i) for i, t in zip(places, batch["text"], strict=True) for s in split(t)]
+    def tokenize(batch: dict[str, list[str]], indices: list[int]) -> dict[str, list[Any]]:
+        found = [(s, i) for i, t in zip(indices, batch["text"], strict=True) for s in split(t)]
         ids = tokenizer(
             [s for s, _ in found],
             add_special_tokens=False,

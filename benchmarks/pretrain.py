@@ -1,21 +1,27 @@
 """Pretraining on the CPU, MLM + NSP: bertkit against transformers' `BertForPreTraining`.
 
-Both sides learn from samples of one prepared corpus, at most 128 tokens long, and real tokens are
-counted: of running text, whose samples are nearly full, and of short documents, whose samples are
-not. Every call of either side is one optimizer step of the same number of samples, and new ones
-each time. bertkit takes the step of a shipped configuration, drawing, masking and packing its
-samples within the measured time. The peer's samples are in memory; its collator masks and pads
-them, and it neither clips gradients nor schedules the learning rate, which bertkit does.
+Both sides are trained on samples of the same corpus, of at most 128 tokens. Tokens without padding
+are counted, for running text, whose samples are nearly full, and for short documents, whose samples
+are not. Each call is one optimizer step with the same number of new samples. bertkit runs the step
+of one of its run files; the time includes sampling, masking and packing. The samples of the
+baseline are in memory, and its collator masks and pads them. Only bertkit clips gradients and
+schedules the learning rate.
 
-The peer comes in the ways a user would try: as it is (fp32, random order, padded to 128); grouped
-by length as `Trainer` groups; so under bf16 autocast; so with bf16 weights, on which AdamW steps
-without fp32 masters; so with words predicted at masked places only, which transformers leaves to
-its user; and by `torch.compile`, in one padded shape, the small model alone, since compiling the
-large one takes minutes. Sides of a model and a text take turns, and their medians count; the first
-five steps of each do not, for a pretraining takes thousands.
+The baseline has the variants that a user would try:
 
-Running text: novels of the folder that BERTKIT_DATA names, else the Python language reference.
-Short documents: docstrings.
+- default: fp32, random order, padded to 128 tokens;
+- grouped by length, as in `Trainer`;
+- grouped, with bf16 autocast;
+- grouped, with bf16 weights, which AdamW updates without fp32 master weights;
+- grouped, with predictions only at masked positions, which transformers does not provide;
+- `torch.compile` in one padded shape, only for the small model, because compiling the large one
+  takes minutes.
+
+All sides of a model and a text run alternately, and the medians are compared. The first five steps
+of each side are not counted, because a pretraining run has thousands of steps.
+
+Running text: novels in BERTKIT_DATA, else the Python language reference. Short documents:
+docstrings.
 """
 
 from __future__ import annotations
@@ -58,12 +64,12 @@ from bertkit.training.schedule import schedule
 CONFIGS = Path(__file__).parents[1] / "configs"
 LENGTH = 128
 MEGABYTES, PART = 1.5, 100_000
-"""Of a text, and letters of one novel at most."""
+"""Size of a text, and maximum number of characters per novel."""
 MEGA = 50
-"""Batches among which samples are grouped by length, as `Trainer` does."""
+"""Number of batches among which samples are grouped by length, as in `Trainer`."""
 
 WARM = 5
-"""Steps of each side that do not count: so many ask the kernel for memory that later ones have."""
+"""Number of warmup steps per side, in which the process allocates memory that later steps reuse."""
 
 TEXTS = ("running text", "short documents")
 
@@ -74,7 +80,7 @@ class Size:
 
     config: str
     samples: int
-    """Of an optimizer step of either side; the shipped 256 take minutes where a model is large."""
+    """Number of samples per optimizer step. The run file's 256 take minutes with a large model."""
     peer_batch: int
     rounds: int
     compiled: bool = False
@@ -85,12 +91,12 @@ SIZES = (
     Size("bert-base", samples=32, peer_batch=8, rounds=2),
 )
 TINY = Size("bert-tiny", samples=16, peer_batch=8, rounds=1)
-"""Of a quick run."""
+"""Model of a quick run."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the peer computes."""
+    """Variant of the baseline."""
 
     name: str
     target: float
@@ -111,7 +117,7 @@ class Way:
 
 
 def ways(size: Size | None = None) -> list[Way]:
-    """Those that this processor has instructions for, and of some sizes `torch.compile`."""
+    """Return the variants that this processor supports, for some sizes with `torch.compile`."""
     found = [
         Way("transformers, fp32", 5.0, grouped=False),
         Way("transformers, fp32, grouped by length", 2.0),
@@ -122,11 +128,11 @@ def ways(size: Size | None = None) -> list[Way]:
             Way("transformers, bf16 weights, grouped by length", 1.0, "bf16"),
         ]
     best: Literal["autocast", "fp32"] = "autocast" if bf16_here() else "fp32"
-    told = "bf16 autocast" if bf16_here() else "fp32"
-    name = f"transformers, {told}, grouped by length, words at masked places only"
+    precision = "bf16 autocast" if bf16_here() else "fp32"
+    name = f"transformers, {precision}, grouped by length, words at masked places only"
     found.append(Way(name, 1.0, best, masked_only=True))
     if size is not None and size.compiled and shutil.which("g++"):
-        name = f"transformers, {told}, torch.compile"
+        name = f"transformers, {precision}, torch.compile"
         found.append(Way(name, 1.0, best, grouped=False, compiled=True))
     return found
 
@@ -141,15 +147,15 @@ def main(options: Options) -> None:
     for size in (TINY,) if options.quick else SIZES:
         with TemporaryDirectory() as folder:
             for kind in TEXTS:
-                what = f"pretraining step, {size.config}, {kind}"
-                if book.wanted(what, *(way.name for way in ways(size))) and not options.late:
+                title = f"pretraining step, {size.config}, {kind}"
+                if book.needs(title, *(way.name for way in ways(size))) and not options.late:
                     corpus = make_corpus(Path(folder) / kind.replace(" ", "-"), kind)
-                    book.add(*measure(what, size, corpus))
+                    book.add(*measure(title, size, corpus))
     book.close()
 
 
 def make_corpus(folder: Path, kind: str) -> Corpus:
-    """Real documents, tokenized with BERT's own vocabulary of 30,522 pieces."""
+    """Prepare a corpus of documents with BERT's vocabulary of 30,522 tokens."""
     folder.mkdir()
     source = folder / "text.jsonl"
     found = running() if kind == TEXTS[0] else text.docstrings(MEGABYTES)
@@ -160,25 +166,26 @@ def make_corpus(folder: Path, kind: str) -> Corpus:
 
 
 def running() -> Iterator[str]:
-    """Novels, or the chapters of the language reference."""
+    """Yield novels, or the chapters of the Python language reference."""
     novels = Path(os.environ.get("BERTKIT_DATA", ".")) / "prose_novels"
     if not novels.is_dir():
         yield from text.reference()
         return
     left = MEGABYTES * 1e6
     for document in documents([novels]):
-        part = document.text[:PART]  # of several novels: a false B is of another document
+        part = document.text[:PART]  # NSP needs several documents for its random sentences.
         yield part
         left -= len(part.encode())
         if left <= 0:
             return
 
 
-def measure(what: str, size: Size, corpus: Corpus) -> list[kept.Row]:
+def measure(title: str, size: Size, corpus: Corpus) -> list[kept.Row]:
     """Time steps of bertkit and of all baselines in turn; return one row per baseline."""
     config = settings(size, corpus)
     peers = {way: Peer(config, corpus, size, way) for way in ways(size)}
-    calls = {"ours": ours(config, corpus), **{way.name: each.step for way, each in peers.items()}}
+    calls = {"ours": bertkit_step(config, corpus)}
+    calls |= {way.name: peer.step for way, peer in peers.items()}
     times, tokens = turns(calls, size.rounds, warm=WARM)
     rates = {
         name: median(done / took for done, took in zip(tokens[name], times[name], strict=True))
@@ -188,28 +195,28 @@ def measure(what: str, size: Size, corpus: Corpus) -> list[kept.Row]:
     step = f"a step of {size.samples} new samples"
     return [
         kept.row(
-            what,
+            title,
             rates["ours"],
             rates[way.name],
             peer_name=way.name,
             unit="tokens/s",
             target=way.target,
             better="higher",
-            how=(
-                kept.How(f"{precision}, {step}", 1.0),  # it computes no padding
-                kept.How(f"{way.settings}, {step}, {size.peer_batch} at a time", each.fill),
+            setups=(
+                kept.Setup(f"{precision}, {step}", 1.0),  # bertkit computes no padding.
+                kept.Setup(f"{way.settings}, {step}, {size.peer_batch} at a time", peer.fill),
             ),
         )
-        for way, each in peers.items()
+        for way, peer in peers.items()
     ]
 
 
 def settings(size: Size, corpus: Corpus) -> PretrainConfig:
-    """The shipped configuration, at samples of 128 tokens from the first step to the last."""
+    """Return the settings of a run file, with samples of 128 tokens in all steps."""
     data = read_toml(CONFIGS / f"{size.config}.toml")
     data["sampling"].pop("first_length", None)
-    changed = [("sampling.length", str(LENGTH)), ("train.batch_size", str(size.samples))]
-    return read_config(override(data, changed), corpus.tokenizer())
+    changes = [("sampling.length", str(LENGTH)), ("train.batch_size", str(size.samples))]
+    return read_config(override(data, changes), corpus.tokenizer())
 
 
 def samples(config: PretrainConfig, corpus: Corpus) -> Samples:
@@ -218,11 +225,11 @@ def samples(config: PretrainConfig, corpus: Corpus) -> Samples:
     )
 
 
-# ---- ours
+# ---- bertkit
 
 
-def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
-    """One optimizer step of the recipe a call: draw, mask, pack, learn. Answers its real tokens."""
+def bertkit_step(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
+    """Return a function that runs a step, and returns its number of tokens without padding."""
     train, heads, source = config.train, config.heads, samples(config, corpus)
     torch.manual_seed(0)
     masters = Masters(build(config.model, heads), resolve(train.precision, "cpu"))
@@ -231,11 +238,11 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
     def groups() -> Iterator[Any]:
         nonlocal tokens
         for number in count():
-            drawn = source.batch(number * train.batch_size, train.batch_size)
-            tokens = sum(map(len, drawn))
-            yield collate(drawn, head="nsp", max_batch_tokens=train.max_batch_tokens)
+            part = source.batch(number * train.batch_size, train.batch_size)
+            tokens = sum(map(len, part))
+            yield collate(part, head="nsp", max_batch_tokens=train.max_batch_tokens)
 
-    learning = steps(
+    training = steps(
         masters,
         masked_words,
         groups(),
@@ -246,13 +253,13 @@ def ours(config: PretrainConfig, corpus: Corpus) -> Callable[[], int]:
     )
 
     def step() -> int:
-        next(learning)
+        next(training)
         return tokens
 
     return step
 
 
-# ---- the peer
+# ---- Baseline
 
 
 class Peer:
@@ -266,8 +273,7 @@ class Peer:
         if way.numbers == "bf16":
             self.model.to(torch.bfloat16)
         self.called = torch.compile(self.model, dynamic=False) if way.compiled else self.model
-        drawn = samples(config, corpus).batch(0, MEGA * size.peer_batch)
-        self.rows = [row_of(sample) for sample in drawn]
+        self.rows = [row_of(s) for s in samples(config, corpus).batch(0, MEGA * size.peer_batch)]
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.collator = DataCollatorForLanguageModeling(
             AutoTokenizer.from_pretrained(minilm()),
@@ -285,10 +291,10 @@ class Peer:
         return loss
 
     def step(self) -> int:
-        """One optimizer step: mask, pad, learn. Answers its real tokens."""
+        """Run an optimizer step; return its number of tokens without padding."""
         tokens = 0
-        for places in islice(self.batches, self.parts):
-            batch = self.collator([self.rows[place] for place in places])
+        for indices in islice(self.batches, self.parts):
+            batch = self.collator([self.rows[index] for index in indices])
             autocast = self.way.numbers == "autocast"
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
                 loss = self.loss(batch)
@@ -302,27 +308,27 @@ class Peer:
 
     @property
     def fill(self) -> float:
-        """The share of real tokens."""
+        """Fraction of the computed tokens that are not padding."""
         return self.real / self.all
 
 
 def batches(lengths: Sequence[int], size: int, grouped: bool) -> Iterator[list[int]]:
-    """Places of samples, a list for each batch; all over again where they end."""
+    """Yield the indices of the samples of each batch, in an endless loop."""
     from transformers.trainer_pt_utils import get_length_grouped_indices
 
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     while True:
-        order = torch.randperm(len(lengths), generator=chance)
+        order = torch.randperm(len(lengths), generator=generator)
         if grouped:
-            found = get_length_grouped_indices(lengths, size, MEGA, generator=chance)
+            found = get_length_grouped_indices(lengths, size, MEGA, generator=generator)
             order = torch.tensor(found)
-        each = order.view(-1, size)
-        # grouped ones would come from the longest to the shortest
-        yield from each[torch.randperm(len(each), generator=chance)].tolist()
+        groups = order.view(-1, size)
+        # Without shuffling, grouped batches would be sorted from long to short.
+        yield from groups[torch.randperm(len(groups), generator=generator)].tolist()
 
 
 def bert(config: PretrainConfig) -> Any:
-    """The same shape in transformers, with random weights."""
+    """Build a model of the same size in transformers, with random weights."""
     from transformers import BertConfig, BertForPreTraining
 
     shape = config.model
@@ -343,7 +349,7 @@ def bert(config: PretrainConfig) -> Any:
 
 
 def masked_loss(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The loss of `BertForPreTraining`, with words predicted at masked places only."""
+    """Compute the loss of `BertForPreTraining`, with predictions only at masked positions."""
     targets = ("labels", "next_sentence_label")
     found = model.bert(**{name: value for name, value in batch.items() if name not in targets})
     masked = batch["labels"] != -100

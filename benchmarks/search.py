@@ -1,15 +1,14 @@
 """Search over SciFact's 5,183 abstracts: bertkit against sentence-transformers and faiss.
 
-Both sides go from a .jsonl file of documents on disk and from claims in memory to the ten best
-abstracts of each claim, with all-MiniLM-L6-v2, which reads the first 256 tokens of an abstract. The
-peer encodes documents and claims at its default of 32 a batch and asks faiss, exactly, for all
-claims at once; both compute in the precision of the row. bertkit writes a store to disk, which the
-peer does not. Time is that of the first 1,500 abstracts, the median of three in turn; quality is of
-all of them.
+Both sides read documents from a .jsonl file, and find the ten best abstracts for each claim in
+memory, with all-MiniLM-L6-v2, which truncates abstracts to 256 tokens. The baseline encodes
+documents and claims with its default batch size of 32, and runs an exact faiss search for all
+claims at once. Both sides use the precision of the row. Only bertkit writes its index to disk. The
+time is measured on the first 1,500 abstracts (median of three alternating runs), the quality on all
+abstracts.
 
-An abstract answers a claim that cites it. What a model learns from 600 claims is scored on the
-other ones. Cranfield's 1,400 abstracts and the sentences of TrecQA are searched too, for quality
-alone.
+An abstract is relevant for a claim that cites it. Fine-tuning uses 600 claims, and the other claims
+are scored. Cranfield's 1,400 abstracts and the sentences of TrecQA are only used for quality.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ import numpy as np
 from benchmarks import kept
 from benchmarks.embed import minilm
 from benchmarks.finetune import data_folder
-from benchmarks.harness import Options, apart, bf16_here, compare, milliseconds
+from benchmarks.harness import Options, bf16_here, compare, milliseconds, run_in_process
 from bertkit.console import quietly
 from bertkit.extensions.search.evaluation import evaluate_retrieval, mine
 from bertkit.extensions.search.index import index
@@ -48,16 +47,16 @@ from bertkit.text.tokenizer import Tokenizer
 PEER, ZERO_SHOT = "sentence-transformers + faiss (exact)", "zero-shot"
 TOP = 100
 TIMED = 1_500
-"""Abstracts that are indexed and searched for time."""
+"""Number of abstracts for the time measurement."""
 DOCUMENTS, QUALITY = f"documents to answers, {TIMED:,} abstracts", "nDCG@10, all claims"
 QUERY = "one query, p50"
 GAINS = ("words too", "fine-tuned on other claims")
 TRAINING = 600
-"""Claims that are learned from."""
+"""Number of claims for training."""
 
 
 class World(NamedTuple):
-    """The files of one run. `training` and `dev` are queries; the judgments are of both."""
+    """Files of a run. `training` and `dev` contain queries; `judgments` contains both."""
 
     documents: Path
     queries: Path
@@ -71,34 +70,34 @@ def main(options: Options) -> None:
     if not bf16_here():
         book.leave_out("no bf16 row: this processor has no bf16 instructions")
     with TemporaryDirectory() as folder, quietly():
-        source, place = data_folder() / "scifact", Path(folder)
-        some = write(source, place / "some", 100 if quick else TIMED)
-        world = write(source, place / "all", 200 if quick else None)
-        numbers: tuple[Precision, ...] = ("fp32", "bf16") if bf16_here() else ("fp32",)
-        for precision in numbers:
+        source, directory = data_folder() / "scifact", Path(folder)
+        part = write(source, directory / "some", 100 if quick else TIMED)
+        world = write(source, directory / "all", 200 if quick else None)
+        precisions: tuple[Precision, ...] = ("fp32", "bf16") if bf16_here() else ("fp32",)
+        for precision in precisions:
             peer = f"{PEER}, {precision}"
-            if not options.late and book.wanted(DOCUMENTS, peer):
-                book.add(timed(some, place, precision, peer, 1 if quick else 3))
-        store = place / "store"
+            if not options.late and book.needs(DOCUMENTS, peer):
+                book.add(measure_time(part, directory, precision, peer, 1 if quick else 3))
+        store = directory / "store"
         parts: list[tuple[list[tuple[str, str]], Callable[[], list[kept.Row]]]] = [
             ([(QUALITY, PEER)], lambda: [quality(world, store)]),
-            ([(QUERY, kept.LIMIT), (QUERY, PEER)], lambda: alone(world, store)),
-            ([(f"nDCG@10, {n}", PEER) for n in OTHERS], lambda: zero_shot(place)),
-            ([(f"nDCG@10, {what}", ZERO_SHOT) for what in GAINS], lambda: learned(world, store)),
+            ([(QUERY, kept.LIMIT), (QUERY, PEER)], lambda: latency(world, store)),
+            ([(f"nDCG@10, {n}", PEER) for n in OTHERS], lambda: zero_shot(directory)),
+            ([(f"nDCG@10, {title}", ZERO_SHOT) for title in GAINS], lambda: gains(world, store)),
         ]
         for rows, measure in parts:
-            if not options.late and any(book.wanted(*each) for each in rows):
+            if not options.late and any(book.needs(*row) for row in rows):
                 book.add(*measure())
     book.close()
 
 
-# ---- the data
+# ---- Data
 
 
 def write(source: Path, folder: Path, most: int | None) -> World:
-    """SciFact as files that bertkit and the peer read; `most` documents, or all."""
+    """Write SciFact to files for both sides, with up to `most` documents."""
     folder.mkdir()
-    world = named(folder)
+    world = paths_in(folder)
     with gzip.open(source / "corpus.csv.gz", "rt", encoding="utf-8", newline="") as file:
         documents = list(csv.DictReader(file))[:most]
     rows = [
@@ -106,11 +105,11 @@ def write(source: Path, folder: Path, most: int | None) -> World:
         for d in documents
     ]
     world.documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    there = {row["id"] for row in rows}
+    known = {row["id"] for row in rows}
     claims: dict[str, tuple[str, list[str]]] = {}
     with (source / "claims_train.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            cited = [d for d in re.findall(r"\d+", row["cited_doc_ids"]) if d in there]
+            cited = [d for d in re.findall(r"\d+", row["cited_doc_ids"]) if d in known]
             if cited:
                 claims[row["id"]] = row["claim"], cited
     lines = [f"{id}\t{claim}\n" for id, (claim, _) in claims.items()]
@@ -128,21 +127,21 @@ def write(source: Path, folder: Path, most: int | None) -> World:
     return world
 
 
-def named(folder: Path) -> World:
-    """A world whose files are not written yet."""
+def paths_in(folder: Path) -> World:
+    """Return the paths of files that are not written yet."""
     return World(*(folder / name for name in ("d.jsonl", "q.tsv", "t.tsv", "v.tsv", "j.tsv")))
 
 
 def cranfield(source: Path, folder: Path) -> World:
-    """Its abstracts, and its queries by their place, which is what its judgments mean."""
-    world, source = named(folder), source / "cranfield"
+    """Write Cranfield. Its judgments refer to queries by their position in the file."""
+    world, source = paths_in(folder), source / "cranfield"
     rows = [
-        {"id": str(place), "title": d["T"], "text": d["W"]}
-        for place, d in enumerate(smart(source / "cran.all.1400"), 1)
+        {"id": str(number), "title": d["T"], "text": d["W"]}
+        for number, d in enumerate(smart(source / "cran.all.1400"), 1)
         if d["W"]
     ]
     world.documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    queries = (f"{place}\t{q['W']}\n" for place, q in enumerate(smart(source / "cran.qry"), 1))
+    queries = (f"{number}\t{q['W']}\n" for number, q in enumerate(smart(source / "cran.qry"), 1))
     world.queries.write_text("".join(queries), encoding="utf-8")
     judgments = (source / "cranqrel").read_text(encoding="utf-8").splitlines()
     cells = (f"{q}\t{d}\t{int(int(grade) > 0)}\n" for q, d, grade in map(str.split, judgments))
@@ -151,7 +150,7 @@ def cranfield(source: Path, folder: Path) -> World:
 
 
 def smart(path: Path) -> Iterator[dict[str, str]]:
-    """Records of SMART's format, by the letters of their fields."""
+    """Yield the records of a file in SMART format, as fields by their letters."""
     for record in re.split(r"^\.I .*\n", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
         parts = re.split(r"^\.([TABW])\s*\n", record, flags=re.M)[1:]
         cells = (" ".join(text.split()) for text in parts[1::2])
@@ -159,22 +158,22 @@ def smart(path: Path) -> Iterator[dict[str, str]]:
 
 
 def trecqa(source: Path, folder: Path) -> World:
-    """Every sentence of dev once, and its questions that one of them answers."""
-    world = named(folder)
-    places: dict[str, int] = {}
+    """Write the unique sentences of TrecQA dev, and the questions that have an answer."""
+    world = paths_in(folder)
+    indices: dict[str, int] = {}
     queries: dict[str, list[str]] = {}
     with (source / "trecqa" / "dev.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            place = places.setdefault(row["atext"], len(places))
+            index = indices.setdefault(row["atext"], len(indices))
             if row["label"] == "1":
-                queries.setdefault(row["qtext"], []).append(str(place))
-    rows = [{"id": str(place), "title": "", "text": text} for text, place in places.items()]
+                queries.setdefault(row["qtext"], []).append(str(index))
+    rows = [{"id": str(index), "title": "", "text": text} for text, index in indices.items()]
     world.documents.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    lines = [f"{place}\t{query}\n" for place, query in enumerate(queries)]
+    lines = [f"{number}\t{query}\n" for number, query in enumerate(queries)]
     world.queries.write_text("".join(lines), encoding="utf-8")
     text = "".join(
-        f"{place}\t{answer}\t1\n"
-        for place, answers in enumerate(queries.values())
+        f"{number}\t{answer}\t1\n"
+        for number, answers in enumerate(queries.values())
         for answer in answers
     )
     world.judgments.write_text(text, encoding="utf-8")
@@ -182,35 +181,37 @@ def trecqa(source: Path, folder: Path) -> World:
 
 
 def sentences(printed: str) -> list[str]:
-    """The sentences of an abstract, which the file holds as numpy prints a list of them."""
+    """Parse the sentences of an abstract, which the file contains in NumPy's print format."""
     return [str(s) for s in ast.literal_eval(re.sub(r"""(['"])\n (['"])""", r"\1,\n \2", printed))]
 
 
-# ---- the two sides
+# ---- Measurement of both sides
 
 
-def timed(world: World, folder: Path, precision: Precision, peer: str, rounds: int) -> kept.Row:
-    """The same search by both."""
+def measure_time(
+    world: World, folder: Path, precision: Precision, peer: str, rounds: int
+) -> kept.Row:
+    """Compare the time of indexing and searching."""
     queries = read_queries(world.queries)
-    places = count()
+    numbers = count()
 
-    def ours() -> None:
-        place = str(folder / f"{precision}-{next(places)}")
-        index([world.documents], model=minilm(), store=place, long="truncate", precision=precision)
-        Searcher(place, precision=precision).many(list(queries.values()), top=TOP)
+    def search_bertkit() -> None:
+        store = str(folder / f"{precision}-{next(numbers)}")
+        index([world.documents], model=minilm(), store=store, long="truncate", precision=precision)
+        Searcher(store, precision=precision).many(list(queries.values()), top=TOP)
 
     return compare(
         DOCUMENTS,
-        ours,
-        lambda: theirs(world, queries, precision),
+        search_bertkit,
+        lambda: search_peer(world, queries, precision),
         peer_name=peer,
         unit="s",
         work=None,
         target=2.0,
         repeats=rounds,
-        how=(
-            kept.How(f"{precision}, into a store on disk, median of {rounds}", 1.0),
-            kept.How(
+        setups=(
+            kept.Setup(f"{precision}, into a store on disk, median of {rounds}", 1.0),
+            kept.Setup(
                 f"{precision}, 32 a batch, in memory, median of {rounds}", fill_of(world, queries)
             ),
         ),
@@ -218,15 +219,15 @@ def timed(world: World, folder: Path, precision: Precision, peer: str, rounds: i
 
 
 def fill_of(world: World, queries: Mapping[str, str]) -> float:
-    """Real tokens of those the peer computes, where it sorts texts by length, 32 a batch."""
-    tokenizer, real, whole = Tokenizer.load(minilm()), 0, 0
+    """Return the baseline's fraction of tokens that are not padding (sorted batches of 32)."""
+    tokenizer, real, total = Tokenizer.load(minilm()), 0, 0
     for texts in (documents_of(world), list(queries.values())):
-        read = tokenizer.encode_batch(texts, max_length=256, truncate="longest")
-        lengths = sorted((len(each.ids) for each in read), reverse=True)
+        encodings = tokenizer.encode_batch(texts, max_length=256, truncate="longest")
+        lengths = sorted((len(encoding.ids) for encoding in encodings), reverse=True)
         real += sum(lengths)
         batches = (lengths[start : start + 32] for start in range(0, len(lengths), 32))
-        whole += sum(each[0] * len(each) for each in batches)
-    return real / whole
+        total += sum(batch[0] * len(batch) for batch in batches)
+    return real / total
 
 
 def documents_of(world: World) -> list[str]:
@@ -235,24 +236,24 @@ def documents_of(world: World) -> list[str]:
 
 
 def quality(world: World, store: Path) -> kept.Row:
-    """nDCG@10 of all claims beside the peer's."""
+    """Compare nDCG@10 of all claims."""
     queries = read_queries(world.queries)
-    hits = searched(world, store).many(list(queries.values()), top=TOP)
-    found = {q: [h.id for h in some] for q, some in zip(queries, hits, strict=True)}
+    hits = load_searcher(world, store).many(list(queries.values()), top=TOP)
+    found = {q: [h.id for h in result] for q, result in zip(queries, hits, strict=True)}
     return kept.row(
         QUALITY,
-        scored(world, found),
-        scored(world, theirs(world, queries)),
+        ndcg(world, found),
+        ndcg(world, search_peer(world, queries)),
         peer_name=PEER,
         unit="",
         target=0.995,
         better="higher",
-        how=(kept.How("precision auto"), kept.How("fp32")),
+        setups=(kept.Setup("precision auto"), kept.Setup("fp32")),
     )
 
 
-def searched(world: World, store: Path) -> Searcher:
-    """All documents in a store, made once."""
+def load_searcher(world: World, store: Path) -> Searcher:
+    """Load the index of all documents, which is built once."""
     if not store.exists():
         index([world.documents], model=minilm(), store=str(store), long="truncate")
     return Searcher(str(store), precision="auto")
@@ -262,45 +263,45 @@ OTHERS: Mapping[str, Callable[[Path, Path], World]] = {"Cranfield": cranfield, "
 
 
 def zero_shot(folder: Path) -> list[kept.Row]:
-    """nDCG@10 of searches without any learning, beside the peer's."""
+    """Compare nDCG@10 without fine-tuning."""
     rows = []
-    for name, make in OTHERS.items():
-        place = folder / name
-        place.mkdir()
-        world = make(data_folder(), place)
-        found = searched(world, place / "store")
-        ours = evaluate_retrieval(found, queries=world.queries, judgments=world.judgments)
-        peer = scored(world, theirs(world, read_queries(world.queries)))
+    for name, write_world in OTHERS.items():
+        directory = folder / name
+        directory.mkdir()
+        world = write_world(data_folder(), directory)
+        searcher = load_searcher(world, directory / "store")
+        scores = evaluate_retrieval(searcher, queries=world.queries, judgments=world.judgments)
+        peer = ndcg(world, search_peer(world, read_queries(world.queries)))
         rows.append(
             kept.row(
                 f"nDCG@10, {name}",
-                ours["ndcg@10"],
+                scores["ndcg@10"],
                 peer,
                 peer_name=PEER,
                 unit="",
                 target=0.995,
                 better="higher",
-                how=(
-                    kept.How(f"precision auto; MRR {ours['mrr']:.3f}"),
-                    kept.How("fp32"),
+                setups=(
+                    kept.Setup(f"precision auto; MRR {scores['mrr']:.3f}"),
+                    kept.Setup("fp32"),
                 ),
             )
         )
     return rows
 
 
-def scored(world: World, found: Mapping[str, list[str]]) -> float:
-    """nDCG@10 of the ids found for each query."""
+def ndcg(world: World, found: Mapping[str, list[str]]) -> float:
+    """Compute nDCG@10 of the document ids that were found for each query."""
     queries = read_queries(world.queries)
     graded = select_judged(queries, read_judgments(world.judgments), world.judgments)
     scores = retrieval_scores([found[query] for query in graded], list(graded.values()))
     return scores["ndcg@10"]
 
 
-def theirs(
+def search_peer(
     world: World, queries: Mapping[str, str], precision: Precision = "fp32"
 ) -> dict[str, list[str]]:
-    """The peer's ids of the best documents."""
+    """Search with the baseline; return the ids of the best documents of each query."""
     import faiss
     import torch
     from sentence_transformers import SentenceTransformer
@@ -317,29 +318,32 @@ def theirs(
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
     _, best = flat.search(encode(list(queries.values())), TOP)
-    return {q: [ids[i] for i in some if i >= 0] for q, some in zip(queries, best, strict=True)}
+    return {q: [ids[i] for i in row if i >= 0] for q, row in zip(queries, best, strict=True)}
 
 
-def alone(world: World, store: Path) -> list[kept.Row]:
-    """One query at a time, tokenizing and embedding included; each side in fp32 and a process of
-    its own.
+def latency(world: World, store: Path) -> list[kept.Row]:
+    """Measure single queries, including tokenization and embedding.
+
+    Each side runs in fp32 in a separate process.
     """
-    searched(world, store)
+    load_searcher(world, store)
     queries = list(read_queries(world.queries).values())[:200]
-    mine, theirs = (median(apart(times, side, str(store), queries)) for side in SIDES)
-    how = kept.How("fp32, one text at a time", 1.0)
+    bertkit_ms, peer_ms = (
+        median(run_in_process(times, side, str(store), queries)) for side in SIDES
+    )
+    setup = kept.Setup("fp32, one text at a time", 1.0)
     return [
         kept.row(
             QUERY,
-            mine,
-            other,
+            bertkit_ms,
+            value,
             peer_name=name,
             unit="ms",
             target=1.0,
             better="lower",
-            how=(how, kept.How() if name == kept.LIMIT else how),
+            setups=(setup, kept.Setup() if name == kept.LIMIT else setup),
         )
-        for name, other in ((kept.LIMIT, 20.0), (PEER, theirs))
+        for name, value in ((kept.LIMIT, 20.0), (PEER, peer_ms))
     ]
 
 
@@ -347,32 +351,33 @@ Side = Literal["ours", "peer"]
 SIDES: tuple[Side, Side] = ("ours", "peer")
 
 
-def times(side: Side, place: str, queries: list[str]) -> list[float]:
-    """Milliseconds of each query, after some that do not count."""
+def times(side: Side, path: str, queries: list[str]) -> list[float]:
+    """Return the milliseconds of each query, after a warmup."""
     if side == "ours":
-        ask: Callable[[str], object] = Searcher(place)
+        search: Callable[[str], object] = Searcher(path)
     else:
         import faiss
         from sentence_transformers import SentenceTransformer
 
-        store = open_store(place)
+        store = open_store(path)
         model = SentenceTransformer(str(minilm()), device="cpu")
         shape = len(store), store.spec.dimension
         flat = faiss.IndexFlatIP(shape[1])
-        flat.add(np.random.default_rng(0).standard_normal(shape, np.float32))  # as fast as real
+        # Random vectors take the same time as real ones.
+        flat.add(np.random.default_rng(0).standard_normal(shape, np.float32))
 
-        def ask(query: str) -> object:
+        def search(query: str) -> object:
             return flat.search(np.asarray(model.encode([query], show_progress_bar=False)), 10)
 
-    return milliseconds(ask, queries, warm=20)
+    return milliseconds(search, queries, warm=20)
 
 
-# ---- what learning gives
+# ---- Gains from word search and fine-tuning
 
 
-def learned(world: World, store: Path) -> list[kept.Row]:
-    """nDCG@10 on claims apart: words too, and a model that learned from the others."""
-    start = searched(world, store)
+def gains(world: World, store: Path) -> list[kept.Row]:
+    """Compare nDCG@10 on dev claims: hybrid search, and a model that was fine-tuned on others."""
+    start = load_searcher(world, store)
 
     def score(searcher: Searcher, *, hybrid: bool = False) -> float:
         return evaluate_retrieval(
@@ -380,27 +385,27 @@ def learned(world: World, store: Path) -> list[kept.Row]:
         )["ndcg@10"]
 
     before, words = score(start), score(start, hybrid=True)
-    place = str(store.with_name("store-tuned"))
-    tuned_model = tuned(start, world, store.with_name("tuned"))
-    index([world.documents], model=tuned_model, store=place, long="truncate")
-    found = dict(zip(GAINS, (words, score(Searcher(place, precision="auto"))), strict=True))
+    path = str(store.with_name("store-tuned"))
+    model = finetune_model(start, world, store.with_name("tuned"))
+    index([world.documents], model=model, store=path, long="truncate")
+    found = dict(zip(GAINS, (words, score(Searcher(path, precision="auto"))), strict=True))
     return [
         kept.row(
-            f"nDCG@10, {what}",
+            f"nDCG@10, {title}",
             value,
             before,
             peer_name=ZERO_SHOT,
             unit="",
             target=1.0,
             better="higher",
-            how=(kept.How("precision auto"), kept.How("precision auto")),
+            setups=(kept.Setup("precision auto"), kept.Setup("precision auto")),
         )
-        for what, value in found.items()
+        for title, value in found.items()
     ]
 
 
-def tuned(start: Searcher, world: World, out: Path) -> Path:
-    """MiniLM fine-tuned on rows mined from the training claims, a tenth of them kept as dev."""
+def finetune_model(start: Searcher, world: World, out: Path) -> Path:
+    """Fine-tune MiniLM on negatives mined for the training claims, with 10% of them as dev."""
     learner, mined = find("similarity"), out.with_suffix(".jsonl")
     mine(
         start,

@@ -1,13 +1,13 @@
-"""A server under load on the same cores: bertkit's against a FastAPI around sentence-transformers.
+"""Servers under load on the same cores: bertkit and FastAPI with sentence-transformers.
 
-Each request is one of 1,024 sentences of mixed length, embedded by all-MiniLM-L6-v2 in fp32. The
-peers are what its users write: a route that is no coroutine, and `model.encode` in it; and a queue
-that a thread empties, all that waits at once, at most 64 texts. The load comes from this process,
-over kept connections, as raw bytes, so that it costs the server little.
+Each request is one of 1,024 sentences of mixed length, embedded with all-MiniLM-L6-v2 in fp32. The
+baselines are typical applications: a synchronous route that calls `model.encode`, and a queue from
+which a thread takes up to 64 waiting texts at once. This process generates the load as raw bytes
+over keep-alive connections, so that the client uses little CPU.
 
-Beside it, how long requests take at half the load that saturates the server. Then, one worker of
-bertkit alone: what becomes of requests at ten times that load for a minute, whether anything brings
-it down, and how it bears texts of a megabyte.
+The benchmark also measures latency at half the load that saturates the server. One worker of
+bertkit is then tested with ten times that load for a minute, with invalid requests, and with texts
+of one megabyte.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import kept, text
-from benchmarks.embed import minilm, ours
-from benchmarks.harness import Options, apart
+from benchmarks.embed import load_bertkit, minilm
+from benchmarks.harness import Options, run_in_process
 
 CONNECTIONS = 64
 SECONDS = 20.0
 OVERLOAD = 60.0
 BROKEN = 10_000
-FP32 = kept.How("fp32")
+FP32 = kept.Setup("fp32")
 LATE = "p99 at half the load"
 ENGINE, ALONE = "the engine", "5 × one alone, p50"
 
@@ -115,9 +115,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")
 
 
 class Peer(NamedTuple):
-    """A server beside ours: its program, how it computes, and how many times faster ours is to
-    be.
-    """
+    """Baseline server: its code, its settings, and the minimum speedup of bertkit."""
 
     app: str
     settings: str
@@ -140,31 +138,29 @@ def main(options: Options) -> None:
     seconds, overload, broken = (2.0, 3.0, 300) if quick else (SECONDS, OVERLOAD, BROKEN)
     requests = [ask("/embed", {"inputs": s, "truncate": True}) for s in sentences]
     cores = os.cpu_count() or 1
-    hows = {n: f"{n} worker{'s' * (n > 1)}" for n in dict.fromkeys((cores, 1))}
-    loads = [f"texts/s under load, {how}" for how in hows.values()]
-    if any(book.wanted(what, ENGINE, *PEERS) for what in loads):
-        engine = apart(engine_rate, sentences)
+    labels = {n: f"{n} worker{'s' * (n > 1)}" for n in dict.fromkeys((cores, 1))}
+    loads = [f"texts/s under load, {label}" for label in labels.values()]
+    if any(book.needs(title, ENGINE, *PEERS) for title in loads):
+        engine = run_in_process(engine_rate, sentences)
         rates = {name: peer_rate(name, sentences, seconds) for name in PEERS}
-        for workers, how in hows.items():
+        for workers, label in labels.items():
             with server(workers) as (address, _):
-                mine = asyncio.run(saturate(address, requests, seconds))
-                settings = kept.How(f"fp32, {how}", 1.0)
-                load = f"texts/s under load, {how}"
-                book.add(row(load, mine.rate, engine, ENGINE, 0.8, how=settings))
+                result = asyncio.run(saturate(address, requests, seconds))
+                settings = kept.Setup(f"fp32, {label}", 1.0)
+                load = f"texts/s under load, {label}"
+                book.add(row(load, result.rate, engine, ENGINE, 0.8, setups=settings))
                 for name, peer in PEERS.items():
-                    theirs = kept.How(peer.settings)
-                    book.add(
-                        row(load, mine.rate, rates[name], name, peer.target, how=(settings, theirs))
-                    )
-                book.add(latency(address, requests, mine.rate, seconds, how))
+                    both = (settings, kept.Setup(peer.settings))
+                    book.add(row(load, result.rate, rates[name], name, peer.target, setups=both))
+                book.add(latency(address, requests, result.rate, seconds, label))
     bounds = [("memory after it", "before, and 300 MB"), (BROKEN_BODIES, kept.LIMIT)]
     bounds += [(f"twice the {name}, time", kept.LIMIT) for name in HOSTILE]
-    if not options.late and any(book.wanted(*each) for each in bounds):
+    if not options.late and any(book.needs(*bound) for bound in bounds):
         with server(1) as (address, process):
             rate = asyncio.run(saturate(address, requests, seconds)).rate
             book.add(*overloaded(address, requests, rate, overload, process.pid))
             book.add(*hostile(address))
-            book.add(*fuzzed(address, broken, process.pid))
+            book.add(*fuzz(address, broken, process.pid))
     book.close()
 
 
@@ -172,37 +168,37 @@ BROKEN_BODIES = f"memory grown by {BROKEN:,} broken bodies, none a 5xx"
 
 
 def row(
-    what: str,
+    title: str,
     value: float,
     other: float,
     name: str,
     target: float,
     *,
     unit: str = "/s",
-    how: kept.How | tuple[kept.How, kept.How] = FP32,
+    setups: kept.Setup | tuple[kept.Setup, kept.Setup] = FP32,
 ) -> kept.Row:
     return kept.row(
-        what,
+        title,
         value,
         other,
         peer_name=name,
         unit=unit,
         target=target,
         better="higher" if unit == "/s" else "lower",
-        how=how if isinstance(how, tuple) else (how, how),
+        setups=setups if isinstance(setups, tuple) else (setups, setups),
     )
 
 
 def peer_rate(name: str, sentences: Sequence[str], seconds: float) -> float:
-    """Texts a second that a peer answers under load."""
+    """Measure the texts per second of a baseline under load."""
     with peer(PEERS[name].app) as address:
         requests = [ask("/embed", {"inputs": s}) for s in sentences]
         return asyncio.run(saturate(address, requests, seconds)).rate
 
 
 def engine_rate(sentences: list[str]) -> float:
-    """Texts a second of the engine alone, many at once; the median of three."""
-    embed = ours(minilm(), "fp32").embed
+    """Measure the texts per second of the engine without a server (median of three runs)."""
+    embed = load_bertkit(minilm(), "fp32").embed
     embed(sentences)
     times = []
     for _ in range(3):
@@ -212,12 +208,12 @@ def engine_rate(sentences: list[str]) -> float:
     return len(sentences) / sorted(times)[1]
 
 
-# ---- servers
+# ---- Servers
 
 
 @contextmanager
 def server(workers: int) -> Iterator[tuple[tuple[str, int], subprocess.Popen[str]]]:
-    """bertkit's, in a process of its own; its log goes nowhere."""
+    """Start bertkit's server in a separate process, and discard its log."""
     command = [sys.executable, "-m", "bertkit", "serve", str(minilm()), "--port", "0"]
     command += ["--workers", str(workers)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -238,7 +234,7 @@ def server(workers: int) -> Iterator[tuple[tuple[str, int], subprocess.Popen[str
 
 @contextmanager
 def peer(app: str) -> Iterator[tuple[str, int]]:
-    """A peer's, in a process of its own."""
+    """Start a baseline server in a separate process."""
     port = random.randint(20_000, 40_000)
     command = [sys.executable, "-c", app, str(minilm()), str(port)]
     with subprocess.Popen(command) as process:
@@ -246,7 +242,7 @@ def peer(app: str) -> Iterator[tuple[str, int]]:
             for _ in range(1500):
                 time.sleep(0.2)
                 if process.poll() is not None:
-                    raise SystemExit(f"the peer's server ended with {process.returncode}")
+                    raise SystemExit(f"the baseline server exited with status {process.returncode}")
                 try:
                     reply = asyncio.run(once(("127.0.0.1", port), ask("/embed", {"inputs": "a"})))
                 except OSError:
@@ -254,7 +250,7 @@ def peer(app: str) -> Iterator[tuple[str, int]]:
                 assert reply.status == 200
                 break
             else:
-                raise SystemExit("the peer's server did not come up in five minutes")
+                raise SystemExit("the baseline server did not start within five minutes")
             yield "127.0.0.1", port
             process.terminate()
             process.wait()
@@ -262,7 +258,7 @@ def peer(app: str) -> Iterator[tuple[str, int]]:
             process.kill()
 
 
-# ---- the load
+# ---- Load
 
 
 @dataclass
@@ -273,7 +269,7 @@ class Reply:
 
 @dataclass
 class Seen:
-    """What came back: statuses, and the seconds each answer took."""
+    """Responses: number of each status, and the time of each response in seconds."""
 
     seconds: float
     statuses: Counter[int] = field(default_factory=Counter)
@@ -292,7 +288,7 @@ def ask(path: str, body: object, *, raw: bytes | None = None) -> bytes:
 
 
 class Connection:
-    """One kept connection."""
+    """Keep-alive connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -302,7 +298,7 @@ class Connection:
         if self.streams is not None:
             try:
                 return await self._send(request, *self.streams)
-            except (OSError, EOFError):  # closed while it was idle, as clients expect
+            except (OSError, EOFError):  # The server may close idle connections.
                 self.close()
         self.streams = await asyncio.open_connection(*self.address)
         return await self._send(request, *self.streams)
@@ -335,7 +331,7 @@ async def once(address: tuple[str, int], request: bytes) -> Reply:
 
 
 async def saturate(address: tuple[str, int], requests: Sequence[bytes], seconds: float) -> Seen:
-    """Every connection asks again as soon as it is answered, after some that do not count."""
+    """Send requests without pause on all connections, after a warmup."""
     await _closed(address, requests, CONNECTIONS, min(3.0, seconds))
     return await _closed(address, requests, CONNECTIONS, seconds)
 
@@ -345,19 +341,19 @@ async def _closed(
 ) -> Seen:
     seen, end = Seen(seconds), time.perf_counter() + seconds
 
-    async def one(number: int) -> None:
-        connection, place = Connection(address), number
+    async def send_all(number: int) -> None:
+        connection, index = Connection(address), number
         while time.perf_counter() < end:
             start = time.perf_counter()
-            reply = await connection.send(requests[place % len(requests)])
+            reply = await connection.send(requests[index % len(requests)])
             now = time.perf_counter()
             if now <= end:
                 seen.statuses[reply.status] += 1
                 seen.times.append(now - start)
-            place += connections
+            index += connections
         connection.close()
 
-    await asyncio.gather(*(one(number) for number in range(connections)))
+    await asyncio.gather(*(send_all(number) for number in range(connections)))
     return seen
 
 
@@ -367,12 +363,12 @@ async def _open(
     rate: float,
     seconds: float,
 ) -> Seen:
-    """So many requests a second, whatever becomes of those before."""
+    """Send requests at a fixed rate, without waiting for responses."""
     seen, idle = Seen(seconds), list[Connection]()
     tasks: set[asyncio.Task[None]] = set()
     pace = random.Random(0)
 
-    async def one(request: bytes) -> None:
+    async def send(request: bytes) -> None:
         connection = idle.pop() if idle else Connection(address)
         start = time.perf_counter()
         try:
@@ -386,14 +382,14 @@ async def _open(
         idle.append(connection)
 
     start = due = time.perf_counter()
-    place = 0
+    index = 0
     while due < start + seconds:
         due += pace.expovariate(rate)
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        task = asyncio.ensure_future(one(requests[place % len(requests)]))
+        task = asyncio.ensure_future(send(requests[index % len(requests)]))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        place += 1
+        index += 1
     await asyncio.gather(*tasks)
     for connection in idle:
         connection.close()
@@ -401,17 +397,17 @@ async def _open(
     return seen
 
 
-# ---- what is asked of ours
+# ---- Requirements of bertkit's server
 
 
 def latency(
-    address: tuple[str, int], requests: Sequence[bytes], rate: float, seconds: float, how: str
+    address: tuple[str, int], requests: Sequence[bytes], rate: float, seconds: float, label: str
 ) -> kept.Row:
-    alone = asyncio.run(_closed(address, requests, 1, seconds / 2))
+    sequential = asyncio.run(_closed(address, requests, 1, seconds / 2))
     half = asyncio.run(_open(address, requests, rate / 2, seconds))
-    single = 1000 * float(np.median(alone.times))
+    single = 1000 * float(np.median(sequential.times))
     p99 = 1000 * float(np.percentile(half.times, 99))
-    return row(f"{LATE}, {how}", p99, 5 * single, ALONE, 1.0, unit="ms")
+    return row(f"{LATE}, {label}", p99, 5 * single, ALONE, 1.0, unit="ms")
 
 
 def overloaded(
@@ -423,8 +419,8 @@ def overloaded(
     start = time.perf_counter()
     reply = asyncio.run(once(address, requests[0]))
     recovered = time.perf_counter() - start
-    strange = {s: n for s, n in seen.statuses.items() if s not in (200, 429)}
-    assert not strange, f"under ten times the load there were {strange}"
+    unexpected = {s: n for s, n in seen.statuses.items() if s not in (200, 429)}
+    assert not unexpected, f"unexpected statuses at ten times the load: {unexpected}"
     assert reply.status == 200
     sent = sum(seen.statuses.values()) / seen.seconds
     return [
@@ -443,7 +439,7 @@ HOSTILE = {
 
 
 def hostile(address: tuple[str, int]) -> list[kept.Row]:
-    """Texts of a megabyte, and of the most characters that are taken: half and whole."""
+    """Measure texts of 1 MB, and of the maximum number of characters and half of it."""
     rows = []
     for name, unit in HOSTILE.items():
         slowest, growth = 0.0, 0.0
@@ -451,10 +447,10 @@ def hostile(address: tuple[str, int]) -> list[kept.Row]:
             more = {"truncate": True} if path == "/embed" else {}
             times = []
             for count in (1 << 20, 100_000, 50_000):
-                whole = unit * (
+                content = unit * (
                     count // len(unit.encode()) if count > 100_000 else count // len(unit)
                 )
-                request = ask(path, {"inputs": whole, **more})
+                request = ask(path, {"inputs": content, **more})
                 found = []
                 for _ in range(3):
                     start = time.perf_counter()
@@ -469,9 +465,9 @@ def hostile(address: tuple[str, int]) -> list[kept.Row]:
     return rows
 
 
-def fuzzed(address: tuple[str, int], count: int, pid: int) -> list[kept.Row]:
-    """Bodies that are broken in a hundred ways; none may be a 5xx."""
-    chance = random.Random(0)
+def fuzz(address: tuple[str, int], count: int, pid: int) -> list[kept.Row]:
+    """Send corrupted bodies, and check that no response has a 5xx status."""
+    rng = random.Random(0)
     routes = ["/embed", "/v1/embeddings", "/similarity", "/tokenize", "/info", "/none"]
     bodies = [
         b'{"inputs": ["a", "b"], "truncate": true}',
@@ -482,29 +478,29 @@ def fuzzed(address: tuple[str, int], count: int, pid: int) -> list[kept.Row]:
     ]
 
     def broken() -> bytes:
-        body = bytearray(chance.choice(bodies))
-        for _ in range(chance.randint(0, 6)):
-            place = chance.randrange(len(body) + 1)
-            match chance.randrange(3):
+        body = bytearray(rng.choice(bodies))
+        for _ in range(rng.randint(0, 6)):
+            index = rng.randrange(len(body) + 1)
+            match rng.randrange(3):
                 case 0:
-                    body[place:place] = bytes(chance.choices(range(256), k=chance.randint(1, 4)))
+                    body[index:index] = bytes(rng.choices(range(256), k=rng.randint(1, 4)))
                 case 1:
-                    del body[place : place + chance.randint(1, 5)]
+                    del body[index : index + rng.randint(1, 5)]
                 case _:
-                    body[place:place] = chance.choice([b'"', b"{", b"[", b"null", b"\\u", b"1e9"])
+                    body[index:index] = rng.choice([b'"', b"{", b"[", b"null", b"\\u", b"1e9"])
         return bytes(body)
 
-    async def all_of_them() -> Counter[int]:
+    async def send_all() -> Counter[int]:
         statuses: Counter[int] = Counter()
         connection = Connection(address)
         for _ in range(count):
-            reply = await connection.send(ask(chance.choice(routes), None, raw=broken()))
+            reply = await connection.send(ask(rng.choice(routes), None, raw=broken()))
             statuses[reply.status] += 1
         connection.close()
         return statuses
 
     before = resident(pid)
-    statuses = asyncio.run(all_of_them())
+    statuses = asyncio.run(send_all())
     wrong = sum(n for status, n in statuses.items() if status >= 500)
     assert not wrong, statuses
     grown = resident(pid) - before
@@ -521,6 +517,6 @@ def fuzzed(address: tuple[str, int], count: int, pid: int) -> list[kept.Row]:
 
 
 def resident(pid: int) -> float:
-    """Megabytes that a process holds."""
+    """Return the resident memory of a process in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,8 +1,8 @@
-"""A fresh process to its first embedding: import, open all-MiniLM-L6-v2, embed one sentence.
+"""Time from the start of a process to the first embedding with all-MiniLM-L6-v2.
 
-Once with the model's own folder, beside sentence-transformers; once with what `bertkit export` made
-of it, beside ONNX Runtime and tokenizers put together by hand, and beside fastembed where that is
-installed. All three open the same exported folder.
+The time includes imports, loading the model, and embedding one sentence. The model directory is
+compared with sentence-transformers. The directory of `bertkit export` is compared with ONNX Runtime
+and tokenizers, and with fastembed if it is installed; all three load the same exported directory.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.embed import minilm
 from benchmarks.harness import Options, compare
-from benchmarks.kept import How
+from benchmarks.kept import Setup
 from bertkit.console import quietly
 from bertkit.extensions.export.export import export
 
 FIRST = "fresh process to the first embedding"
 EXPORTED = "fresh process to the first embedding, exported"
 
-OURS = """
+BERTKIT = """
 import sys, bertkit
 print(bertkit.embed(sys.argv[1], ["A first sentence."]).shape)
 """
@@ -67,30 +67,30 @@ def main(options: Options) -> None:
         rows.append((EXPORTED, "fastembed", FASTEMBED, 1.0))
     else:
         book.leave_out("no fastembed row: it is not installed")
-    with TemporaryDirectory() as place:
-        exported = Path(place, "exported")
-        if any(book.wanted(what, peer) for what, peer, *_ in rows if what == EXPORTED):
+    with TemporaryDirectory() as directory:
+        exported = Path(directory, "exported")
+        if any(book.needs(title, peer) for title, peer, *_ in rows if title == EXPORTED):
             with quietly():
                 export(minilm(), out=exported)
-            for name in ("config.json", "special_tokens_map.json"):  # which fastembed reads too
+            for name in ("config.json", "special_tokens_map.json"):  # fastembed requires them.
                 if (minilm() / name).exists():
                     shutil.copy(minilm() / name, exported)
-        for what, peer, code, target in rows:
-            if not book.wanted(what, peer):
+        for title, peer, code, target in rows:
+            if not book.needs(title, peer):
                 continue
-            folder = exported if what == EXPORTED else minilm()
-            how = How("fp32, a fresh process")
+            folder = exported if title == EXPORTED else minilm()
+            setup = Setup("fp32, a fresh process")
             book.add(
                 compare(
-                    what,
-                    _process(OURS, folder),
+                    title,
+                    _process(BERTKIT, folder),
                     _process(code, folder),
                     peer_name=peer,
                     unit="s",
                     work=None,
                     target=target,
                     repeats=repeats,
-                    how=(how, how),
+                    setups=(setup, setup),
                 )
             )
     book.close()
@@ -98,11 +98,11 @@ def main(options: Options) -> None:
 
 def _process(code: str, folder: Path) -> Callable[[], None]:
     command = [sys.executable, "-c", code, str(folder)]
-    # bytecode is kept, as pip keeps that of what it installs: ours too, which runs from its sources
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    # pip stores the bytecode of packages. bertkit runs from its sources, so it must store it, too.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
     def call() -> None:
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=kept)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
         assert done.stdout.strip().endswith("(1, 384)"), done.stdout
 
     return call

@@ -1,4 +1,4 @@
-"""Real English that is on every machine: Python's language reference and installed docstrings."""
+"""English text that exists on every machine: Python's language reference and docstrings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SPACE = re.compile(r"\s+")
 
 
 def reference() -> list[str]:
-    """The chapters of the Python language reference that CPython ships for `help()`."""
+    """Return the chapters of the Python language reference, which CPython contains for `help()`."""
     return [text.strip() for _, text in sorted(topics.topics.items())]
 
 
 def docstrings(megabytes: float) -> Iterator[str]:
-    """Docstrings of a hundred letters or more, standard library first, up to this much text.
+    """Yield docstrings of at least 100 characters, up to an amount of text.
 
-    Nothing is imported: files are read in sorted order and parsed. The same installation gives the
-    same texts; another one gives others, so a benchmark compares two sides of one run only.
+    The docstrings of the standard library are first. Files are parsed in sorted order, and not
+    imported. The texts depend on the installation, so only results of the same run are comparable.
     """
     left = megabytes * 1e6
     seen: set[str] = set()
@@ -44,25 +44,25 @@ def docstrings(megabytes: float) -> Iterator[str]:
 
 
 def documents(megabytes: float) -> list[str]:
-    """The language reference, then docstrings until there is this much text."""
+    """Return the language reference, and docstrings up to an amount of text."""
     chapters = reference()
     size = sum(len(text.encode()) for text in chapters) / 1e6
     return [*chapters, *docstrings(max(megabytes - size, 0))]
 
 
 def sentences(count: int, *, seed: int = 0) -> list[str]:
-    """Sentences of the language reference, shuffled: 10 to 1,500 letters, as they come."""
+    """Return shuffled sentences of the language reference, of 10 to 1,500 characters."""
     split = _SENTENCE_END.split(" ".join(reference()))
     tidy = (_SPACE.sub(" ", sentence).strip() for sentence in split)
     found = [sentence for sentence in tidy if 10 < len(sentence) < 1500]
     if count > len(found):
-        raise ValueError(f"the language reference has {len(found)} sentences, {count} were asked")
+        raise ValueError(f"expected at most {len(found)} sentences, got {count}")
     random.Random(seed).shuffle(found)
     return found[:count]
 
 
 def stsb(path: Path) -> list[LabelExample]:
-    """Seven columns and, in some rows, two more: a table that bertkit refuses as ragged."""
+    """Read STS-B, whose rows have seven or nine columns; bertkit rejects such tables."""
     lines = path.read_text(encoding="utf-8").split("\n")
     cells = [line.split("\t") for line in lines if line.strip()]
     return [LabelExample(c[5], c[6], c[4], f"{path}:{line}") for line, c in enumerate(cells, 1)]
@@ -71,9 +71,10 @@ def stsb(path: Path) -> list[LabelExample]:
 def _docstrings(path: Path) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's escapes are not our business
+            # Ignore warnings about invalid escapes in other packages.
+            warnings.simplefilter("ignore")
             tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # test data of other packages is broken on purpose
+    except (SyntaxError, ValueError):  # Test data of other packages may be invalid.
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""How transformers' `Trainer` does each task of the comparison."""
+"""Tasks of the fine-tuning benchmark with transformers' `Trainer`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from bertkit import metrics
 from bertkit.data.tag_schemes import spans
 
 OVERLAP, BEST, ANSWER_TOKENS = 128, 20, 30
-"""Of squad: tokens that windows share, and which answers are weighed; the defaults of both."""
+"""SQuAD settings: overlap of windows in tokens, number of candidate positions, and maximum answer
+length in tokens. These are the defaults of both libraries."""
 
 
 class Rows(Dataset[dict[str, Any]]):
-    """What the model reads, one dict a row."""
+    """Dataset of the inputs of a model, with one dict per row."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -25,12 +26,12 @@ class Rows(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        return self.rows[place]
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.rows[index]
 
 
 class Padding:
-    """A collator that counts what of its batches is padding."""
+    """Wrapper of a collator that counts the padding of its batches."""
 
     def __init__(self, collator: Any) -> None:
         self.collator, self.real, self.all = collator, 0, 0
@@ -42,24 +43,24 @@ class Padding:
         return batch
 
     def fill(self) -> float:
-        """The share of real tokens since it was asked last."""
+        """Return the fraction of tokens that are not padding, since the last call."""
         found = self.real / self.all
         self.real = self.all = 0
         return found
 
 
 class Peer(ABC):
-    """How a task is done with transformers, written after its example scripts."""
+    """A task with transformers, as in its example scripts."""
 
     model: str
     collator = "DataCollatorWithPadding"
 
     def __init__(self, tokenizer: Any, train: Sequence[Any], length: int) -> None:
         self.tokenizer, self.length, self.labels = tokenizer, length, self.labels_of(train)
-        self.index = {label: place for place, label in enumerate(self.labels)}
+        self.index = {label: index for index, label in enumerate(self.labels)}
 
     def labels_of(self, train: Sequence[Any]) -> list[str]:
-        """The names of the model's outputs."""
+        """Return the names of the model's outputs."""
         return sorted({example.label for example in train})
 
     def outputs(self) -> dict[str, int]:
@@ -67,19 +68,19 @@ class Peer(ABC):
 
     @abstractmethod
     def rows(self, examples: Sequence[Any], *, learn: bool) -> list[dict[str, Any]]:
-        """What the model reads, tokenized, and with `learn` its targets."""
+        """Tokenize the examples; with `learn`, also add targets."""
 
     @abstractmethod
     def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
-        """An answer for each example, from the logits of what `rows` gave last."""
+        """Return a prediction per example, from the logits of the last result of `rows`."""
 
     @abstractmethod
     def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """By bertkit's metrics, so that the same answers score the same."""
+        """Score predictions with bertkit's metrics, so that scores are comparable."""
 
 
 class Labels(Peer):
-    """A label for a text or a pair, as run_glue does it."""
+    """Classification of texts or pairs, as in run_glue."""
 
     model = "AutoModelForSequenceClassification"
 
@@ -100,7 +101,7 @@ class Labels(Peer):
         return self.index[label]
 
     def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
-        return [self.labels[place] for place in predictions.argmax(-1).tolist()]
+        return [self.labels[index] for index in predictions.argmax(-1).tolist()]
 
     def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
         return metrics.classification(
@@ -109,7 +110,7 @@ class Labels(Peer):
 
 
 class Numbers(Labels):
-    """A number for a pair: one output, which transformers takes for a regression."""
+    """Regression on pairs, which transformers uses for a model with one output."""
 
     def labels_of(self, train: Sequence[Any]) -> list[str]:
         return ["score"]
@@ -126,12 +127,12 @@ class Numbers(Labels):
 
 
 class Tags(Peer):
-    """A tag for each word, at its first piece, as run_ner does it."""
+    """Token classification at the first subword of each word, as in run_ner."""
 
     model = "AutoModelForTokenClassification"
     collator = "DataCollatorForTokenClassification"
     firsts: Sequence[dict[int, int]] = ()
-    """The place of each word's first piece, for each row."""
+    """Index of the first subword of each word, per row."""
 
     def labels_of(self, train: Sequence[Any]) -> list[str]:
         return sorted({tag for example in train for tag in example.tags})
@@ -144,9 +145,9 @@ class Tags(Peer):
             max_length=self.length,
         )
         rows, self.firsts = by_row(found), []
-        for place, (row, example) in enumerate(zip(rows, examples, strict=True)):
+        for number, (row, example) in enumerate(zip(rows, examples, strict=True)):
             first: dict[int, int] = {}
-            for token, word in enumerate(found.word_ids(place)):
+            for token, word in enumerate(found.word_ids(number)):
                 if word is not None:
                     first.setdefault(word, token)
             self.firsts.append(first)
@@ -168,28 +169,28 @@ class Tags(Peer):
         ]
 
     def score(self, answers: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """Raises: AssertionError when seqeval finds another F1: then neither means anything."""
+        """Return the scores, or raise AssertionError if F1 differs from seqeval's F1."""
         from seqeval.metrics import f1_score  # type: ignore[import-untyped]
 
-        wanted = [example.tags for example in examples]
-        scores = metrics.entities([*map(spans, answers)], [*map(spans, wanted)])
-        theirs = float(f1_score(wanted, answers))
-        assert abs(scores["f1"] - theirs) < 1e-9, f"F1 {scores['f1']}, seqeval's {theirs}"
+        targets = [example.tags for example in examples]
+        scores = metrics.entities([*map(spans, answers)], [*map(spans, targets)])
+        seqeval_f1 = float(f1_score(targets, answers))
+        assert abs(scores["f1"] - seqeval_f1) < 1e-9, f"F1 {scores['f1']}, seqeval's {seqeval_f1}"
         return scores
 
 
 class Spans(Peer):
-    """Part of a context that answers a question, as run_qa does it.
+    """Question answering, as in run_qa.
 
-    The least work that comes to its answers: nothing is padded beyond the batch, and neither
-    probabilities nor files are made.
+    This does only the work that is necessary for the answers: batches have no extra padding, and
+    neither probabilities nor files are computed.
     """
 
     model = "AutoModelForQuestionAnswering"
     owner: Sequence[int] = ()
-    """The example of each window."""
-    places: Sequence[list[tuple[int, int] | None]] = ()
-    """For each token of each window its characters in the context, None outside of it."""
+    """Index of the example of each window."""
+    spans: Sequence[list[tuple[int, int] | None]] = ()
+    """Start and end of each token of each window in the context, or None outside of the context."""
 
     def labels_of(self, train: Sequence[Any]) -> list[str]:
         return ["start", "end"]
@@ -205,27 +206,27 @@ class Spans(Peer):
             return_offsets_mapping=True,
         )
         self.owner = found.pop("overflow_to_sample_mapping")
-        self.places = [
+        self.spans = [
             [
-                place if which == 1 else None
-                for place, which in zip(places, found.sequence_ids(window), strict=True)
+                span if segment == 1 else None
+                for span, segment in zip(offsets, found.sequence_ids(window), strict=True)
             ]
-            for window, places in enumerate(found.pop("offset_mapping"))
+            for window, offsets in enumerate(found.pop("offset_mapping"))
         ]
         rows = by_row(found)
-        for row, number, places in zip(rows, self.owner, self.places, strict=True) if learn else ():
-            row["start_positions"], row["end_positions"] = covered(places, examples[number])
+        for row, number, offsets in zip(rows, self.owner, self.spans, strict=True) if learn else ():
+            row["start_positions"], row["end_positions"] = answer_tokens(offsets, examples[number])
         return rows
 
     def answers(self, predictions: Any, examples: Sequence[Any]) -> list[Any]:
         best = [(-np.inf, "")] * len(examples)
-        for start, end, number, places in zip(*predictions, self.owner, self.places, strict=True):
+        for start, end, number, offsets in zip(*predictions, self.owner, self.spans, strict=True):
             context = examples[number].context
             for first in np.argsort(start)[-BEST:].tolist():
                 for last in np.argsort(end)[-BEST:].tolist():
-                    if not first <= last < min(first + ANSWER_TOKENS, len(places)):
+                    if not first <= last < min(first + ANSWER_TOKENS, len(offsets)):
                         continue
-                    opens, closes = places[first], places[last]
+                    opens, closes = offsets[first], offsets[last]
                     score = start[first] + end[last]
                     if opens and closes and score > best[number][0]:
                         best[number] = (score, context[opens[0] : closes[1]])
@@ -235,11 +236,11 @@ class Spans(Peer):
         return metrics.squad(answers, [[text for text, _ in e.answers] for e in examples])
 
 
-def covered(places: Sequence[tuple[int, int] | None], example: Any) -> tuple[int, int]:
-    """The first and last token of the first answer, or [CLS] where the window lacks some of it."""
+def answer_tokens(offsets: Sequence[tuple[int, int] | None], example: Any) -> tuple[int, int]:
+    """Return the first and last token of the first answer, or [CLS] if it is not in the window."""
     text, start = example.answers[0]
     end = start + len(text)
-    shown = [(token, place) for token, place in enumerate(places) if place is not None]
+    shown = [(token, span) for token, span in enumerate(offsets) if span is not None]
     if shown[0][1][0] > start or shown[-1][1][1] < end:
         return 0, 0
     inside = [token for token, (opens, closes) in shown if opens < end and closes > start]
@@ -247,5 +248,5 @@ def covered(places: Sequence[tuple[int, int] | None], example: Any) -> tuple[int
 
 
 def by_row(found: Any) -> list[dict[str, Any]]:
-    """A tokenizer's columns as rows."""
+    """Convert the columns of a tokenizer's output to rows."""
     return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]

@@ -19,7 +19,7 @@ from bertkit.extensions.export import tuning_record as tuned
 from bertkit.nn import precision
 
 RESULTS = sorted(kept.RESULTS.glob("*/*.json"))
-HOW = (kept.How("fp32, packed", 1.0), kept.How("fp32, in order", 0.5))
+HOW = (kept.Setup("fp32, packed", 1.0), kept.Setup("fp32, in order", 0.5))
 
 
 @pytest.mark.parametrize("warm", [1, 3])
@@ -86,7 +86,7 @@ def test_work_is_compared_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def compare(work: float | None) -> kept.Row:
         return harness.compare(
-            "", lambda: 0, lambda: 0, peer_name="", unit="", work=work, target=1.0, how=HOW
+            "", lambda: 0, lambda: 0, peer_name="", unit="", work=work, target=1.0, setups=HOW
         )
 
     assert (compare(400.0).ours, compare(400.0).ratio) == (400.0, 1.0)
@@ -95,7 +95,7 @@ def test_work_is_compared_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows() -> tuple[kept.Row, kept.Row]:
     fast = kept.row(
-        "a <b>", 30, 10, peer_name="peer", unit="x/s", target=2, better="higher", how=HOW
+        "a <b>", 30, 10, peer_name="peer", unit="x/s", target=2, better="higher", setups=HOW
     )
     close = kept.row("c", 2.1, 2.2, peer_name=kept.LIMIT, unit="b", target=1, better="lower")
     return fast, close
@@ -119,16 +119,16 @@ def test_book_writes_results(tmp_path: Path) -> None:
 def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
     fast, close = rows()
     book = kept.Book("toy", folder=tmp_path)
-    assert book.wanted(*fast.key)
+    assert book.needs(*fast.key)
     book.add(fast)
     again = kept.Book("toy", folder=tmp_path)
-    assert not again.wanted(*fast.key)
-    assert again.wanted(*close.key)
+    assert not again.needs(*fast.key)
+    assert again.needs(*close.key)
     again.add(close)
     assert [*kept.Book("toy", folder=tmp_path).rows] == [fast.key, close.key]
-    some = kept.Book("toy", folder=tmp_path, forget=partial(kept.asked, "A <B>, peer"))
+    some = kept.Book("toy", folder=tmp_path, forget=partial(kept.matches, "A <B>, peer"))
     assert [*some.rows] == [close.key]
-    assert some.wanted(*fast.key)
+    assert some.needs(*fast.key)
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -156,22 +156,22 @@ def test_benchmark_prints_its_progress(
 ) -> None:
     book = kept.Book("toy", folder=tmp_path)
     (row, _) = rows()
-    assert book.wanted(*row.key)
+    assert book.needs(*row.key)
     assert capsys.readouterr().err == "toy: measuring a <b>, against peer\n"
     monkeypatch.setattr(harness, "SILENT_SECONDS", -1)
     harness.turns({"A": lambda: 1}, rounds=1)
     assert capsys.readouterr().err == "round 1 of 2\nround 2 of 2\n"
     book.add(row)
     assert capsys.readouterr().err == "toy: a <b>, against peer: 3.00×\n"
-    assert not book.wanted(*row.key)
+    assert not book.needs(*row.key)
     assert capsys.readouterr().err == ""
 
 
 def test_only_the_rows_that_are_asked_for_are_wanted(tmp_path: Path) -> None:
     book = kept.Book("toy", folder=tmp_path, only="FP32")
-    assert book.wanted("embed, fp32", "OpenVINO")
-    assert book.wanted("embed", "OpenVINO, bf16", "OpenVINO, fp32")
-    assert not book.wanted("embed, bf16", "OpenVINO")
+    assert book.needs("embed, fp32", "OpenVINO")
+    assert book.needs("embed", "OpenVINO, bf16", "OpenVINO, fp32")
+    assert not book.needs("embed, bf16", "OpenVINO")
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -185,8 +185,8 @@ def test_book_renames_results_of_other_versions_or_threads(
     with monkeypatch.context() as changed:
         changed.setattr(kept, "versions", lambda: {"python": "2.7"})
         book = options.book("toy")
-        assert book.wanted(*row.key)
-        assert "measuring again, since earlier results are of another machine" in (
+        assert book.needs(*row.key)
+        assert "measuring again, because machine, versions or number of threads differ" in (
             capsys.readouterr().err
         )
         book.add(row)
@@ -342,7 +342,7 @@ def test_padding_is_counted() -> None:
 
 def test_predictions_return_to_the_order_of_their_rows() -> None:
     places = [2, 0, 1]
-    first, second = finetune.unsorted((np.array([20, 0, 10]), np.array([2, 0, 1])), places)
+    first, second = finetune.unsort((np.array([20, 0, 10]), np.array([2, 0, 1])), places)
     assert first.tolist() == [0, 10, 20]
     assert second.tolist() == [0, 1, 2]
 
