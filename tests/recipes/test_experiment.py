@@ -141,7 +141,7 @@ def test_failed_runs_do_not_stop_others(
     found = bertkit.experiment(plan(base, variants=variants, seeds=2), out=out)
     assert len(found["good"]["accuracy"]["each"]) == 2
     assert list(found["long"]["failed"]) == ["long/seed-0", "long/seed-1"]
-    assert "length: 5000 is longer" in found["long"]["failed"]["long/seed-0"]
+    assert "length must be at most 32 tokens, got 5000" in found["long"]["failed"]["long/seed-0"]
     assert "3 of 6: steep/seed-0: failed: step" in capsys.readouterr().err
     assert json.loads((out / "experiment.json").read_text("utf-8"))["result"] == found
     with pytest.raises(TrainingError, match=r"every run failed: step \d+"):

@@ -777,7 +777,7 @@ def test_adapters_at_the_command_line(
     assert run["settings"]["lora"] == lora
     card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     assert "- lora.rank = 2" in card
-    assert "`adapter/` holds them alone" in card
+    assert "`adapter/` contains them in peft format" in card
     capsys.readouterr()
     assert cli.run([*command, "--lora.rank", "-1"]) == 2
     assert "lora.rank: expected `int` >= 0" in capsys.readouterr().err
@@ -792,4 +792,4 @@ def test_the_folder_explains_itself(tuned: tuple[Path, dict[str, float]]) -> Non
     names: dict[str, Any] = {}
     with chdir(out.parent):
         exec(code, names)
-    assert names["ready"]("the loop number 3").label == "doing"
+    assert names["pipeline"]("the loop number 3").label == "doing"

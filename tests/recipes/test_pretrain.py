@@ -273,7 +273,7 @@ def test_a_run_of_next_words_that_was_stopped_goes_on_to_the_same_weights(
             [("sampling.pairs", "nsp"), ("model.token_types", "2")],
             "not supported with objective = .next.",
         ),
-        ([("sampling.length", "64")], "longer than the model's positions"),
+        ([("sampling.length", "64")], "must be at most model.max_positions"),
         (
             [("teacher.model", "x")],
             "teacher is not supported with objective = .next.",
@@ -415,7 +415,7 @@ def pretrained(corpus: Path, place: Path) -> Path:
 
 def test_bad_input_leaves_no_folder(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(ConfigError, match="longer than the model's positions"):
+    with pytest.raises(ConfigError, match=r"must be at most model\.max_positions"):
         pretrain(override(SETTINGS, [("sampling.length", "65")]), corpus=corpus, out=out)
     with pytest.raises(DataError, match="not a corpus"):
         pretrain(SETTINGS, corpus=tmp_path, out=out)
@@ -610,7 +610,7 @@ def test_teachers_that_cannot_teach_are_refused(
     teacher = {"model": str(run[0])}
     for wrong, message in (
         ({**SETTINGS, "teacher": teacher}, "sampling.pairs = 'nsp' is not supported with teacher"),
-        ({**ELECTRA, "teacher": teacher}, "generator and teacher"),
+        ({**ELECTRA, "teacher": teacher}, "generator cannot be combined with teacher"),
         ({**none, "teacher": {"model": "nowhere/at-all"}}, "nowhere"),
         ({**none, "teacher": {**teacher, "follow": [2]}}, r"got \[2\]"),
         (

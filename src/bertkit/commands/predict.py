@@ -66,8 +66,8 @@ def predict(
         header: With --file: whether the first line contains the names of the columns.
         separator: With --file: character that separates columns, tab, or space to split a line
             after its first word. Default: a comma in .csv, otherwise a tab.
-        long: Whether to reject texts longer than the maximum length, or truncate them. Default: the
-            behavior of the task; texts of a file are truncated.
+        long: What to do with texts that are too long: raise an error, truncate them, or split them
+            into windows. Default: the behavior of the task; texts of a file are truncated.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
     """

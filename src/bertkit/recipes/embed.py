@@ -52,7 +52,8 @@ def embed_texts(
             logged.
         pooling: Mean or maximum over the tokens, or the state of [CLS]. Default: the pooling of the
             model, else mean.
-        long: Whether to reject texts longer than the maximum length, or truncate them.
+        long: What to do with texts that are too long: raise an error, truncate them, or split them
+            into windows whose embeddings are averaged.
         precision: Precision of the computation.
         invariant: Whether to embed each text separately, which is slower. Embeddings then do not
             depend, bit for bit, on the other texts.
@@ -98,7 +99,8 @@ def embed(
         prompt: Name of one of the model's prompts, or a literal such as "query: ". Default: the
             model's default prompt, if any.
         pooling: Pooling of the token states. Default: the pooling of the model, else mean.
-        long: Whether to reject texts longer than the maximum length, or truncate them.
+        long: What to do with texts that are too long: raise an error, truncate them, or split them
+            into windows whose embeddings are averaged.
         precision: Precision of the computation.
         device: Device, such as "cpu". "auto" is a GPU if one is available and the precision is not
             int8.
@@ -147,7 +149,8 @@ def embed_file(
         embed: The model.
         texts: The texts.
         out: Output path. Must not exist.
-        long: Whether to reject texts longer than the maximum length, or truncate them.
+        long: What to do with texts that are too long: raise an error, truncate them, or split them
+            into windows whose embeddings are averaged.
 
     Returns:
         The number of texts, and the number of truncated texts.

@@ -83,7 +83,7 @@ class Finetune(Settings, frozen=True):
     """Whether to start from random weights instead of the model's weights, as a baseline."""
     lora: LoRA = LoRA()
     features: str | None = None
-    """Frozen hidden states that a new BiLSTM is trained on, instead of fine-tuning the model:
+    """Frozen hidden states that a new BiLSTM is trained on, while the model does not change:
     embeddings, a layer (3, or -1 for the last layer), or sum:, mix: (weighted sum with trained
     weights) or concat: followed by -4 (the last four layers), all, or 0 (all layers and the
     embeddings)."""

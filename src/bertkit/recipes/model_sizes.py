@@ -68,18 +68,18 @@ def print_variants(rows: Sequence[Variant]) -> None:
 
 def variants() -> list[Variant]:
     """Return the run files in the order of their families and sizes."""
-    found = []
+    rows = []
     for path in CONFIGS.glob("*.toml"):
         data = read_toml(path)
         if other := PRETRAININGS.get(str(data.get("family"))):
-            found.append(other.variant(path.stem, data))
+            rows.append(other.variant(path.stem, data))
             continue
         family = FAMILIES[data.get("family", "bert")]
         config = complete(data, vocab=family.vocab, pad=family.defaults.get("pad_id", 0))
         model = config.model
         heads = ("pooler",) if config.objective == "masked" else config.heads
         network = empty(model, heads, decoder=config.decoder)
-        found.append(
+        rows.append(
             Variant(
                 name=path.stem,
                 family=family.name,
@@ -95,7 +95,7 @@ def variants() -> list[Variant]:
             )
         )
     order = [*FAMILIES, *PRETRAININGS]
-    return sorted(found, key=lambda variant: (order.index(variant.family), variant.parameters))
+    return sorted(rows, key=lambda variant: (order.index(variant.family), variant.parameters))
 
 
 def _data(config: PretrainConfig) -> str:

@@ -44,8 +44,9 @@ def predict(
         rows: A DataFrame, one of its columns, a Dataset, dicts, texts, (text, pair) tuples, or a
             file as a `Path`. Labels are not required.
         task: Task of the model, if it is not a task of bertkit.
-        long: Whether to reject or truncate texts that are too long. Default: truncate if the task
-            supports it. The number of truncated texts is logged.
+        long: What to do with texts that are too long: raise an error, truncate them, or split them
+            into windows. Default: truncate if the task supports it.
+            The number of truncated texts is logged.
         precision: Precision of the computation.
         device: Device, such as "cpu". "auto" is a GPU if PyTorch finds one.
         reading: Columns and format of the rows. Default: detected as in files.

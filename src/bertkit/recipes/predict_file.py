@@ -56,8 +56,9 @@ def predict_file(
         answer: The model.
         file: Path of the file.
         reading: Columns and format of the file.
-        long: Whether to reject or truncate texts that are too long. Default: the policy of the task
-            for files. The number of truncated texts is logged.
+        long: What to do with texts that are too long: raise an error, truncate them, or split them
+            into windows. Default: the policy of the task for files.
+            The number of truncated texts is logged.
         watched: Whether to show a progress bar.
 
     Returns:
@@ -88,8 +89,9 @@ def predict_examples(
     Args:
         answer: The model.
         examples: The examples.
-        long: Whether to reject or truncate texts that are too long. Default: the policy of the task
-            for files. The number of truncated texts is logged.
+        long: What to do with texts that are too long: raise an error, truncate them, or split them
+            into windows. Default: the policy of the task for files.
+            The number of truncated texts is logged.
         watched: Whether to show a progress bar.
     """
     long = long or policy_of_files(answer.task)
@@ -116,7 +118,7 @@ def predict_texts(
         answer: The model.
         texts: The texts.
         pair: Second text or texts, which are the same for all texts.
-        long: Whether to reject or truncate texts that are too long. Default: the task's policy.
+        long: What to do with texts that are too long. Default: the task's policy.
     """
     extra = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}
     for part in batched(texts, STREAM_ITEMS):

@@ -144,7 +144,7 @@ def prepare(
         for number, unit in todo.items():
             units[number] = unit
         _check_space([units[number] for number in selected], todo, tokenizer, settings, work)
-        with _locked(work, out, lock, exclusive=part is None):
+        with _locked(work, out, lock, whole=part is None):
             if old_plan is None:
                 tokenizer.save(out / "tokenizer")
                 plan = PreparePlan(settings, inputs, units)
@@ -381,14 +381,14 @@ def _check_plan(plan: PreparePlan, new_plan: PreparePlan, out: Path) -> None:
 
 
 @contextmanager
-def _locked(work: Path, out: Path, workers: str, *, exclusive: bool) -> Iterator[None]:
+def _locked(work: Path, out: Path, workers: str, *, whole: bool) -> Iterator[None]:
     """Lock the work directory, or one part of it, after all workers of a killed run have stopped.
 
     Args:
         work: Work directory.
         out: Output directory.
         workers: Name of the lock file of the workers.
-        exclusive: Whether to lock the whole directory, or only one part.
+        whole: Whether to lock the whole directory, or only one part.
 
     Raises:
         DataError: If another process has the lock.
@@ -400,10 +400,10 @@ def _locked(work: Path, out: Path, workers: str, *, exclusive: bool) -> Iterator
         common = stack.enter_context((work / "lock").open("w"))
         try:
             fcntl.flock(part_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(common, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(common, (fcntl.LOCK_EX if whole else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(f"{out}: another process works there; wait until it finishes") from None
-        for name in {workers, *(path.name for path in work.glob("workers*") if exclusive)}:
+        for name in {workers, *(path.name for path in work.glob("workers*") if whole)}:
             with (work / name).open("w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield
