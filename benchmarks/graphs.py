@@ -25,7 +25,7 @@ from bertkit.extensions.export.export import export
 from bertkit.extensions.export.exported import (
     GRAPHS,
     MAX_BATCH_TOKENS,
-    Numbers,
+    GraphPrecision,
     load_onnx,
     load_openvino,
     pad,
@@ -52,11 +52,11 @@ class Graph:
     Batches are sorted by length and have at most 4,096 tokens. All cores are used.
     """
 
-    def __init__(self, folder: Path, path: Path, precision: Numbers) -> None:
+    def __init__(self, folder: Path, path: Path, precision: GraphPrecision) -> None:
         self.tokenizer = Tokenizer.load(folder)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.length = min(config["max_position_embeddings"], _max_length(folder))
-        self.run = onnx_graph(path) if path.suffix == ".onnx" else openvino_graph(path, precision)
+        self.run = load_onnx(path) if path.suffix == ".onnx" else load_openvino(path, precision)
         self.real = self.all = 0
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
@@ -71,7 +71,7 @@ class Graph:
             ):
                 end += 1
             batch = [encodings[index] for index in order[start:end]]
-            inputs = padded([e.ids for e in batch], [e.types for e in batch])
+            inputs = pad([e.ids for e in batch], [e.types for e in batch])
             self.real += int(inputs["attention_mask"].sum())
             self.all += inputs["attention_mask"].size
             parts.append(_pooled(self.run(inputs), inputs["attention_mask"]))
@@ -146,7 +146,7 @@ def _export_transformers(folder: Path, directory: Path, runtime: Runtime) -> dic
             return found.last_hidden_state
 
     tokens = Tokenizer.load(folder).encode_batch(["one text", "another, longer text"])
-    inputs = padded([e.ids for e in tokens], [e.types for e in tokens])
+    inputs = pad([e.ids for e in tokens], [e.types for e in tokens])
     example = tuple(torch.from_numpy(inputs[name]) for name in INPUTS)
     states = States().eval()
     with warnings.catch_warnings():
@@ -211,7 +211,7 @@ def _quantize_openvino(folder: Path, graph: Path, out: Path, texts: list[str]) -
     names = {name for put in model.inputs for name in put.names}
     tokenizer, length = Tokenizer.load(folder), _max_length(folder)
     inputs = [
-        {n: value for n, value in padded([e.ids], [e.types]).items() if n in names}
+        {n: value for n, value in pad([e.ids], [e.types]).items() if n in names}
         for e in tokenizer.encode_batch(texts, max_length=length, truncate="longest")
     ]
     nncf.set_log_level(logging.ERROR)

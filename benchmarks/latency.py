@@ -98,7 +98,7 @@ def load_tuned(folder: Path, precision: Numbers) -> Side:
     model = load_bertkit(folder, "auto")
     record = read_tuned(folder)
     assert record is not None
-    return Side(model.embed, f"{precision} by {record.said}", model.fill)
+    return Side(model.embed, f"{precision} by {record.engine_description}", model.fill)
 
 
 def times(

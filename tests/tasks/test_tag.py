@@ -166,7 +166,10 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
         (Reading(pair_column="x"), "^pair_column: not supported by tag; remove it"),
         (Reading(header=False), "header: .* remove it"),
         (Reading(separator="space"), "separator: .* remove it"),
-        (Reading(text_column="word"), "^text_column: expected a column number from 0, .* got 'word'"),
+        (
+            Reading(text_column="word"),
+            "^text_column: expected a column number from 0, .* got 'word'",
+        ),
         (Reading(label_column="1.5"), "^label_column: expected a column number .* got '1.5'"),
     ],
 )
