@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-docs test-all check format bench
+.PHONY: help install demo docs test test-docs test-all check format bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ install: $(INSTALLED) ## create .venv and install bertkit with what tests need
 # Stamps, so that nothing is installed again until what to install has changed.
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev,docs]'
 	touch $@
 
 $(WITH_DATASETS): $(INSTALLED)
@@ -32,6 +32,9 @@ $(WITH_DATASETS): $(INSTALLED)
 
 demo: install ## raw text to a fine-tuned BERT on this machine, with a report (minutes)
 	$(BIN)/bertkit demo
+
+docs: install ## the documentation site, in build/docs/index.html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -c docs . build/docs
 
 test: install ## the tests without the slow ones
 	$(BIN)/python -m pytest -m 'not slow' $(PARALLEL) $(OPTIONS)
