@@ -176,7 +176,7 @@ def type_name(hint: Any) -> str:
         return f"list of {type_name(arguments[0])}"
     if origin in (dict, Mapping):
         return "table"
-    return str(getattr(hint, "__name__", hint))
+    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 # ---- HTTP API

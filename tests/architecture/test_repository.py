@@ -147,13 +147,13 @@ def entries() -> set[str]:
     return packages | {p.name for p in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
 
 
-def in_tree(readme: str) -> set[str]:
-    """What the README's tree lists directly under src/bertkit/: an entry a line, or several files.
+def in_tree(page: str) -> set[str]:
+    """What a page's tree lists directly under src/bertkit/: an entry a line, or several files.
 
     Deeper lines, and what follows a package's name on its line, are annotation.
     """
-    blocks = [b for b in re.findall(r"```\w*\n(.*?)```", readme, re.S) if "src/bertkit/" in b]
-    assert blocks, "README.md shows no tree of src/bertkit/"
+    blocks = [b for b in re.findall(r"```\w*\n(.*?)```", page, re.S) if "src/bertkit/" in b]
+    assert blocks, "the page shows no tree of src/bertkit/"
     block = blocks[0]
     lines = [re.sub(r"[│├└─]", " ", line) for line in block.splitlines()]
     at = next(i for i, line in enumerate(lines) if "src/bertkit/" in line)
@@ -215,13 +215,13 @@ def test_innocent_code_is_not_caught() -> None:
     assert list(executes(code)) == []
 
 
-def test_readme_lists_what_there_is() -> None:
-    listed = in_tree((ROOT / "README.md").read_text(encoding="utf-8"))
+def test_project_layout_lists_all_modules() -> None:
+    listed = in_tree((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     data = {f"{p.name}/" for p in SOURCE.iterdir() if p.is_dir()}  # folders without code may be
     assert entries() <= listed <= entries() | data
 
 
-def test_readme_tree_is_read_as_people_write_it() -> None:
+def test_project_layout_accepts_usual_trees() -> None:
     plain = "```\ndocs/  x\nsrc/bertkit/\n  errors.py  config.py   all\n  nn/  attention.py\n```"
     drawn = "```\n├── docs/\n├── src/bertkit/   the package\n│   ├── nn/       layers\n"
     drawn += "│   │   └── block.py\n│   └── cli.py    one cli.py\n└── tests/\n```"

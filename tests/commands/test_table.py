@@ -1,4 +1,4 @@
-"""Each command has a help page, a summary, and a row in the README."""
+"""Each command has a help page, a summary, and a place in the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertkit import cli, tasks
 from bertkit.commands.table import COMMANDS, GROUPS, REPLACED, SECTIONS, summary
 
 Captured = pytest.CaptureFixture[str]
-README = Path(__file__).parents[2] / "README.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
 
 
 def target(name: str) -> Any:
@@ -73,7 +73,16 @@ def test_tasks_of_the_table_are_those_there_are() -> None:
         assert target(f"finetune {name}") is tasks.find(name)
 
 
-def test_the_readme_has_a_row_for_each() -> None:
-    rows = re.findall(r"^\| `bertkit ([^`]+)` \| (.+) \|$", README.read_text("utf-8"), re.MULTILINE)
-    assert [name for name, _ in rows] == list(COMMANDS)
-    assert dict(rows) == {name: summary(name).removesuffix(".") for name in COMMANDS}
+def test_reference_lists_each_command_once() -> None:
+    rows = re.findall(r"^\| [A-Z].+ \| (.+) \|$", REFERENCE.read_text("utf-8"), re.MULTILINE)
+    listed = [name for row in rows for name in re.findall("`([^`]+)`", row)]
+    assert sorted(listed) == sorted([*COMMANDS, "finetune"])
+
+
+def test_site_describes_each_command() -> None:
+    page = cli.app.generate_docs()  # docs/_ext/site_reference.py writes it into the reference
+    sections = re.split("^##+ bertkit ", page, flags=re.MULTILINE)[1:]
+    texts = {name: text for name, _, text in (part.partition("\n") for part in sections)}
+    assert [name for name in texts if name in COMMANDS] == list(COMMANDS)
+    for name in COMMANDS:
+        assert summary(name) in " ".join(texts[name].split())

@@ -107,8 +107,9 @@ def test_mark_must_be_the_only_text_before_the_output() -> None:
     assert [block.shown for block in blocks(page)] == [None]
 
 
-def test_readme_requires_accuracy_of_fine_tuned_models() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_quickstarts_require_accuracy_of_fine_tuned_models() -> None:
+    pages = [ROOT / "docs" / "get-started" / f"{name}.md" for name in ("command-line", "python")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     trained = [block for block in blocks(text) if "finetune" in block.code]
     assert len(trained) == 2
     for block in trained:

@@ -36,6 +36,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
+    *(DOCS / "get-started" / f"{name}.md" for name in ("installation", "command-line", "python")),
+    DOCS / "reference" / "python-api.md",
     *sorted((DOCS / "tutorial").glob("*.md")),
     DOCS / "guide" / "corpus.md",
     DOCS / "guide" / "elmo.md",
