@@ -40,6 +40,7 @@ python_display_short_literal_types = True
 python_maximum_signature_line_length = 80
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["_static"]

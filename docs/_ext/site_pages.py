@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 from site_reference import PARTS, as_rst
@@ -23,7 +23,13 @@ NAVIGATION = {
             "get-started/concepts",
         ],
         "Tutorials": ["tutorial/*"],
-        "Guides": ["guide/*"],
+        "Guides": [
+            *("guide/fine-tuning", "guide/pretrain", "guide/corpus", "guide/scale"),
+            *("guide/experiments", "guide/distill", "guide/checkpoints", "guide/serve"),
+            *("guide/deploy", "guide/window", "guide/token-embeddings", "guide/words"),
+            *("guide/elmo", "guide/your-own-task", "guide/add-a-family", "guide/langchain"),
+            *("guide/llamaindex", "guide/haystack"),
+        ],
         "Reference": [
             *("reference/command-line", "reference/python-api", "reference/settings"),
             *("reference/http-api", "reference/file-formats", "guide/models", "reference/errors"),
@@ -41,6 +47,7 @@ NAVIGATION = {
 }
 """Tables of contents of pages: captions of the sidebar, with pages or patterns."""
 
+PICTURES = (".png", ".svg")
 GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]`]|`[^`]*`)*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -57,12 +64,13 @@ def read_page(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def in_site(app: Sphinx, folder: Path, target: str) -> bool:
-    """Return whether a link leads to a page or picture of the site, to the web, or nowhere."""
-    path = folder / target
-    if "://" in target or not path.exists():
-        return True
-    inside = os.path.relpath(path.resolve(), ROOT)
-    return inside in map(str, map(app.env.doc2path, app.env.found_docs)) or path.suffix == ".svg"
+    """Return whether a link leads to a page or a picture of the site, or to another site.
+
+    A link to a file that does not exist counts, so that the build reports it.
+    """
+    path = (folder / target).resolve()
+    pages = {Path(app.env.doc2path(page)) for page in app.env.found_docs}
+    return "://" in target or not path.exists() or path in pages or path.suffix in PICTURES
 
 
 def toctree(caption: str, pages: list[str]) -> str:
@@ -81,8 +89,16 @@ def toctree(caption: str, pages: list[str]) -> str:
     return "\n".join(lines)
 
 
+def replace_dashes(_app: Sphinx, doctree: nodes.document) -> None:
+    """Replace the hyphens before the descriptions of parameters by a dash."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" – "))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the functions to Sphinx."""
     app.connect("source-read", read_page)
+    app.connect("doctree-read", replace_dashes)
     app.connect("autodoc-process-docstring", as_rst, priority=400)
     return {"parallel_read_safe": True}

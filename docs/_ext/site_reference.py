@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 import bertkit
-from bertkit import cli, errors
+from bertkit import cli
 from bertkit.config import Settings, explained
+from bertkit.errors import BertkitError
 from bertkit.extensions.classic.recurrent_config import RecurrentConfig
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.objectives import DenoisingConfig
@@ -225,7 +226,8 @@ def _json_type(field: Mapping[str, Any]) -> str:
 
 def exceptions() -> str:
     """Return a table of the exceptions with their meaning."""
-    kinds = [errors.BertkitError, *errors.BertkitError.__subclasses__()]
+    base: type[BertkitError] = BertkitError
+    kinds = [base, *(kind for kind in base.__subclasses__() if kind.__module__ == base.__module__)]
     rows = [[f"`{kind.__name__}`", (inspect.getdoc(kind) or "").split("\n\n")[0]] for kind in kinds]
     return table(["exception", "meaning"], rows)
 
