@@ -1,4 +1,4 @@
-"""Terms of other libraries lead to the bertkit option: in the FAQ and in the help texts."""
+"""Common terms lead to the section or option: in the index, in the FAQ, and in the help texts."""
 
 from __future__ import annotations
 
@@ -30,6 +30,41 @@ IN_HELP = {
     "finetune respond": "cross-encoder",
     "push": "hugging face hub|commit message|private",
 }
+
+
+INDEX = (DOCS / "index.md").read_text(encoding="utf-8")
+SOUGHT = """\
+ONNX|LoRA|adapter|rerank|few-shot|DPO|hyperparameter|API|quantization|NER|sentiment|embedding
+semantic search|tokenizer|GLUE|multi-GPU|troubleshooting|W&B|model card|upload|push|early stopping
+checkpoint|resume|mixed precision|batch size|GPU|multi-label|class imbalance|cross-encoder
+hard negatives|export|license|citation"""
+WORDS = {
+    "citation": "cite",
+    "hard negatives": "negatives",
+    "multi-GPU": "torchrun",
+    "NER": "entities",
+    "quantization": "quantize",
+    "semantic search": "search",
+}
+"""Words that the section of a term contains instead of the term."""
+
+
+def target_section(target: str) -> str:
+    """Return the text of the page or section that a link of the index leads to."""
+    file, _, anchor = target.partition("#")
+    page = (DOCS / (file or "index.md")).read_text(encoding="utf-8")
+    titles = re.findall("^#+ (.+)$", page, re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-"): title for title in titles}
+    return slugs[anchor] + section(page, slugs[anchor]) if anchor else page
+
+
+@pytest.mark.parametrize("term", re.split(r"[|\n]", SOUGHT))
+def test_index_leads_from_a_term_to_its_section(term: str) -> None:
+    links = re.findall(r"\[([^\]]+)\]\(([^)]+)\)", section(INDEX, "Find a section by term"))
+    targets = [target for text, target in links if term.lower() in text.lower()]
+    assert targets
+    for target in targets:
+        assert WORDS.get(term, term).lower() in target_section(target).lower()
 
 
 @pytest.mark.parametrize("term", re.split(r"[|\n]", TERMS))
