@@ -45,5 +45,6 @@ html_show_sourcelink = False
 html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
 html_additional_pages = {"index": "redirect.html"}
 templates_path = ["_templates"]

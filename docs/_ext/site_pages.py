@@ -59,6 +59,8 @@ def read_page(app: Sphinx, page: str, source: list[str]) -> None:
         text = GENERATED.sub(lambda mark: PARTS[mark[1]](), text)
     folder = (ROOT / page).parent
     text = LINK.sub(lambda link: link[0] if in_site(app, folder, link[2]) else link[1], text)
+    if page.startswith("notes/"):  # Logs match every term.
+        text = f"---\nnosearch: true\n---\n{text}"
     contents = NAVIGATION.get(page, {})
     source[0] = text + "".join(toctree(caption, pages) for caption, pages in contents.items())
 
