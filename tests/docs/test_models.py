@@ -1,4 +1,4 @@
-"""The table of published models: each architecture and pooling that "opens" gives their numbers."""
+"""Embeddings and scores of each architecture and pooling in the table of published models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[
 
 
 def rows(title: str) -> list[list[str]]:
-    """The cells of a section's table: names, architecture, whether it opens, and two more."""
+    """Return the rows of a table: names, architecture, whether supported, and two more cells."""
     lines = section(PAGE.read_text(encoding="utf-8"), title).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [row for row in cells if row[0].startswith("`")]
@@ -37,7 +37,7 @@ def family_name(row: list[str]) -> str:
     return "" if family is None else family.name
 
 
-VECTORS, RANKERS = rows("Vectors"), rows("Re-rankers and others that read pairs")
+VECTORS, RANKERS = rows("Embedding models"), rows("Re-rankers and pair classifiers")
 POOLED = sorted({(family_name(row), row[3]) for row in VECTORS if row[2] == "yes"})
 SCORED = sorted({family_name(row) for row in RANKERS if row[2:4] == ["yes", "1"]})
 
