@@ -15,15 +15,15 @@ from bertkit.config import (
     Settings,
     as_toml,
     decode,
+    document_keywords,
     explained,
     override,
     paths,
     plain,
     read_toml,
     with_keywords,
-    with_keywords_told,
 )
-from bertkit.errors import ConfigError, spoken
+from bertkit.errors import ConfigError, format_message
 from bertkit.families import FAMILIES
 from bertkit.models.config import TransformerConfig
 from bertkit.models.model import build
@@ -188,7 +188,7 @@ def test_a_settings_meaning_is_the_docstring_below_it() -> None:
 
 
 def test_a_function_tells_the_keywords_that_it_takes() -> None:
-    @with_keywords_told(Finetune, Reading)
+    @document_keywords(Finetune, Reading)
     def fit(**keywords: object) -> None:
         """Fit it.
 
@@ -204,7 +204,7 @@ def test_a_function_tells_the_keywords_that_it_takes() -> None:
         for name, default in paths(kind).items():
             assert f" {name} = {default!r}" in words
         for meaning in explained(kind).values():
-            assert spoken(meaning) in words
+            assert format_message(meaning) in words
     assert "lora.rank = 0: Rank of the adapters" in words
     assert "--resume" not in words  # as a program says it
 

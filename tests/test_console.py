@@ -118,7 +118,7 @@ def test_a_terminal_is_asked_and_a_pipe_is_read(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n"))
-    assert list(console.asked("> ")) == ["one", "two"]
+    assert list(console.prompt_lines("> ")) == ["one", "two"]
     assert capfd.readouterr() == ("", "stdin: skipped lines without text: 1\n")
     typed = iter(["one", "", "two"])
 
@@ -129,5 +129,5 @@ def test_a_terminal_is_asked_and_a_pipe_is_read(
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", read)
-    assert list(console.asked("> ")) == ["one", "two"]
+    assert list(console.prompt_lines("> ")) == ["one", "two"]
     assert capfd.readouterr() == ("", "> > > > \n")

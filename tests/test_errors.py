@@ -12,9 +12,9 @@ from bertkit.errors import (
     BertkitError,
     ConfigError,
     at_command_line,
+    check_choice,
     did_you_mean,
-    refuse_unknown,
-    spoken,
+    format_message,
 )
 
 
@@ -40,8 +40,8 @@ def test_did_you_mean_gives_the_nearest_or_all() -> None:
 @pytest.mark.parametrize("word", ["hiden", None, 1, ["hidden"], np.array(["hidden", "heads"])])
 def test_what_is_no_value_of_a_choice_is_refused(word: object) -> None:
     with pytest.raises(ConfigError, match=r"^name: no such value .*; (did you mean|known)"):
-        refuse_unknown("name", word, ("hidden", "heads"))
-    refuse_unknown("name", "heads", ("hidden", "heads"))
+        check_choice("name", word, ("hidden", "heads"))
+    check_choice("name", "heads", ("hidden", "heads"))
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:
@@ -69,7 +69,7 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
 )
 def test_settings_are_written_as_the_reader_does(written: str, spoken_to_a_program: str) -> None:
     error = BertkitError(written)
-    assert str(error) == spoken(written) == spoken_to_a_program
+    assert str(error) == format_message(written) == spoken_to_a_program
     assert str(BertkitError(f"{error}; kept")) == f"{spoken_to_a_program}; kept"
     with at_command_line():
         assert str(error) == written

@@ -274,8 +274,8 @@ def test_ranking_by_hand() -> None:
 
 
 def test_a_spread_needs_two() -> None:
-    assert metrics.spread([0.5]) == {"mean": 0.5, "sd": 0.0, "each": [0.5]}
-    found = metrics.spread([1.0, 2.0, 4.0])
+    assert metrics.mean_and_sd([0.5]) == {"mean": 0.5, "sd": 0.0, "each": [0.5]}
+    found = metrics.mean_and_sd([1.0, 2.0, 4.0])
     assert found["mean"] == pytest.approx(7 / 3)
     assert found["sd"] == pytest.approx(statistics.stdev([1.0, 2.0, 4.0]))
 

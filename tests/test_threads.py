@@ -112,10 +112,10 @@ def test_no_more_threads_compute_than_the_user_has_said(
 
 def test_work_begun_beside_gives_its_result_or_raises_its_error() -> None:
     waited = threading.Event()
-    result = threads.begun(lambda: waited.wait(60))
+    result = threads.start_in_background(lambda: waited.wait(60))
     waited.set()
     assert result() is True
     assert result() is True
-    failed = threads.begun(lambda: 1 // 0)
+    failed = threads.start_in_background(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failed()

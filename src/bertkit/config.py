@@ -32,7 +32,7 @@ import msgspec
 import tomli_w
 from msgspec import Meta
 
-from bertkit.errors import ConfigError, did_you_mean, spoken
+from bertkit.errors import ConfigError, did_you_mean, format_message
 from bertkit.storage import read_bytes
 from bertkit.synonyms import suggestion
 
@@ -215,7 +215,7 @@ def explained(kind: type[Settings]) -> dict[str, str]:
     return texts
 
 
-def with_keywords_told(*kinds: type[Settings]) -> Callable[[F], F]:
+def document_keywords(*kinds: type[Settings]) -> Callable[[F], F]:
     """Return a decorator that adds the settings to a docstring: name, default and description."""
 
     def decorate(function: F) -> F:
@@ -234,7 +234,7 @@ def _keyword_lines(kind: type[Settings], group: str = "") -> list[str]:
         if isinstance(field.default, Settings):
             lines += _keyword_lines(type(field.default), f"{name}.")
             continue
-        meaning = spoken(meanings.get(field.name, ""))
+        meaning = format_message(meanings.get(field.name, ""))
         text = f"{name} = {field.default!r}" + (f": {meaning}" if meaning else "")
         lines += textwrap.wrap(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
     return lines
@@ -273,13 +273,13 @@ def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
 
 def as_toml(settings: Settings) -> str:
     """Return settings as TOML, without values that are None."""
-    return tomli_w.dumps(without_none(plain(settings)))
+    return tomli_w.dumps(drop_null_values(plain(settings)))
 
 
-def without_none(data: Mapping[str, Any]) -> dict[str, Any]:
+def drop_null_values(data: Mapping[str, Any]) -> dict[str, Any]:
     """Remove the values of nested dicts that are None."""
     return {
-        name: without_none(value) if isinstance(value, Mapping) else value
+        name: drop_null_values(value) if isinstance(value, Mapping) else value
         for name, value in data.items()
         if value is not None
     }

@@ -88,7 +88,7 @@ def _decoded() -> Iterator[str]:
         yield line
 
 
-def asked(prompt: str) -> Iterator[str]:
+def prompt_lines(prompt: str) -> Iterator[str]:
     """Yield the lines that a user enters at a prompt until Ctrl-D.
 
     Without a terminal, yield the result of `lines`.

@@ -35,7 +35,7 @@ class BertkitError(Exception):
         )
 
     def __str__(self) -> str:
-        return spoken(super().__str__())
+        return format_message(super().__str__())
 
 
 class ConfigError(BertkitError):
@@ -123,7 +123,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return "known: " + ", ".join(repr(o) for o in options)
 
 
-def refuse_unknown(name: str, word: object, known: Iterable[str]) -> None:
+def check_choice(name: str, word: object, known: Iterable[str]) -> None:
     """Check that a value is one of the supported values.
 
     Args:
@@ -151,7 +151,7 @@ OPTION = re.compile(
 _at_command_line = False
 
 
-def spoken(message: str) -> str:
+def format_message(message: str) -> str:
     """Return a message with `--out` in a command, and with `out=` in Python."""
     return message if _at_command_line else OPTION.sub(_keyword, message)
 

@@ -312,7 +312,7 @@ def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray
     return np.asarray((vectors * exact).sum(-1) / np.maximum(norms, 1e-12))
 
 
-def spread(each: Sequence[float]) -> dict[str, Any]:
+def mean_and_sd(each: Sequence[float]) -> dict[str, Any]:
     """Return the mean and standard deviation of a score over seeds, and the scores."""
     sd = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0
     return {"mean": float(np.mean(each)), "sd": sd, "each": list(each)}

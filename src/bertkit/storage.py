@@ -85,7 +85,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        with told(path):
+        with name_file_in_errors(path):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             yield partial
@@ -99,7 +99,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def name_file_in_errors(path: Path) -> Iterator[None]:
     """Convert an OSError to a StorageError with the reason."""
     try:
         yield
@@ -107,12 +107,12 @@ def told(path: Path) -> Iterator[None]:
         raise StorageError(_reason(path, error)) from None
 
 
-def used(out: Path) -> bool:
+def is_used(out: Path) -> bool:
     """Return whether a path is a file, or a directory that is not empty."""
     return out.exists() and (not out.is_dir() or any(out.iterdir()))
 
 
-def refuse_used(out: Path, *, resumable: bool = False, option: str = "--out") -> None:
+def check_unused(out: Path, *, resumable: bool = False, option: str = "--out") -> None:
     """Check that an output path does not exist, or is an empty directory.
 
     Args:
@@ -123,7 +123,7 @@ def refuse_used(out: Path, *, resumable: bool = False, option: str = "--out") ->
     Raises:
         ConfigError: If the path exists.
     """
-    if used(out):
+    if is_used(out):
         hint = ", delete it, or resume a stopped run with --resume"
         remedy = hint if resumable else " or delete it"
         raise ConfigError(f"{out} already exists; choose another {option}{remedy}")
@@ -142,8 +142,8 @@ def check_out(out: Path, *, resume: bool | str) -> None:
     if out.is_dir():
         sweep(out)
     if not resume:
-        refuse_used(out, resumable=True)
-    elif resume is True and not used(out):
+        check_unused(out, resumable=True)
+    elif resume is True and not is_used(out):
         raise ConfigError(f"{out} contains no run to resume; remove --resume")
 
 
@@ -206,7 +206,7 @@ def append_text(path: Path, text: str) -> None:
     Raises:
         StorageError: If the file cannot be written. A part of `text` may have been appended.
     """
-    with told(path), path.open("a", encoding="utf-8") as file:
+    with name_file_in_errors(path), path.open("a", encoding="utf-8") as file:
         file.write(text)
 
 

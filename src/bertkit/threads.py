@@ -102,7 +102,7 @@ def settle(*, lasting: bool) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
 
 
-def begun(work: Callable[[], T]) -> Callable[[], T]:
+def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
     """Run work in a background thread.
 
     An executor would do the same, but its import takes 5 ms.

@@ -12,7 +12,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 import bertkit
 from bertkit import cli
 from bertkit.checkpoint.directory import load
-from bertkit.checkpoint.run_directory import say_unfinished
+from bertkit.checkpoint.run_directory import warn_unfinished
 from bertkit.errors import at_command_line
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
@@ -119,5 +119,5 @@ def test_nothing_is_said_of_other_folders_and_before_the_first_epoch(
     if journal is not None:
         (tmp_path / "journal.jsonl").write_text(journal, encoding="utf-8")
     with at_command_line():
-        say_unfinished(tmp_path)
+        warn_unfinished(tmp_path)
     assert capsys.readouterr().err == ""

@@ -12,7 +12,7 @@ from tests.data.test_corpus import Documents, finish, write
 
 from bertkit.data import corpus as corpora
 from bertkit.data.corpus import Corpus
-from bertkit.data.corpus_volumes import Volumes, draws_of, in_volumes
+from bertkit.data.corpus_volumes import Volumes, in_volumes, sampling_version
 from bertkit.data.samples import SAMPLING_VERSION, split_documents
 from bertkit.data.shuffling import Shuffled
 
@@ -88,7 +88,7 @@ def test_a_small_corpus_is_one_volume(large: Corpus, monkeypatch: pytest.MonkeyP
     assert corpus.volumes == [corpus.numbers]
     assert corpus.first_volume is corpus
     assert isinstance(in_volumes(corpus, Beginnings, size=len, seed=0), Beginnings)
-    assert draws_of(corpus) == SAMPLING_VERSION
+    assert sampling_version(corpus) == SAMPLING_VERSION
 
 
 @given(seed=st.integers(0, 2**31 - 1), more=st.integers(-2, 5), rounds=st.integers(1, 6))
@@ -155,4 +155,4 @@ def test_held_out_documents_are_never_told(large: Corpus) -> None:
         assert len(documents)
         assert not seen & {shards[document] for document in documents}
     assert len(seen) == 14 - sum(map(len, held_out))
-    assert draws_of(corpus) != SAMPLING_VERSION
+    assert sampling_version(corpus) != SAMPLING_VERSION

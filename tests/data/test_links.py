@@ -12,7 +12,7 @@ from tests.factories import tiny_tokenizer
 from bertkit.data.paths import files
 from bertkit.errors import DataError
 from bertkit.extensions.cleaning.clean import clean
-from bertkit.extensions.search.documents import DocumentColumns, documents, listed
+from bertkit.extensions.search.documents import DocumentColumns, documents, list_files
 from bertkit.extensions.search.index import index
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.vocabulary import train_vocabulary
@@ -45,7 +45,7 @@ def tree(tmp_path: Path) -> Path:
 def test_directory_lists_own_files_once(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {str(file.relative_to(tree)) for file in files([tree])} == OWN
     assert capsys.readouterr().err == f"{tree}: files: 2; {SKIPPED}\n"
-    listing = listed([tree])
+    listing = list_files([tree])
     assert {name for _, name in listing.files} == OWN
     assert str(listing).endswith(SKIPPED)
 
@@ -63,7 +63,7 @@ def test_link_loops_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "y.txt").symlink_to("x.txt")
     os.mkfifo(tmp_path / "pipe.txt")
     assert [file.name for file in files([tmp_path])] == ["a.txt"]
-    assert listed([tmp_path]).skipped == {"broken link": 2, "neither file nor folder": 1}
+    assert list_files([tmp_path]).skipped == {"broken link": 2, "neither file nor folder": 1}
 
 
 def test_link_to_a_hidden_file_of_the_tree_is_read(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_directory_with_only_foreign_links_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "secret.txt").write_text(SECRET, encoding="utf-8")
     (tmp_path / "docs" / "a.txt").symlink_to("../secret.txt")
-    for read in (files, listed):
+    for read in (files, list_files):
         with pytest.raises(DataError, match=r"docs: no .*1 linked from outside"):
             read([tmp_path / "docs"])
 

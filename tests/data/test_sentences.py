@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Core
 from tokenizers import models, pre_tokenizers
 
 from bertkit.data import sentences
-from bertkit.data.sentences import CachedTokenizer, placed, split
+from bertkit.data.sentences import CachedTokenizer, split, split_with_spaces
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
@@ -156,7 +156,7 @@ def test_byte_level_ids_are_those_of_the_text_with_single_spaces(parts: list[str
     text = "".join(parts)
     tokenizer = train(["你好。世界很大。 A cat. (1931). <br />"], kind="bpe", size=300, use="write")
     for begins in (True, False):
-        spaced = CachedTokenizer(tokenizer).spaced(placed(text), begins=begins)
+        spaced = CachedTokenizer(tokenizer).restore_spaces(split_with_spaces(text), begins=begins)
         whole = " ".join(text.split())
         assert "".join(spaced) == (whole if begins or not whole else f" {whole}")
 

@@ -10,7 +10,7 @@ import torch
 
 from bertkit.checkpoint.directory import load
 from bertkit.engine.engine import Engine
-from bertkit.engine.word_states import pieces_of, word_states
+from bertkit.engine.word_states import token_indices_of, word_states
 
 
 def test_states_are_those_of_transformers(minilm: Path) -> None:
@@ -19,7 +19,7 @@ def test_states_are_those_of_transformers(minilm: Path) -> None:
     spans = [(t.index(w), t.index(w) + len(w)) for t, w in zip(texts, words, strict=True)]
     loaded = load(minilm, heads=())
     encodings = loaded.tokenizer.encode_batch(texts)
-    pieces = [pieces_of(*one) for one in zip(encodings, spans, texts, strict=True)]
+    pieces = [token_indices_of(*one) for one in zip(encodings, spans, texts, strict=True)]
     ours = word_states(Engine(loaded.model), encodings, pieces)
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
     peer = transformers.AutoModel.from_pretrained(minilm).eval()

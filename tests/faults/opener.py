@@ -30,7 +30,7 @@ from bertkit.extensions.export.exported import GRAPHS, RECORD, Exported
 from bertkit.extensions.export.int8_record import FILE as INT8
 from bertkit.pipelines import PIPELINES, answering, open_engine, pipeline
 from bertkit.pipelines.model_info import info
-from bertkit.tasks import name_in
+from bertkit.tasks import task_name_of
 
 MEMORY = 2 << 30
 """Bytes that opening a tiny folder may ask for."""
@@ -60,7 +60,7 @@ def use_model(folder: Path) -> None:
         pipeline("fill-mask", loaded)([f"a {loaded.tokenizer.pieces([loaded.tokenizer.mask])[0]}"])
     if "nsp" in loaded.model.heads:
         PIPELINES["next-sentence"](loaded)([TEXT], [PAIR])
-    if name_in(loaded.settings, loaded.model.heads) is not None:
+    if task_name_of(loaded.settings, loaded.model.heads) is not None:
         answer = answering(loaded)
         item = {"answer": (TEXT, PAIR), "choose": (TEXT, [PAIR, TEXT])}
         answer(

@@ -13,7 +13,7 @@ from tests.faults.model_formats import ENGLISH, sides, vocabulary
 from tests.faults.user_formats import write_rows
 
 from bertkit.checkpoint.directory import save
-from bertkit.checkpoint.run_directory import say_unfinished
+from bertkit.checkpoint.run_directory import warn_unfinished
 from bertkit.data.corpus import Corpus
 from bertkit.extensions.generation.pairs import Pairs
 from bertkit.extensions.generation.prepare_pairs import prepare_pairs
@@ -138,7 +138,7 @@ def use_finetuning(folder: Path, **options: Any) -> None:
 
 def look_at(run: Path) -> None:
     """Read a run like `bertkit info` and `bertkit runs`."""
-    say_unfinished(run)
+    warn_unfinished(run)
     runs([str(run)])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.corpus import Corpus
-from bertkit.data.labels import several
+from bertkit.data.labels import parse_labels
 from bertkit.errors import DataError
 from bertkit.extensions.generation.pairs import Pairs
 from bertkit.tasks.respond import Respond
@@ -18,7 +18,7 @@ NESTED = "[" * 100_000
 
 def test_labels() -> None:
     with pytest.raises(DataError, match="expected a list such as"):
-        several(NESTED, "a.csv:2")
+        parse_labels(NESTED, "a.csv:2")
 
 
 def test_dialogues(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bertkit.checkpoint.adapter import read_adapter
 from bertkit.checkpoint.directory import load
-from bertkit.checkpoint.run_directory import say_unfinished
+from bertkit.checkpoint.run_directory import warn_unfinished
 from bertkit.checkpoint.weights import read_file
 from bertkit.errors import BertkitError
 from bertkit.training.journal import Journal
@@ -73,11 +73,11 @@ def test_run_rejects_special_file(
     run = {"config": {"train": {"steps": 3}}}
     (tmp_path / "run.json").write_text(json.dumps(run), encoding="utf-8")
     (tmp_path / "journal.jsonl").write_text('{"step": 1, "loss": 2}\n', encoding="utf-8")
-    say_unfinished(tmp_path)
+    warn_unfinished(tmp_path)
     read_run(tmp_path)
     (tmp_path / name).unlink()
     special(tmp_path / name)
-    for read in (say_unfinished, read_run):
+    for read in (warn_unfinished, read_run):
         with pytest.raises(BertkitError, match=name):
             read(tmp_path)
     if name == "journal.jsonl":

@@ -11,7 +11,7 @@ from tests.factories import tiny_config, tiny_model
 from bertkit.checkpoint.directory import load
 from bertkit.models.heads import CRFTagger
 from bertkit.models.model import build
-from bertkit.nn.initialization import begin_at_zero
+from bertkit.nn.initialization import zero_init_residuals
 
 LABELS = ("O", "B-x", "I-x")
 
@@ -43,7 +43,7 @@ def test_layers_may_begin_with_nothing_to_add() -> None:
     decoder = tiny_config(30, **{"attention.cross": True, "attention.causal": True})
     model = build(tiny_config(30, layers=2), decoder=decoder)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    begin_at_zero(model)
+    zero_init_residuals(model)
     ends = ("attention.out.weight", "cross.out.weight", "feedforward.down.weight")
     for name, weight in model.named_parameters():
         last = name.endswith(ends)

@@ -15,7 +15,7 @@ from bertkit.extensions.generation.families.llama import LLAMA
 from bertkit.extensions.generation.families.openai_gpt import OPENAI_GPT
 from bertkit.families import Family
 from bertkit.models.model import Model
-from bertkit.objectives.auxiliary_lm import WithNextWords
+from bertkit.objectives.auxiliary_lm import WithAuxiliaryLM
 from bertkit.objectives.loss import totals
 from bertkit.tasks.classify import Classify, ClassifyOptions
 
@@ -55,8 +55,8 @@ def batch_of(ids: list[torch.Tensor], wanted: torch.Tensor) -> Batch:
     return Batch(torch.cat(ids), none, layout, targets={"classify": wanted})
 
 
-def objective(weight: float) -> WithNextWords:
-    return WithNextWords(TASK.loss_of, head="classify", weight=weight)
+def objective(weight: float) -> WithAuxiliaryLM:
+    return WithAuxiliaryLM(TASK.loss_of, head="classify", weight=weight)
 
 
 WANTED = torch.tensor([0, 2, 1, 1])

@@ -15,7 +15,13 @@ from bertkit.batch import Batch, Packed
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.nn.attention import Trace, relations
-from bertkit.objectives.distill import MAPS_HEAD, TEACHER_OUTPUTS, Distillation, Terms, usual_layers
+from bertkit.objectives.distill import (
+    MAPS_HEAD,
+    TEACHER_OUTPUTS,
+    Distillation,
+    Terms,
+    default_layers,
+)
 from bertkit.objectives.loss import Loss, Totals, totals
 
 NONE = {"labels": 0.0, "outputs": 0.0, "states": 0.0, "attention": 0.0, "relations": 0.0}
@@ -272,7 +278,7 @@ def test_a_step_is_the_same_however_it_is_cut(terms: dict[str, Any], head: str) 
 )
 def test_layers_are_followed_evenly(mine: int, theirs: int, wanted: tuple[int, ...]) -> None:
     """As TinyBERT: 3m for four layers of twelve, 2m for six."""
-    assert usual_layers(mine, theirs) == wanted
+    assert default_layers(mine, theirs) == wanted
 
 
 @pytest.mark.parametrize(

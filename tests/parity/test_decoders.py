@@ -24,7 +24,7 @@ from bertkit.nn.precision import has_bf16
 from bertkit.objectives.loss import totals
 from bertkit.objectives.pretrain import pretrain
 from bertkit.pipelines.base import open_engine
-from bertkit.text.causal_format import EXTRACT, framed
+from bertkit.text.causal_format import EXTRACT, add_causal_tokens
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
@@ -223,7 +223,7 @@ def test_a_fine_tuned_folder_has_their_logits(
 ) -> None:
     """Of texts within the frame, in a padded batch of theirs."""
     _, loaded = writer
-    tokenizer = framed(loaded.tokenizer)
+    tokenizer = add_causal_tokens(loaded.tokenizer)
     torch.manual_seed(3)
     model = build(
         structs.replace(loaded.model.config, vocab=tokenizer.vocab_size), (head,), labels=labels

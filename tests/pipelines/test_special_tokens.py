@@ -25,7 +25,7 @@ from bertkit.extensions.generation.prompts import _label_logprobs
 from bertkit.extensions.generation.tasks.chat import Chat as ChatTask
 from bertkit.families import FAMILIES
 from bertkit.pipelines.frozen_words import FrozenEncoder
-from bertkit.text.causal_format import framed
+from bertkit.text.causal_format import add_causal_tokens
 from bertkit.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
@@ -149,11 +149,14 @@ def test_embeddings_use_the_ids_of_the_tokenizer(folder: Path) -> None:
 
 
 def test_frame_keeps_bos(folder: Path) -> None:
-    tokenizer = framed(bertkit.load(folder).tokenizer)
+    tokenizer = add_causal_tokens(bertkit.load(folder).tokenizer)
     pieces = tokenizer.pieces(tokenizer.encode("at", "at").ids)
     bos = ["<s>"] if folder.name in ("bos", "both") else []
     assert pieces == [*bos, "<start>", "at", "<delimiter>", "at", "<extract>"]
-    assert framed(tokenizer).encode("at").ids.tolist() == tokenizer.encode("at").ids.tolist()
+    assert (
+        add_causal_tokens(tokenizer).encode("at").ids.tolist()
+        == tokenizer.encode("at").ids.tolist()
+    )
 
 
 def test_pretraining_blocks_begin_with_bos(folder: Path) -> None:

@@ -31,9 +31,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     made = tiny_model(tokenizer, "mlm", hidden=8, intermediate=8, length=24)
     with torch.no_grad():
-        for place_of, word in enumerate(("home", "dog", "ran")):
+        for choice_index, word in enumerate(("home", "dog", "ran")):
             (piece,) = tokenizer.ids([word])[0]
-            made.heads["mlm"].bias[piece] = 90.0 - place_of
+            made.heads["mlm"].bias[piece] = 90.0 - choice_index
     save(place, made, tokenizer, BERT)
     return place
 

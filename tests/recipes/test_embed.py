@@ -18,7 +18,7 @@ from bertkit.recipes.embed import embed, embed_file, embed_texts, load_embedder
 def test_a_stream_is_written_as_it_comes(
     count: int, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertkit.pipelines.embed.TEXTS_AT_ONCE", 10)
+    monkeypatch.setattr("bertkit.pipelines.embed.TEXTS_PER_BATCH", 10)
     embed = pipeline("embed", tiny)
     texts = [" ".join("abcdefgh"[: 1 + i % 8]) for i in range(count)]
     written: list[int] = []

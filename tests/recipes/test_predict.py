@@ -75,7 +75,7 @@ def test_the_name_of_a_file_is_no_text(folder: Path, tmp_path: Path) -> None:
 def test_texts_that_are_compared_are_answered_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bertkit.recipes.predict_file.STREAM_ITEMS", 2)
+    monkeypatch.setattr("bertkit.recipes.predict_file.ITEMS_PER_CHUNK", 2)
     answer = bertkit.pipeline("classify", folder)
     sizes: list[int] = []
 

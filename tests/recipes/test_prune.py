@@ -19,7 +19,7 @@ from bertkit.families import ALBERT
 from bertkit.models.surgery import keep_layers, without_heads
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import Finetune, finetune
-from bertkit.recipes.prune import compute_importance, prune, select_heads, spare
+from bertkit.recipes.prune import compute_importance, count_prunable_heads, prune, select_heads
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.task import make_batch
 from bertkit.text.vocabulary_training import train
@@ -90,7 +90,7 @@ def test_the_least_important_go_and_each_layer_keeps_one() -> None:
     assert select_heads(scores, 2) == [(1, 1), (1, 2)]
     assert select_heads(scores, 3) == [(1, 1), (1, 2), (2, 2)]
     assert select_heads(scores, 9) == [(1, 1), (1, 2), (2, 2), (2, 3)]
-    assert select_heads(scores, 2, dead=[(1, 2)]) == [(1, 1), (2, 2)]
+    assert select_heads(scores, 2, pruned_heads=[(1, 2)]) == [(1, 1), (2, 2)]
 
 
 def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) -> None:
@@ -113,7 +113,10 @@ def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) 
 
 def test_what_is_gone_is_not_taken_again(tuned: Path, tmp_path: Path) -> None:
     first = prune(tuned, **apart(16), out=tmp_path / "one", count=2)["heads"]
-    assert spare(load(tmp_path / "one").model) == spare(load(tuned).model) - 2
+    assert (
+        count_prunable_heads(load(tmp_path / "one").model)
+        == count_prunable_heads(load(tuned).model) - 2
+    )
     again = prune(tmp_path / "one", **apart(16), out=tmp_path / "two", count=2)["heads"]
     assert not {tuple(head) for head in first} & {tuple(head) for head in again}
     with pytest.raises(ConfigError, match="must be from 1 to 2, got 3"):
@@ -199,7 +202,7 @@ def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
         embedding=4,
         intermediate=8,
     )
-    assert spare(model) == 2
+    assert count_prunable_heads(model) == 2
     pruned = without_heads(model, [(2, 1)])
     assert not pruned.encoder.blocks[1].attention.out.weight[:, :4].any()
     with pytest.raises(ConfigError, match="share weights"):

@@ -14,7 +14,7 @@ from tests.factories import tiny_folder
 
 from bertkit import cli
 from bertkit.errors import CheckpointError
-from bertkit.metrics import spread
+from bertkit.metrics import mean_and_sd
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.recipes.runs import runs
 from bertkit.tasks.classify import Classify, LabelExample
@@ -58,7 +58,7 @@ def test_seeds_are_a_row_and_what_differs_a_column(tuned: Path) -> None:
         json.loads(path.read_text("utf-8"))["dev"]["accuracy"]
         for path in (tuned / "a_b").glob("*/scores.json")
     ]
-    summary = spread(each)
+    summary = mean_and_sd(each)
     assert float(seeds["accuracy"]) == pytest.approx(summary["mean"], abs=1e-5)
     assert ("accuracy_sd" in seeds) == (summary["sd"] > 0)
     alone = json.loads((tuned / "slower" / "scores.json").read_text("utf-8"))["dev"]["accuracy"]

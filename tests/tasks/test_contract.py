@@ -40,7 +40,7 @@ from bertkit.tasks.task import (
     make_batch,
     run_head,
 )
-from bertkit.training.task_model import opened
+from bertkit.training.task_model import load_for_finetuning
 
 WORDS = ["the", "cat", "sat", "on", "mat", ".", "ada", "york", "bob", "rome", "saw", "in"]
 NAMES, CITIES, VERBS = ("ada", "bob"), ("york", "rome"), ("saw", "in")
@@ -222,7 +222,7 @@ def inputs(tuned: tuple[str, Path, dict[str, float]]) -> Inputs:
     """The labeled training rows of a task, as features, with the fine-tuned model."""
     name, out, _ = tuned
     examples = read_examples(task_of(name), out.parent / "rows.jsonl")
-    loaded, _ = opened(out, task := restored(name, out), 0.0)
+    loaded, _ = load_for_finetuning(out, task := restored(name, out), 0.0)
     length = min(loaded.model.config.max_positions, 256)
     features = task.features(examples, loaded.tokenizer, length, long=task.long[0], labelled=True)
     found = Inputs(task, loaded.model.eval(), features)

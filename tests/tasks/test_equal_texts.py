@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.factories import tiny_folder, tiny_tokenizer
-from tests.tasks.test_similarity import ready, vectors_of
+from tests.tasks.test_similarity import compute_embeddings, ready
 from torch.nn import functional as F
 
 import bertkit
@@ -77,7 +77,9 @@ def test_similarity_scores_ignore_repeated_rows(base: Path) -> None:
 def ranking_loss(base: Path, examples: list[SimilarityExample], keep: torch.Tensor) -> torch.Tensor:
     """The loss over the candidates that `keep` marks. Shapes: keep (examples, candidates)."""
     task, model, _ = ready(examples, base, loss="ranking")
-    first, *others = F.normalize(vectors_of(task, model.eval(), examples, base), dim=-1).unbind(1)
+    first, *others = F.normalize(
+        compute_embeddings(task, model.eval(), examples, base), dim=-1
+    ).unbind(1)
     scores = (20 * first @ torch.cat(others).T).masked_fill(~keep, -torch.inf)
     return F.cross_entropy(scores, torch.arange(len(first)))
 

@@ -10,7 +10,7 @@ from tests.factories import tiny_tokenizer
 
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.inference import STREAM_ITEMS, Answering, Work, batched
+from bertkit.tasks.inference import ITEMS_PER_CHUNK, Answering, Work, batched
 from bertkit.tasks.labeled_text import LabelAnswer
 from bertkit.tasks.task import Feature, Outputs
 
@@ -30,7 +30,7 @@ def test_one_many_and_a_stream() -> None:
     answer = ByLength()
     assert answer("a").label == "short"
     assert [one.label for one in answer(["a", "a b c", "b"])] == ["short", "long", "short"]
-    stream = answer(iter(["a b c"] * (STREAM_ITEMS + 1)))
+    stream = answer(iter(["a b c"] * (ITEMS_PER_CHUNK + 1)))
     assert {one.label for one in stream} == {"long"}
     works = answer.prepare([("a", "b"), ("a", "b c")])
     assert [work.tokens for work in works] == [5, 6]

@@ -11,7 +11,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit.checkpoint.weights import read_tensors
-from bertkit.data.labels import listed
+from bertkit.data.labels import join_labels
 from bertkit.errors import DataError
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample
 from bertkit.tasks.task import Reading
@@ -103,4 +103,4 @@ def test_separated_labels_do_not_warn(
 
 
 def test_lists_quote_names_with_commas() -> None:
-    assert listed(["a", "a, b", "b"]) == "a, 'a, b', b"
+    assert join_labels(["a", "a, b", "b"]) == "a, 'a, b', b"

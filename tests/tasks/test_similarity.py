@@ -72,7 +72,7 @@ def ready(
     return task, loaded.model, make_batch(task, features)
 
 
-def vectors_of(
+def compute_embeddings(
     task: Similarity, model: Model, examples: list[SimilarityExample], base: Path
 ) -> torch.Tensor:
     """Shapes: (examples, texts, D), one text at a time."""
@@ -112,7 +112,7 @@ def test_losses_of_triplets_are_their_formulas(loss: str, base: Path) -> None:
     task, model, batch = ready(TRIPLETS, base, loss=loss)
     model.eval()
     labels = torch.tensor([example.label for example in TRIPLETS])
-    wanted = formula(loss, vectors_of(task, model, TRIPLETS, base), labels)
+    wanted = formula(loss, compute_embeddings(task, model, TRIPLETS, base), labels)
     found = task.loss(model, batch, totals([batch])).total
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
@@ -122,7 +122,7 @@ def test_the_loss_of_scored_pairs_is_its_formula(base: Path) -> None:
     task, model, batch = ready(examples, base)
     model.eval()
     assert (task.options.loss, task.options.highest) == ("cosine", 5.0)
-    a, b = vectors_of(task, model, examples, base).unbind(1)
+    a, b = compute_embeddings(task, model, examples, base).unbind(1)
     labels = torch.tensor([example.label for example in examples]) / 5
     wanted = ((F.cosine_similarity(a, b) - labels) ** 2).mean()
     found = task.loss(model, batch, totals([batch])).total
@@ -183,7 +183,7 @@ def test_cosent_without_two_labels_learns_nothing() -> None:
 def test_shorter_vectors_learn_the_same(base: Path) -> None:
     task, model, batch = ready(TRIPLETS, base, dimensions=(4, 8))
     model.eval()
-    whole = vectors_of(task, model, TRIPLETS, base)
+    whole = compute_embeddings(task, model, TRIPLETS, base)
     parts = [formula("ranking", whole[..., :d], torch.zeros(4)) for d in (4, 8, 16)]
     found = task.loss(model, batch, totals([batch])).total
     torch.testing.assert_close(found, torch.stack(parts).mean(), atol=1e-5, rtol=1e-4)

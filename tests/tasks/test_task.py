@@ -64,13 +64,13 @@ def test_code_that_cannot_be_imported_is_said_whatever_it_raises(
 
 def test_a_folders_task_is_named_by_its_record_or_its_head() -> None:
     record = {"bertkit": {"task": {"name": "respond"}}}
-    assert tasks.name_in(record, ("choose",)) == "respond"
-    assert tasks.name_in({}, ("choose",)) == "choose"
-    assert tasks.name_in({}, ("crf",)) == "tag"
-    assert tasks.name_in({}, ("mlm", "nsp")) is None
+    assert tasks.task_name_of(record, ("choose",)) == "respond"
+    assert tasks.task_name_of({}, ("choose",)) == "choose"
+    assert tasks.task_name_of({}, ("crf",)) == "tag"
+    assert tasks.task_name_of({}, ("mlm", "nsp")) is None
     broken: tuple[Any, ...] = (3, {"task": 3}, {"task": {"name": 3}})
     for value in broken:
-        assert tasks.name_in({"bertkit": value}, ("answer",)) == "answer"
+        assert tasks.task_name_of({"bertkit": value}, ("answer",)) == "answer"
 
 
 @pytest.fixture

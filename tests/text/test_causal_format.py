@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import tiny_tokenizer
 
-from bertkit.text.causal_format import DELIMITER, EXTRACT, START, framed
+from bertkit.text.causal_format import DELIMITER, EXTRACT, START, add_causal_tokens
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
@@ -21,7 +21,7 @@ def plain(english: list[str]) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def frame(plain: Tokenizer) -> Tokenizer:
-    return framed(plain)
+    return add_causal_tokens(plain)
 
 
 @given(text=st.text(max_size=40), pair=st.text(max_size=40))
@@ -43,7 +43,7 @@ def test_the_tokens_stand_behind_the_vocabulary(plain: Tokenizer, frame: Tokeniz
     assert names == [START, DELIMITER, EXTRACT, "<pad>"]
     assert frame.pieces([frame.pad]) == ["<pad>"]
     assert frame.pieces(frame.encode("A", "b").ids) == [START, "A", DELIMITER, "b", EXTRACT]
-    assert framed(frame).fingerprint == frame.fingerprint  # nothing is there twice
+    assert add_causal_tokens(frame).fingerprint == frame.fingerprint  # nothing is there twice
     assert frame.fingerprint != plain.fingerprint
 
 
@@ -72,7 +72,7 @@ def test_a_saved_folder_has_the_frame(frame: Tokenizer, tmp_path: Path) -> None:
 
 def test_a_padding_token_that_is_there_stays() -> None:
     tokenizer = tiny_tokenizer(["a", "b"])
-    frame = framed(tokenizer)
+    frame = add_causal_tokens(tokenizer)
     assert frame.pad == tokenizer.pad
     assert frame.vocab_size == tokenizer.vocab_size + 3
     assert frame.pieces(frame.encode("a", "b").ids) == [START, "a", DELIMITER, "b", EXTRACT]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.errors import ConfigError
-from bertkit.text.extend import choose, extended, fertility, pieces
+from bertkit.text.extend import choose, extended, fertility, subword_ids
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
@@ -42,7 +42,7 @@ def test_every_new_word_is_one_piece(small: Tokenizer, words: list[str]) -> None
     larger, made = extended(small, words)
     assert len(made) == len(words)
     for word in words:
-        assert len(pieces(larger, word)) == 1
+        assert len(subword_ids(larger, word)) == 1
     text = " ".join(words)
     assert larger.decode(larger.ids([text])[0]) == small.decode(small.ids([text])[0]) == text
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.factories import tiny_tokenizer
 
 from bertkit.errors import DataError
-from bertkit.text.long_texts import averaged, encode
+from bertkit.text.long_texts import average_windows, encode
 from bertkit.text.tokenizer import Tokenizer
 
 LETTERS = "abcdefgh"
@@ -63,4 +63,4 @@ def test_a_text_has_the_mean_of_its_windows_by_their_lengths(
     for place in range(len(texts)):
         own = [i for i, text in enumerate(owner) if text == place]
         wanted.append(np.average(rows[own], axis=0, weights=[len(found[i]) for i in own]))
-    np.testing.assert_allclose(averaged(rows, found, owner), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(average_windows(rows, found, owner), wanted, rtol=1e-5, atol=1e-6)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import ConfigError
 from bertkit.training import distributed
-from bertkit.training.distributed import SINGLE_PROCESS, Ranks, joined
+from bertkit.training.distributed import SINGLE_PROCESS, Ranks, connect
 
 
 @given(each=st.integers(1, 8), world=st.integers(1, 16))
@@ -52,7 +52,7 @@ def test_a_process_that_is_alone_changes_nothing() -> None:
     assert SINGLE_PROCESS.value_of_first(7) == 7
     assert SINGLE_PROCESS.gather(b"hash") == [b"hash"]
     assert SINGLE_PROCESS.first
-    with joined() as found:
+    with connect() as found:
         assert found is SINGLE_PROCESS
 
 

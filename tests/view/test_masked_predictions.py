@@ -11,7 +11,7 @@ import bertkit
 from bertkit.checkpoint.directory import Loaded, load
 from bertkit.errors import ConfigError
 from bertkit.view.explain import explain
-from bertkit.view.masked_predictions import read_place
+from bertkit.view.masked_predictions import parse_word_index
 
 TEXT = "We sat on the bank, crossing the river."
 PAIR = "The bank lent us money."
@@ -78,7 +78,7 @@ def test_words_that_cannot_be_masked_are_refused(loaded: Loaded, tiny: Path) -> 
         explain(tiny, "a b", hide=[0])
     for name in ("x", "-1", "", "1" * 20):
         with pytest.raises(ConfigError, match="must be the index of a word"):
-            read_place(name)
+            parse_word_index(name)
 
 
 def test_a_model_without_masked_words_has_none(tiny: Path) -> None:

@@ -21,10 +21,10 @@ from bertkit.view.runs import (
     MAX_POINTS,
     STOPPED_SECONDS,
     RunView,
+    contains_runs,
     different_settings,
     draw,
     find_runs,
-    holds_runs,
     read_run,
     thin,
 )
@@ -206,9 +206,9 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     inside = [sweep / "a", sweep / "b", tuned / "seed-0", tuned / "seed-1"]
     assert find_runs([tmp_path]) == inside  # three levels down is too deep
     assert find_runs([tmp_path / "none"]) == [tmp_path / "none"]
-    assert holds_runs(sweep)
-    assert holds_runs(tuned)
-    assert not holds_runs(tmp_path / "none")
+    assert contains_runs(sweep)
+    assert contains_runs(tuned)
+    assert not contains_runs(tmp_path / "none")
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

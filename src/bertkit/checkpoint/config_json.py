@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from bertkit.errors import CheckpointError, ConfigError, did_you_mean
-from bertkit.families import FAMILIES, OTHERS, Family, family_of
+from bertkit.families import FAMILIES, UNSUPPORTED_MODELS, Family, family_of
 from bertkit.models.config import EncoderConfig
 from bertkit.models.model import BERTKIT_HEADS, HEADS, Model
 from bertkit.text.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ def read_config(
     family = family or family_of(kind)
     if family is None:
         known = ", ".join(FAMILIES)
-        feature = OTHERS.get(kind) if isinstance(kind, str) else None
+        feature = UNSUPPORTED_MODELS.get(kind) if isinstance(kind, str) else None
         near = did_you_mean(kind, FAMILIES) if isinstance(kind, str) and feature is None else ""
         raise CheckpointError(
             f"{path}: model_type = {kind!r} is not supported"

@@ -25,7 +25,7 @@ from bertkit.checkpoint.config_json import (
 from bertkit.checkpoint.formats import FORMATS, open_format
 from bertkit.checkpoint.hub import resolve
 from bertkit.checkpoint.pooling_files import read_object, read_pooling, write_pooling
-from bertkit.checkpoint.run_directory import say_unfinished
+from bertkit.checkpoint.run_directory import warn_unfinished
 from bertkit.checkpoint.weights import (
     FILE,
     LoadReport,
@@ -38,7 +38,7 @@ from bertkit.checkpoint.weights import (
     write_tensors,
 )
 from bertkit.config import flat, paths, plain
-from bertkit.data.labels import listed
+from bertkit.data.labels import join_labels
 from bertkit.errors import CheckpointError, did_you_mean
 from bertkit.families import Family
 from bertkit.models.config import EncoderConfig
@@ -80,7 +80,7 @@ class Loaded:
 
     def __repr__(self) -> str:
         config, heads = self.model.config, ", ".join(self.model.heads)
-        labels = listed(self.labels[:10]) + " …" * (len(self.labels) > 10)
+        labels = join_labels(self.labels[:10]) + " …" * (len(self.labels) > 10)
         return (
             f"<{self.folder}: {self.family.name}, {config.layers} layers of {config.hidden}, "
             f"{sum(weight.numel() for weight in self.model.parameters()):,} parameters, "
@@ -295,7 +295,7 @@ def _stored(
         CheckpointError: If a file is missing or invalid.
         ConfigError: If the model does not have the layers of `features`.
     """
-    say_unfinished(folder)
+    warn_unfinished(folder)
     if features is not None:
         stored: Stored = FORMATS["word-features"](folder, features).trainable()
         return stored, None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.console import say
-from bertkit.errors import CheckpointError, spoken
+from bertkit.errors import CheckpointError, format_message
 from bertkit.storage import read_bytes
 
 RUN, JOURNAL = "run.json", "journal.jsonl"
@@ -30,7 +30,7 @@ CHECKPOINTS = "checkpoints"
 """Directory of checkpoints; the model of a pretraining run is the latest checkpoint."""
 
 
-def say_unfinished(folder: Path) -> None:
+def warn_unfinished(folder: Path) -> None:
     """Warn if the model is from an unfinished run: log its epoch or step and how to resume.
 
     Args:
@@ -53,7 +53,7 @@ def say_unfinished(folder: Path) -> None:
             return
     say(
         f"warning: {folder}: {run} has not finished: this is {progress}; "
-        + spoken("resume it with --resume")
+        + format_message("resume it with --resume")
     )
 
 

@@ -17,7 +17,7 @@ import tomli_w
 from cyclopts import Group, Parameter
 from docstring_parser import parse
 
-from bertkit.config import Settings, decode, explained, plain, without_none
+from bertkit.config import Settings, decode, drop_null_values, explained, plain
 from bertkit.console import STDIN, print_json, print_table
 from bertkit.errors import ConfigError
 
@@ -161,7 +161,7 @@ def _as_toml(run: Callable[..., None], options: Mapping[str, Any]) -> str:
             data |= plain(value) if isinstance(value, Settings) else value
         elif parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in (JSON, PRINT_CONFIG):
             data |= _named(run.__annotations__[name], name, value)
-    return tomli_w.dumps(without_none(msgspec.to_builtins(data, enc_hook=str)))
+    return tomli_w.dumps(drop_null_values(msgspec.to_builtins(data, enc_hook=str)))
 
 
 def _named(annotation: Any, name: str, value: Any) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def _run_pipeline(
     """
     from bertkit.pipelines import pipeline  # This imports torch.
     from bertkit.pipelines.base import batched
-    from bertkit.tasks.inference import STREAM_ITEMS
+    from bertkit.tasks.inference import ITEMS_PER_CHUNK
 
     run: Any = pipeline(name, model, precision=precision, device=device)
     item, kind = getattr(run, "item", None), getattr(run, "options", None)
@@ -152,5 +152,5 @@ def _run_pipeline(
         if len(first) != len(second):
             raise DataError(f"{len(first):,} texts and {len(second):,} --pair; use one per text")
         items = zip(first, second, strict=True)
-    for part in batched(items, STREAM_ITEMS):
+    for part in batched(items, ITEMS_PER_CHUNK):
         yield from run.run(run.prepare(part, **keywords))

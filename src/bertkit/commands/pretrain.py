@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from bertkit.checkpoint.run_directory import RUN
-from bertkit.config import override, parse_changes, without_none
+from bertkit.config import drop_null_values, override, parse_changes
 from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.recipes.pretrain import pretrain as run_pretraining
@@ -74,7 +74,7 @@ def _settings(config: Path | None, start: str | None, record: dict[str, Any]) ->
     if config is not None:
         return read_run_file(config)
     if record:
-        return without_none(record["config"])
+        return drop_null_values(record["config"])
     if start is not None:
         return {}
     say(f"using the run file {DEFAULT_RUN_FILE}; `bertkit info` lists the others")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from bertkit.data.row_errors import each_of
+from bertkit.data.row_errors import read_each
 from bertkit.data.row_readers import NAMES, Rows
 from bertkit.errors import DataError, did_you_mean
 
@@ -175,7 +175,7 @@ class Roles:
                     names.append(name)
             return json.dumps(names, ensure_ascii=False)
 
-        return each_of(label, range(len(table)))
+        return read_each(label, range(len(table)))
 
     def __str__(self) -> str:
         parts = (("text", self.text), ("pair", self.pair), ("label", self.label))

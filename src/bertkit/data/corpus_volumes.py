@@ -42,7 +42,7 @@ def in_volumes(
     return Volumes(corpus, opened, size, seed)
 
 
-def draws_of(text: object) -> int:
+def sampling_version(text: object) -> int:
     """Return the version of the sampling of a text; a run resumes only with the same version."""
     return SAMPLING_VERSION + (isinstance(text, Corpus) and len(text.volumes) > 1)
 

@@ -489,11 +489,11 @@ def json_object(raw: bytes, location: str) -> dict[str, Any]:
         raise DataError(f"{location}: expected a JSON object, got {kind}; write {{...}}")
     # Python reads lone surrogates from JSON but cannot encode them.
     if b"\\u" in raw or b"\xed" in raw:
-        refuse_halves(location, json.dumps(row, ensure_ascii=False))
+        check_surrogates(location, json.dumps(row, ensure_ascii=False))
     return row
 
 
-def refuse_halves(location: str, *texts: str) -> None:
+def check_surrogates(location: str, *texts: str) -> None:
     """Check that texts contain no lone surrogate.
 
     Raises:

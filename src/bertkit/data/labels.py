@@ -17,7 +17,7 @@ WHOLE = re.compile(r"([+-]?\d+)(?:\.0*)?")
 """A whole number. pandas writes 1 as 1.0 if its column has missing values."""
 
 
-def several(label: str, location: str) -> list[str]:
+def parse_labels(label: str, location: str) -> list[str]:
     """Return the names in a JSON list, or between vertical bars.
 
     Args:
@@ -38,7 +38,7 @@ def several(label: str, location: str) -> list[str]:
     return [str(name) for name in names]
 
 
-def listed(names: Iterable[str]) -> str:
+def join_labels(names: Iterable[str]) -> str:
     """Join names with commas; a name that contains a comma is quoted."""
     return ", ".join(repr(name) if "," in name else name for name in names)
 
@@ -70,7 +70,7 @@ def number(label: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def natural(label: str) -> tuple[float, str]:
+def label_sort_key(label: str) -> tuple[float, str]:
     """Return a sort key of labels: numbers by value, then other labels alphabetically."""
     value = number(label)
     return (math.inf if value is None else value, label)
@@ -85,7 +85,7 @@ def without_fractions(labels: Collection[str]) -> set[str]:
     }
 
 
-def known_as(label: str, known: Collection[str]) -> str:
+def canonical_label(label: str, known: Collection[str]) -> str:
     """Return the spelling of a label in `known`, or the label itself.
 
     Files and libraries write some labels differently: 1.0 and 1 are equal, and true and True.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bertkit.data.row_readers import Source, each_record, has_records
+from bertkit.data.row_readers import Source, has_records, read_records
 from bertkit.errors import DataError, did_you_mean
 
 
@@ -91,7 +91,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-def each_row(read: Callable[[str, S], R], kind: type[S], source: Source) -> list[R]:
+def read_rows(read: Callable[[str, S], R], kind: type[S], source: Source) -> list[R]:
     """Return the results of `read(location, row)` for rows of one type.
 
     Args:
@@ -110,10 +110,10 @@ def each_row(read: Callable[[str, S], R], kind: type[S], source: Source) -> list
             raise DataError(f"{location}: {error}") from None
         return read(location, row)
 
-    return each_record(convert, source)
+    return read_records(convert, source)
 
 
-def place_of(text: str, choices: Sequence[str], location: str) -> int:
+def choice_index(text: str, choices: Sequence[str], location: str) -> int:
     """Return the index of a choice.
 
     Raises:
@@ -149,9 +149,9 @@ def _read_rows(source: Source, labelled: bool) -> list[ChoiceQuestion]:
         if labelled and row.label is None:
             raise DataError(f"{location}: no label; add the right choice's index, from 0, or text")
         if labelled and isinstance(row.label, str):
-            answer = place_of(row.label, row.choices, location)
+            answer = choice_index(row.label, row.choices, location)
         elif labelled and isinstance(row.label, int):
             answer = _check_number(row.label, row.choices, location)
         return checked(ChoiceQuestion(texts[0], row.choices, answer, "".join(texts[1:]), location))
 
-    return each_row(question, _Row, source)
+    return read_rows(question, _Row, source)

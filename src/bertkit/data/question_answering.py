@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from bertkit.data.document_readers import read_text
 from bertkit.data.paths import suffix
-from bertkit.data.row_readers import Source, each_record, has_records
+from bertkit.data.row_readers import Source, has_records, read_records
 from bertkit.errors import DataError
 
 
@@ -161,7 +161,7 @@ def _read_rows(source: Source, labelled: bool) -> list[Question]:
             location,
         )
 
-    return each_record(question, source)
+    return read_records(question, source)
 
 
 def _checked(

@@ -25,7 +25,7 @@ class BadRows(DataError):
     each: Sequence[str] = ()
 
 
-def each_of(read: Callable[[T], R], rows: Iterable[T]) -> list[R]:
+def read_each(read: Callable[[T], R], rows: Iterable[T]) -> list[R]:
     """Return `read(row)` for each row.
 
     Raises:
@@ -40,11 +40,11 @@ def each_of(read: Callable[[T], R], rows: Iterable[T]) -> list[R]:
             bad.append(error)
             if len(bad) == MAX_ROW_ERRORS:
                 break
-    refuse(bad)
+    raise_errors(bad)
     return results
 
 
-def refuse(bad: Sequence[DataError]) -> None:
+def raise_errors(bad: Sequence[DataError]) -> None:
     """Raise the errors of bad rows, if there are any.
 
     Raises:
@@ -57,17 +57,18 @@ def refuse(bad: Sequence[DataError]) -> None:
         raise bad[0]
     each = [error.args[0] for error in bad]
     count = f"{len(bad):,}" + " or more" * (len(bad) == MAX_ROW_ERRORS)
-    error = BadRows(f"{each[0]} ({count} rows cannot be used: {some(map(place, each))})")
+    locations = shorten_list(map(location_of, each))
+    error = BadRows(f"{each[0]} ({count} rows cannot be used: {locations})")
     error.each = each
     raise error
 
 
-def place(message: str) -> str:
+def location_of(message: str) -> str:
     """Return the location that a message begins with, such as `rows.csv:17`."""
     return message.split(": ")[0]
 
 
-def some(names: Iterable[str]) -> str:
+def shorten_list(names: Iterable[str]) -> str:
     """Return the first few names, and the number of further names."""
     texts = list(names)
     text = ", ".join(texts[:MAX_NAMES])
@@ -75,16 +76,16 @@ def some(names: Iterable[str]) -> str:
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def log_errors() -> Iterator[None]:
     """Log what is wrong with each of several bad rows."""
     try:
         yield
     except BadRows as error:
-        show(error.each)
+        log_messages(error.each)
         raise
 
 
-def show(each: Sequence[str], before: str = "") -> None:
+def log_messages(each: Sequence[str], before: str = "") -> None:
     """Log one line per message, up to `MAX_LINES`.
 
     Args:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from bertkit.data.document_readers import STDIN, json_object, numbered, parquet_rows, read_text
 from bertkit.data.paths import suffix
-from bertkit.data.row_errors import each_of, refuse
+from bertkit.data.row_errors import raise_errors, read_each
 from bertkit.data.values import json_value, text_of
 from bertkit.errors import DataError, did_you_mean
 
@@ -163,7 +163,7 @@ class Rows:
             DataError: If a row has another number of columns.
         """
         needed = max((self.columns.index(name) + 1 for name in names), default=None)
-        refuse(
+        raise_errors(
             [
                 DataError(
                     f"{self.where(index)}: expected {len(self.columns)} columns as in the first "
@@ -199,7 +199,7 @@ class Rows:
                     "text, numbers, or lists, or remove the column"
                 ) from None
 
-        return each_of(text, range(len(values)))
+        return read_each(text, range(len(values)))
 
     def record(self, index: int) -> dict[str, Any]:
         """Return the fields of a row as JSON values."""
@@ -231,7 +231,7 @@ Source = Path | Rows
 """File or rows that a task reads."""
 
 
-def each_record(read: Callable[[str, dict[str, Any]], R], source: Source) -> list[R]:
+def read_records(read: Callable[[str, dict[str, Any]], R], source: Source) -> list[R]:
     """Return `read(location, fields)` for the rows of a .jsonl file, or for rows.
 
     Raises:
@@ -239,13 +239,13 @@ def each_record(read: Callable[[str, dict[str, Any]], R], source: Source) -> lis
         BadRows: If several rows cannot be used.
     """
     if isinstance(source, Rows):
-        return each_of(lambda i: read(source.where(i), source.record(i)), range(len(source)))
+        return read_each(lambda i: read(source.where(i), source.record(i)), range(len(source)))
 
     def line(numbered_line: tuple[int, str]) -> R:
         location = f"{source}:{numbered_line[0]}"
         return read(location, json_object(numbered_line[1].encode(), location))
 
-    return each_of(line, numbered(source))
+    return read_each(line, numbered(source))
 
 
 def has_records(source: Source) -> bool:
@@ -255,7 +255,7 @@ def has_records(source: Source) -> bool:
 
 def _read_json(path: Path) -> Rows:
     lines = numbered(path)
-    records = each_of(lambda line: json_object(line[1].encode(), f"{path}:{line[0]}"), lines)
+    records = read_each(lambda line: json_object(line[1].encode(), f"{path}:{line[0]}"), lines)
     return Rows.collect(str(path), records, lines=[number for number, _ in lines], text=_as_text)
 
 

@@ -34,7 +34,7 @@ def is_rows(items: Any) -> bool:
     return isinstance(items, Sized)  # A column of pandas or numpy.
 
 
-def several(texts: Any, column: str | None = None) -> Any:
+def as_list(texts: Any, column: str | None = None) -> Any:
     """Return one text as a list, and rows as their texts."""
     if isinstance(texts, str):
         return [texts]
@@ -68,7 +68,9 @@ def rows_of(value: Any, name: str) -> Rows:
         rows = Rows(name, columns, **options)
     else:
         items = (
-            of_dataset(value) if hasattr(value, "features") else _item_records(value, name, prefix)
+            read_dataset(value)
+            if hasattr(value, "features")
+            else _item_records(value, name, prefix)
         )
         rows = Rows.collect(name, items, **options)
     if not len(rows):
@@ -145,7 +147,7 @@ def _read_columns(columns: Mapping[Any, Any], name: str) -> dict[str, Sequence[A
     return values
 
 
-def of_dataset(rows: Any) -> Iterator[Mapping[str, Any]]:
+def read_dataset(rows: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a `datasets.Dataset`, with names of classes instead of their indices."""
     named: dict[str, Callable[[Any], Any]] = {}
     for column, feature in (rows.features or {}).items():

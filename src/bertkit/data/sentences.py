@@ -42,10 +42,10 @@ def split(text: str, language: str = "en") -> list[str]:
         text: The text.
         language: Language code of `sentencex`.
     """
-    return [sentence for sentence, _ in placed(text, language)]
+    return [sentence for sentence, _ in split_with_spaces(text, language)]
 
 
-def placed(text: str, language: str = "en") -> Iterator[tuple[str, bool]]:
+def split_with_spaces(text: str, language: str = "en") -> Iterator[tuple[str, bool]]:
     """Yield sentences like `split`, and whether white space precedes each one.
 
     Sentences in Chinese, for example, are not separated by spaces.
@@ -134,7 +134,7 @@ class CachedTokenizer:
         self._separator = _rare_word(tokenizer) if self._cache else None
         self._spaces = words_lose_their_space(tokenizer.core)
 
-    def spaced(self, sentences: Iterable[tuple[str, bool]], *, begins: bool) -> list[str]:
+    def restore_spaces(self, sentences: Iterable[tuple[str, bool]], *, begins: bool) -> list[str]:
         """Restore the space before sentences if it is part of a word (byte-level BPE).
 
         Args:

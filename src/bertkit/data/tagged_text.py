@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bertkit.data.columns import check_columns
 from bertkit.data.document_readers import read_text
-from bertkit.data.row_readers import Rows, Source, each_record, has_records
+from bertkit.data.row_readers import Rows, Source, has_records, read_records
 from bertkit.data.tag_schemes import IOB2, Entity, look_like_tags, scheme_of
 from bertkit.data.word_columns import WordParts, split_words, words_of
 from bertkit.errors import ConfigError, DataError, did_you_mean
@@ -322,7 +322,7 @@ def read_spans(source: Source) -> list[SpanText]:
         text, entities = (_field(row, name, kind, location) for name, kind in _FIELDS)
         return SpanText(text, _entities(text, entities, location), location)
 
-    texts = each_record(read, source)
+    texts = read_records(read, source)
     if not texts:
         raise DataError(f"{source}: the file contains no rows")
     return texts

@@ -23,7 +23,7 @@ from bertkit import storage
 from bertkit.console import say
 from bertkit.data.corpus import Shards
 from bertkit.data.document_readers import BlankLines, RawDocument, Span, read
-from bertkit.data.sentences import CachedTokenizer, placed
+from bertkit.data.sentences import CachedTokenizer, split_with_spaces
 from bertkit.errors import BertkitError, DataError, StorageError
 from bertkit.text.tokenizer import Tokenizer
 
@@ -104,8 +104,9 @@ class Worker:
         documents: list[int] = []
         characters, continues = 0, False
         for document in text_of(unit, self._settings):
-            texts = encode.spaced(
-                placed(document.text, self._settings.language), begins=not document.continues
+            texts = encode.restore_spaces(
+                split_with_spaces(document.text, self._settings.language),
+                begins=not document.continues,
             )
             if document.continues and documents:
                 documents[-1] += len(texts)
@@ -212,7 +213,7 @@ class WorkerPool:
         """
         if not self._processes:
             for number, unit in units.items():
-                with plainly():
+                with convert_errors():
                     for message in self._worker(step, number, unit):
                         yield number, message
             return
@@ -273,7 +274,7 @@ def messages(
     """Yield the messages of a worker process for a unit. An error is the last message."""
     with _locked(worker.lock if step == "make" else None):
         try:
-            with plainly():
+            with convert_errors():
                 yield from worker(step, number, unit)
         except Exception as error:
             if not isinstance(error, BertkitError):
@@ -283,7 +284,7 @@ def messages(
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
+def convert_errors() -> Iterator[None]:
     """Convert an OSError to a BertkitError.
 
     Raises:

@@ -60,7 +60,7 @@ def layer_states(layers: Sequence[int]) -> Forward:
     return forward
 
 
-def pieces_of(encoding: Encoding, word: tuple[int, int], text: str) -> NDArray[np.int64]:
+def token_indices_of(encoding: Encoding, word: tuple[int, int], text: str) -> NDArray[np.int64]:
     """Return the token indices of a word of a text.
 
     Args:

@@ -50,7 +50,7 @@ def family_of(model_type: object) -> Family | None:
     return FAMILIES.get(OLDER_NAMES.get(model_type, model_type))
 
 
-OTHERS: Mapping[str, str] = {
+UNSUPPORTED_MODELS: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "relative positions": ("xlnet", "funnel"),
@@ -110,8 +110,8 @@ __all__ = [
     "MPNET",
     "NOMIC_BERT",
     "OLDER_NAMES",
-    "OTHERS",
     "ROBERTA",
+    "UNSUPPORTED_MODELS",
     "XLM_ROBERTA",
     "Family",
     "family_of",

@@ -180,7 +180,7 @@ def without_heads(model: Model, heads: Sequence[Head]) -> Model:
     """
     check_heads(model, heads)
     model = copy.deepcopy(model)
-    for number, attention in enumerate(attentions(model), 1):
+    for number, attention in enumerate(attention_layers(model), 1):
         with torch.no_grad():
             for head in sorted({head for layer, head in heads if layer == number}):
                 for weight in _value_weights(attention, head - 1):
@@ -225,17 +225,17 @@ def _value_weights(attention: Attention, head: int) -> list[Tensor]:
     return views
 
 
-def spare(model: Model) -> int:
+def count_prunable_heads(model: Model) -> int:
     """Return the number of heads that can be pruned."""
-    return len(model.transformer.blocks) * (model.config.heads - 1) - len(dead(model))
+    return len(model.transformer.blocks) * (model.config.heads - 1) - len(pruned_heads(model))
 
 
-def dead(model: Model) -> list[Head]:
+def pruned_heads(model: Model) -> list[Head]:
     """Return the heads that are already pruned."""
     heads = range(model.config.heads)
     return [
         (number, head + 1)
-        for number, part in enumerate(attentions(model), 1)
+        for number, part in enumerate(attention_layers(model), 1)
         for head in sorted({*heads} - {*active_heads(part)})
     ]
 
@@ -247,7 +247,7 @@ def active_heads(part: Attention) -> list[int]:
     return indices or [0]
 
 
-def attentions(model: Model) -> list[Attention]:
+def attention_layers(model: Model) -> list[Attention]:
     """Return the attention layers; layers that share weights occur once."""
     return [part for part in model.transformer.modules() if isinstance(part, Attention)]
 

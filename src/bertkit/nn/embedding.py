@@ -54,7 +54,7 @@ class _Lookup(torch.autograd.Function):
         return grad.new_zeros(ctx.shape).index_copy_(0, used, sums), None, None
 
 
-def hold_at_zero(table: nn.Embedding, row: int) -> None:
+def freeze_at_zero(table: nn.Embedding, row: int) -> None:
     """Set a vector to zero, and keep its gradient zero even if the weights are shared.
 
     Args:

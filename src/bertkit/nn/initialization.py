@@ -39,7 +39,7 @@ def initialize(module: nn.Module, std: float | None = 0.02) -> None:
 
 
 @torch.no_grad()
-def begin_at_zero(module: nn.Module) -> None:
+def zero_init_residuals(module: nn.Module) -> None:
     """Set the output matrices of attention and feed-forward networks to 0.
 
     Each layer then initially adds nothing to the residual stream. Source: Zhang et al. 2019

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from bertkit.errors import DeviceError, refuse_unknown
+from bertkit.errors import DeviceError, check_choice
 
 # The names of precisions are used without torch.
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def has_amx() -> bool:
     return "amx_bf16" in cpuinfo() and ("AMX" in isa or isa in ("ALL", "DEFAULT"))
 
 
-def gains_by_bf16(device: str) -> bool:
+def bf16_is_faster(device: str) -> bool:
     """Return whether bf16 is faster than fp32 on the device, so that `auto` selects it.
 
     Intel CPUs without AMX do half as many matmuls per second in bf16 (notes/2026-11.md).
@@ -84,8 +84,8 @@ def resolve(precision: Precision, device: str) -> torch.dtype:
     """
     import torch
 
-    refuse_unknown("precision", precision, get_args(Precision))
-    if precision == "fp32" or (precision == "auto" and not gains_by_bf16(device)):
+    check_choice("precision", precision, get_args(Precision))
+    if precision == "fp32" or (precision == "auto" and not bf16_is_faster(device)):
         return torch.float32
     if not has_bf16(device):
         raise DeviceError(

@@ -18,7 +18,7 @@ TaskLoss = Callable[[Tensor, Batch, Totals, nn.Module], Loss]
 """Function that computes a task's loss from the outputs of its head."""
 
 
-class WithNextWords:
+class WithAuxiliaryLM:
     """Task loss plus a weighted loss of next-token prediction.
 
     Equation 5 of Radford et al. 2018, in which the weight is λ. The second loss is the mean

@@ -89,7 +89,9 @@ def fit_logistic(
     return (weight / length).detach(), bias.detach()
 
 
-def of_step(compute: Callable[[Model, Batch], Tensor], model: Model, batch: Batch) -> Tensor:
+def compute_in_parts(
+    compute: Callable[[Model, Batch], Tensor], model: Model, batch: Batch
+) -> Tensor:
     """Compute the outputs of a batch whose sequences are compared with each other.
 
     A training batch of more than `MAX_BATCH_TOKENS` tokens is computed in parts, and again for the
@@ -119,7 +121,7 @@ def _parts(batch: Batch) -> list[Batch]:
     return parts
 
 
-def vectors_of(model: Model, batch: Batch) -> Tensor:
+def compute_embeddings(model: Model, batch: Batch) -> Tensor:
     """Return the text embeddings that the classification head takes as input. Shapes: (S, D)."""
     (head,) = (head for head in model.heads.values() if isinstance(head, VectorClassifier))
     return head.vectors(model.states(batch), batch).float()

@@ -81,7 +81,7 @@ class Distillation:
         head: Name of the head whose outputs are compared.
         terms: Weights of the loss terms.
         layers: For each student layer, the number of the teacher layer that it is compared with,
-            counted from 1. Default: `usual_layers`. The embeddings are compared with each other.
+            counted from 1. Default: `default_layers`. The embeddings are compared with each other.
         single_label: Whether the outputs are a choice among labels.
 
     Raises:
@@ -113,7 +113,7 @@ class Distillation:
                 f"terms: student and teacher have {config.heads} and {teacher_config.heads} heads "
                 "per layer, but attention and relations compare individual heads; set both to 0"
             )
-        self.layers = tuple(layers) or usual_layers(config.layers, teacher_config.layers)
+        self.layers = tuple(layers) or default_layers(config.layers, teacher_config.layers)
         outside = [layer for layer in self.layers if not 0 < layer <= teacher_config.layers]
         if outside or len(self.layers) != config.layers:
             raise ConfigError(
@@ -225,7 +225,7 @@ def _rows(outputs: Tensor, batch: Batch, totals: Totals) -> int:
     return totals.sequences if len(outputs) == len(batch.layout.lengths) else totals.tokens
 
 
-def usual_layers(student: int, teacher: int) -> tuple[int, ...]:
+def default_layers(student: int, teacher: int) -> tuple[int, ...]:
     """Return the teacher layer that each student layer is compared with by default.
 
     Layers are spaced evenly and end with the teacher's last layer (TinyBERT's 3m).

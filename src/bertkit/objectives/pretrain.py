@@ -51,7 +51,7 @@ def pretrain(
     return Loss(total, {k: v.detach() for k, v in parts.items()}, correct)
 
 
-def masked_words_of(outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
+def compute_mlm_loss(outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
     """Compute the MLM loss from logits that are needed for another loss term.
 
     Shapes:

@@ -14,7 +14,7 @@ from bertkit.models.model import HEADS
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import open_engine
 from bertkit.pipelines.task import TaskPipeline
-from bertkit.tasks import Task, name_in, recorded
+from bertkit.tasks import Task, recorded_task, task_name_of
 from bertkit.tasks.capabilities import UsesDecoder, UsesPooling
 from bertkit.tasks.task import full_name
 
@@ -61,7 +61,7 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
     """
     task, embedding_task = settings.task, settings.embedding_task
     if task is None:
-        task = name_in(loaded.settings, loaded.model.heads)
+        task = task_name_of(loaded.settings, loaded.model.heads)
         embeds = loaded.pooling is not None or "lm" not in loaded.model.heads
         if task is None and embeds and embedding_task is not None:
             say(f"{loaded.folder}: no task found; using the embeddings for {embedding_task}")
@@ -73,7 +73,7 @@ def task_pipeline(loaded: Loaded, settings: LoadSettings) -> TaskPipeline[Any]:
         if task not in tasks.TASKS:
             raise tasks.outside_error(loaded.folder, task)
     kind = tasks.find(task) if isinstance(task, str) else task
-    made_for = recorded(loaded.settings)
+    made_for = recorded_task(loaded.settings)
     if made_for is not None and made_for != full_name(kind):
         raise CheckpointError(
             f"{loaded.folder}: the model was fine-tuned for {made_for}, not for {full_name(kind)}; "

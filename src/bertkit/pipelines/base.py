@@ -18,12 +18,12 @@ from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.config import Settings
 from bertkit.console import say
 from bertkit.engine.engine import Engine, Read
-from bertkit.errors import CheckpointError, refuse_unknown
-from bertkit.nn.precision import Inference, gains_by_bf16, resolve_device
+from bertkit.errors import CheckpointError, check_choice
+from bertkit.nn.precision import Inference, bf16_is_faster, resolve_device
 from bertkit.tasks.inference import Work, batched
 from bertkit.tasks.task import Feature, NoOptions
 from bertkit.text.encoding import Encoding
-from bertkit.text.long_texts import Long, averaged, encode
+from bertkit.text.long_texts import Long, average_windows, encode
 from bertkit.text.prompts import Prompter
 from bertkit.text.tokenizer import Tokenizer
 
@@ -187,7 +187,7 @@ def open_engine(
     Raises:
         ConfigError: If the precision is unknown.
     """
-    refuse_unknown("precision", precision, get_args(Inference))
+    check_choice("precision", precision, get_args(Inference))
     device_type = torch.device(device or next(loaded.model.parameters()).device).type
     is_tuned = device_type == "cpu" and (loaded.folder / TUNING_FILE).exists()
     options: dict[str, Any] = {"batch_invariant": batch_invariant, "device": device}
@@ -197,7 +197,7 @@ def open_engine(
             return engine
         precision = "auto"
     if precision == "auto":
-        say(f"precision: {'bf16' if gains_by_bf16(device_type) else 'fp32'}")
+        say(f"precision: {'bf16' if bf16_is_faster(device_type) else 'fp32'}")
     return Engine(loaded.model, precision=precision, **options)
 
 
@@ -270,7 +270,7 @@ class ModelPipeline:
     def _compute(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
         """Compute a row per item: the average of its windows, weighted by window length."""
         encodings, owner = encodings_of(works)
-        return averaged(self.engine.rows(encodings, read), encodings, owner)
+        return average_windows(self.engine.rows(encodings, read), encodings, owner)
 
 
 def works_of(encodings: Sequence[Encoding], owner: Sequence[int], count: int) -> list[Work]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.nn.pooling import POOLINGS, Pooling
@@ -25,9 +25,9 @@ from bertkit.pipelines.base import (
     works_of,
 )
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import TEXTS_AT_ONCE
+from bertkit.tasks.inference import TEXTS_PER_BATCH
 from bertkit.text.encoding import Encoding
-from bertkit.text.long_texts import Long, averaged, cut, encode
+from bertkit.text.long_texts import Long, average_windows, cut, encode
 from bertkit.text.prompts import Prompter
 
 
@@ -99,7 +99,7 @@ class Embed(ModelPipeline):
             Returns (S, D).
         """
         empty = np.empty((0, self.dimension), dtype=np.float32)
-        parts = self.stream(several(texts, text_column), long=long, prompt=prompt)
+        parts = self.stream(as_list(texts, text_column), long=long, prompt=prompt)
         return np.concatenate([empty, *(part for part, _ in parts)])
 
     def stream(
@@ -115,7 +115,7 @@ class Embed(ModelPipeline):
         Yields:
             The embeddings of a chunk, and whether each text was truncated.
         """
-        for part in batched(texts, TEXTS_AT_ONCE):
+        for part in batched(texts, TEXTS_PER_BATCH):
             encodings, owner = self._encode_prompted(part, long, prompt)
             yield self.vectors(encodings, owner), cut(encodings, owner)
 
@@ -164,7 +164,7 @@ class Embed(ModelPipeline):
             rows = layers.vectors(encodings)
         if rows is None:
             rows = self.engine.rows(encodings, self.pooling)
-        vectors = rows if owner is None else averaged(rows, encodings, owner)
+        vectors = rows if owner is None else average_windows(rows, encodings, owner)
         if self.pooling.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

@@ -17,14 +17,14 @@ from torch import Tensor
 from bertkit.batch import Batch, Tokens
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Settings
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import STREAM_ITEMS
+from bertkit.tasks.inference import ITEMS_PER_CHUNK
 from bertkit.text.long_texts import Long
 
 MASKS_PER_BATCH = 256
@@ -78,7 +78,7 @@ class FillMask(ModelPipeline):
         """
         return [
             answers
-            for part in batched(several(texts), STREAM_ITEMS)
+            for part in batched(as_list(texts), ITEMS_PER_CHUNK)
             for answers in self.run(self.prepare(part, top=top, long=long))
         ]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from bertkit.config import flat
 from bertkit.data.labels import number
-from bertkit.data.rows_in_memory import of_dataset
+from bertkit.data.rows_in_memory import read_dataset
 from bertkit.errors import DataError
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import free
+from bertkit.tasks.inference import unused_column_name
 
 
 @check_keywords
@@ -47,7 +47,7 @@ def frame(answers: Any, rows: Any = None) -> Any:
     if len(inputs) != len(outputs):
         raise DataError(f"frame: {len(inputs):,} rows, but {len(outputs):,} predictions")
     outputs.index = inputs.index
-    outputs.columns = [free(name, inputs.columns) for name in outputs.columns]
+    outputs.columns = [unused_column_name(name, inputs.columns) for name in outputs.columns]
     return pandas.concat([inputs, outputs], axis=1)
 
 
@@ -70,7 +70,7 @@ def _to_frame(rows: Any, pandas: Any) -> Any:
         return rows.to_frame(name=rows.name if rows.name is not None else "text")
     # A Dataset of Hugging Face datasets.
     if hasattr(rows, "features") and hasattr(rows, "column_names"):
-        return pandas.DataFrame(list(of_dataset(rows)))
+        return pandas.DataFrame(list(read_dataset(rows)))
     # A table of polars or pyarrow.
     if hasattr(rows, "to_pandas"):
         table = rows.to_pandas()

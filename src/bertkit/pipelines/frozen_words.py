@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.engine.engine import Engine
-from bertkit.engine.word_states import pieces_of, word_states
+from bertkit.engine.word_states import token_indices_of, word_states
 from bertkit.nn.precision import Precision
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long, encode
@@ -101,7 +101,7 @@ class FrozenEncoder:
         # begins with a special token.
         if before:
             encodings = [encoding.behind(before) for encoding in encodings]
-        positions = [pieces_of(*row) for row in zip(encodings, ranges, texts, strict=True)]
+        positions = [token_indices_of(*row) for row in zip(encodings, ranges, texts, strict=True)]
         return [
             Feature(encoding, index, tokens)
             for index, (encoding, tokens) in enumerate(zip(encodings, positions, strict=True))
@@ -109,7 +109,7 @@ class FrozenEncoder:
 
     def states(self, features: Sequence[Feature]) -> NDArray[np.float32]:
         encodings = [feature.encoding for feature in features]
-        return word_states(self.engine, encodings, [places_of(feature) for feature in features])
+        return word_states(self.engine, encodings, [positions_of(feature) for feature in features])
 
 
 def _prepend_spaces(
@@ -125,7 +125,7 @@ def _prepend_spaces(
     return [f" {text}" for text in texts], [(start + 1, end + 1) for start, end in ranges]
 
 
-def places_of(feature: Feature) -> NDArray[np.int64]:
+def positions_of(feature: Feature) -> NDArray[np.int64]:
     """Return the positions of a feature whose states are used, or its first token."""
     assert feature.token_indices is not None
     return feature.token_indices if len(feature.token_indices) else np.zeros(1, np.int64)

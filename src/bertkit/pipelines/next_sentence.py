@@ -8,13 +8,13 @@ import msgspec
 import torch
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import TEXTS_AT_ONCE
+from bertkit.tasks.inference import TEXTS_PER_BATCH
 from bertkit.text.long_texts import Long
 
 
@@ -50,12 +50,12 @@ class NextSentence(ModelPipeline):
             DataError: If the numbers of sentences differ, or a pair is too long and the policy is
                 `error`.
         """
-        a, b = list(several(a)), list(several(b))
+        a, b = list(as_list(a)), list(as_list(b))
         if len(a) != len(b):
             raise DataError(f"{len(a):,} first, but {len(b):,} second sentences; pass pairs")
         return [
             answer
-            for part in batched(zip(a, b, strict=True), TEXTS_AT_ONCE)
+            for part in batched(zip(a, b, strict=True), TEXTS_PER_BATCH)
             for answer in self.run(self.prepare(part, long=long))
         ]
 

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import TEXTS_AT_ONCE
+from bertkit.tasks.inference import TEXTS_PER_BATCH
 from bertkit.tasks.labeled_text import PROBLEMS, reads_pairs
 from bertkit.text.long_texts import Long
 
@@ -48,8 +48,8 @@ class Rerank(ModelPipeline):
         Shapes:
             Returns (S,).
         """
-        pairs = ((query, text) for text in several(texts))
-        scores = [self.run(self.prepare(part)) for part in batched(pairs, TEXTS_AT_ONCE)]
+        pairs = ((query, text) for text in as_list(texts))
+        scores = [self.run(self.prepare(part)) for part in batched(pairs, TEXTS_PER_BATCH)]
         return np.concatenate([np.empty(0, np.float32), *scores])
 
     def prepare(self, pairs: Sequence[tuple[str, str]], *, long: Long = "truncate") -> list[Work]:

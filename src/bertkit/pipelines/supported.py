@@ -25,7 +25,7 @@ from bertkit.pipelines import (
 )
 from bertkit.pipelines.base import ModelPipeline
 from bertkit.pipelines.frozen_words import FrozenEncoder, FrozenWords
-from bertkit.tasks import TASKS, find, name_in, outside_error
+from bertkit.tasks import TASKS, find, outside_error, task_name_of
 
 TRANSLATION_FAMILIES = ("marian", "lstm")
 """Families of encoder-decoder models that translate. The others summarize."""
@@ -68,7 +68,7 @@ def supported_pipelines(loaded: Loaded, settings: LoadSettings) -> SupportedPipe
         ConfigError: If the model was fine-tuned for an untrusted task from outside the package.
     """
     trusted, device = settings.trusted, settings.device
-    task = name_in(loaded.settings, loaded.model.heads)
+    task = task_name_of(loaded.settings, loaded.model.heads)
     if task is not None and task not in TASKS and task not in trusted:
         raise outside_error(loaded.folder, task)
     kind = None if task is None else trusted.get(task) or find(task)

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Settings
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine, Forward
 from bertkit.engine.word_states import layer_states
 from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import BYTES_PER_NUMBER, ModelPipeline, Work, batched
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import STREAM_ITEMS
+from bertkit.tasks.inference import ITEMS_PER_CHUNK
 from bertkit.text.long_texts import Long
 
 Layer = int | Sequence[int]
@@ -85,7 +85,7 @@ class EmbedTokens(ModelPipeline):
         """
         return [
             answer
-            for part in batched(several(texts), STREAM_ITEMS)
+            for part in batched(as_list(texts), ITEMS_PER_CHUNK)
             for answer in self.run(self.prepare(part, layer=layer, long=long))
         ]
 

@@ -19,7 +19,7 @@ from bertkit.checkpoint.formats import FORMATS
 from bertkit.config import Count, Seed
 from bertkit.errors import ConfigError
 from bertkit.pipelines import pipeline
-from bertkit.storage import refuse_used, write_text
+from bertkit.storage import check_unused, write_text
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading
@@ -84,7 +84,7 @@ def augment(
         ConfigError: If `out` exists or is not a .jsonl file, or a value is out of range.
         CheckpointError: If the model does not have an MLM head.
     """
-    refuse_used(out)
+    check_unused(out)
     if out.suffix != ".jsonl":
         raise ConfigError(f"--out must be a .jsonl file, got {out}")
     if copies < 1 or candidates < 1 or not 0.0 < share <= 1.0:

@@ -13,7 +13,7 @@ from bertkit.checkpoint.weights import read_tensors, standard_names
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.errors import CheckpointError
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 from bertkit.training.checkpoints import find_damage
 
 
@@ -31,7 +31,7 @@ def average(run: Path, /, *, out: Path, last: Count = 5) -> None:
     Source:
         Vaswani et al. 2017, section 6.1.
     """
-    refuse_used(out)
+    check_unused(out)
     loaded = load(run)
     checkpoints = sorted((run / CHECKPOINTS).glob("step-*"))[-last:]
     if len(checkpoints) < last:

@@ -13,7 +13,7 @@ from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import keep_layers
 from bertkit.nn.precision import resolve, resolve_device
-from bertkit.objectives.distill import Terms, usual_layers
+from bertkit.objectives.distill import Terms, default_layers
 from bertkit.pipelines import answering
 from bertkit.recipes.finetune import Finetune, finetune
 from bertkit.synonyms import check_keywords
@@ -117,7 +117,7 @@ def _student(
     config = teacher.model.transformer.config
     if student is None:
         assert layers is not None
-        indices = usual_layers(layers, config.layers)
+        indices = default_layers(layers, config.layers)
         return replace(teacher, model=keep_layers(teacher.model, indices))
     loaded = load(student)
     if loaded.tokenizer.fingerprint != teacher.tokenizer.fingerprint:

@@ -16,7 +16,7 @@ from bertkit.console import lines, say
 from bertkit.data.paths import is_table
 from bertkit.errors import DataError
 from bertkit.memory import limit_onednn_cache
-from bertkit.storage import refuse_used, writing
+from bertkit.storage import check_unused, writing
 from bertkit.synonyms import check_keywords
 from bertkit.text.long_texts import Long
 
@@ -159,7 +159,7 @@ def embed_file(
         ConfigError: If `out` exists.
         DataError: If a text is too long and `long` is "error".
     """
-    refuse_used(out)
+    check_unused(out)
     width = embed.dimension
     count = truncated = 0
     with writing(out) as partial, partial.open("wb") as file:

@@ -13,7 +13,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import TaskPipeline, answering
 from bertkit.recipes.data_checks import check_answers, show_calibration, show_labels, unlearned
 from bertkit.recipes.error_report import write_mistakes
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 from bertkit.synonyms import check_keywords
 from bertkit.tasks.capabilities import Calibrated, compute_label_report
 from bertkit.tasks.confusion import by_label
@@ -63,7 +63,7 @@ def evaluate(
         DataError: If an example is invalid, or its label is not a label of the model.
     """
     if errors is not None:
-        refuse_used(Path(errors), option="--errors")
+        check_unused(Path(errors), option="--errors")
     answer = (
         model
         if isinstance(model, TaskPipeline)

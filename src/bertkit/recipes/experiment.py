@@ -26,9 +26,9 @@ from bertkit.config import (
     read_toml_by_name,
 )
 from bertkit.console import say
-from bertkit.data.row_errors import some
+from bertkit.data.row_errors import shorten_list
 from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError, did_you_mean
-from bertkit.metrics import spread, worth
+from bertkit.metrics import mean_and_sd, worth
 from bertkit.recipes.experiment_page import write_experiment_page
 from bertkit.recipes.experiment_programs import FILES, Program, SharedExamples, open_program
 from bertkit.recipes.runs import SEED_DIRECTORY, runs
@@ -97,7 +97,7 @@ class Cell:
     def summary(self) -> dict[str, dict[str, Any]]:
         """Return the mean, the standard deviation and each value of the scores of all seeds."""
         names = [name for name in self.scores[0] if all(name in run for run in self.scores)]
-        return {name: spread([run[name] for run in self.scores]) for name in names}
+        return {name: mean_and_sd([run[name] for run in self.scores]) for name in names}
 
 
 def experiment(
@@ -256,7 +256,7 @@ def _result(cells: Sequence[Cell], out: Path, *, keep: str) -> dict[str, Any]:
         "runs": [str(folder.relative_to(out)) for folder in folders],
         "metric": best.metric,
         **best.summary(),
-        **{name: spread([scores[name] for scores in tests]) for name in tests[0]},
+        **{name: mean_and_sd([scores[name] for scores in tests]) for name in tests[0]},
         **({"failed": failed} if failed else {}),
     }
 
@@ -271,7 +271,7 @@ def _select(cells: Sequence[Cell], out: Path) -> Cell:
     if len(cells) > 1:
         say(f"{best.name}: best {best.metric} on dev of {len(cells)} combinations")
     if others := [cell.name for cell in equal if cell is not best]:
-        say(f"with the same score on dev: {some(map(repr, others))}")
+        say(f"with the same score on dev: {shorten_list(map(repr, others))}")
     return best
 
 

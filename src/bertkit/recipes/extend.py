@@ -10,7 +10,7 @@ from bertkit.checkpoint.directory import load, resave
 from bertkit.data.document_readers import documents, read_text
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import with_positions, with_vocabulary
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 from bertkit.text.extend import choose, extended, fertility
 from bertkit.text.vocabulary_training import count_words
 
@@ -44,7 +44,7 @@ def extend(
     Raises:
         ConfigError: If out exists, a word is already in the vocabulary, or there are no words.
     """
-    refuse_used(out)
+    check_unused(out)
     if isinstance(words, Path):
         words = [word for line in read_text(words).splitlines() if (word := line.strip())]
     if (size is None) == (not words):
@@ -98,7 +98,7 @@ def extend_positions(
     Source:
         Beltagy et al. 2020, section 5.
     """
-    refuse_used(out)
+    check_unused(out)
     loaded = load(model)
     longer = with_positions(loaded.model, length, how)
     resave(loaded, longer, out, length=length)

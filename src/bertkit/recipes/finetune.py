@@ -26,18 +26,18 @@ from bertkit.config import (
     Rate,
     Seed,
     Settings,
+    document_keywords,
     plain,
     with_keywords,
-    with_keywords_told,
 )
 from bertkit.console import say
-from bertkit.data.labels import listed
+from bertkit.data.labels import join_labels
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.lora import LORA_RATE, LoRA, add_lora, freeze, rate_factor, unfreeze
 from bertkit.models.model import Model
 from bertkit.nn.precision import Precision, resolve, resolve_device
-from bertkit.objectives.auxiliary_lm import WithNextWords
+from bertkit.objectives.auxiliary_lm import WithAuxiliaryLM
 from bertkit.objectives.loss import Objective
 from bertkit.recipes.data_checks import check_rows
 from bertkit.recipes.finetune_report import finish, finished
@@ -145,7 +145,7 @@ FREE = ("save_minutes", "max_batch_tokens", "track")
 """Settings that may differ when a run is resumed."""
 
 
-@with_keywords_told(Finetune, Reading)
+@document_keywords(Finetune, Reading)
 @check_keywords
 def finetune(
     task: str | type[Task[Any, Any]],
@@ -273,7 +273,7 @@ def _learner(
     features, dev_features = _features(task, loaded, data["train"], data["dev"])
     objective: Objective = task.loss
     if lm_weight:
-        objective = WithNextWords(task.loss_of, head=task.head, weight=lm_weight)
+        objective = WithAuxiliaryLM(task.loss_of, head=task.head, weight=lm_weight)
     if teacher is not None:
         teacher.check(task, network)
         features = teacher.annotate(task, features, settings.max_batch_tokens)
@@ -487,7 +487,7 @@ def _features(
             say(f"{name}: {len(truncated):,} examples were truncated to {length} tokens")
         encoded.append(loaded.model.encoder.precompute(features))
     learned, count = encoded[0], len(train.examples)
-    labels = f"; labels: {listed(task.labels)}" if task.labels else ""
+    labels = f"; labels: {join_labels(task.labels)}" if task.labels else ""
     sequences = f" in {len(learned):,} sequences" if len(learned) != count else ""
     say(f"{task.name}: {count:,} examples{sequences}{labels}")
     return encoded[0], encoded[1]

@@ -10,7 +10,7 @@ from bertkit.errors import ConfigError
 from bertkit.recipes.inspect_corpus import SampleSettings, print_samples
 from bertkit.recipes.model_sizes import Variant, print_variants, variants
 from bertkit.recipes.runs import runs
-from bertkit.view.runs import holds_runs
+from bertkit.view.runs import contains_runs
 
 
 def info(
@@ -49,7 +49,7 @@ def info(
         print_variants(variants())
     elif is_corpus:
         print_samples(Path(path), samples or SampleSettings())
-    elif detected in (None, "run") and holds_runs(Path(path)):
+    elif detected in (None, "run") and contains_runs(Path(path)):
         print(runs([path]))
     else:
         print(dumps(open_format(path).info(), indent=2))

@@ -15,7 +15,7 @@ from bertkit.nn.precision import Inference
 from bertkit.recipes.predict_file import predict_examples
 from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
-from bertkit.tasks.inference import STREAM_ITEMS, Answering
+from bertkit.tasks.inference import ITEMS_PER_CHUNK, Answering
 from bertkit.tasks.task import Reading
 from bertkit.text.long_texts import Long
 
@@ -71,4 +71,6 @@ def predict(
     elif not (hasattr(rows, "__iter__") or is_rows(rows)):
         raise DataError(f"rows: {type(rows).__name__} is not supported; pass {KINDS}")
     examples = answer.examples(rows, resolved)
-    return list(predict_examples(answer, examples, long=long, watched=len(examples) > STREAM_ITEMS))
+    return list(
+        predict_examples(answer, examples, long=long, watched=len(examples) > ITEMS_PER_CHUNK)
+    )

@@ -16,9 +16,15 @@ from bertkit.data.paths import suffix
 from bertkit.data.row_readers import Rows, Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.progress import progress
-from bertkit.storage import csv_line, refuse_used, writing
+from bertkit.storage import check_unused, csv_line, writing
 from bertkit.tasks.examples import read_examples
-from bertkit.tasks.inference import STREAM_ITEMS, TEXTS_AT_ONCE, Answering, batched, free
+from bertkit.tasks.inference import (
+    ITEMS_PER_CHUNK,
+    TEXTS_PER_BATCH,
+    Answering,
+    batched,
+    unused_column_name,
+)
 from bertkit.tasks.task import Reading, policy_of_files
 from bertkit.tasks.trained_columns import try_rows
 from bertkit.text.long_texts import Long
@@ -39,7 +45,7 @@ def check_out(out: Path) -> None:
     """
     if out.suffix not in KINDS:
         raise ConfigError(f"--out must be a .csv, .tsv or .jsonl file, got {out}")
-    refuse_used(out)
+    check_unused(out)
 
 
 def predict_file(
@@ -96,7 +102,7 @@ def predict_examples(
     """
     long = long or policy_of_files(answer.task)
     # Texts that the task compares with each other must be in the same batch.
-    size = TEXTS_AT_ONCE if answer.task.batching == "step" else STREAM_ITEMS
+    size = TEXTS_PER_BATCH if answer.task.batching == "step" else ITEMS_PER_CHUNK
     truncated = 0
     with progress(watched=watched) as bar:
         task = bar.add_task("answering", total=len(examples), note="")
@@ -121,7 +127,7 @@ def predict_texts(
         long: What to do with texts that are too long. Default: the task's policy.
     """
     extra = {"pair": pair[0] if len(pair) == 1 else list(pair)} if pair else {}
-    for part in batched(texts, STREAM_ITEMS):
+    for part in batched(texts, ITEMS_PER_CHUNK):
         answers = answer([(text, pair) if pair else text for text in part], long=long)
         for text, prediction in zip(part, answers, strict=True):
             yield {"text": text, **extra}, prediction
@@ -219,7 +225,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 def _rename(answer: Row, taken: Collection[str]) -> Row:
     """Rename the fields of a prediction that are columns of the row already."""
-    return {free(name, taken): value for name, value in answer.items()}
+    return {unused_column_name(name, taken): value for name, value in answer.items()}
 
 
 def _cell(value: Any) -> str:

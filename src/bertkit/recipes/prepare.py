@@ -35,10 +35,10 @@ from bertkit.data.document_readers import BlankLines, Span, spans
 from bertkit.data.paths import files, paths_of, suffix
 from bertkit.data.ray_workers import RayPool
 from bertkit.data.sentences import CachedTokenizer, split, token_dtype
-from bertkit.data.workers import CorpusSettings, Unit, Worker, WorkerPool, plainly, text_of
-from bertkit.errors import ConfigError, DataError, StorageError, refuse_unknown
+from bertkit.data.workers import CorpusSettings, Unit, Worker, WorkerPool, convert_errors, text_of
+from bertkit.errors import ConfigError, DataError, StorageError, check_choice
 from bertkit.progress import progress
-from bertkit.storage import read_bytes, refuse_used
+from bertkit.storage import check_unused, read_bytes
 from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.threads import cores
@@ -114,15 +114,15 @@ def prepare(
         DataError: If text is invalid or the disk is too small. Nothing is written.
         StorageError: If writing fails. Finished shards are kept.
     """
-    refuse_unknown("engine", engine, get_args(Engine))
-    refuse_unknown("blank_lines", blank_lines, get_args(BlankLines))
+    check_choice("engine", engine, get_args(Engine))
+    check_choice("blank_lines", blank_lines, get_args(BlankLines))
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     out, sources = Path(out), files(texts)
     work = out / ".work"
     if (out / "manifest.json").exists() or not work.exists():
-        refuse_used(out)
-    refuse_within(out, texts)
+        check_unused(out)
+    check_outside(out, texts)
     settings = CorpusSettings(
         tokenizer=tokenizer.fingerprint,
         field=text_column,
@@ -174,7 +174,7 @@ def _pool(
 # ---- Checks before anything is written
 
 
-def refuse_within(out: Path, paths: Sequence[str | Path], option: str = "--out") -> None:
+def check_outside(out: Path, paths: Sequence[str | Path], option: str = "--out") -> None:
     """Check that an output directory is not within an input directory.
 
     Args:
@@ -393,7 +393,7 @@ def _locked(work: Path, out: Path, workers: str, *, whole: bool) -> Iterator[Non
     Raises:
         DataError: If another process has the lock.
     """
-    with plainly():
+    with convert_errors():
         work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         part_lock = stack.enter_context((work / f"lock-of-{workers}").open("w"))

@@ -21,12 +21,12 @@ from bertkit.families import FAMILIES, Family
 from bertkit.models.config import TransformerConfig
 from bertkit.models.flops import Flops
 from bertkit.models.model import Model, build
-from bertkit.nn.embedding import hold_at_zero
-from bertkit.nn.initialization import begin_at_zero
+from bertkit.nn.embedding import freeze_at_zero
+from bertkit.nn.initialization import zero_init_residuals
 from bertkit.nn.precision import resolve, resolve_device
 from bertkit.objectives.distill import Distillation
 from bertkit.objectives.loss import Objective
-from bertkit.objectives.pretrain import masked_words_of
+from bertkit.objectives.pretrain import compute_mlm_loss
 from bertkit.objectives.pretrain import pretrain as masked_words
 from bertkit.objectives.replaced_tokens import GENERATOR_HEAD, replaced_tokens, with_generator
 from bertkit.pipelines import PIPELINES
@@ -49,7 +49,7 @@ from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.checkpoints import State
 from bertkit.training.compiled import compile_blocks
-from bertkit.training.distributed import joined
+from bertkit.training.distributed import connect
 from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
 from bertkit.training.teacher import check_length, copy_layers
@@ -92,7 +92,7 @@ def pretrain(
         settings = read_run_file(settings)
     if extension := PRETRAININGS.get(str(settings.get("family"))):
         return extension.run(settings, corpus=corpus, out=out, resume=resume)
-    with joined() as ranks:
+    with connect() as ranks:
         run = Run(Path(out), resume=resume, ranks=ranks)
         return _pretrain(run, settings, corpus, start_from)
 
@@ -202,7 +202,7 @@ def _learner(
         else start_from.model
     )
     if FAMILIES[config.family].zero_pad:
-        hold_at_zero(model.encoder.embedding.tokens, config.model.pad_id)
+        freeze_at_zero(model.encoder.embedding.tokens, config.model.pad_id)
     train = config.train
     objective: Objective = partial(
         masked_words, smoothing=train.label_smoothing, z_loss=train.z_loss
@@ -214,7 +214,7 @@ def _learner(
     if train.zero_init:
         if start_from is not None:
             raise ConfigError("train.zero_init cannot be combined with a start model; remove it")
-        begin_at_zero(model)
+        zero_init_residuals(model)
     if teacher is not None:
         objective = _distillation(teacher.model, model, config, device, dtype)
         model = objective.learner
@@ -258,7 +258,7 @@ def _distillation(
     if config.teacher.start:
         copy_layers(model, teacher)
     return Distillation(
-        masked_words_of,
+        compute_mlm_loss,
         teacher=packed(teacher.to(device), dtype),
         student=model,
         head="mlm",

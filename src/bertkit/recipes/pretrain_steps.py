@@ -16,7 +16,7 @@ from bertkit.checkpoint.run_directory import RUN
 from bertkit.config import Settings, as_toml, flat, plain
 from bertkit.console import say
 from bertkit.data.corpus import PreparedText
-from bertkit.data.corpus_volumes import draws_of
+from bertkit.data.corpus_volumes import sampling_version
 from bertkit.errors import ConfigError, DataError, TrainingError
 from bertkit.models.flops import peak_of
 from bertkit.models.model import Model
@@ -270,7 +270,7 @@ def check_record(
         "corpus": sha256(text.folder / "manifest.json"),
         "corpus_folder": text.place,
         "tokenizer": tokenizer.fingerprint,
-        "draws": draws_of(text),
+        "draws": sampling_version(text),
     }
     free = ("corpus_folder", "start", *(f"config.train.{name}" for name in FREE))
     run.check(record, free=free, errors=errors)

@@ -20,17 +20,17 @@ from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.models.surgery import (
     Head,
-    attentions,
-    dead,
+    attention_layers,
+    count_prunable_heads,
     keep_layers,
+    pruned_heads,
     read_head,
-    spare,
     without_heads,
 )
 from bertkit.objectives.loss import totals
 from bertkit.pipelines import TaskPipeline, answering, load_on
 from bertkit.recipes.evaluate import evaluate
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.task import Reading, Task, group, make_batch, policy_of_files
 
@@ -78,7 +78,7 @@ def prune(
             dev.
     """
     pruned = [read_head(head) if isinstance(head, str) else head for head in heads]
-    refuse_used(out)
+    check_unused(out)
     if sum((count is not None, bool(pruned), bool(layers))) != 1:
         raise ConfigError("expected exactly one of count, heads and layers")
     if (count is None) != (data is None):
@@ -94,10 +94,9 @@ def prune(
         smaller = keep_layers(network, layers)
     elif pruned:
         smaller = without_heads(network, pruned)
-    elif not 0 < (count or 0) <= spare(network):
+    elif not 0 < (count or 0) <= (most := count_prunable_heads(network)):
         raise ConfigError(
-            f"--count: must be from 1 to {spare(network)}, got {count}; each layer keeps at least "
-            "one head"
+            f"--count: must be from 1 to {most}, got {count}; each layer keeps at least one head"
         )
     rows = _read(pipeline, dev, reading)
     examples = [] if data is None else _read(pipeline, data, reading)
@@ -105,7 +104,7 @@ def prune(
     if count is not None:
         pipeline.task.check(examples)
         scores = compute_importance(network, pipeline.task, _features(pipeline, examples))
-        pruned = select_heads(scores, count, dead(network))
+        pruned = select_heads(scores, count, pruned_heads(network))
         smaller = without_heads(network, pruned)
         record["importance"] = np.round(scores, 4).tolist()
     record |= {"layers": list(layers)} if layers else {"heads": [list(head) for head in pruned]}
@@ -135,7 +134,7 @@ def compute_importance(
     """
     model = copy.deepcopy(model).eval()
     device = next(model.parameters()).device
-    parts, config = attentions(model), model.config
+    parts, config = attention_layers(model), model.config
     changes = torch.zeros(len(parts), config.heads, dtype=torch.double)
     outputs: list[Tensor] = []
 
@@ -164,7 +163,9 @@ def compute_importance(
     return scores
 
 
-def select_heads(scores: NDArray[np.float64], count: int, dead: Sequence[Head] = ()) -> list[Head]:
+def select_heads(
+    scores: NDArray[np.float64], count: int, pruned_heads: Sequence[Head] = ()
+) -> list[Head]:
     """Select the least important heads. Each layer keeps at least one head.
 
     Args:
@@ -175,13 +176,17 @@ def select_heads(scores: NDArray[np.float64], count: int, dead: Sequence[Head] =
     Returns:
         The heads as (layer, head), counted from 1, in ascending order.
     """
-    pruned = list(dead)
+    pruned = list(pruned_heads)
     for index in np.argsort(scores, axis=None, kind="stable"):
         layer, head = (int(n) + 1 for n in np.unravel_index(index, scores.shape))
         is_last = sum(number == layer for number, _ in pruned) == scores.shape[1] - 1
-        if len(pruned) < count + len(dead) and not is_last and (layer, head) not in dead:
+        if (
+            len(pruned) < count + len(pruned_heads)
+            and not is_last
+            and (layer, head) not in pruned_heads
+        ):
             pruned.append((layer, head))
-    return sorted(set(pruned) - set(dead))
+    return sorted(set(pruned) - set(pruned_heads))
 
 
 def _same(data: Path | str | Sequence[Any], dev: Path | str | Sequence[Any]) -> bool:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from bertkit.checkpoint.run_directory import SCORES
 from bertkit.config import flat
-from bertkit.metrics import plus_minus, spread
+from bertkit.metrics import mean_and_sd, plus_minus
 from bertkit.recipes.final_test import read_test
-from bertkit.storage import csv_line, distinct_names, refuse_used, write_text
+from bertkit.storage import check_unused, csv_line, distinct_names, write_text
 from bertkit.training.epochs import read_scores
 from bertkit.training.journal import is_plottable
 from bertkit.view.chart import Point, curves, write_svg
@@ -56,7 +56,7 @@ def runs(
     """
     for file, option in ((out, "--out"), (picture, "--picture")):
         if file is not None:
-            refuse_used(file, option=option)
+            check_unused(file, option=option)
     paths = [Path(folder) for folder in folders]
     table = FORMATS[format](*table_of_runs(paths, exact=format == "csv"))
     if picture is not None:
@@ -112,7 +112,7 @@ class _Row:
 
     def score(self, name: str) -> dict[str, Any] | None:
         values = [scores[name] for scores in self.scores if name in scores]
-        return spread(values) if values else None
+        return mean_and_sd(values) if values else None
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

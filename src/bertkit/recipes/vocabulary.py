@@ -11,7 +11,7 @@ from bertkit.console import say
 from bertkit.data.document_readers import documents
 from bertkit.errors import ConfigError
 from bertkit.progress import progress
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 from bertkit.synonyms import check_keywords
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import TOKENIZERS
@@ -59,7 +59,7 @@ def train_vocabulary(
         DataError: If a text cannot be read. Nothing is written.
     """
     out = Path(out)
-    refuse_used(out)
+    check_unused(out)
     if use == "translate" and kind != "unigram":
         raise ConfigError(f"--use translate requires --kind unigram, got {kind}")
     with progress() as bar:

@@ -52,7 +52,7 @@ BY_HEAD = {
 """Task by head, for models whose `config.json` does not contain the task."""
 
 
-def recorded(settings: Mapping[str, Any]) -> str | None:
+def recorded_task(settings: Mapping[str, Any]) -> str | None:
     """Return the name of the task in `config.json`, if any."""
     section = settings.get("bertkit")
     record = section.get("task") if isinstance(section, dict) else None
@@ -60,7 +60,7 @@ def recorded(settings: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def name_in(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
+def task_name_of(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
     """Return the name of a model's task from `config.json`, else from its heads.
 
     Args:
@@ -71,7 +71,7 @@ def name_in(settings: Mapping[str, Any], heads: Iterable[str]) -> str | None:
         The name, or None if the model has no task.
     """
     by_head = [BY_HEAD[head] for head in heads if head in BY_HEAD]
-    return recorded(settings) or (*by_head, None)[0]
+    return recorded_task(settings) or (*by_head, None)[0]
 
 
 def outside_error(folder: Path, task: str) -> ConfigError:

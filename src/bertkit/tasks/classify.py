@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from bertkit import metrics
 from bertkit.config import Settings
 from bertkit.data.labels import (
+    canonical_label,
     check_separators,
-    known_as,
-    listed,
-    natural,
+    join_labels,
+    label_sort_key,
     number,
-    several,
+    parse_labels,
     without_fractions,
 )
 from bertkit.errors import CheckpointError, ConfigError, DataError, did_you_mean
@@ -43,7 +43,7 @@ from bertkit.tasks.labeled_text import (
     reads_pairs,
 )
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Serving
-from bertkit.text.long_texts import Long, averaged, encode
+from bertkit.text.long_texts import Long, average_windows, encode
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # An exported model makes predictions without torch.
@@ -119,7 +119,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         written = {label for example in train for label in task.labels_of(example)}
         if options.multi_label:
             check_separators({label_of(example) for example in train}, written)
-        task = cls(sorted(without_fractions(written), key=natural), options)
+        task = cls(sorted(without_fractions(written), key=label_sort_key), options)
         counts = Counter(label for example in train for label in task.labels_of(example))
         _check_labels(task.labels, counts, options, train)
         if options.class_weights == "balanced":
@@ -158,8 +158,8 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
             DataError: If a list of labels is malformed.
         """
         written = label_of(example)
-        labels = several(written, example.where) if self.options.multi_label else [written]
-        return list(dict.fromkeys(known_as(label, self.index) for label in labels))
+        labels = parse_labels(written, example.where) if self.options.multi_label else [written]
+        return list(dict.fromkeys(canonical_label(label, self.index) for label in labels))
 
     def target(self, example: LabelExample) -> float | int | list[float]:
         """Return the target of an example for the loss.
@@ -288,7 +288,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         features = [feature for item in outputs for feature in item.features]
         owners = [index for index, item in enumerate(outputs) for _ in item.features]
         rows = np.concatenate([rows for item in outputs for rows in item.outputs])
-        scores = averaged(rows, [f.encoding for f in features], owners) * np.float32(orders)
+        scores = average_windows(rows, [f.encoding for f in features], owners) * np.float32(orders)
         if self.options.multi_label:
             # Compute the sigmoid without overflow.
             scores = np.exp(-np.logaddexp(0, -scores))
@@ -445,7 +445,7 @@ class Classify(Contrastive[LabelExample, Prediction], Calibrated, ChanceLevel, L
         if isinstance(answer, LabelsAnswer):
             wrong = set(labels) ^ set(answer.labels)
             severity = sum(abs((name in labels) - answer.scores[name]) for name in wrong)
-            return ErrorRecord(shown, listed(labels), listed(answer.labels), severity)
+            return ErrorRecord(shown, join_labels(labels), join_labels(answer.labels), severity)
         severity = 0.0 if answer.label == labels[0] else 1.0 - answer.scores[labels[0]]
         return ErrorRecord(shown, labels[0], f"{answer.label} ({answer.score:.2f})", severity)
 

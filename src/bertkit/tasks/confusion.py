@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from bertkit.data.labels import natural
+from bertkit.data.labels import label_sort_key
 
 LabelPair = tuple[str | None, str | None]
 """Expected and predicted label. None is an expected label that was missed, or a predicted label
@@ -131,7 +131,7 @@ def label_report(
             predicted[predicted_label] += count
     seen = {*expected, *predicted}
     order = [label for label in labels if label in seen]
-    order += sorted(seen.difference(order), key=natural)
+    order += sorted(seen.difference(order), key=label_sort_key)
     scores = {
         label: _score_label(counts[label, label], expected[label], predicted[label])
         for label in order

@@ -87,9 +87,9 @@ class Contrastive(Task[E, A], UsesPooling):
             Returns (S, D) in contrastive training, else (S, L).
         """
         if self.options.contrastive and model.training:
-            from bertkit.objectives.contrastive import of_step, vectors_of
+            from bertkit.objectives.contrastive import compute_embeddings, compute_in_parts
 
-            return of_step(vectors_of, model, batch)
+            return compute_in_parts(compute_embeddings, model, batch)
         return super().outputs(model, batch)
 
     def fit_head(self, model: Model, features: Sequence[Feature], max_batch_tokens: int) -> None:
@@ -99,11 +99,11 @@ class Contrastive(Task[E, A], UsesPooling):
         import torch
 
         from bertkit.engine.engine import Engine
-        from bertkit.objectives.contrastive import fit_logistic, vectors_of
+        from bertkit.objectives.contrastive import compute_embeddings, fit_logistic
 
         head = cast("VectorClassifier", model.heads[HEAD])
         engine = Engine(model, max_batch_tokens=max_batch_tokens)
-        vectors = engine.run([feature.encoding for feature in features], vectors_of)
+        vectors = engine.run([feature.encoding for feature in features], compute_embeddings)
         weight, bias = fit_logistic(
             torch.from_numpy(np.stack(vectors)).reshape(len(features), -1),
             torch.tensor([feature.target for feature in features]),

@@ -13,7 +13,7 @@ from bertkit import memory
 from bertkit.console import say
 from bertkit.data.document_readers import STDIN
 from bertkit.data.paths import suffix
-from bertkit.data.row_errors import MAX_ROW_ERRORS, refuse, shown
+from bertkit.data.row_errors import MAX_ROW_ERRORS, log_errors, raise_errors
 from bertkit.data.row_readers import Rows, Source
 from bertkit.data.rows_in_memory import are_examples, name_of, rows_of
 from bertkit.errors import DataError
@@ -78,7 +78,7 @@ def read_examples(
         source = try_rows(source, reading)
     if isinstance(source, Rows):
         reading = as_learned(reading, learned, source, labelled=labelled)
-    with shown(), memory.uncollected():
+    with log_errors(), memory.uncollected():
         examples, columns = task.reader.read(source, reading, labelled=labelled)
     say(columns)
     if not examples:
@@ -101,8 +101,8 @@ def check_examples(task: Task[E, Any], examples: Sequence[E]) -> None:
         task.check(examples)
     except DataError as error:
         errors = (fault for example in examples if (fault := _find_error(task, example)))
-        with shown():
-            refuse(list(islice(errors, MAX_ROW_ERRORS)))
+        with log_errors():
+            raise_errors(list(islice(errors, MAX_ROW_ERRORS)))
         # Each example is valid, but not all of them together.
         raise error
 

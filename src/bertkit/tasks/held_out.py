@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.config import Settings
 from bertkit.console import say
-from bertkit.data.labels import natural
+from bertkit.data.labels import label_sort_key
 from bertkit.data.shuffling import Permutation, Purpose, generator
 from bertkit.errors import ConfigError, DataError
 from bertkit.tasks.examples import Examples, RowsLike, take
@@ -158,7 +158,7 @@ def _number(rows: RowsLike | float | None) -> float | None:
 
 def _stratum(row: Any) -> tuple[float, str]:
     label = getattr(row, "label", None)
-    return natural("" if label is None else str(label))
+    return label_sort_key("" if label is None else str(label))
 
 
 def _can_be_scored(task: Task[Any, Any], row: Any) -> bool:

@@ -18,17 +18,17 @@ from bertkit.tasks.task import Feature, Item, Outputs, Reading, Task, by_example
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
-TEXTS_AT_ONCE = 4096
+TEXTS_PER_BATCH = 4096
 """Number of texts that are tokenized together; limits the memory use."""
 
-STREAM_ITEMS = 256
+ITEMS_PER_CHUNK = 256
 """Number of items of a stream that are read before the first prediction."""
 
 PREDICTED_PREFIX = "predicted_"
 """Prefix of a column of predictions if the rows already have a column with its name."""
 
 
-def free(name: str, taken: Container[str]) -> str:
+def unused_column_name(name: str, taken: Container[str]) -> str:
     """Return the name of a column of predictions that is not the name of another column.
 
     Args:
@@ -168,8 +168,8 @@ class Answering(ABC, Generic[A]):
         """
         long = self._policy(long)
         answers: list[A] = []
-        for start in range(0, len(examples), TEXTS_AT_ONCE):
-            answers += self.run(self._works(examples[start : start + TEXTS_AT_ONCE], long))
+        for start in range(0, len(examples), TEXTS_PER_BATCH):
+            answers += self.run(self._works(examples[start : start + TEXTS_PER_BATCH], long))
         return answers
 
     def prepare(self, items: Sequence[Item], *, long: Long | None = None) -> list[Work]:
@@ -245,5 +245,5 @@ class Answering(ABC, Generic[A]):
         )
 
     def _stream(self, items: Iterable[Item], long: Long | None) -> Iterator[A]:
-        for part in batched(items, STREAM_ITEMS):
+        for part in batched(items, ITEMS_PER_CHUNK):
             yield from self.answers([self._example(item) for item in part], long=long)

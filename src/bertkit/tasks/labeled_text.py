@@ -10,7 +10,7 @@ import msgspec
 
 from bertkit.config import Positive, Settings, Share
 from bertkit.data.columns import Roles, choose_columns
-from bertkit.data.row_errors import each_of
+from bertkit.data.row_errors import read_each
 from bertkit.data.row_readers import Rows, Source
 from bertkit.errors import DataError
 from bertkit.tasks.task import Reader, Reading
@@ -47,7 +47,7 @@ def examples(table: Rows, roles: Roles) -> list[LabelExample]:
             raise DataError(f"{where}: the text is empty; remove the row")
         return LabelExample(text, pair, label, where)
 
-    return each_of(example, range(len(table)))
+    return read_each(example, range(len(table)))
 
 
 class LabeledTextReader(Reader[LabelExample]):

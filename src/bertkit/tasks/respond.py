@@ -16,7 +16,7 @@ from torch import nn
 from bertkit import metrics
 from bertkit.config import Count, Settings
 from bertkit.data.document_readers import read_text
-from bertkit.data.multiple_choice import ChoiceQuestion, checked, each_row, is_right, place_of
+from bertkit.data.multiple_choice import ChoiceQuestion, checked, choice_index, is_right, read_rows
 from bertkit.data.paths import suffix
 from bertkit.data.row_readers import Source, has_records
 from bertkit.data.shuffling import Purpose, generator
@@ -246,7 +246,7 @@ def _read_rows(source: Source, labelled: bool) -> list[_Pair]:
             raise DataError(f"{where}: the response is empty; add it or remove the row")
         return _Pair(turns, row.response, row.candidates, next(numbers), where)
 
-    return each_row(read, _Row, source)
+    return read_rows(read, _Row, source)
 
 
 def _convert(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list[ChoiceQuestion]:
@@ -263,7 +263,7 @@ def _convert(pairs: Sequence[_Pair], labelled: bool, *, dialogues: bool) -> list
             choices = (*wrong[:answer], pair.response, *wrong[answer:])
         elif labelled:
             assert pair.response is not None
-            answer = place_of(pair.response, choices, pair.where)
+            answer = choice_index(pair.response, choices, pair.where)
         example = ChoiceQuestion(
             text,
             choices,

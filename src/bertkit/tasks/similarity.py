@@ -26,13 +26,13 @@ from bertkit.data.columns import (
     first_column,
     missing_columns,
 )
-from bertkit.data.row_errors import each_of
+from bertkit.data.row_errors import read_each
 from bertkit.data.row_readers import Source
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.models.transformer import Transformer
 from bertkit.nn.pooling import Activation, Dense, Mode, Pool, Pooling
-from bertkit.objectives.contrastive import of_step
+from bertkit.objectives.contrastive import compute_in_parts
 from bertkit.objectives.loss import Loss, Totals
 from bertkit.tasks.capabilities import ChanceLevel, UsesPooling
 from bertkit.tasks.task import ErrorRecord, ExampleOutput, Feature, Reader, Reading, Serving, Task
@@ -151,7 +151,7 @@ class SimilarityReader(Reader[SimilarityExample]):
             number = None if labels is None else _parse_label(labels[index], where)
             return SimilarityExample(texts, number, where)
 
-        examples = each_of(example, range(len(table)))
+        examples = read_each(example, range(len(table)))
         summary = ", ".join(map(repr, chosen)) + (f", label = {label!r}" if label else "")
         return examples, f"{table.summary}; {len(examples):,} rows; texts = {summary}"
 
@@ -358,7 +358,7 @@ class Similarity(Task[SimilarityExample, SimilarityAnswer], ChanceLevel, UsesPoo
         Shapes:
             Returns (S, D).
         """
-        return of_step(super().outputs, model, batch)
+        return compute_in_parts(super().outputs, model, batch)
 
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
         """Compute the mean loss over the examples, and over the sizes in `dimensions`."""

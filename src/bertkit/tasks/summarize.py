@@ -23,7 +23,7 @@ from bertkit import metrics
 from bertkit.batch import Batch, split_by_tokens
 from bertkit.config import Count, Settings
 from bertkit.data.columns import check_columns, first_column, missing_columns
-from bertkit.data.row_errors import each_of
+from bertkit.data.row_errors import read_each
 from bertkit.data.row_readers import Source
 from bertkit.data.sentences import split
 from bertkit.errors import CheckpointError, ConfigError, DataError
@@ -400,7 +400,7 @@ def read_documents(
             raise DataError(f"{where}: no {name}; add a {name} or remove the row")
         return SummaryExample(texts[index], parsed, where)
 
-    examples = each_of(example, range(len(table)))
+    examples = read_each(example, range(len(table)))
     summary = f"{table.summary}; {len(examples):,} rows; text = {text!r}"
     return examples, summary + "".join(f", {name} = {target!r}" for target in targets)
 

@@ -16,7 +16,7 @@ transformers finds the last token that is not padding.
 """
 
 
-def framed(tokenizer: Tokenizer) -> Tokenizer:
+def add_causal_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """Return a tokenizer that adds these special tokens around each text or pair.
 
     Missing tokens are added to the vocabulary, and no id changes. The delimiter becomes the `sep`

@@ -16,14 +16,14 @@ UNUSED = re.compile(r"\[unused\d+\]")
 """Reserved tokens of BERT's vocabularies. New words first get the ids of these tokens."""
 
 
-def pieces(tokenizer: Tokenizer, word: str) -> list[int]:
+def subword_ids(tokenizer: Tokenizer, word: str) -> list[int]:
     """Return the token ids of a word, as counted by `text.vocabulary_training.count_words`."""
     return [token.id for token in tokenizer.core.model.tokenize(word)]
 
 
 def fertility(tokenizer: Tokenizer, counts: Mapping[str, int]) -> float:
     """Return the average number of tokens per word of a text with these word counts."""
-    total = sum(count * len(pieces(tokenizer, word)) for word, count in counts.items())
+    total = sum(count * len(subword_ids(tokenizer, word)) for word, count in counts.items())
     return total / sum(counts.values())
 
 
@@ -42,7 +42,7 @@ def choose(
     """
     saved = {}
     for word, count in counts.items():
-        ids = pieces(tokenizer, word)
+        ids = subword_ids(tokenizer, word)
         if count >= min_frequency and len(ids) > 1 and tokenizer.unk not in ids:
             saved[word] = count * (len(ids) - 1)
     return sorted(saved, key=lambda word: (-saved[word], word))[:size]
@@ -88,5 +88,5 @@ def extended(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, dic
         else:
             index, last = last, last + 1
         vocab[parts[0]] = index
-        old_ids[index] = pieces(tokenizer, parts[0])
+        old_ids[index] = subword_ids(tokenizer, parts[0])
     return tokenizer.remade(tokenizers.Tokenizer.from_str(json.dumps(spec))), old_ids

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.errors import DataError, refuse_unknown
+from bertkit.errors import DataError, check_choice
 from bertkit.text.encoding import Encoding
 from bertkit.text.tokenizer import NO_LIMIT, Tokenizer
 
@@ -46,7 +46,7 @@ def encode(
     Raises:
         DataError: If a text is too long and `long` is "error".
     """
-    refuse_unknown("long", long, get_args(Long))
+    check_choice("long", long, get_args(Long))
     if long == "window":
         encodings, text_ids = [], []
         for index, text in enumerate(texts):
@@ -78,7 +78,7 @@ def encode(
     return encodings, list(range(len(texts)))
 
 
-def averaged(
+def average_windows(
     rows: NDArray[np.float32], encodings: Sequence[Encoding], owner: Sequence[int]
 ) -> NDArray[np.float32]:
     """Average the outputs of each text's windows, weighted by window length.

@@ -19,7 +19,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from bertkit.errors import DataError, TokenizerError, refuse_unknown
+from bertkit.errors import DataError, TokenizerError, check_choice
 from bertkit.storage import write_bytes, write_text
 from bertkit.text.encoding import (
     Encoding,
@@ -422,7 +422,7 @@ class Tokenizer:
                 like special tokens: they belong to no text and are never removed.
         """
         assert pairs is None or prompts is None
-        refuse_unknown("truncate", truncate, get_args(Truncate))
+        check_choice("truncate", truncate, get_args(Truncate))
         limit = self.max_length if max_length is None else max_length
         if truncate == "second" and pairs is None:
             raise DataError('truncate="second" requires a pair; use "first" for a single text')
@@ -570,7 +570,7 @@ class Tokenizer:
         Raises:
             DataError: If a window has no space for more than the overlap.
         """
-        refuse_unknown("slide", slide, ("first", "second"))
+        check_choice("slide", slide, ("first", "second"))
         if slide == "second" and pair is None:
             raise DataError('slide="second" requires a pair; use "first" for a single text')
         if overlap < 0:

@@ -26,7 +26,7 @@ from typing import Literal, get_args
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from bertkit.errors import ConfigError, DataError, refuse_unknown
+from bertkit.errors import ConfigError, DataError, check_choice
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import template
 from bertkit.text.word_splitting import word_splitter
@@ -127,8 +127,8 @@ def train(
             settings cannot be combined.
         DataError: If there is no text, or it is not Unicode.
     """
-    refuse_unknown("kind", kind, SPECIALS)
-    refuse_unknown("use", use, get_args(Use))
+    check_choice("kind", kind, SPECIALS)
+    check_choice("use", use, get_args(Use))
     if use == "translate":
         raise ConfigError("use = 'translate' is not supported here; use `train_vocabulary`")
     if use in ("write", "spans") and kind != "bpe":

@@ -161,7 +161,7 @@ SINGLE_PROCESS = Ranks()
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
+def connect() -> Iterator[Ranks]:
     """Connect to the other processes that torchrun has started, if any.
 
     Processes other than the first print only errors, whose messages begin with their rank.

@@ -14,7 +14,7 @@ from torch.optim.adamw import adamw as fused_adamw
 
 from bertkit.errors import ConfigError
 from bertkit.models.lora import depths
-from bertkit.nn.precision import gains_by_bf16
+from bertkit.nn.precision import bf16_is_faster
 from bertkit.training.distributed import Ranks
 
 CRF = (".crf.transitions", ".crf.start", ".crf.end")
@@ -241,7 +241,7 @@ class _Muon(_Groups):
         settings = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__([{"params": [*matrices.values()], **settings}])
         device = str(next(iter(matrices.values())).device)
-        self.dtype = torch.bfloat16 if gains_by_bf16(device) else torch.float32
+        self.dtype = torch.bfloat16 if bf16_is_faster(device) else torch.float32
         self.stacked: dict[int, list[int]] = {}
         """Numbers of rows of the stacked query (if any), key and value matrices, by weight id."""
         for name, w in matrices.items():

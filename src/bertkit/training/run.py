@@ -35,18 +35,18 @@ from bertkit.checkpoint.run_directory import CHECKPOINTS, RUN
 from bertkit.checkpoint.weights import FILE
 from bertkit.config import flat
 from bertkit.console import say
-from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError, spoken
+from bertkit.errors import BertkitError, CheckpointError, ConfigError, TrainingError, format_message
 from bertkit.progress import progress
 from bertkit.storage import (
     VOCABULARY,
+    check_unused,
     fits,
     link_or_copy,
+    name_file_in_errors,
     new_folder,
     read_json,
-    refuse_used,
     sha256,
     sweep,
-    told,
     write_json,
     writing,
 )
@@ -102,7 +102,7 @@ class Run:
             sweep(self.out)
         if not self.resumed:
             if ranks.first:
-                refuse_used(self.out, resumable=True)
+                check_unused(self.out, resumable=True)
         elif not exists:
             raise ConfigError(f"{self.out}: no run to resume here; remove --resume")
 
@@ -277,7 +277,7 @@ class Run:
         """
         self.wait_for_save()
         raise KeyboardInterrupt(
-            spoken(f"stopped after step {step}, which is saved; continue with --resume")
+            format_message(f"stopped after step {step}, which is saved; continue with --resume")
         )
 
     # ---- Checkpoints
@@ -307,7 +307,7 @@ class Run:
         folder, ranks = _checkpoint(self.out, snapshot.step), snapshot.ranks
         if not ranks.first:
             if name := ranks.gather(b"")[0]:
-                with told(folder):
+                with name_file_in_errors(folder):
                     snapshot.write(folder.with_name(name.decode()))
             return
         if folder.exists():

@@ -19,7 +19,7 @@ from bertkit.models.encoder import FeatureEncoder
 from bertkit.models.model import SEQUENCE_HEADS, HeadMaker, Model
 from bertkit.models.surgery import with_vocabulary
 from bertkit.tasks.task import Task
-from bertkit.text.causal_format import DELIMITER, EXTRACT, START, framed
+from bertkit.text.causal_format import DELIMITER, EXTRACT, START, add_causal_tokens
 
 LM_WEIGHT = 0.5
 """Default weight of the auxiliary causal LM loss (Radford et al. 2018, section 4.1)."""
@@ -82,7 +82,7 @@ def load_for_finetuning(
         )
     weight = (LM_WEIGHT if lm_weight is None else lm_weight) if has_lm else 0.0
     heads = {n: head for n, head in network.heads.items() if n != "lm" or weight}
-    network, tokenizer = Model(network.encoder, heads), framed(loaded.tokenizer)
+    network, tokenizer = Model(network.encoder, heads), add_causal_tokens(loaded.tokenizer)
     size = max(network.config.vocab, tokenizer.vocab_size)
     note = f"; causal LM loss weight {weight:g}" if weight else ""
     say(f"text format: {START} text {EXTRACT}, or {START} text {DELIMITER} text {EXTRACT}{note}")

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bertkit.data.labels import listed
+from bertkit.data.labels import join_labels
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError
 from bertkit.models.model import Model
 from bertkit.models.surgery import keep_layers
 from bertkit.nn.pooling import Pool
-from bertkit.objectives.distill import Distillation, Terms, usual_layers
+from bertkit.objectives.distill import Distillation, Terms, default_layers
 from bertkit.tasks.capabilities import Labeled, NeedsReference
 from bertkit.tasks.task import Feature, Task, run_head
 
@@ -27,7 +27,7 @@ def copy_layers(student: Model, teacher: Model) -> None:
     Raises:
         ConfigError: If the shapes of weights differ.
     """
-    layers = usual_layers(student.config.layers, teacher.config.layers)
+    layers = default_layers(student.config.layers, teacher.config.layers)
     weights = keep_layers(teacher, layers).state_dict()
     for name, weight in student.state_dict().items():
         if name not in weights or weights[name].shape != weight.shape:
@@ -94,8 +94,8 @@ class TaskTeacher:
             )
         if task.labels != self.task.labels:
             raise ConfigError(
-                f"train: expected the teacher's labels {listed(self.task.labels)}, got "
-                f"{listed(task.labels)}; use data with the same labels"
+                f"train: expected the teacher's labels {join_labels(self.task.labels)}, got "
+                f"{join_labels(task.labels)}; use data with the same labels"
             )
         widths = [_width(model, task.head) for model in (student, self.model)]
         if self.terms.outputs and len(set(widths)) > 1:

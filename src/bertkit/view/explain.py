@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.errors import CheckpointError, DataError, refuse_unknown
+from bertkit.errors import CheckpointError, DataError, check_choice
 from bertkit.models.block import Block
 from bertkit.models.config import RotaryPositions
 from bertkit.models.embedding import Embedding
@@ -253,7 +253,7 @@ def read(
     Raises:
         DataError: If a text has no words or is too long.
     """
-    refuse_unknown("long", long, ("error", "truncate"))
+    check_choice("long", long, ("error", "truncate"))
     for name, value in (("text", text), ("pair", pair)):
         if value is not None and not value.strip():
             raise DataError(f"{name}: the text is empty; add at least one word")

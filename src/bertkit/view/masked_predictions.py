@@ -64,7 +64,7 @@ def _predict(
     return fill.candidates(copies, tokens, CANDIDATES)
 
 
-def read_place(name: str) -> int:
+def parse_word_index(name: str) -> int:
     """Parse the index of a word.
 
     Raises:

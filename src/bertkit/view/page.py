@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.errors import ConfigError
-from bertkit.storage import refuse_used, write_text
+from bertkit.storage import check_unused, write_text
 from bertkit.view import figures
 from bertkit.view.figures import Form
 from bertkit.view.page_data import Explanation, Source
@@ -213,7 +213,7 @@ def check_page_path(path: Path) -> None:
     Raises:
         ConfigError: If the file exists, or its directory does not exist.
     """
-    refuse_used(path)
+    check_unused(path)
     if path.is_dir():
         raise ConfigError(f"{path}: is a directory; pass a file such as {path / 'page.html'}")
     if not path.absolute().parent.is_dir():

@@ -176,7 +176,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(runs))
 
 
-def holds_runs(folder: Path) -> bool:
+def contains_runs(folder: Path) -> bool:
     """Return whether a directory is a run directory or contains run directories."""
     return (folder / RUN).exists() or find_runs([folder]) != [folder]
 

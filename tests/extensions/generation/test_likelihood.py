@@ -140,8 +140,11 @@ def test_a_label_is_the_word_that_is_likeliest_behind_the_text(folder: Path) -> 
             for label, word in words.items()
         }
         right += max(scores, key=lambda one: scores[one]) == example.label
-    template, spoken = "{text} very {label}", [f"{label}={word}" for label, word in words.items()]
-    more: dict[str, Any] = {"template": template, "words": spoken, "shots": [0]}
+    template, format_message = (
+        "{text} very {label}",
+        [f"{label}={word}" for label, word in words.items()],
+    )
+    more: dict[str, Any] = {"template": template, "words": format_message, "shots": [0]}
     (found,) = evaluate_prompts(folder, train=LABELLED[:2], dev=LABELLED, **more)
     assert found.accuracy == pytest.approx(right / len(LABELLED))
 

@@ -21,7 +21,7 @@ from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.families import BERT
 from bertkit.nn.pooling import Pooling
 from bertkit.tasks.classify import Classify, ClassifyOptions
-from bertkit.text.causal_format import framed
+from bertkit.text.causal_format import add_causal_tokens
 from bertkit.text.prompts import Prompts
 
 LONG = "a b c d e f g h i j k l m n o p q"
@@ -391,7 +391,7 @@ def test_routes_are_those_of_the_folders(server: Server, folders: Path) -> None:
 
 
 def test_a_causal_model_labels_as_others_do(server: Server, tmp_path: Path) -> None:
-    tokenizer, labels = framed(tiny_tokenizer("abc")), ("bad", "good")
+    tokenizer, labels = add_causal_tokens(tiny_tokenizer("abc")), ("bad", "good")
     more = {"labels": labels, "family": OPENAI_GPT, "task": "classify", "spread": 0.3}
     more |= {"intermediate": 64}
     folder = tiny_folder(tmp_path / "gpt", tokenizer, "classify", **more)

@@ -20,7 +20,7 @@ from bertkit.batch import Batch
 from bertkit.checkpoint.directory import load
 from bertkit.errors import ConfigError
 from bertkit.extensions.export.export import export
-from bertkit.extensions.export.exported import onnx_graph, padded
+from bertkit.extensions.export.exported import load_onnx, pad
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.models.transformer import Transformer
 from bertkit.objectives.loss import Loss, Totals
@@ -181,7 +181,7 @@ def test_its_head_is_exported(counter: Path, tmp_path: Path) -> None:
     assert export(counter, out=graph, task=Letters)["largest_difference"] < 1e-4
     [answer] = bertkit.pipeline(Letters, counter)([("a b c", "")])
     ids = Tokenizer.load(counter).encode("a b c").ids
-    logits = onnx_graph(graph / "model.onnx")(padded([ids], [np.zeros_like(ids)]), "logits")
+    logits = load_onnx(graph / "model.onnx")(pad([ids], [np.zeros_like(ids)]), "logits")
     assert float(logits[0, 0]) == pytest.approx(answer.letters, abs=1e-4)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertkit.batch import Batch
 from bertkit.extensions.classic.elmo import CharacterCNN, Elmo, ElmoConfig
 from bertkit.extensions.classic.recurrent import ProjectedLSTM
-from bertkit.nn.embedding import hold_at_zero
+from bertkit.nn.embedding import freeze_at_zero
 
 DIRECTIONS = ("forward", "backward")
 
@@ -73,7 +73,7 @@ def new_bilm(config: ElmoConfig, characters: int, words: int) -> BiLM:
             if isinstance(module, ProjectedLSTM):
                 _init_lstm(module)
     # Row 0 means the absence of a word; published files do not contain it.
-    hold_at_zero(cnn.embedding, 0)
+    freeze_at_zero(cnn.embedding, 0)
     return model
 
 

@@ -12,7 +12,7 @@ from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.classic.context_figures import context_squares, cosine_table
 from bertkit.extensions.classic.contexts import TEXTS, compare, encode_word
 from bertkit.nn.precision import Precision
-from bertkit.storage import new_folder, refuse_used, write_json
+from bertkit.storage import check_unused, new_folder, write_json
 from bertkit.text.word_splitting import find_word
 from bertkit.view.chart import squares, write_svg
 from bertkit.view.figures import Marked, Table
@@ -55,7 +55,7 @@ def contexts(
         CheckpointError: If a model cannot be loaded.
     """
     out = Path(out)
-    refuse_used(out)
+    check_unused(out)
     texts, ranges = _texts(word, file)
     rows = []
     for name in models:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bertkit.checkpoint.hub import resolve
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.data.tagged_text import untagged
 from bertkit.errors import ConfigError
 from bertkit.extensions.classic.elmo_files import load_elmo, load_softmax
@@ -80,7 +80,7 @@ class FillGap(ElmoPipeline):
         """
         if top < 1:
             raise ConfigError(f"top must be at least 1, got {top}")
-        return self.run(self.prepare(several(texts), top=top))
+        return self.run(self.prepare(as_list(texts), top=top))
 
     def prepare(self, texts: Sequence[str], *, long: Long = "error", top: int = 10) -> list[Work]:
         """Encode texts.

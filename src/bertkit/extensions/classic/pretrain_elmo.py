@@ -44,7 +44,7 @@ from bertkit.recipes.pretrain_steps import (
 from bertkit.recipes.run_file import Train
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.training.checkpoints import OurNames, State
-from bertkit.training.distributed import joined
+from bertkit.training.distributed import connect
 from bertkit.training.master_weights import Masters
 from bertkit.training.run import Resume, Run
 from bertkit.training.trackers import check_tracker
@@ -124,7 +124,7 @@ def pretrain_elmo(
         CheckpointError: If the checkpoint of a resumed run cannot be loaded.
         TrainingError: If training fails.
     """
-    with joined() as ranks:
+    with connect() as ranks:
         return _pretrain(Run(out, resume=resume, ranks=ranks), settings, corpus)
 
 

@@ -11,7 +11,7 @@ from bertkit.extensions.classic import evaluate_words as words
 from bertkit.extensions.classic.skipgram import Skipgram, learn, read_text
 from bertkit.extensions.classic.word_models import FrozenVectors
 from bertkit.extensions.classic.word_vectors import Vectors
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 
 
 def train_vectors(
@@ -36,7 +36,7 @@ def train_vectors(
         TrainingError: If the vectors diverge.
     """
     settings = settings or Skipgram()
-    refuse_used(out)
+    check_unused(out)
     text = read_text(files(texts), settings.min_count)
     say(
         f"{len(text.ids):,} words of text; {len(text.words):,} distinct words occur at least "

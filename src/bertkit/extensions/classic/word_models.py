@@ -33,11 +33,11 @@ from bertkit.extensions.classic.words import Words, whole_words
 from bertkit.nn.precision import check_cpu
 from bertkit.pipelines.answering import task_pipeline
 from bertkit.pipelines.base import Work, inference_device
-from bertkit.pipelines.frozen_words import places_of
+from bertkit.pipelines.frozen_words import positions_of
 from bertkit.pipelines.model_info import info
 from bertkit.pipelines.supported import PROBE, SupportedPipelines
 from bertkit.pipelines.task import TaskPipeline
-from bertkit.tasks import name_in
+from bertkit.tasks import task_name_of
 from bertkit.tasks.task import Feature
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
@@ -165,7 +165,7 @@ class WordFeaturesFormat(ModelFormat):
         loaded = load(self.path)
         encoder = loaded.model.encoder
         assert isinstance(encoder, WordFeatureEncoder)
-        task = name_in(loaded.settings, loaded.model.heads)
+        task = task_name_of(loaded.settings, loaded.model.heads)
         return {**info(loaded), "task": task, "mixture": encoder.mixture()}
 
 
@@ -280,7 +280,7 @@ class FrozenElmo:
         config = self.words.model.config
         states = np.empty((config.layers + 1, len(features), config.hidden), np.float32)
         for index, rows in self.words.stream([feature.encoding.ids for feature in features]):
-            states[:, index] = rows[:, places_of(features[index])].mean(1)
+            states[:, index] = rows[:, positions_of(features[index])].mean(1)
         return states
 
 

@@ -23,8 +23,8 @@ from bertkit import storage
 from bertkit.console import console
 from bertkit.data.document_readers import BlankLines, Span, read
 from bertkit.data.paths import files
-from bertkit.data.workers import Unit, WorkerPool, plainly
-from bertkit.errors import ConfigError, DataError, refuse_unknown
+from bertkit.data.workers import Unit, WorkerPool, convert_errors
+from bertkit.errors import ConfigError, DataError, check_choice
 from bertkit.extensions.cleaning.cleaner import (
     FIRST,
     IS_EXACT,
@@ -41,7 +41,7 @@ from bertkit.extensions.cleaning.languages import parse_language
 from bertkit.extensions.cleaning.near_duplicates import Clusters
 from bertkit.extensions.cleaning.quality import FILTERS, Filter
 from bertkit.progress import progress
-from bertkit.recipes.prepare import divide, refuse_within
+from bertkit.recipes.prepare import check_outside, divide
 from bertkit.synonyms import check_keywords
 from bertkit.threads import cores
 
@@ -107,11 +107,11 @@ def clean(
         StorageError: If the output cannot be written.
     """
     out, removed = Path(out), None if removed is None else Path(removed)
-    refuse_unknown("blank_lines", blank_lines, get_args(BlankLines))
+    check_choice("blank_lines", blank_lines, get_args(BlankLines))
     rules = _rules(filters, language, duplicates, html=html, mask=mask)
     _check_outputs(texts, out, removed)
     sources = files(texts)
-    with plainly():
+    with convert_errors():
         # Read the start of each file, so that a missing field raises an error before the work.
         for source in sources:
             span = Span(source, 0, source.stat().st_size)
@@ -143,8 +143,8 @@ def _rules(
     mask: bool,
 ) -> CleaningRules:
     for name in filters:
-        refuse_unknown("filters", name, FILTERS)
-    refuse_unknown("duplicates", duplicates, KEYS)
+        check_choice("filters", name, FILTERS)
+    check_choice("duplicates", duplicates, KEYS)
     return CleaningRules(
         filters=tuple(name for name in FILTERS if name in filters),
         language=None if language is None else parse_language(language),
@@ -162,8 +162,8 @@ def _check_outputs(texts: Sequence[Path | str], out: Path, removed: Path | None)
     """
     for folder, option in ((out, "--out"), (removed, "--removed")):
         if folder is not None:
-            storage.refuse_used(folder, option=option)
-            refuse_within(folder, texts, option)
+            storage.check_unused(folder, option=option)
+            check_outside(folder, texts, option)
     if removed is not None and (
         removed.resolve().is_relative_to(out.resolve())
         or out.resolve().is_relative_to(removed.resolve())
@@ -203,7 +203,7 @@ def _run(
         # Add the tallies in input order, so that the report does not depend on the processes.
         for number in units:
             total.add(tallies[number])
-        with plainly():
+        with convert_errors():
             _find_duplicates(folders, [tallies[number].read.documents for number in units])
         task = bar.add_task("writing", total=size, note="")
         for number, message in pool.run("write", units):

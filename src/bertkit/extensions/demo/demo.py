@@ -34,7 +34,7 @@ from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.pretrain_config import read_config
 from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
-from bertkit.storage import refuse_used, write_text
+from bertkit.storage import check_unused, write_text
 from bertkit.tasks.classify import LabelExample
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.view.runs import loss_curve
@@ -82,7 +82,7 @@ def demo(
         ConfigError: If `out` exists or `steps` is less than 1.
         DataError: If there is too little text.
     """
-    refuse_used(out)
+    check_unused(out)
     if steps < 1:
         raise ConfigError(
             f"steps must be at least 1, got {steps}; use {PRETRAINING_STEPS} for a useful model"

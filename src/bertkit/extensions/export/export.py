@@ -11,7 +11,7 @@ from bertkit.console import say
 from bertkit.errors import ConfigError
 from bertkit.extensions.export import graph_export as exporting
 from bertkit.pipelines import Embed, answering
-from bertkit.storage import new_folder, refuse_used
+from bertkit.storage import check_unused, new_folder
 from bertkit.synonyms import check_keywords
 from bertkit.tasks import Task
 from bertkit.tasks.trained_columns import with_columns
@@ -54,7 +54,7 @@ def export(
         ConfigError: If out exists, or a package is not installed.
         CheckpointError: If the outputs of graph and model differ.
     """
-    refuse_used(out)
+    check_unused(out)
     missing = [name for name in NEEDS[format] if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(

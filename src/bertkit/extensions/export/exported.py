@@ -17,15 +17,15 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from bertkit import memory
-from bertkit.errors import CheckpointError, ConfigError, refuse_unknown
+from bertkit.errors import CheckpointError, ConfigError, check_choice
 from bertkit.nn.precision import BF16_TILE_ROWS, has_amx
 from bertkit.storage import check_file, read_json, sha256
 from bertkit.synonyms import check_keywords
 from bertkit.text.encoding import Encoding
-from bertkit.text.long_texts import Long, averaged, cut, encode
+from bertkit.text.long_texts import Long, average_windows, cut, encode
 from bertkit.text.prompts import Prompter, Prompts
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.threads import begun, bound, own_cores
+from bertkit.threads import bound, own_cores, start_in_background
 
 if TYPE_CHECKING:
     pass
@@ -127,7 +127,7 @@ class Graph:
         runtime: Runtime | None = None,
         maker: Literal["export", "export tune"] = "export",
     ) -> None:
-        refuse_unknown("precision", precision, get_args(GraphPrecision))
+        check_choice("precision", precision, get_args(GraphPrecision))
         self._remedy = f"run `bertkit {maker}` again"
         try:
             record = read_json(folder / RECORD, CheckpointError, self._remedy)
@@ -149,11 +149,11 @@ class Graph:
         self._check(self._path)
         with suppress(FileNotFoundError):
             check_file(weights, CheckpointError, most=memory.installed())
-        wait_for_check = begun(partial(self._check, weights))
+        wait_for_check = start_in_background(partial(self._check, weights))
         with _usable(self._path, self._remedy):
             # Import in this thread, because an import blocks other threads.
             importlib.import_module("onnxruntime" if is_onnx else "openvino")
-        wait_for_graph = begun(
+        wait_for_graph = start_in_background(
             partial(load_onnx, self._path)
             if is_onnx
             else partial(load_openvino, self._path, precision)
@@ -367,7 +367,7 @@ class Exported:
         """
         rows = self.graph.rows(encodings)
         if owner is not None:
-            rows = averaged(rows, encodings, owner)
+            rows = average_windows(rows, encodings, owner)
         if self.normalize:
             rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         return rows

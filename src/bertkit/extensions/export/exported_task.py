@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.extensions.export.exported import LOGITS, Graph, GraphPrecision
-from bertkit.tasks import Task, find, recorded
+from bertkit.tasks import Task, find, recorded_task
 from bertkit.tasks.inference import Answering
 from bertkit.tasks.task import Feature, Outputs
 from bertkit.tasks.trained_columns import columns_in
@@ -39,7 +39,7 @@ class ExportedAnswer(Answering[Any]):
     ) -> None:
         self.graph = Graph(folder, precision, LOGITS)
         record = self.graph.record
-        name = recorded(record.settings)
+        name = recorded_task(record.settings)
         if name not in SUPPORTED_TASKS:
             has = f"the head of {name}" if name else "no head"
             raise CheckpointError(

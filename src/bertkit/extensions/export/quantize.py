@@ -26,7 +26,7 @@ from bertkit.extensions.export.int8_layers import (
 from bertkit.extensions.export.int8_record import Quality, write_int8
 from bertkit.metrics import cosines
 from bertkit.nn.pooling import Pooling
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 from bertkit.text.encoding import Encoding
 
 MIN_TEXTS = 64
@@ -66,7 +66,7 @@ def quantize(
         DataError: If there are too few texts.
         DeviceError: If the processor has no int8 layers.
     """
-    refuse_used(out)
+    check_unused(out)
     reason = unavailable()
     if reason:
         raise DeviceError(f"int8: {reason}")

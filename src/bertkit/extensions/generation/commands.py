@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.directory import load
-from bertkit.console import asked, numbered_lines, print_json, say
+from bertkit.console import numbered_lines, print_json, prompt_lines, say
 from bertkit.data.document_readers import STDIN, read_lines
 from bertkit.data.paths import is_table
 from bertkit.errors import ConfigError
@@ -22,7 +22,7 @@ from bertkit.nn.precision import Inference
 from bertkit.pipelines import TaskPipeline, inference_device, load_on
 from bertkit.pipelines.base import batched
 from bertkit.pipelines.supported import TRANSLATION_FAMILIES
-from bertkit.tasks import name_in
+from bertkit.tasks import task_name_of
 from bertkit.tasks.examples import read_examples
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Reading
@@ -105,7 +105,7 @@ def _open_writer(
     device = inference_device(device, precision, model)
     loaded = load(model)
     encodes = loaded.model.decoder is not None and loaded.family.name not in TRANSLATION_FAMILIES
-    if encodes or name_in(loaded.settings, loaded.model.heads) == Summarize.name:
+    if encodes or task_name_of(loaded.settings, loaded.model.heads) == Summarize.name:
         return WriteSummaries.open(loaded, precision=precision, device=device)
     return Generate.open(loaded, precision=precision, device=device)
 
@@ -228,7 +228,7 @@ def chat(
     length = writer.stepper.length
     if sys.stdin.isatty():
         say("Enter a message; press Ctrl-D to exit.")
-    for line in asked("> "):
+    for line in prompt_lines("> "):
         messages.append(Message("user", line))
         while (
             len(template.encode(messages)[0]) > max(length - MIN_ANSWER_TOKENS, length // 2)

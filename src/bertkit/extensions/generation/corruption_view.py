@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.data.sentences import CachedTokenizer, placed
+from bertkit.data.sentences import CachedTokenizer, split_with_spaces
 from bertkit.data.shuffling import Purpose, generator
 from bertkit.errors import DataError
 from bertkit.extensions.generation.corruption import (
@@ -67,7 +67,7 @@ def corrupt(tokenizer: Tokenizer, text: str, kind: CorruptionType, seed: int) ->
         DataError: If the text has fewer than two tokens, or more than `MAX_TOKENS`.
     """
     specials, settings = special_token_ids(kind, tokenizer), SETTINGS[kind]
-    texts = CachedTokenizer(tokenizer).spaced(placed(text), begins=True)
+    texts = CachedTokenizer(tokenizer).restore_spaces(split_with_spaces(text), begins=True)
     sentences = [ids for ids in tokenizer.ids(texts) if len(ids)]
     ids = np.concatenate([np.zeros(0, dtype=np.int64), *sentences])
     if len(ids) < 2:

@@ -20,7 +20,7 @@ from bertkit import metrics
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count
 from bertkit.console import say
-from bertkit.data.labels import natural
+from bertkit.data.labels import label_sort_key
 from bertkit.data.multiple_choice import ChoiceQuestion, read_choices
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.generation.pipeline import Generate
@@ -158,7 +158,7 @@ def _acceptability(
     writer: Generate, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> AcceptabilityScore:
     """Score labeled sentences."""
-    labels = sorted({str(example.label) for example in train}, key=natural)
+    labels = sorted({str(example.label) for example in train}, key=label_sort_key)
     if len(labels) != 2:
         raise DataError(f"train: expected two labels, got {len(labels)}")
     for example in (*train, *dev):

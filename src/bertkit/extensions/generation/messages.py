@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bertkit.data.row_readers import Source, each_record, has_records
+from bertkit.data.row_readers import Source, has_records, read_records
 from bertkit.errors import DataError
 from bertkit.extensions.generation.chat_format import Message, check_messages
 
@@ -60,7 +60,7 @@ def read_preferences(source: Source) -> list[Preference]:
 def _rows(source: Source, convert: Callable[[dict[str, object], str], R], name: str) -> list[R]:
     if isinstance(source, Path) and not has_records(source) and source.exists():
         raise DataError(f"{source}: {name} must be in a .jsonl file, optionally .gz")
-    read = each_record(lambda where, row: convert(row, where), source)
+    read = read_records(lambda where, row: convert(row, where), source)
     if not read:
         raise DataError(f"{source}: no {name}")
     return read

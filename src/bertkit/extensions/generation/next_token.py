@@ -9,7 +9,7 @@ import torch
 
 from bertkit.batch import by_length
 from bertkit.checkpoint.directory import Loaded
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError
 from bertkit.extensions.generation.pipeline import Generate
@@ -18,7 +18,7 @@ from bertkit.pipelines import Candidate
 from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline, Work, batched
 from bertkit.pipelines.fill_mask import TopOptions
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import STREAM_ITEMS
+from bertkit.tasks.inference import ITEMS_PER_CHUNK
 from bertkit.text.long_texts import Long
 from bertkit.view.token_text import likeliest
 
@@ -45,7 +45,7 @@ class NextToken(ModelPipeline):
         """
         return [
             answer
-            for part in batched(several(texts), STREAM_ITEMS)
+            for part in batched(as_list(texts), ITEMS_PER_CHUNK)
             for answer in self.run(self.prepare(part, top=top))
         ]
 
@@ -59,7 +59,7 @@ class NextToken(ModelPipeline):
         """Return the candidates of each text, the most probable first."""
         answers: dict[int, list[Candidate]] = {}
         for indices in by_length([work.tokens for work in works], CACHE_TOKENS):
-            for part in batched(indices, STREAM_ITEMS):
+            for part in batched(indices, ITEMS_PER_CHUNK):
                 _, logits = self.writer.stepper.start([works[index].item[0] for index in part])
                 for index, row in zip(part, torch.softmax(logits, -1), strict=True):
                     answers[index] = likeliest(self.tokenizer, row, works[index].item[1])

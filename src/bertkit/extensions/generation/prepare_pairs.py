@@ -10,7 +10,7 @@ from bertkit.data.document_readers import read_lines
 from bertkit.data.row_readers import Rows
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.generation.pairs import SIDES, Pairs, write_pairs
-from bertkit.storage import refuse_used
+from bertkit.storage import check_unused
 from bertkit.text.tokenizer import Tokenizer
 
 Side = tuple[list[str], list[str]]
@@ -45,7 +45,7 @@ def prepare_pairs(
         ConfigError: If both or neither of `file` and the two texts are passed, or `out` exists.
         DataError: If the files have different numbers of lines, or a text is empty.
     """
-    refuse_used(out)
+    check_unused(out)
     sides = read_pairs(source, target, file, source_column, target_column)
     files = [path for path in (source, target, file) if path is not None]
     tokenizers = {

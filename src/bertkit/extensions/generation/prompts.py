@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Count, Seed
-from bertkit.data.labels import listed
+from bertkit.data.labels import join_labels
 from bertkit.errors import ConfigError, DataError
 from bertkit.extensions.generation.pipeline import Generate
 from bertkit.extensions.generation.score import score
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import pipeline
-from bertkit.storage import refuse_used, write_text
+from bertkit.storage import check_unused, write_text
 from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.tasks.examples import RowsLike, take_examples
 from bertkit.view.chart import curves, write_svg
@@ -88,7 +88,7 @@ def evaluate_prompts(
         DataError: If train lacks a label of dev, or a prompt is too long.
     """
     if out is not None:
-        refuse_used(out)
+        check_unused(out)
     before, suffix = _split(template.replace("\\n", "\n"))
     writer = pipeline("generate", model, precision=precision, device=device)
     if writer.reads:
@@ -157,7 +157,7 @@ def _read_words(words: Sequence[str], labels: Sequence[str]) -> Mapping[str, str
         label, equals, word = option.partition("=")
         if not equals or label not in words_by_label or not word.strip():
             raise ConfigError(
-                f"words: expected LABEL=WORD, with a label of {listed(labels)}, got {option!r}"
+                f"words: expected LABEL=WORD, with a label of {join_labels(labels)}, got {option!r}"
             )
         words_by_label[label] = word.strip()
     return words_by_label

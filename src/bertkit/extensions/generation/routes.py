@@ -18,7 +18,7 @@ from bertkit.extensions.generation.continuous_batching import LiveText
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.pipeline import Generate, GeneratedText, Prompt, merge_decoding
 from bertkit.pipelines.supported import SupportedPipelines
-from bertkit.tasks import name_in
+from bertkit.tasks import task_name_of
 from bertkit.view.figures import Figure, Share, Table
 from bertkit.web import Context, Panel, Route
 
@@ -237,7 +237,7 @@ def chat_pipeline(model: SupportedPipelines) -> Generate | None:
     writer = model.pipelines.get("write")
     if not isinstance(writer, Generate):
         return None
-    task = name_in(writer.loaded.settings, writer.loaded.model.heads)
+    task = task_name_of(writer.loaded.settings, writer.loaded.model.heads)
     return writer if task in ("chat", "dpo") or _has_template(writer.loaded) else None
 
 

@@ -18,7 +18,7 @@ from bertkit.pipelines.answering import answering
 from bertkit.pipelines.base import CACHE_TOKENS, Work, inference_device, open_engine
 from bertkit.pipelines.task import TaskPipeline
 from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import TEXTS_AT_ONCE
+from bertkit.tasks.inference import TEXTS_PER_BATCH
 from bertkit.tasks.summarize import Summarize, SummaryAnswer
 from bertkit.tasks.task import Feature, NoOptions
 from bertkit.text.long_texts import Long, encode
@@ -95,8 +95,8 @@ class WriteSummaries:
             DataError: If a document is empty, or too long with `long="error"`.
         """
         answers: list[SummaryAnswer] = []
-        for start in range(0, len(documents), TEXTS_AT_ONCE):
-            part = documents[start : start + TEXTS_AT_ONCE]
+        for start in range(0, len(documents), TEXTS_PER_BATCH):
+            part = documents[start : start + TEXTS_PER_BATCH]
             works = self.prepare(part, long=long, decoding=decoding)
             results: dict[int, SummaryAnswer] = {}
             for indices in by_length([work.tokens for work in works], CACHE_TOKENS):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from bertkit.config import Settings
-from bertkit.data.document_readers import Span, blocks, json_object, read_text, refuse_halves
+from bertkit.data.document_readers import Span, blocks, check_surrogates, json_object, read_text
 from bertkit.data.paths import counted, files_inside, paths_of, suffix
 from bertkit.data.row_readers import TABLES, Rows
 from bertkit.errors import ConfigError, DataError, did_you_mean
@@ -233,7 +233,7 @@ def _read_raw(file: Path) -> Iterator[Raw]:
 def _read_file(file: Path, name: str, fields: Mapping[str, Kind], convert: Converter) -> Document:
     source = str(file)
     # File names can contain lone surrogates, which ids cannot.
-    refuse_halves(source, source)
+    check_surrogates(source, source)
     if suffix(file) in CONVERTED:
         extracted = convert(file)
     else:
@@ -317,4 +317,4 @@ def _check(document: Document, seen: Set[str]) -> None:
         raise DataError(f"{source}: the document contains no text; remove it")
     if len(document.text) > MAX_DOCUMENT_CHARACTERS:
         raise DataError(too_long_message(source, len(document.text)))
-    refuse_halves(source, document.id, document.text, *map(str, document.fields.values()))
+    check_surrogates(source, document.id, document.text, *map(str, document.fields.values()))

@@ -15,7 +15,7 @@ from bertkit.extensions.search.searcher import CANDIDATE_PASSAGES, Searcher
 from bertkit.extensions.search.store import ID_FIELD, Condition, Hit
 from bertkit.nn.precision import Inference
 from bertkit.progress import progress
-from bertkit.storage import refuse_used, writing
+from bertkit.storage import check_unused, writing
 
 SCORED_DOCUMENTS = 1000
 """Number of documents per query that are scored, like in trec_eval. `map` uses all of them. With a
@@ -119,7 +119,7 @@ def mine(
         raise ConfigError("--margins requires --rerank and --learner similarity")
     if negatives < 1 or skip < 0:
         raise ConfigError("--negatives must be at least 1, and --skip at least 0")
-    refuse_used(out)
+    check_unused(out)
     texts, graded = _load_judged(searcher, queries, judgments)
     rows = 0
     with writing(out) as partial, partial.open("w", encoding="utf-8") as file:

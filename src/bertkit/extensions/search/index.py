@@ -16,7 +16,7 @@ from bertkit.checkpoint.directory import Loaded, load
 from bertkit.config import Count
 from bertkit.console import say
 from bertkit.data.paths import paths_of
-from bertkit.data.row_errors import place, show, some
+from bertkit.data.row_errors import location_of, log_messages, shorten_list
 from bertkit.errors import ConfigError, DataError, SearchError
 from bertkit.extensions.search.converter import Converter
 from bertkit.extensions.search.documents import (
@@ -184,7 +184,7 @@ def _update_sources(
     sources = store.sources()
     moved = [id for id, source in new_sources.items() if sources.get(id) != source]
     if moved:
-        say(f"documents that moved, with unchanged content: {len(moved):,} ({some(moved)})")
+        say(f"documents that moved, with unchanged content: {len(moved):,} ({shorten_list(moved)})")
     for part in batched(moved, PART_DOCUMENTS):
         store.move({id: new_sources[id] for id in part})
     gone = _find_gone(sources, paths, new_sources, unread, everything=sync)
@@ -193,7 +193,7 @@ def _update_sources(
             store.remove(part)
     elif gone:
         say(
-            f"documents missing from these files: {len(gone):,} ({some(gone)}); searches "
+            f"documents missing from these files: {len(gone):,} ({shorten_list(gone)}); searches "
             "still find them, use --sync to remove them"
         )
     return len(gone)
@@ -232,11 +232,11 @@ def _read_all(
             bar.advance(task)
     if len(errors) == 1 and not skip_bad:
         raise DataError(f"{errors[0]} (--skip-bad skips it)")
-    show(list(map(str, errors)), "skipped: " if skip_bad else "")
+    log_messages(list(map(str, errors)), "skipped: " if skip_bad else "")
     if errors and not skip_bad:
         raise DataError(
             f"{len(errors):,} files or rows are invalid, see above; fix them, or skip them with "
-            f"--skip-bad: {some(place(str(error)) for error in errors)}"
+            f"--skip-bad: {shorten_list(location_of(str(error)) for error in errors)}"
         )
     if not sources:
         raise DataError("the files contain no documents")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bertkit.config import Count
-from bertkit.console import asked, print_json, say
+from bertkit.console import print_json, prompt_lines, say
 from bertkit.errors import DataError
 from bertkit.extensions.search.searcher import Searcher
 from bertkit.extensions.search.store import Hit
@@ -57,7 +57,7 @@ def search(
     terminal = query is None and sys.stdin.isatty()
     if terminal:
         say(f"{len(searcher.store):,} passages. Enter a query, or press Ctrl-D to quit.")
-    for text in asked("> ") if query is None else [query]:
+    for text in prompt_lines("> ") if query is None else [query]:
         try:
             hits = searcher(
                 text,

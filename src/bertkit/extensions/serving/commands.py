@@ -13,7 +13,7 @@ from bertkit.config import Count
 from bertkit.errors import ConfigError
 from bertkit.extensions.serving.limits import Limits
 from bertkit.nn.precision import Inference
-from bertkit.view.runs import holds_runs
+from bertkit.view.runs import contains_runs
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -87,7 +87,7 @@ def view(
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one and
             the precision is not int8.
     """
-    runs = [*(Path(path) for path in models or [] if holds_runs(Path(path))), *runs]
+    runs = [*(Path(path) for path in models or [] if contains_runs(Path(path))), *runs]
     models = [path for path in models or [] if Path(path) not in runs or _is_model(Path(path))]
     _run(
         models=models,

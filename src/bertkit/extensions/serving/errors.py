@@ -8,7 +8,7 @@ from starlette.responses import Response
 from bertkit.web import RequestError
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error response, in the format of TEI."""
 
     error: str
@@ -22,19 +22,19 @@ class OpenAIError(msgspec.Struct, frozen=True):
     param: str | None
 
 
-class OpenAIRefusal(msgspec.Struct, frozen=True):
+class OpenAIErrorResponse(msgspec.Struct, frozen=True):
     """An error response, in the format of OpenAI."""
 
     error: OpenAIError
 
 
-def error_type(path: str) -> type[Refusal | OpenAIRefusal]:
+def error_type(path: str) -> type[ErrorResponse | OpenAIErrorResponse]:
     """Return the type of the error responses of a route.
 
     Args:
         path: Path of the route.
     """
-    return OpenAIRefusal if path.startswith("/v1/") else Refusal
+    return OpenAIErrorResponse if path.startswith("/v1/") else ErrorResponse
 
 
 def error_body(error: RequestError, path: str) -> bytes:
@@ -44,9 +44,11 @@ def error_body(error: RequestError, path: str) -> bytes:
         error: The error.
         path: Path of the route.
     """
-    body: Refusal | OpenAIRefusal = Refusal(error.message, error.kind, error.field)
-    if error_type(path) is OpenAIRefusal:
-        body = OpenAIRefusal(OpenAIError(error.message, error.kind, error.field))
+    body: ErrorResponse | OpenAIErrorResponse = ErrorResponse(
+        error.message, error.kind, error.field
+    )
+    if error_type(path) is OpenAIErrorResponse:
+        body = OpenAIErrorResponse(OpenAIError(error.message, error.kind, error.field))
     return msgspec.json.encode(body)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from bertkit import __version__
 from bertkit.config import explained
 from bertkit.extensions.serving.admission import LIVENESS_ROUTE
-from bertkit.extensions.serving.errors import OpenAIRefusal, Refusal, error_type
+from bertkit.extensions.serving.errors import ErrorResponse, OpenAIErrorResponse, error_type
 from bertkit.web import Route
 
 ERRORS = {
@@ -41,7 +41,12 @@ def openapi(routes: Sequence[Route]) -> dict[str, Any]:
         routes: The routes.
     """
     asks = [route.ask for route in routes if route.ask is not None]
-    types: list[Any] = [Refusal, OpenAIRefusal, *asks, *(route.answer for route in routes)]
+    types: list[Any] = [
+        ErrorResponse,
+        OpenAIErrorResponse,
+        *asks,
+        *(route.answer for route in routes),
+    ]
     references, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )

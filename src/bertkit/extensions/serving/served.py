@@ -23,7 +23,7 @@ from bertkit.tasks import Task
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
 from bertkit.view.explain import STEPS_BYTES, STRIP_VALUES, WALK_STEPS, explain, read, words_of
-from bertkit.view.masked_predictions import MASKED_TOKENS, check_hidden, read_place
+from bertkit.view.masked_predictions import MASKED_TOKENS, check_hidden, parse_word_index
 from bertkit.view.page_data import Explanation
 from bertkit.web import PAGES, ROUTES, Page, Route
 
@@ -157,7 +157,7 @@ class ExplainPipeline:
             heads = [read_head(name) for name in off]
             if heads:
                 check_heads(self.loaded.model, heads)
-            hidden = [read_place(name) for name in hide]
+            hidden = [parse_word_index(name) for name in hide]
             texts = [text] if pair is None else [text, pair]
             check_hidden(self.fill, words_of(encoding, texts), hidden)
             tokens = len(encoding)
