@@ -20,7 +20,7 @@ from bertkit.errors import ConfigError
 GROUP = "bertkit.extensions"
 """Entry point group of the extensions of other packages."""
 
-BUILTIN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo")
+BUILTIN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo", "zero_shot")
 """Names of the extensions in `bertkit.extensions`."""
 
 

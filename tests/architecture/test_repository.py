@@ -132,7 +132,8 @@ def executes(code: str) -> Iterator[str]:
             case ast.Call(func=ast.Name(id=name)) if name in EXECUTES:
                 yield f"{node.lineno}: {name}()"
             case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="load")):
-                yield f"{node.lineno}: torch.load()"
+                if not any(ast.unparse(word) == "weights_only=True" for word in node.keywords):
+                    yield f"{node.lineno}: torch.load() without weights_only=True"
             case ast.ImportFrom(module="torch", names=names):
                 if any(alias.name in ("load", "save") for alias in names):
                     yield f"{node.lineno}: from torch import load"
@@ -200,6 +201,7 @@ def test_nothing_executes_what_a_checkpoint_holds(path: Path) -> None:
         "import pickle",
         "from joblib import load",
         "import torch\ntorch.load('x')",
+        "torch.load('x', weights_only=False)",
         "def f():\n    from torch import load",
         "eval('1')",
         "f(trust_remote_code=True)",
@@ -211,7 +213,7 @@ def test_what_executes_is_caught(code: str) -> None:
 
 
 def test_innocent_code_is_not_caught() -> None:
-    code = "model.eval()\nnp.load(p, allow_pickle=False)\nx = 'a pickle is refused'"
+    code = "torch.load(p, weights_only=True)\nnp.load(p, allow_pickle=False)\nx = 'a pickle'"
     assert list(executes(code)) == []
 
 

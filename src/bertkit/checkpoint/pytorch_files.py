@@ -1,0 +1,94 @@
+"""Tensors of PyTorch files (`pytorch_model.bin`), which are pickles, read without running code."""
+
+from __future__ import annotations
+
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bertkit import memory
+from bertkit.errors import CheckpointError
+from bertkit.storage import check_file
+
+MAX_PICKLE_BYTES = 64 << 20
+"""Maximum size of the pickle in a zip archive, which contains names and shapes, but no values."""
+
+REMEDY = "download it again, or convert it to safetensors where you trust it"
+
+
+def read_pytorch(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a PyTorch file, by name.
+
+    `torch.load` builds only tensors, containers, and numbers (`weights_only=True`). Zip archives,
+    the format of torch 1.6 and later, are mapped into memory; older files are read completely.
+
+    Args:
+        path: A file that `torch.save` wrote, with a state dict.
+
+    Raises:
+        CheckpointError: If the file is missing, damaged, or not a state dict, or if its pickle
+            refers to other objects.
+    """
+    try:
+        check_file(path, CheckpointError, most=memory.installed())
+        is_archive = zipfile.is_zipfile(path)
+        if is_archive:
+            _check_archive(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols that torch.save does not use
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+        return _check_tensors(path, content)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: not found; {REMEDY}") from None
+    except CheckpointError:
+        raise
+    except Exception as error:  # the unpickler raises any type for a damaged file
+        if found := re.search(r"(?:GLOBAL|global:?) ([\w.]+)", str(error)):
+            raise CheckpointError(
+                f"{path}: its pickle refers to {found[1]}, which bertkit does not load, because it "
+                "could run code; convert the file to safetensors where you trust it"
+            ) from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise CheckpointError(f"{path}: truncated or damaged ({reason}); {REMEDY}") from None
+
+
+def _check_archive(path: Path) -> None:
+    """Check that a zip archive cannot expand beyond the size of its file.
+
+    Raises:
+        ValueError: If an entry is compressed, entries overlap, or the pickle is too large.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{entry.filename} is compressed, which torch.save does not do")
+        if entry.filename.endswith("data.pkl") and entry.file_size > MAX_PICKLE_BYTES:
+            raise ValueError(f"{entry.filename} has more than {MAX_PICKLE_BYTES:,} bytes")
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise ValueError("its entries overlap")
+
+
+def _check_tensors(path: Path, content: object) -> dict[str, Tensor]:
+    """Return the content of a file as a state dict.
+
+    Raises:
+        ValueError: If it contains anything but dense tensors within their storage.
+    """
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        raise ValueError("not a state dict")
+    for name, tensor in content.items():
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
+            raise ValueError(f"{name}: not a dense tensor")
+        if tensor.device.type != "cpu":
+            raise ValueError(f"{name}: a tensor without values")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise ValueError(f"{name}: its shape exceeds its values")
+    return {name: tensor.detach() for name, tensor in content.items()}

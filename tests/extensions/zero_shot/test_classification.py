@@ -1,0 +1,124 @@
+"""Zero-shot classification equals transformers with NLI models, and works with embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.factories import tiny_folder, tiny_tokenizer
+
+import bertkit
+from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.zero_shot.classification import ZeroShotAnswer
+
+WORDS = [*"abcdefghij", "this", "example", "is", "about", ".", "sports", "politics", "science"]
+LABELS = ["sports", "politics", "science"]
+TEXTS = ["a b c", "d e f g h", "j"]
+NLI = ("contradiction", "neutral", "entailment")
+
+
+def write_model(folder: Path, labels: tuple[str, ...] = NLI, **settings: Any) -> Path:
+    tokenizer = tiny_tokenizer(WORDS)
+    return tiny_folder(
+        folder, tokenizer, "classify", labels=labels, spread=0.3, task="classify", **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("nli") / "model")
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("labels", [LABELS, ["science"]], ids=["several", "one"])
+@pytest.mark.parametrize("names", [NLI, NLI[::-1], ("entailment", "not_entailment")])
+def test_scores_match_transformers(
+    names: tuple[str, ...], labels: list[str], multi_label: bool, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
+    path, template = write_model(tmp_path / "model", names), "This example is about {}."
+    reference = transformers.pipeline("zero-shot-classification", model=str(path), device="cpu")
+    expected = reference(TEXTS, labels, hypothesis_template=template, multi_label=multi_label)
+    classify = bertkit.pipeline("zero-shot-classification", path)
+    answers = classify(TEXTS, labels, template=template, multi_label=multi_label)
+    for answer, row in zip(answers, expected, strict=True):
+        assert answer.labels == row["labels"]
+        np.testing.assert_allclose(answer.scores, row["scores"], atol=1e-5)
+    other = classify(TEXTS, labels, template="a {}", multi_label=True)
+    assert not np.allclose(other[0].scores, expected[0]["scores"], atol=1e-5)
+
+
+def test_text_alone_equals_text_in_batch(folder: Path) -> None:
+    classify = bertkit.pipeline("zero-shot-classification", folder)
+    together = classify(TEXTS, LABELS)
+    for text, answer in zip(TEXTS, together, strict=True):
+        alone = classify(text, LABELS)
+        assert isinstance(alone, ZeroShotAnswer)
+        assert alone.labels == answer.labels
+        np.testing.assert_allclose(alone.scores, answer.scores, atol=1e-5)
+        assert sum(alone.scores) == pytest.approx(1.0, abs=1e-5)
+        assert alone.label == alone.labels[0]
+
+
+def test_long_text_is_truncated_or_rejected(folder: Path) -> None:
+    classify = bertkit.pipeline("zero-shot-classification", folder)
+    answer = classify("a b c d " * 50, LABELS)
+    assert answer.truncated
+    assert set(answer.labels) == set(LABELS)
+    with pytest.raises(DataError, match="tokens"):
+        classify("a b c d " * 50, LABELS, long="error")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": []}, "labels: none given"),
+        ({"labels": ["a", "a"]}, "must differ"),
+        ({"labels": ["a"], "template": "about"}, "must contain {} once"),
+    ],
+)
+def test_invalid_options_are_rejected(options: dict[str, Any], message: str, folder: Path) -> None:
+    classify = bertkit.pipeline("zero-shot-classification", folder)
+    with pytest.raises(ConfigError, match=message):
+        classify("a b", **options)
+
+
+@pytest.mark.parametrize("labels", [("no", "yes"), ("entailment", "entails", "contradiction")])
+def test_classifier_without_nli_labels_is_rejected(labels: tuple[str, ...], tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model", labels)
+    with pytest.raises(CheckpointError, match="requires one label that starts with 'entail'"):
+        bertkit.pipeline("zero-shot-classification", path)
+
+
+def test_pretrained_model_is_rejected(tmp_path: Path) -> None:
+    path = tiny_folder(tmp_path / "model", tiny_tokenizer(WORDS), "mlm")
+    with pytest.raises(CheckpointError, match="neither a classifier nor an embedding model"):
+        bertkit.pipeline("zero-shot-classification", path)
+
+
+def test_embedding_model_predicts_topics(minilm: Path) -> None:
+    classify = bertkit.pipeline("zero-shot-classification", minilm)
+    texts = ["The striker scored twice.", "Parliament passed the law.", "The telescope saw a star."]
+    answers = classify(texts, LABELS, template="This text is about {}.")
+    assert [answer.label for answer in answers] == LABELS
+    assert all(sum(answer.scores) == pytest.approx(1.0, abs=1e-5) for answer in answers)
+    with pytest.raises(ConfigError, match="multi_label requires a model"):
+        classify(texts, LABELS, multi_label=True)
+
+
+def test_embeddings_classify_news(minilm: Path, data_folder: Path) -> None:
+    """AG News without training: far above the 25 % of guessing."""
+    topics = {
+        "World": "world",
+        "Sports": "sports",
+        "Business": "business",
+        "Sci/Tech": "technology",
+    }
+    lines = (data_folder / "ag_news" / "dev.tsv").read_text(encoding="utf-8").splitlines()[:200]
+    rows = [line.rsplit("\t", 1) for line in lines]
+    classify = bertkit.pipeline("zero-shot-classification", minilm)
+    answers = classify([text for text, _ in rows], [*topics.values()], template="News about {}.")
+    right = [a.label == topics[topic] for a, (_, topic) in zip(answers, rows, strict=True)]
+    assert np.mean(right) > 0.6
