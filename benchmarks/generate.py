@@ -86,7 +86,7 @@ def measure(
         return
     from transformers import AutoModelForCausalLM
 
-    pipeline = bertkit.pipeline("generate", loaded, precision=precision)  # type: ignore[call-overload]
+    pipeline = bertkit.pipeline("generate", loaded, precision=precision)
     dtype = torch.bfloat16 if peer_precision == "bf16" else torch.float32
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     decoding = Decoding(max_tokens=TOKENS, min_tokens=TOKENS)

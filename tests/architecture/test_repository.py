@@ -75,7 +75,6 @@ HOMES: dict[str, str] = {
     "objectives/loss.py": "objectives/test_pretrain.py",
     "recipes/final_test.py": "recipes/test_finetune_report.py",
     "extensions/search/search.py": "commands/test_search.py",
-    "extensions/demo/demo_report.py": "extensions/demo/test_demo.py",
     "recipes/run_file.py": "test_config.py",
     "recipes/pretrain_samples.py": "recipes/test_pretrain_steps.py",
     "extensions/classic/train_vectors.py": "extensions/classic/test_skipgram.py",

@@ -72,6 +72,16 @@ def test_the_hub(hub: str, tmp_path: Path) -> None:
     assert set(Hub.asked) == set(kept)
 
 
+def test_pytorch_files_are_downloaded_only_without_safetensors(
+    hub: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {name: FILES[name] for name in ("config.json", "vocab.txt", "pytorch_model.bin")}
+    monkeypatch.setitem(Hub.pushed, "org/old", {**files, "training_args.bin": b"", "a.py": b""})
+    tiny, old = ask(hub, tmp_path, ("org/tiny", None), ("org/old", None))
+    assert "pytorch_model.bin" not in tiny
+    assert old == {name: data.decode() for name, data in files.items()}
+
+
 def test_a_hub_that_is_not_there_gives_what_was_fetched(hub: str, tmp_path: Path) -> None:
     (first,) = ask(hub, tmp_path, ("org/tiny", None))
     nowhere = "http://127.0.0.1:9"

@@ -46,6 +46,7 @@ PAGES = [
     DOCS / "guide" / "token-embeddings.md",
     DOCS / "guide" / "window.md",
     DOCS / "guide" / "words.md",
+    DOCS / "guide" / "zero-shot.md",
 ]
 COURSE = [DOCS / "course" / "README.md", *sorted((DOCS / "course").glob("0*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)

@@ -320,9 +320,9 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "empty weights": (write("model.safetensors", b""), "model.safetensors: truncated or invalid"),
     "pickle .bin": (
         only_pickle("pytorch_model.bin"),
-        "pytorch_model.bin: pickles are not supported",
+        "pytorch_model.bin: truncated or damaged",
     ),
-    "pickle .pt": (only_pickle("model.pt"), "model.pt: pickles are not supported"),
+    "pickle .pt": (only_pickle("model.pt"), "no model.safetensors or pytorch_model.bin"),
     "no weights": (only_pickle("model.old"), "no model.safetensors"),
     "remote code": (edit_config(auto_map={"AutoModel": "x.Y"}), "auto_map requires remote code"),
     "code that bertkit does not compute": (

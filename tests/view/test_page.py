@@ -16,14 +16,13 @@ import pytest
 import torch
 
 from bertkit.errors import ConfigError
-from bertkit.extensions.demo.demo_report import DemoReport, MaskedWord
 from bertkit.extensions.generation.decode_view import Beam, DecoderSteps
 from bertkit.extensions.generation.pages import StepsPage
 from bertkit.pipelines import Candidate
 from bertkit.recipes.error_report import MistakeRow, PairCell
 from bertkit.tasks.task import ErrorRecord
 from bertkit.view.arrays import coded
-from bertkit.view.chart import curves, scatter, score_bars
+from bertkit.view.chart import scatter, score_bars
 from bertkit.view.explain import explain
 from bertkit.view.figures import (
     Beside,
@@ -87,7 +86,6 @@ def errors(text: str) -> dict[str, Any]:
 def pages(text: str) -> Mapping[str, dict[str, Any]]:
     """The values of every template, with this text wherever one can stand."""
     chart = score_bars({text: {"mean": 0.5, "sd": 0.1, "each": [0.4, 0.6]}}, text)
-    curve = curves({text: [(0, 0), (1, 1)]}, x=text, y=text)
     points = scatter([(0, 0), (1, 1)], [text, text], text)
     fields = [
         Field(text, text, text),
@@ -99,17 +97,6 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
     parts = [table(text), Lines(text), Beside("maps", [points]), Marked(text, [(0, 3, text)])]
     parts.append(Spans([(text, None), (text, 1)]))
     file = {"file": text, "rows": 3, "sentences": 3}
-    report = DemoReport(
-        corpus={},
-        pretraining={"steps": 1, "mlm_loss": 1.0},
-        frequency_loss=2.0,
-        curve=curve,
-        words=[MaskedWord(text, "a", [Candidate(text, 0.5)], [Candidate("a", 0.5)])],
-        labels=[text],
-        rows={"train": 1, "dev": 1},
-        accuracy={"untrained": [0.1], "model": [0.2]},
-        seconds=1.0,
-    )
     scores = {"train": file, "dev": file, "table": table(text), "chart": chart}
     scores |= {"settings": Table(text, [(text, text)])}
     return {
@@ -139,12 +126,6 @@ def pages(text: str) -> Mapping[str, dict[str, Any]]:
             "runs": table(text),
             "failed": Table(text, [(text, text)]),
             "settings": Table(text, [(text, text)]),
-        },
-        "demo.html": {
-            "report": report,
-            "facts": Table(text, [(text, text)]),
-            "candidate_table": lambda name, word, candidates: table(text),
-            "accuracy": table(text),
         },
     }
 

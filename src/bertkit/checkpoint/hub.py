@@ -8,8 +8,14 @@ from pathlib import Path
 from bertkit.checkpoint.run_directory import EXPERIMENT, RUN, SCORES, TEST, TUNING_FILE
 from bertkit.errors import CheckpointError
 
-MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.spm", "*.hdf5", "vectors.txt.gz")
-"""Patterns of the files of a model: weights, settings, and vocabulary. No pickle, no code."""
+WEIGHT_FILES = ("*.safetensors", "*.hdf5", "vectors.txt.gz")
+"""Patterns of weights."""
+
+PYTORCH_FILES = "pytorch_model*.bin"
+"""Pattern of weights that are downloaded only if a model has no others."""
+
+MODEL_FILES = ("*.json", "*.txt", "*.spm", *WEIGHT_FILES)
+"""Patterns of the files of a model: weights, settings, and vocabulary. No code."""
 
 RECORDS = (RUN, SCORES, EXPERIMENT, TEST, TUNING_FILE)
 """Files of a run or a machine, which are not part of the model."""
@@ -47,15 +53,19 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         RevisionNotFoundError,
     )
 
-    try:
+    def download(*patterns: str) -> Path:
+        # Tuning results are only valid on the machine that wrote them.
+        ignored = [TUNING_FILE]
         return Path(
             snapshot_download(
-                name,
-                revision=revision,
-                allow_patterns=list(MODEL_FILES),
-                ignore_patterns=[TUNING_FILE],  # It is only valid on the machine that wrote it.
+                name, revision=revision, allow_patterns=list(patterns), ignore_patterns=ignored
             )
         )
+
+    try:
+        folder = download(*MODEL_FILES)
+        has_weights = any(next(folder.glob(kind), None) for kind in WEIGHT_FILES)
+        return folder if has_weights else download(*MODEL_FILES, PYTORCH_FILES)
     except GatedRepoError:
         reason = "the model is gated; accept its terms on the hub and set HF_TOKEN"
     except RepositoryNotFoundError:

@@ -53,7 +53,10 @@ def read_pytorch(path: Path) -> dict[str, Tensor]:
                 f"{path}: its pickle refers to {found[1]}, which bertkit does not load, because it "
                 "could run code; convert the file to safetensors where you trust it"
             ) from None
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        # The beginning of torch's message recommends to load without protection.
+        reason = str(error).rpartition("WeightsUnpickler error: ")[2].split("\n")[0][:200]
+        if reason.startswith("Weights only"):
+            reason = type(error).__name__
         raise CheckpointError(f"{path}: truncated or damaged ({reason}); {REMEDY}") from None
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertkit import memory
+from bertkit.checkpoint.pytorch_files import read_pytorch
 from bertkit.errors import CheckpointError
 from bertkit.families import Family
 from bertkit.models.config import EncoderConfig
@@ -27,7 +28,8 @@ FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_TENSORS = 1 << 16
 """Maximum number of tensors of a file. The largest models have several thousand."""
 
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+REMEDY = "download or write it again"
+PYTORCH_FILE, PYTORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class LoadReport:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read the tensors of a model directory, from one file or from several with an index.
 
+    Files of PyTorch are read if there are no safetensors files.
+
     Args:
         folder: The directory.
 
@@ -50,17 +54,14 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         The tensors, with the names in the files.
 
     Raises:
-        CheckpointError: If a file is missing, truncated, or a pickle.
+        CheckpointError: If a file is missing, damaged, or contains other objects than tensors.
     """
-    files = [folder / FILE]
-    if not files[0].exists():
-        if not (folder / INDEX).exists():
-            raise CheckpointError(_no_weights(folder))
-        files = _shards(folder)
-    tensors: dict[str, Tensor] = {}
-    for file in files:
-        tensors |= read_file(file, "download or write it again")[0]
-    return tensors
+    for name, index in ((FILE, INDEX), (PYTORCH_FILE, PYTORCH_INDEX)):
+        if (folder / name).exists() or (folder / index).exists():
+            files = [folder / name] if (folder / name).exists() else _shards(folder / index, name)
+            parts = (read_pytorch(f) if name != FILE else read_file(f, REMEDY)[0] for f in files)
+            return {key: tensor for part in parts for key, tensor in part.items()}
+    raise CheckpointError(f"{folder}: no {FILE} or {PYTORCH_FILE}; pass a complete model directory")
 
 
 def read_file(path: Path, remedy: str) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -280,27 +281,18 @@ def fill(
     return LoadReport(fresh=tuple(missing), unused=tuple(unused))
 
 
-def _shards(folder: Path) -> list[Path]:
-    index = read_json(folder / INDEX, CheckpointError, "download it again")
+def _shards(index_file: Path, name: str) -> list[Path]:
+    """Return the files of an index; they must have the suffix of `name`."""
+    index = read_json(index_file, CheckpointError, "download it again")
     try:
-        names = sorted({str(name) for name in index["weight_map"].values()})
+        shards = sorted({str(shard) for shard in index["weight_map"].values()})
     except (KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{folder / INDEX}: not a valid index ({error})") from None
-    for name in names:
-        is_valid = name.isprintable() and len(name) < 256 and name.endswith(".safetensors")
-        if Path(name).name != name or not is_valid:
-            raise CheckpointError(f"{folder / INDEX}: {name!r} is not a file of this directory")
-    return [folder / name for name in names]
-
-
-def _no_weights(folder: Path) -> str:
-    pickles = [p.name for p in sorted(folder.iterdir()) if p.suffix in PICKLES]
-    if pickles:
-        return (
-            f"{folder / pickles[0]}: pickles are not supported, because they can run code; if you "
-            "trust the file, load it with transformers and call save_pretrained(folder)"
-        )
-    return f"{folder}: no {FILE}; pass a complete model directory"
+        raise CheckpointError(f"{index_file}: not a valid index ({error})") from None
+    for shard in shards:
+        is_valid = shard.isprintable() and len(shard) < 256 and shard.endswith(Path(name).suffix)
+        if Path(shard).name != shard or not is_valid:
+            raise CheckpointError(f"{index_file}: {shard!r} is not a file of this directory")
+    return [index_file.parent / shard for shard in shards]
 
 
 def _shape(tensor: Tensor) -> str:

@@ -46,75 +46,29 @@ PIPELINES: Mapping[str, Any] = Registry(
 """Pipelines by name; each task has one too (`bertkit.tasks.TASKS`)."""
 
 
+Model = str | Path | Loaded
+"""Model directory, hub id, or loaded model."""
+
+
+# The overloads only narrow the type of the pipeline.
 @overload
-def pipeline(
-    task: Literal["embed"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    pooling: str | None = ...,
-    batch_invariant: bool = ...,
-    revision: str | None = ...,
-) -> Embed: ...
+def pipeline(task: Literal["embed"], model: Model, **options: Any) -> Embed: ...
 @overload
-def pipeline(
-    task: Literal["fill-mask"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> FillMask: ...
+def pipeline(task: Literal["fill-mask"], model: Model, **options: Any) -> FillMask: ...
 @overload
-def pipeline(
-    task: Literal["next-sentence"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> NextSentence: ...
+def pipeline(task: Literal["next-sentence"], model: Model, **options: Any) -> NextSentence: ...
 @overload
-def pipeline(
-    task: Literal["rerank"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> Rerank: ...
+def pipeline(task: Literal["rerank"], model: Model, **options: Any) -> Rerank: ...
 @overload
-def pipeline(
-    task: Literal["token-embeddings"],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> EmbedTokens: ...
+def pipeline(task: Literal["token-embeddings"], model: Model, **options: Any) -> EmbedTokens: ...
 @overload
-def pipeline(
-    task: type[Task[Any, A]],
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> TaskPipeline[A]: ...
+def pipeline(task: type[Task[Any, A]], model: Model, **options: Any) -> TaskPipeline[A]: ...
 @overload
-def pipeline(
-    task: str,
-    model: str | Path | Loaded,
-    *,
-    precision: Inference = ...,
-    device: str = ...,
-    revision: str | None = ...,
-) -> Any: ...
-@check_keywords
+def pipeline(task: str, model: Model, **options: Any) -> Any: ...
+@check_keywords  # type: ignore[misc]  # The overloads accept any option.
 def pipeline(
     task: str | type[Task[Any, Any]],
-    model: str | Path | Loaded,
+    model: Model,
     *,
     precision: Inference = "fp32",
     device: str = "auto",

@@ -88,7 +88,7 @@ class Finetune(Settings, frozen=True):
     weights) or concat: followed by -4 (the last four layers), all, or 0 (all layers and the
     embeddings)."""
     max_grad_norm: Positive = 1.0
-    """Maximum gradient norm for clipping."""
+    """Maximum norm of the gradient (gradient clipping)."""
     metric: str | None = None
     """Dev score that selects the best epoch, such as f1. Default: the task's main score."""
     patience: Count | None = None

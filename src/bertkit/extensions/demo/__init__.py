@@ -1,4 +1,4 @@
-"""All steps from text to a fine-tuned model, with a report."""
+"""All steps from text to a fine-tuned model, with a comparison."""
 
 from bertkit.registry import Extension
 

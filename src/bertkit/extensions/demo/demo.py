@@ -1,20 +1,17 @@
-"""Demo of all steps: vocabulary, corpus, pretraining, fine-tuning, and a report."""
+"""Demo of all steps: vocabulary, corpus, pretraining, and fine-tuning."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from bertkit.checkpoint.directory import save
 from bertkit.config import override
 from bertkit.console import quietly, say
 from bertkit.data import local_text
@@ -24,20 +21,15 @@ from bertkit.data.paths import files
 from bertkit.data.sentences import split
 from bertkit.data.shuffling import Permutation
 from bertkit.errors import ConfigError, DataError
-from bertkit.extensions.demo.demo_report import DemoReport, MaskedWord, write_demo
-from bertkit.families import BERT
-from bertkit.models.model import build
-from bertkit.pipelines import MaskAnswer, pipeline
+from bertkit.pipelines import pipeline
 from bertkit.recipes.experiment import experiment
 from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
-from bertkit.recipes.pretrain_config import read_config
 from bertkit.recipes.run_file import read_run_file
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.storage import check_unused, write_text
 from bertkit.tasks.classify import LabelExample
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.view.runs import loss_curve
 
 VOCAB = 8192
 SEEDS = (0, 1, 2)
@@ -45,8 +37,14 @@ PER_LABEL = {"train": 100, "dev": 100}
 PASSAGE_SENTENCES = 3
 """Number of sentences per labeled passage."""
 
+MASKED_SENTENCES = 4
+"""Number of sentences with a masked word."""
+
 MAX_LABELS = 6
 """Maximum number of sources. The fine-tuning task is to predict the source of a passage."""
+
+UNTRAINED_FRACTION = 0.9
+"""Fraction of the loss from token frequencies above which a model counts as barely trained."""
 
 FINETUNE: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 1e-3}
 
@@ -67,7 +65,7 @@ CONFIG = {
 def demo(
     out: Path = Path("demo"), *, text: Sequence[Path] | None = None, steps: int = PRETRAINING_STEPS
 ) -> Path:
-    """Run all steps from text to a fine-tuned BERT, with a report.
+    """Run all steps from text to a fine-tuned BERT.
 
     Args:
         out: Output directory. It must not exist.
@@ -76,7 +74,7 @@ def demo(
         steps: Number of pretraining steps.
 
     Returns:
-        The path of the report.
+        The page that compares fine-tuning from pretrained and from random weights.
 
     Raises:
         ConfigError: If `out` exists or `steps` is less than 1.
@@ -87,7 +85,6 @@ def demo(
         raise ConfigError(
             f"steps must be at least 1, got {steps}; use {PRETRAINING_STEPS} for a useful model"
         )
-    start = time.perf_counter()
 
     say("1/6 text")
     collected = _collect(text)
@@ -111,32 +108,36 @@ def demo(
     say(f"4/6 pretraining with MLM and NSP, {steps} steps")
     settings = _settings(steps)
     scores = pretrain(settings, corpus=out / "corpus", out=out / "model")
-    _save_untrained(settings, tokenizer, out / "untrained")
 
-    say("5/6 masked token predictions, before and after pretraining")
-    words = _masked_words(collected, tokenizer, out)
+    say("5/6 masked token predictions")
+    _show_predictions(collected, tokenizer, out)
 
     say("6/6 fine-tuning: which source is a passage from?")
-    report = DemoReport(
-        corpus={
-            "documents": len(collected),
-            "characters": characters,
-            "tokens": corpus.tokens,
-            "pieces": tokenizer.vocab_size,
-        },
-        pretraining={**scores, "steps": steps},
-        frequency_loss=_frequency_loss(corpus),
-        curve=loss_curve(out / "model"),
-        words=words,
-        labels=sorted({str(example.label) for example in train}),
-        rows={"train": len(train), "dev": len(dev)},
-        accuracy=_accuracy(out, train, dev),
-        seconds=time.perf_counter() - start,
-    )
-    path = write_demo(out / "report.html", report)
-    say(f"    {report.verdict()}")
-    say(f"    total time: {report.seconds / 60:.1f} minutes")
-    return path
+    accuracy = _accuracy(out, train, dev)
+    say(f"    {_verdict(accuracy, scores['mlm_loss'], _frequency_loss(corpus), steps)}")
+    return out / "finetuned" / "experiment.html"
+
+
+def _verdict(
+    accuracy: Mapping[str, Sequence[float]], mlm_loss: float, frequency_loss: float, steps: int
+) -> str:
+    """Return whether pretraining improved the accuracy, or else a possible reason.
+
+    Args:
+        accuracy: Accuracy of each seed, by start (`random weights`, `pretrained`).
+        mlm_loss: MLM loss of the pretrained model on held-out text.
+        frequency_loss: MLM loss of predicting each token by its frequency, without context.
+        steps: Number of pretraining steps.
+    """
+    before, after = accuracy["random weights"], accuracy["pretrained"]
+    message = f"accuracy {np.mean(after):.3f} with pretraining, {np.mean(before):.3f} without"
+    if min(after) > max(before):
+        return f"{message}: the worst seed with pretraining is better than the best without"
+    message += f"; the run shows no benefit of pretraining: its MLM loss is {mlm_loss:.2f}, "
+    message += f"compared with {frequency_loss:.2f} from token frequencies; "
+    if mlm_loss > UNTRAINED_FRACTION * frequency_loss:
+        return f"{message}use more than {steps:,} --steps, or more --text"
+    return f"{message}the sources may be too easy or too hard to distinguish; use other --text"
 
 
 def _settings(steps: int) -> dict[str, Any]:
@@ -157,9 +158,10 @@ def _settings(steps: int) -> dict[str, Any]:
 def _accuracy(
     out: Path, train: Sequence[LabelExample], dev: Sequence[LabelExample]
 ) -> dict[str, list[float]]:
-    """Fine-tune the untrained and the pretrained model, and return their accuracies by seed."""
+    """Fine-tune from random and from pretrained weights, and return the accuracies of the seeds."""
     settings = {"task": "classify", "train": train, "dev": dev, "seed": SEEDS[0], **FINETUNE}
-    variants = {name: {"model": str(out / name)} for name in ("untrained", "model")}
+    settings["model"] = str(out / "model")
+    variants = {"random weights": {"random_weights": True}, "pretrained": {}}
     plan = {"settings": settings, "variants": variants, "seeds": len(SEEDS)}
     with quietly():
         scores = experiment(plan, out=out / "finetuned")
@@ -207,12 +209,6 @@ def _frequency_loss(corpus: Corpus) -> float:
     return float(-(frequencies * np.log(frequencies)).sum())
 
 
-def _save_untrained(settings: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> None:
-    config = read_config(settings, tokenizer)
-    torch.manual_seed(config.train.seed)
-    save(folder, build(config.model, ("mlm", "nsp")), tokenizer, BERT)
-
-
 def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield the source and each plain sentence of 8 to 25 words."""
     plain = re.compile(r"[A-Z][A-Za-z0-9 ,;:'()\-]+[.]")
@@ -222,33 +218,25 @@ def _sentences(collected: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]
                 yield source, sentence
 
 
-def _masked_words(
+def _show_predictions(
     collected: Sequence[tuple[str, str]], tokenizer: Tokenizer, out: Path
-) -> list[MaskedWord]:
-    """Return the predictions of both models for eight sentences with a masked frequent word."""
+) -> None:
+    """Log the predictions for sentences with a masked frequent word."""
     sentences = list(dict.fromkeys(s for _, s in _sentences(collected)))
     counts = Counter(word for s in sentences for word in re.findall(r"\b[a-z]{4,}\b", s))
     common = {word for word, _ in counts.most_common(150) if len(tokenizer.ids([word])[0]) == 1}
     order = Permutation(len(sentences), 7, 0)(np.arange(min(len(sentences), 2000)))
-    chosen: dict[str, tuple[str, str]] = {}
-    for index in order:
-        sentence = sentences[int(index)]
-        for word in re.findall(r"\b[a-z]{4,}\b", sentence):
-            if word in common and word not in chosen and sentence.count(word) == 1:
-                mask = tokenizer.pieces([tokenizer.mask])[0]
-                chosen[word] = (sentence, re.sub(rf"\b{word}\b", mask, sentence))
-                break
-        if len(chosen) == 8:
-            break
-    masked = [text for _, text in chosen.values()]
-    answers: list[list[list[MaskAnswer]]] = [
-        pipeline("fill-mask", out / name)(masked, top=5) if masked else []
-        for name in ("untrained", "model")
-    ]
-    return [
-        MaskedWord(text=text, truth=word, before=before[0].candidates, after=after[0].candidates)
-        for (word, (_, text)), before, after in zip(chosen.items(), *answers, strict=True)
-    ]
+    masked: dict[str, str] = {}
+    for sentence in (sentences[int(index)] for index in order):
+        words = common.intersection(re.findall(r"\b[a-z]{4,}\b", sentence)) - masked.keys()
+        for word in sorted(words)[: len(masked) < MASKED_SENTENCES]:
+            mask = tokenizer.pieces([tokenizer.mask])[0]
+            masked[word] = re.sub(rf"\b{word}\b", mask, sentence, count=1)
+    predict = pipeline("fill-mask", out / "model")
+    answers = predict([*masked.values()], top=3) if masked else []
+    for (word, text), answer in zip(masked.items(), answers, strict=True):
+        shown = ", ".join(f"{c.token.strip()} {c.score:.2f}" for c in answer[0].candidates)
+        say(f"    {text}  ({word}): {shown}")
 
 
 def _labeled_passages(

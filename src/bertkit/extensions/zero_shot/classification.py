@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Settings
-from bertkit.data.rows_in_memory import several
+from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
 from bertkit.nn.precision import Inference
@@ -28,7 +28,7 @@ from bertkit.text.long_texts import Long
 COSINE_SCALE = 20.0
 """Factor of cosine similarities before the softmax, as in the training of embedding models."""
 
-PAIRS_AT_ONCE = 4096
+PAIRS_PER_BATCH = 4096
 """Number of pairs of a text and a label that are computed at a time."""
 
 
@@ -127,11 +127,11 @@ class ZeroShot(ModelPipeline):
             ConfigError: If there are no labels, or an option is not valid.
             DataError: If a text is too long and `long` is "error".
         """
-        size = max(1, PAIRS_AT_ONCE // max(1, len(labels)))
+        size = max(1, PAIRS_PER_BATCH // max(1, len(labels)))
         options: dict[str, Any] = {"template": template, "multi_label": multi_label, "long": long}
         answers = [
             answer
-            for part in batched(several(texts), size)
+            for part in batched(as_list(texts), size)
             for answer in self.run(self.prepare(part, labels=labels, **options))
         ]
         return answers[0] if isinstance(texts, str) else answers
