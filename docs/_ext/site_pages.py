@@ -24,8 +24,10 @@ NAVIGATION = {
         ],
         "Tutorials": ["tutorial/*"],
         "Guides": [
-            *("guide/fine-tuning", "guide/pretrain", "guide/corpus", "guide/scale"),
-            *("guide/experiments", "guide/distill", "guide/checkpoints", "guide/serve"),
+            *("guide/corpus", "guide/pretrain", "guide/continue-pretraining", "guide/scale"),
+            *("guide/tracking", "guide/fine-tuning", "guide/few-labels", "guide/zero-shot"),
+            *("guide/causal-classifiers", "guide/evaluate", "guide/experiments"),
+            *("guide/distill", "guide/checkpoints", "guide/serve"),
             *("guide/deploy", "guide/window", "guide/token-embeddings", "guide/words"),
             *("guide/elmo", "guide/your-own-task", "guide/add-a-family", "guide/langchain"),
             *("guide/llamaindex", "guide/haystack"),
