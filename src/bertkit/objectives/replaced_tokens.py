@@ -30,8 +30,11 @@ class Generator(Settings, frozen=True):
     """Size of the generator, and weight of replaced-token detection."""
 
     hidden: Count
+    """Hidden size of the generator."""
     heads: Count
+    """Number of attention heads per layer of the generator."""
     intermediate: Count
+    """Inner size of the feed-forward network of the generator."""
     layers: Count | None = None
     """Number of generator layers. Default: the number of layers of the model."""
     weight: Weight = 50.0
