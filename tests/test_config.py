@@ -63,8 +63,11 @@ def test_round_trip() -> None:
         (("train.adamw_weight_decay", "0.0"), r"train: adamw_weight_decay requires optimizer"),
         (("train.embedding_learning_rate", "0"), r"train\.embedding_learning_rate: expected"),
         (("train.embedding_learning_rate", "high"), r"rate: expected `float`, got `str`$"),
-        (("masking.first_share", "0.5"), r"masking: first_share, schedule: say how the share"),
-        (("sampling.first_share", "0.5"), r"sampling: first_share: .* there is none; set it, or"),
+        (
+            ("masking.first_share", "0.5"),
+            r"masking: first_share and schedule require first_mlm_probability",
+        ),
+        (("sampling.first_share", "0.5"), r"sampling: first_share requires first_length"),
         (("train.decay_steps", "5"), r'train: decay_steps requires schedule = "wsd"'),
         (("train.z_loss", "-1"), r"train\.z_loss: expected `float` >= 0"),
         (("train.average_steps", "11"), r"train: average_steps must be at most the 10 steps"),

@@ -222,7 +222,7 @@ def test_a_class_says_which_instructions_there_are(
 def test_rows_that_a_processor_cannot_run_are_left_out(
     there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "gains_by_bf16", lambda device: there)
+    monkeypatch.setattr(precision, "bf16_is_faster", lambda device: there)
     monkeypatch.setattr(embed, "unavailable", lambda: None if there else "no such operator")
     assert ("bf16" in embed.precisions()) == there
     assert (("OpenVINO", "bf16") in embed.peers()) == there
@@ -267,7 +267,7 @@ def test_a_comparison_that_was_stopped_goes_on(
         return msgspec.json.decode(path.read_bytes(), type=kept.Result).rows
 
     monkeypatch.setattr(kept, "LOCAL", tmp_path)
-    monkeypatch.setattr(precision, "gains_by_bf16", lambda device: False)
+    monkeypatch.setattr(precision, "bf16_is_faster", lambda device: False)
     monkeypatch.setattr(finetune, "processes", lambda: nullcontext(run))
     monkeypatch.setattr(finetune, "data_folder", lambda: tmp_path)
     monkeypatch.setattr(finetune, "chosen", lambda tasks, folder: ["sst2"])

@@ -86,7 +86,7 @@ def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
     assert found == pytest.approx(dict(zip(["c d", "a b"], cosines, strict=True)), abs=6e-4)
 
     tab.get_by_role("link", name="Masked words").click()
-    tab.get_by_label("Text, with [MASK]").fill("a [MASK] c")
+    tab.get_by_label("Text with [MASK]").fill("a [MASK] c")
     tab.keyboard.press("Tab")
     tab.get_by_role("button", name="Ask").press("Enter")
     tab.wait_for_selector("table")
@@ -117,7 +117,7 @@ def test_a_word_is_compared(tab: Any) -> None:
     assert column(tab, 0) == ["1 and 2", "1 and 3", "2 and 3"]
     assert tab.locator("svg.chart").count() == 2
     assert tab.locator("li mark").all_inner_texts() == ["c", "c", "c"]
-    code = tab.get_by_text("def compared(")
+    code = tab.get_by_text("def compare(")
     assert not code.is_visible()
     tab.get_by_text("src/bertkit/extensions/classic/contexts.py").last.click()
     assert code.is_visible()
@@ -126,7 +126,7 @@ def test_a_word_is_compared(tab: Any) -> None:
 def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None:
     tab.get_by_role("link", name="Training").click()
     tab.wait_for_selector("html[data-ready=true]")
-    assert [column(tab, place) for place in (0, 1, 2)] == [["mine"], ["40 of 40"], ["done"]]
+    assert [column(tab, place) for place in (0, 1, 2)] == [["mine"], ["40 of 40"], ["finished"]]
     with tab.expect_download() as waiting:
         tab.get_by_role("button", name="Save as picture: Results").click()
     waiting.value.save_as(tmp_path / "loss.png")
@@ -185,7 +185,7 @@ def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
 def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:
     head = {"role": "radio", "name": "Layer 1, head 2"}
     tab.get_by_label("Text", exact=True).fill("a b c")
-    tab.get_by_role("button", name="Look", exact=True).click()
+    tab.get_by_role("button", name="Look inside", exact=True).click()
     tab.wait_for_selector("html[data-ready=true]")
     tab.get_by_role(**head, exact=True).click()
     tab.get_by_role("button", name="Switch this head off").click()
@@ -228,7 +228,7 @@ def test_an_example_is_clicked(tab: Any) -> None:
 
 def test_several_words_are_masked_by_clicks(tab: Any, folders: Path) -> None:
     tab.get_by_label("Text", exact=True).fill("a b c d")
-    tab.get_by_role("button", name="Look", exact=True).click()
+    tab.get_by_role("button", name="Look inside", exact=True).click()
     tab.wait_for_selector("html[data-ready=true]")
     tab.get_by_text("Another text").click()
     tab.get_by_label("Text", exact=True).fill("what is being written is another question")
@@ -256,19 +256,19 @@ def test_a_text_is_written_and_looked_into(browser: Any, bert: Path) -> None:
     with process(str(bert)) as (_, address):
         page, wrong = watched(browser, address)
         page.get_by_label("Text", exact=True).fill("we sat on the bank")
-        page.get_by_label("A second text").fill("the bank lent us money")
-        page.get_by_role("button", name="Look", exact=True).click()
+        page.get_by_label("Second text of a pair").fill("the bank lent us money")
+        page.get_by_role("button", name="Look inside", exact=True).click()
         page.wait_for_selector("html[data-ready=true]")
         pieces = page.locator("#embeddings tbody tr td:first-of-type").all_inner_texts()
         found = explain(bert, "we sat on the bank", "the bank lent us money")
         assert pieces == [token.piece for token in found.tokens]
         page.get_by_text("Another text").click()
         page.get_by_label("Text", exact=True).fill("<script>alert(1)</script> us")
-        page.get_by_role("button", name="Look", exact=True).click()
+        page.get_by_role("button", name="Look inside", exact=True).click()
         page.wait_for_selector("html[data-ready=true]")
         assert page.locator("#text").inner_text().startswith("<script>alert(1)</script> us")
         page.goto(f"{address}/?text=us&model=none")
-        assert "no model 'none' answers this" in page.get_by_role("alert").inner_text()
+        assert "no model 'none' supports this route" in page.get_by_role("alert").inner_text()
         page.close()
     assert len(wrong) == 1
     assert "422" in wrong[0]  # the browser tells of the refusal

@@ -150,7 +150,7 @@ def test_figures_are_saved_as_pictures(steps: Any) -> None:
             button.click()
         assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
         names.add(download.value.suggested_filename)
-    assert {"what-it-looks-at.png", "beams.png"} <= names
+    assert {"cross-attention.png", "beams.png"} <= names
 
 
 def test_a_damaged_text_by_clicks(tab: Any) -> None:

@@ -29,7 +29,7 @@ def test_predict_runs_a_pipeline(model: Path, capsys: Captured) -> None:
     assert answer["mask"] == 0
     assert len(answer["candidates"]) == 3
     assert cli.run([*fill, "no mask"]) == 2
-    assert "write [MASK]" in capsys.readouterr().err
+    assert "replace a word by [MASK]" in capsys.readouterr().err
     pair = ["predict", str(model), "a day", "--pair", "a night", "--pipeline", "next-sentence"]
     assert cli.run(pair) == 0
     assert 0.0 < json.loads(capsys.readouterr().out)["next"] < 1.0

@@ -93,7 +93,7 @@ def test_a_terminal_is_asked(
     assert cli.run(["search", store, "--top", "1"]) == 0
     out, err = capsys.readouterr()
     assert "2 passages. Enter a query, or press Ctrl-D to quit." in err
-    assert "102 tokens, and the model reads 32" in err  # and it goes on
+    assert "102 tokens, but the limit is 32" in err  # and it goes on
     assert out.split()[2] == "d.md"
     assert "d.md: file not found" in err
 

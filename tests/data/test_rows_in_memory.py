@@ -136,8 +136,8 @@ def test_other_tasks_take_rows_too() -> None:
     ("rows", "reading", "message"),
     [
         ({"text": ["a", " "], "label": ["x", "y"]}, None, r"^train\[1\]: the text is empty"),
-        ([("a", "x"), ("b", None)], None, r"^train\[1\]: no label; give one"),
-        ([("a", "x"), ("b", math.nan)], None, r"^train\[1\]: no label; give one"),
+        ([("a", "x"), ("b", None)], None, r"^train\[1\]: no label; add a label"),
+        ([("a", "x"), ("b", math.nan)], None, r"^train\[1\]: no label; add a label"),
         ([("a", "x"), ("b",)], None, r"^train\[1\]: expected 2 items as in train\[0\], got 1 item"),
         (
             [{"text": "a", "label": "x"}, ("b", "y")],

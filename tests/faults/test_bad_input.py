@@ -73,7 +73,7 @@ SETTINGS = [
     (["--train.stepz=3"], "train.stepz: no such setting; did you mean 'steps'?"),
     (["--trian.steps", "3"], "trian: no such setting; did you mean 'train'?"),
     (["--model.hidden", "wide"], "model.hidden: expected `int`, got `str`"),
-    (["--model.heads", "3"], "hidden = 32 cannot be divided among heads = 3"),
+    (["--model.heads", "3"], "hidden must be a multiple of heads (3), got 32"),
     (["--sampling.length", "65"], "sampling.length must be at most model.max_positions"),
     (["--sampling.first_length", "99"], "sampling.first_length must be at most"),
     (["--model.vocab", "7"], "model.vocab must be at least the tokenizer's"),
@@ -230,10 +230,10 @@ def test_a_run_is_neither_overwritten_nor_changed(run: Path, world: Any, refused
 
 def test_there_is_nothing_to_resume(world: Any, refused: Any, tmp_path: Path) -> None:
     words = ("pretrain", world.config, "--corpus", world.corpus, "--resume", "--out")
-    assert "no run to resume here" in refused(*words, tmp_path / "none")
+    assert "contains no run to resume" in refused(*words, tmp_path / "none")
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    assert "no run to resume here" in refused(*words, tmp_path / "file")
+    assert "contains no run to resume" in refused(*words, tmp_path / "file")
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
@@ -344,7 +344,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
         "the position projections of DeBERTa version 1, unlike versions 2 and 3",
     ),
     "adapters by language": (edit_config(model_type="xmod"), "an adapter per language"),
-    "another spelt like ours": (edit_config(model_type="xlm"), "with different layers"),
+    "another spelt like ours": (edit_config(model_type="xlm"), "model_type = 'xlm' is not"),
     "another that writes": (edit_config(model_type="qwen3"), "a different decoder"),
     "another shape of DeBERTa": (
         edit_config(model_type="deberta-v2", relative_attention=True),
@@ -471,7 +471,7 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
     assert "only one label, 'yes'" in said("single", "good")
     assert "good.tsv:2: label 'yes' is not a number" in said("number", "good")
     lone = said("pairs", "good")
-    assert "good.tsv:2: has no second text, and the model labels pairs" in lone
+    assert "good.tsv:2: expected a pair, got a single text" in lone
     assert "length must be at most 32 tokens, got 99" in said("good", "good", "--length", 99)
     assert not out.exists()
     assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])

@@ -25,7 +25,7 @@ def test_fill_mask_ranks_pieces(folders: Path) -> None:
     with pytest.raises(DataError, match=r"no mask; replace a word by \[MASK\]"):
         fill(["a b"])
     assert fill("a [MASK] b", top=4) == fill(["a [MASK] b"], top=4)  # one text, and not its letters
-    with pytest.raises(DataError, match=r"tokens, and the model reads"):
+    with pytest.raises(DataError, match=r"tokens, but the limit is"):
         fill("a [MASK] " + "b " * 100)
     assert len(fill("a [MASK] " + "b " * 100, long="truncate")[0]) == 1
 

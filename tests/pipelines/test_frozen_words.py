@@ -30,7 +30,7 @@ def test_a_range_of_several_words_is_their_mean(elmo: FrozenElmo) -> None:
     found = elmo.states(elmo.read([text, text], [(13, 21), (14, 15)]))
     np.testing.assert_allclose(found[:, 0], words.layers[:, 3:5].mean(1), atol=1e-6)
     np.testing.assert_allclose(found[:, 1], words.layers[:, 3], atol=1e-6)
-    with pytest.raises(DataError, match="no word stands at 3:4"):
+    with pytest.raises(DataError, match="no word at 3:4"):
         elmo.read([text], [(3, 4)])
 
 

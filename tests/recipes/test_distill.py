@@ -155,9 +155,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     data = {"train": rows(16), "dev": rows(8), "out": tmp_path / "s"}
     strange = rows(16, ("x", "y"))
     faults = [
-        ({"layers": 9}, "9 layers and its teacher 4"),
+        ({"layers": 9}, "at most 4 layers like its teacher, got 9"),
         ({"layers": 0}, "layers must be at least 1, got 0"),
-        ({"layers": 2, "follow": [1, 9]}, "one of the teacher's layers"),
+        ({"layers": 2, "follow": [1, 9]}, "must be a teacher layer, 1 to 4"),
         ({"student": other}, "the vocabulary of .* differs from the teacher's"),
         ({}, "set either student or layers"),
         ({"layers": 1, "student": other}, "set either student or layers"),

@@ -59,7 +59,7 @@ def test_long_rows_are_cut_and_counted(folder: Path, capsys: pytest.CaptureFixtu
     texts = ["a", "a b c d a b c d a b"]
     assert [one.truncated for one in bertkit.predict(folder, texts)] == [False, True]
     assert "1 of 2 texts were truncated to the maximum length" in capsys.readouterr().err
-    with pytest.raises(DataError, match="the model reads 8"):
+    with pytest.raises(DataError, match="the limit is 8"):
         bertkit.predict(folder, texts, long="error")
 
 

@@ -160,7 +160,7 @@ def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captu
 
 @pytest.mark.parametrize(
     ("out", "said"),
-    [("a.xlsx", "must be a .csv, .tsv or .jsonl file"), ("in.csv", "exists already")],
+    [("a.xlsx", "must be a .csv, .tsv or .jsonl file"), ("in.csv", "already exists")],
 )
 def test_places_where_nothing_is_written(
     out: str, said: str, tmp_path: Path, capsys: Captured

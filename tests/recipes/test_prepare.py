@@ -377,9 +377,9 @@ def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_p
         assert content(tmp_path) == before
 
     prepare([path], tokenizer=tokenizer, out=out, processes=1)
-    refused("exists already; choose another out=, or remove it first", [path], out)
-    refused("exists already", [path], texts)
-    refused("exists already", [path], path)
+    refused("already exists; choose another out= or delete it", [path], out)
+    refused("already exists", [path], texts)
+    refused("already exists", [path], path)
     refused("is within the input", [texts], texts / "corpus")
 
 

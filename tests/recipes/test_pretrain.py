@@ -788,7 +788,7 @@ def test_batches_grow_to_their_size() -> None:
         ({"family": "roberts"}, "family = 'roberts' is not supported; did you mean 'roberta'"),
         ({"family": "roberta"}, "sampling.pairs = 'nsp' is not supported by the family roberta"),
         ({"family": "albert"}, "sampling.pairs = 'nsp' is not supported by the family albert"),
-        ({**ELECTRA, "family": "bert"}, "model.embedding = 16: every model of bert"),
+        ({**ELECTRA, "family": "bert"}, "model.embedding must be None for bert, got 16"),
         (
             {"generator": ELECTRA["generator"]},
             "sampling.pairs = 'nsp' is not supported with generator",

@@ -66,8 +66,8 @@ def test_a_model_is_published_and_opened_by_others(hub: str, tuned: Path, tmp_pa
     ("name", "token", "sentence"),
     [
         ("me/mine", None, "set HF_TOKEN"),
-        ("me/mine", "another", "the hub does not know you; set HF_TOKEN"),
-        ("org/closed", TOKEN, "the hub does not let you write there"),
+        ("me/mine", "another", "invalid token; set HF_TOKEN"),
+        ("org/closed", TOKEN, "no write permission"),
         ("mine", TOKEN, "not a valid repository name; use a name such as me/my-model"),
     ],
 )

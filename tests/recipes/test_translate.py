@@ -169,7 +169,7 @@ def test_a_run_in_two_parts_is_the_run_in_one(
     [
         ([("objective", "next")], "no corpus here|no manifest|manifest"),
         ([("family", "gpt2")], "objective = .translate. requires an encoder with a decoder"),
-        ([("decoder.hidden", "32")], "decoder.hidden = 32: the encoder has 64"),
+        ([("decoder.hidden", "32")], "decoder.hidden must be 64, as in the encoder, got 32"),
         ([("decoder.attention.causal", "false")], "attention.causal"),
         ([("train.label_smoothing", "1.0")], "label_smoothing"),
     ],

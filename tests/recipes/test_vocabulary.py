@@ -61,7 +61,7 @@ def test_a_folder_that_holds_something_is_refused(texts: Path, tmp_path: Path) -
 
 def test_a_refusal_writes_nothing(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "vocab"
-    with pytest.raises(ConfigError, match="too small"):
+    with pytest.raises(ConfigError, match="size must be at least"):
         train_vocabulary([texts], kind="wordpiece", size=20, out=out)
     with pytest.raises(DataError, match=r"missing\.txt"):
         train_vocabulary([tmp_path / "missing.txt"], kind="wordpiece", size=500, out=out)

@@ -78,9 +78,9 @@ def test_buckets_hold_every_weight_in_order(sizes: list[int]) -> None:
 SCRIPT = """
 import json, sys, torch
 from bertkit.errors import ConfigError
-from bertkit.training.distributed import joined
+from bertkit.training.distributed import connect
 
-with joined() as ranks:
+with connect() as ranks:
     big, small, missing = (torch.nn.Parameter(torch.zeros(n)) for n in (9 << 20, 3, 2))
     big.grad = torch.full_like(big, float(ranks.rank + 1))
     small.grad = torch.arange(3.0)

@@ -260,7 +260,7 @@ def test_control_a_stack_as_one_matrix_is_not_orthogonal_in_its_parts(parts: int
 @pytest.mark.parametrize("bf16", [True, False])
 def test_muon_steps_as_torchs_own(bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit in bf16, and nearly so in fp32."""
-    monkeypatch.setattr(optim, "gains_by_bf16", lambda device: bf16)
+    monkeypatch.setattr(optim, "bf16_is_faster", lambda device: bf16)
     shapes = {"encoder.blocks.0.up": (24, 8), "encoder.blocks.0.down": (8, 24)}
     begun = {name: torch.randn(shape) for name, shape in shapes.items()}
     ours, theirs = ({n: w.clone().requires_grad_() for n, w in begun.items()} for _ in range(2))
@@ -296,7 +296,7 @@ def test_muon_computes_in_fp32_where_bf16_is_not_faster(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(optim, "orthogonalize", watched)
     for fast, dtype in ((False, torch.float32), (True, torch.bfloat16)):
-        monkeypatch.setattr(optim, "gains_by_bf16", lambda device, fast=fast: fast)
+        monkeypatch.setattr(optim, "bf16_is_faster", lambda device, fast=fast: fast)
         weights = dict(tiny_model(20, "mlm").named_parameters())
         optimizer = muon(weights, learning_rate=0.1, weight_decay=0.0)
         for weight in weights.values():

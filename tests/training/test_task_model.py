@@ -177,7 +177,7 @@ def test_pairs_in_both_orders_are_added(tokenizer: Tokenizer, tmp_path: Path) ->
     finetune("classify", folder, train=PAIRS, dev=PAIRS, out=out, settings=FAST, options=options)
     ask = bertkit.pipeline("classify", out)
     model, read = ask.loaded.model, ask.loaded.tokenizer.encode
-    assert "add those of the other" in (out / "README.md").read_text("utf-8")
+    assert "add the logits of (B, A)" in (out / "README.md").read_text("utf-8")
     there, back = ask([("a fine film", "so dull"), ("so dull", "a fine film")])
     assert there.scores == pytest.approx(back.scores, abs=1e-5)
     assert not there.truncated
@@ -223,7 +223,7 @@ def test_choices_are_learned_and_opened_elsewhere(
     ask = bertkit.pipeline("choose", out)
     answer = ask(("a film", ["it is fine", "it is dull"]))
     assert answer.index == 0
-    assert "`AutoModelForSequenceClassification` opens" in (out / "README.md").read_text("utf-8")
+    assert "`AutoModelForSequenceClassification` loads" in (out / "README.md").read_text("utf-8")
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     encode = transformers.AutoTokenizer.from_pretrained(out)

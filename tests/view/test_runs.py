@@ -96,13 +96,13 @@ def test_a_run_that_is_quiet_has_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [0, 3 * STOPPED_SECONDS])
 def test_a_finished_fine_tuning_is_done(seconds: int, tmp_path: Path) -> None:
     place = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
-    assert ">done</td>" not in shown([read_run(place)])  # the control
+    assert ">finished</td>" not in shown([read_run(place)])  # the control
     (place / "scores.json").write_text("{}", encoding="utf-8")
     then = time.time() - seconds
     os.utime(place / "journal.jsonl", (then, then))
     run = read_run(place)
     assert (run.finished, run.learns) == (True, False)
-    assert ">done</td>" in shown([run])
+    assert ">finished</td>" in shown([run])
 
 
 def test_scores_of_epochs_are_drawn(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     assert read_run(folder(tmp_path, {})).step == 0
-    assert "chart" not in shown([read_run(tmp_path)])
+    assert "chart-" not in shown([read_run(tmp_path)])
 
 
 @pytest.mark.parametrize("missing", ["run.json", "journal.jsonl"])

@@ -94,7 +94,8 @@ def prune(
         smaller = keep_layers(network, layers)
     elif pruned:
         smaller = without_heads(network, pruned)
-    elif not 0 < (count or 0) <= (most := count_prunable_heads(network)):
+    elif not 0 < (count or 0) <= count_prunable_heads(network):
+        most = count_prunable_heads(network)
         raise ConfigError(
             f"--count: must be from 1 to {most}, got {count}; each layer keeps at least one head"
         )

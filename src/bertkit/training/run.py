@@ -104,7 +104,7 @@ class Run:
             if ranks.first:
                 check_unused(self.out, resumable=True)
         elif not exists:
-            raise ConfigError(f"{self.out}: no run to resume here; remove --resume")
+            raise ConfigError(f"{self.out} contains no run to resume; remove --resume")
 
     # ---- Before training
 

@@ -111,7 +111,7 @@ def test_the_page_of_two(bert: Path) -> None:
     [
         ("bank", "the river", "'bank' is not in 'the river'"),
         ("the", "the " * MAX_TOKENS, "more than 64 tokens"),
-        ("the", " ", "text: is empty"),
+        ("the", " ", "text: the text is empty"),
     ],
 )
 def test_what_cannot_be_measured(bert: Path, word: str, text: str, said: str) -> None:

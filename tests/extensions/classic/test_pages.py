@@ -42,13 +42,13 @@ def test_a_sentence_grows(server: Server, two: ModelRegistry, lstm: Path) -> Non
     client = server(at=two)
     asked = {"text": TEXT, "others": "b c\n\nd", "model": "lstm"}
     html = unescape(client.get("/growing", params=asked).text)
-    assert html.count('aria-label="8 numbers"') == 4
+    assert html.count('aria-label="8 values"') == 4
     for text in ("a", "a b", "a b c", TEXT):
         ((written,),) = Generate(bertkit.load(lstm))([text])
         row = html[html.index(f'<th scope="row">{text.split()[-1]}</th>') :]
         assert written.text in row[: row.index("</tr>")]
     other = unescape(client.get("/growing", params={"text": TEXT, "model": "small-bert"}).text)
-    assert other.count('aria-label="32 numbers"') == 4
+    assert other.count('aria-label="32 values"') == 4
     assert ('<th scope="col">generated</th>' in html) > ('scope="col">generated<' in other)
 
 
@@ -70,7 +70,7 @@ def test_models_side_by_side(server: Server, two: ModelRegistry, bert: Path) -> 
 @pytest.mark.parametrize(
     ("path", "asked", "status", "said"),
     [
-        ("/growing", {"text": "a " * 41}, 422, "text: 41 words; a page shows 1 to 40"),
+        ("/growing", {"text": "a " * 41}, 422, "text must have 1 to 40 words, got 41"),
         ("/growing", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; supports"),
         (
             "/growing",

@@ -111,7 +111,7 @@ def test_attention_stays_in_bf16_where_a_processor_has_tiles(
     said = quantize(tiny, [texts(tmp_path / "t.txt", 200)], out=tmp_path / "out", lowest=0.5)
     assert said["left"] == []
     monkeypatch.setattr(integers, "has_amx", lambda: amx)
-    monkeypatch.setattr(precision, "gains_by_bf16", lambda device: bf16)
+    monkeypatch.setattr(precision, "bf16_is_faster", lambda device: bf16)
     model = open_engine(load(tmp_path / "out"), "int8").model
     parts = dict(model.transformer.named_modules())
     for name in layers_of(load(tiny).model):
@@ -199,7 +199,7 @@ def test_folders_without_or_with_other_integers(tiny: Path, tmp_path: Path) -> N
     with pytest.raises(CheckpointError, match="belongs to other weights"):
         pipeline("embed", tmp_path / "other", precision="int8")
     (out / FILE).write_bytes((out / FILE).read_bytes()[:100])
-    with pytest.raises(CheckpointError, match=r"damaged .* quantize the model again"):
+    with pytest.raises(CheckpointError, match=r"invalid .* quantize the model again"):
         pipeline("embed", out, precision="int8")
 
 

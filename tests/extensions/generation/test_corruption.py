@@ -193,7 +193,7 @@ def test_a_vocabulary_for_spans_is_t5s(corpora: dict[str, tuple[Corpus, Tokenize
     assert tokenizer.encode("").ids.tolist() == [tokenizer.eos]
     with pytest.raises(TokenizerError, match='use="spans"'):
         sentinel_ids(corpora["bart"][1])
-    with pytest.raises(ConfigError, match="too small"):
+    with pytest.raises(ConfigError, match="size must be at least 259"):
         train(["a b"], kind="bpe", size=300, use="spans")
 
 

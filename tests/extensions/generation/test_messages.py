@@ -79,7 +79,7 @@ def test_preferences_are_read(tmp_path: Path) -> None:
         (PAIR.replace("user", "bot"), "bot"),
         (PAIR.replace("user", "assistant"), "the last message must not be the assistant's"),
         (PAIR.replace(ASKED, '"messages": []'), "must contain at least one message"),
-        ("[]", "not an object"),
+        ("[]", "expected a JSON object, got list"),
     ],
 )
 def test_what_is_wrong_with_a_pair_is_named_with_its_line(

@@ -99,7 +99,7 @@ def test_settings_of_writing_are_no_use_where_sentences_are_chosen(
 
 def test_what_cannot_be_summarized_is_refused(t5: Path, tmp_path: Path) -> None:
     summarize = bertkit.pipeline("summarize", t5)
-    with pytest.raises(DataError, match="a document is empty"):
+    with pytest.raises(DataError, match="the document is empty"):
         summarize(["a cat", " "])
     assert isinstance(summarize, WriteSummaries)
     with pytest.raises(DataError, match="the limit is 64; shorten it"):

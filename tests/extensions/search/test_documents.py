@@ -69,7 +69,7 @@ def test_a_folder_is_listed_with_what_is_left_out(
     assert [name for _, name in listing.files] == ["a.md", "d.html"]
     assert str(listing) == (
         "files: 2 (1 .html, 1 .md); skipped: 5 (2 .png, 1 .rst (run pip install "
-        "'bertkit[search]'), 1 hidden, 1 without a kind)"
+        "'bertkit[search]'), 1 hidden, 1 without a suffix)"
     )
     with pytest.raises(DataError, match=r"e.rst: requires a package .*; run pip"):
         list_files([tmp_path / "e.rst"])
@@ -92,7 +92,11 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
     used = [d.id for d in documents([tmp_path], DocumentColumns(), on_error=bad.append)]
     assert used == ["1", "3", "e.html"]
     said = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: the id"]
-    said += ["c.jsonl:3: field 'text' not", "d.jsonl:2: not JSON", "f.html: the document contains"]
+    said += [
+        "c.jsonl:3: field 'text' not",
+        "d.jsonl:2: invalid JSON",
+        "f.html: the document contains",
+    ]
     assert len(bad) == len(said)
     for error, words in zip(bad, said, strict=True):
         assert words in str(error)

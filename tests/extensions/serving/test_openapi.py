@@ -42,7 +42,7 @@ def test_openapi_describes_every_route(server: Server, store: str | None) -> Non
     assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]
     schemas = document["components"]["schemas"]
     refused = paths["/v1/embeddings"]["post"]["responses"]["422"]["content"]["application/json"]
-    assert refused["schema"]["$ref"].endswith("/OpenAIRefusal")
+    assert refused["schema"]["$ref"].endswith("/OpenAIErrorResponse")
     for path, ways in paths.items():
         for way in ways.values():
             assert way["description"], path

@@ -161,7 +161,7 @@ def test_a_list_of_texts_is_a_pair_for_a_model_of_pairs_alone(
         pair = found([["a b", "c"]])[0]
         assert near(found(["a b", "c"]), pair)
         assert "so a list of texts must be a pair, got 3" in found(["a", "b", "c"])["error"]
-        assert "no second text" in found(["a b"])["error"]
+        assert "expected a pair, got a single text" in found(["a b"])["error"]
     else:
         one, other = found("a b"), found("c")
         assert one != other

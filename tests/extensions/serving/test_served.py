@@ -99,7 +99,7 @@ def test_what_does_not_open_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("no vectors here at all", encoding="utf-8")
     cases: list[tuple[str, type[BertkitError], str]] = [
         ("nan", CheckpointError, "contains NaN or inf"),
-        ("text.txt", DataError, r"text\.txt:1: not a word and its numbers"),
+        ("text.txt", DataError, r"text\.txt:1: expected a word and its values"),
         ("nothing", CheckpointError, "nothing"),
     ]
     for name, error, said in cases:
@@ -164,7 +164,7 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ({"inputs": [["a", "b"]]}, 422, "has a pair, and the model labels single texts"),
+        ({"inputs": [["a", "b"]]}, 422, "expected a single text, got a pair"),
         ({"inputs": "a " * 600}, 422, "exceeds the maximum of 512 tokens"),
         ({"inputs": "a " * 300}, 413, "exceeds the maximum of 200 tokens"),
         ({"inputs": " "}, 422, "a text is empty"),
