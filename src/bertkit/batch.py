@@ -182,7 +182,7 @@ class Padded:
     """Layout of a padded batch, flattened to N = B · T tokens.
 
     Exported graphs use it, because their sizes are unknown until they run. It has the attributes of
-    `Packed` that encoders and poolings use.
+    `Packed` that encoders and pooling functions use.
 
     Shapes:
         mask: (B, T), True at tokens, False at padding.

@@ -36,7 +36,7 @@ def table(tmp_path: Path, *lines: str) -> Path:
 def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text("DESC How did it end ?\nHUM Who was it ?\n", encoding="utf-8")
-    message = r"text_column= and .* \(one column, as the first line contains no tab: DESC How did"
+    message = r"text_column= and .* \(only one column, because the first line contains no tab: DESC"
     with pytest.raises(DataError, match=message):
         Classify.reader.read(path, Reading(), labelled=True)
     reading = Reading(text_column="2", label_column="1", header=False)

@@ -140,7 +140,7 @@ def test_runs_share_a_chart_for_each_number(tmp_path: Path) -> None:
     assert "20.0%" in html  # 0.5 s of waiting beside 2 s of a step
     assert "1.5 GiB" in html
     assert "slowest" not in html
-    assert "2, in 100% of steps" in shown(many(tmp_path / "more", "a", slowest_rank=2))
+    assert "2 (100% of the steps)" in shown(many(tmp_path / "more", "a", slowest_rank=2))
 
 
 def test_a_run_keeps_its_color_where_another_has_no_line(tmp_path: Path) -> None:

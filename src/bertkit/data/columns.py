@@ -116,7 +116,7 @@ def _columns(table: Rows) -> str:
     if len(table.columns) > 1 or not table.separator:
         return f"columns: {', '.join(names)}"
     separator = NAMES.get(table.separator, table.separator)
-    return f"one column, as the first line contains no {separator}: {', '.join(names)}"
+    return f"only one column, because the first line contains no {separator}: {', '.join(names)}"
 
 
 def choose_text(table: Rows, text: str | None = None) -> str:

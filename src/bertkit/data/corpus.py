@@ -205,12 +205,12 @@ class Corpus(PreparedText):
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """First sentence of each document, and the end of the last. Shapes: (documents + 1,)."""
+        """First sentence of each document, and the number of sentences. Shapes: (documents + 1,)."""
         return self._cumulative("documents", self.documents)
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """First token of each sentence, and the end of the last. Shapes: (sentences + 1,)."""
+        """First token of each sentence, and the number of tokens. Shapes: (sentences + 1,)."""
         return self._cumulative("sentences", self.sentences)
 
     def slice(self, first_sentence: int, last_sentence: int) -> NDArray[Any]:

@@ -77,7 +77,10 @@ def label_sort_key(label: str) -> tuple[float, str]:
 
 
 def without_fractions(labels: Collection[str]) -> set[str]:
-    """Return the labels with 1.0 written as 1, if all are whole numbers or 1 is also a label."""
+    """Return the labels with whole numbers written as integers, such as 1 instead of 1.0.
+
+    A label is only changed if all labels are whole numbers, or if the integer is also a label.
+    """
     whole = [WHOLE.fullmatch(label) for label in labels]
     return {
         number[1] if number and (all(whole) or number[1] in labels) else label

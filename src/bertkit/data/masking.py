@@ -93,7 +93,7 @@ NGRAM_WEIGHTS = 1.0 / np.arange(1, 4)
 
 
 class Masker:
-    """Masking of samples with one vocabulary."""
+    """Function that masks the tokens of samples."""
 
     def __init__(self, settings: Masking, tokenizer: Tokenizer) -> None:
         self.settings, self.probability = settings, settings.mlm_probability

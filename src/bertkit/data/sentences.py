@@ -94,7 +94,10 @@ def _without_quotation_marks(text: str) -> str:
 
 
 def _continues(before: str, text: str) -> bool:
-    """Return whether a text continues the sentence `before`: "Go!" she said, or only marks."""
+    """Return whether a text is part of the sentence `before`.
+
+    It is, if it reports direct speech ("Go!" she said) or has no letters and digits.
+    """
     reported = text[:1].islower() and before != "" and before in _MARKS
     return reported or not any(map(str.isalnum, text))
 

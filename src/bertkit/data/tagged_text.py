@@ -281,7 +281,7 @@ def _cells(line: str, tabs: bool) -> list[str]:
 
 
 def column_number(option: str, column: str) -> int:
-    """Return the column of tags that an option names.
+    """Return the tag column that an option specifies.
 
     Raises:
         ConfigError: If it is not an integer.

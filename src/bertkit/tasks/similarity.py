@@ -82,7 +82,7 @@ class SimilarityOptions(Settings, frozen=True):
     scale: Positive = 20.0
     """Inverse temperature: factor of the cosines in `ranking`, `cosent` and `margin_mse`."""
     margin: Annotated[float, Meta(ge=0.0)] = 0.2
-    """Margin of `triplet`, in cosine."""
+    """Margin of `triplet`, as a difference of cosine similarities."""
     highest: Positive | None = None
     """Label of pairs with equal meaning, for scored pairs. Default: the highest label in train."""
     pooling: Mode | None = None

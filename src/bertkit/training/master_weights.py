@@ -149,8 +149,8 @@ def find_used_rows(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, 
         ids: Token ids of the training sequences.
 
     Returns:
-        Row indices for `Masters`. Empty if more than half of the rows are used, as copying them
-        costs more time than it saves, or if a decoder or an LM head uses the matrix.
+        Row indices for `Masters`. Empty if a decoder or an LM head uses the matrix, or if more than
+        half of the rows are used: copying them would cost more time than it saves.
     """
     has_lm_head = any(isinstance(module, LanguageModelHead) for module in model.modules())
     if model.decoder is not None or has_lm_head or not isinstance(model.encoder, Transformer):

@@ -433,7 +433,7 @@ _LOCKED: set[int] = set()
 
 
 def _close_all() -> None:
-    """Close the directories in a forked process. The parent's locks remain."""
+    """Close the directories in a forked process. The parent keeps its locks."""
     while _LOCKED:
         os.close(_LOCKED.pop())
 

@@ -124,7 +124,7 @@ def _delimiters(tokens: Sequence[Token], words: Sequence[Word], causal: bool) ->
 
 
 def _number_spellings(tokens: Sequence[Token], words: Sequence[Word]) -> Tensor:
-    """Return a number for each spelling of a word, -1 for special tokens. Shapes: returns (T,)."""
+    """Return equal ids for tokens of equal words, -1 for special tokens. Shapes: returns (T,)."""
     numbers: dict[str, int] = {}
     texts = [None if token.word is None else words[token.word].text.casefold() for token in tokens]
     return torch.tensor(

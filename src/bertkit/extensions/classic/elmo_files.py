@@ -265,7 +265,7 @@ def _reorder_gates(gates: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """Softmax that predicts a word from a direction's last state.
+    """Softmax that predicts a word from the last state of the forward or backward LSTM.
 
     Shapes:
         weight: (V, P).

@@ -84,7 +84,7 @@ class GraphModel(nn.Module):
         self.encoder, self.pooling, self.head = encoder, pooling, head
         # Register the dense layer, so that the graph contains its weights.
         self.dense = pooling.dense
-        # A graph cannot check the number of rows, so find out here if logits are per token.
+        # The graph cannot check the number of rows. Determine here whether logits are per token.
         if head is not None:
             trial = _batch(*(torch.full((2, 3), n) for n in (1, 1, 0)))
             self.per_token = len(head(encoder(trial), trial)) == trial.layout.total

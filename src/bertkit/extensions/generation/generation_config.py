@@ -140,7 +140,7 @@ class Generation:
 
     @property
     def has_settings(self) -> bool:
-        """Whether there are settings in addition to the ids of the start token and EOS tokens."""
+        """Whether there are any settings except the ids of BOS and EOS tokens."""
         return bool(self.settings.keys() - set(MERGED))
 
 

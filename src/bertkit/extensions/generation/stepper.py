@@ -54,7 +54,9 @@ class StepperState(Protocol):
         """Select sequences, in this order; an index may occur twice."""
 
     def branch(self, beams: int) -> StepperState:
-        """Repeat each sequence `beams` times, as neighbors; this state must not be used again.
+        """Repeat each sequence `beams` times, like `repeat_interleave`.
+
+        The state must not be used afterwards.
 
         `keep` then selects the same number of beams for each request that continues.
         """

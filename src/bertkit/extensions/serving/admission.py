@@ -264,7 +264,7 @@ def _error_line(error: Exception) -> str:
 
 
 def _is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a page of another site sends the request. Only browsers set these headers."""
+    """Return whether the request is a cross-site request. Only browsers set these headers."""
     site = headers.get(b"sec-fetch-site")
     if site is not None:
         return site not in (b"same-origin", b"none")

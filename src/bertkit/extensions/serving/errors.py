@@ -53,7 +53,7 @@ def error_body(error: RequestError, path: str) -> bytes:
 
 
 def error_response(error: RequestError, path: str) -> Response:
-    """Return the response of a request that failed.
+    """Return the response to a failed request.
 
     Args:
         error: The error.

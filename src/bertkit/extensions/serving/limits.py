@@ -39,9 +39,9 @@ class Limits(Settings, frozen=True):
     requests: Count = 512
     """Maximum number of open requests."""
     timeout: Positive = 30.0
-    """Maximum seconds without progress of a request, from the end of its body."""
+    """Timeout in seconds of a request without progress, after its body has arrived."""
     body_timeout: Positive = 10.0
-    """Maximum seconds until a request body has arrived."""
+    """Timeout in seconds for receiving the body of a request."""
     truncate: bool = False
     """Whether to truncate texts that are too long if the request does not set `truncate`. Pipelines
     that use overlapping windows keep them."""

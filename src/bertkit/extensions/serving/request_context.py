@@ -122,7 +122,7 @@ class RequestContext:
         truncate: bool | None = getattr(ask, "truncate", None)
         direction: str = getattr(ask, "truncation_direction", "right")
         sizes = self.check(items, field)
-        # Check the queue before the tokenization.
+        # Check the queue before tokenization.
         self.batcher.room(client=self.client)
         policies = pipeline.policies
         if truncate and "truncate" not in policies:

@@ -158,4 +158,4 @@ def _slowest(run: RunView) -> str:
     if not ranks:
         return ""
     [(rank, count)] = ranks.most_common(1)
-    return f"{rank}, in {count / ranks.total():.0%} of steps"
+    return f"{rank} ({count / ranks.total():.0%} of the steps)"

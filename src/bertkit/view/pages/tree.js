@@ -1,4 +1,4 @@
-// The texts of beam search at each step, as a tree: each text extends a text of the previous step.
+// The hypotheses of beam search at each step, as a tree. Each extends a hypothesis of the previous step.
 
 import { el, fixed } from "./dom.js";
 import { inks } from "./paint.js";
