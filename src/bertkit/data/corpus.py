@@ -205,7 +205,7 @@ class Corpus(PreparedText):
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """First sentence of each document, and the number of sentences. Shapes: (documents + 1,)."""
+        """First sentence of each document, then the number of sentences; (documents + 1,)."""
         return self._cumulative("documents", self.documents)
 
     @cached_property
