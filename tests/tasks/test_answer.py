@@ -1,4 +1,4 @@
-"""Questions about texts: every token is read, targets point to answers, the best span is found."""
+"""Tests of extractive question answering: windows, targets, best spans and thresholds."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ def oracle(features: Sequence[Feature]) -> list[Outputs]:
     return found
 
 
-def test_what_files_of_questions_do_not_need_is_refused(tmp_path: Path) -> None:
+def test_reader_rejects_unsupported_columns_and_wrong_contexts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^label_column: not supported for SQuAD"):
         Answer.reader.read(tmp_path / "a.json", Reading(label_column="x"), labelled=True)
     with pytest.raises(DataError, match=r"a\.json: no such file"):
         Answer.reader.read(tmp_path / "a.json", Reading(), labelled=True)
-    for others in ((), ("a", "b")):
-        with pytest.raises(DataError, match=f"got {len(others)} contexts"):
-            Answer.reader.example("Who?", others)
+    for contexts in ((), ("a", "b")):
+        with pytest.raises(DataError, match=f"got {len(contexts)} contexts"):
+            Answer.reader.example("Who?", contexts)
     with pytest.raises(DataError, match="is empty"):
         Answer.reader.example("Who?", (" ",))
 
 
-# ---- what the model reads and learns
+# ---- Model inputs and targets
 
 
 @given(
@@ -107,60 +107,80 @@ def test_what_files_of_questions_do_not_need_is_refused(tmp_path: Path) -> None:
     context=st.integers(1, 80),
     length=st.integers(5, 40),
     overlap=st.integers(0, 60),
-    asked=st.integers(1, 30),
+    question_tokens=st.integers(1, 30),
 )
 @settings(max_examples=200)
-def test_windows_hold_every_token_of_the_context(
-    tokenizer: Tokenizer, question: int, context: int, length: int, overlap: int, asked: int
+def test_windows_contain_every_context_token(
+    tokenizer: Tokenizer,
+    question: int,
+    context: int,
+    length: int,
+    overlap: int,
+    question_tokens: int,
 ) -> None:
-    task = Answer((), AnswerOptions(window_overlap=overlap, question_tokens=asked))
+    task = Answer((), AnswerOptions(window_overlap=overlap, question_tokens=question_tokens))
     example = Question(" ".join("a" * question), " ".join(LETTERS[i % 12] for i in range(context)))
     found = [feature.encoding for feature in windows(task, tokenizer, [example], length)]
-    kept = min(question, asked, (length - 3) // 2)
-    room = length - 3 - kept
-    shared = min(overlap, room // 2)
+    num_question_tokens = min(question, question_tokens, (length - 3) // 2)
+    capacity = length - 3 - num_question_tokens
+    num_shared = min(overlap, capacity // 2)
     seen: list[int] = []
     for number, encoding in enumerate(found):
         assert len(encoding) <= length
-        assert encoding.truncated == (kept < question)
-        assert tokenizer.pieces(encoding.ids[: kept + 2]) == ["[CLS]", *"a" * kept, "[SEP]"]
+        assert encoding.truncated == (num_question_tokens < question)
+        assert tokenizer.pieces(encoding.ids[: num_question_tokens + 2]) == [
+            "[CLS]",
+            *"a" * num_question_tokens,
+            "[SEP]",
+        ]
         assert tokenizer.pieces(encoding.ids[-1:]) == ["[SEP]"]
-        places = (encoding.offsets[kept + 2 : -1, 0] // 2).tolist()
-        assert [example.context[2 * p] for p in places] == tokenizer.pieces(
-            encoding.ids[kept + 2 : -1]
+        positions = (encoding.offsets[num_question_tokens + 2 : -1, 0] // 2).tolist()
+        assert [example.context[2 * p] for p in positions] == tokenizer.pieces(
+            encoding.ids[num_question_tokens + 2 : -1]
         )
-        assert encoding.sequence == [None, *[0] * kept, None, *[1] * len(places), None]
-        assert encoding.types.tolist() == [0] * (kept + 2) + [1] * (len(places) + 1)
-        assert places[: shared if number else 0] == seen[len(seen) - shared if number else 0 :]
-        seen += places[shared if number else 0 :]
+        assert encoding.sequence == [
+            None,
+            *[0] * num_question_tokens,
+            None,
+            *[1] * len(positions),
+            None,
+        ]
+        assert encoding.types.tolist() == [0] * (num_question_tokens + 2) + [1] * (
+            len(positions) + 1
+        )
+        assert (
+            positions[: num_shared if number else 0]
+            == seen[len(seen) - num_shared if number else 0 :]
+        )
+        seen += positions[num_shared if number else 0 :]
     assert seen == list(range(context))
 
 
-def test_a_model_too_short_is_refused(tokenizer: Tokenizer) -> None:
+def test_features_reject_short_length_and_empty_context(tokenizer: Tokenizer) -> None:
     example = Question("a", "b c", where="x.json: q1")
     assert len(windows(Answer(), tokenizer, [example], 5)) == 2
     with pytest.raises(DataError, match="of 4 tokens is too short"):
         windows(Answer(), tokenizer, [example], 4)
-    nothing = Question("a", "\u200b", where="x.json: q1")
+    empty = Question("a", "\u200b", where="x.json: q1")
     with pytest.raises(DataError, match=r"x\.json: q1: the context has no tokens"):
-        windows(Answer(), tokenizer, [nothing], 16)
+        windows(Answer(), tokenizer, [empty], 16)
 
 
 @pytest.mark.parametrize(
-    ("answer", "pieces"),
+    ("answer", "tokens"),
     [("b", ["b"]), ("b c", ["b", "c"]), ("ill", ["mill"]), ("l", ["mill"]), ("s", ["##s"])],
 )
-def test_targets_are_the_tokens_that_hold_the_answer(
-    tokenizer: Tokenizer, answer: str, pieces: list[str]
+def test_targets_are_the_tokens_of_the_answer(
+    tokenizer: Tokenizer, answer: str, tokens: list[str]
 ) -> None:
     context = "a b c mills."
     example = Question("d", context, ((answer, context.index(answer)),))
     [feature] = windows(Answer(), tokenizer, [example], 16, labelled=True)
     start, end = feature.target
-    assert tokenizer.pieces(feature.encoding.ids[start : end + 1]) == pieces
+    assert tokenizer.pieces(feature.encoding.ids[start : end + 1]) == tokens
 
 
-def test_windows_without_the_whole_answer_learn_cls(tokenizer: Tokenizer) -> None:
+def test_target_is_cls_in_windows_without_complete_answer(tokenizer: Tokenizer) -> None:
     context = " ".join("abcdefghijkl")
     example = Question("a", context, (("f g h", context.index("f g h")),))
     found = windows(
@@ -181,30 +201,30 @@ def real(data_folder: Path) -> tuple[Tokenizer, list[Question]]:
 
 
 def splits_words(example: Question) -> bool:
-    """Whether the answer begins or ends within a word ("gold" of "golden"): no token does."""
+    """Return whether the answer starts or ends within a word, such as "gold" in "golden"."""
     text, start = example.answers[0]
     context, end = f" {example.context} ", start + len(text)
     return any(context[i : i + 2].isalnum() for i in (start, end))
 
 
-def test_targets_point_to_real_answers(real: tuple[Tokenizer, list[Question]]) -> None:
+def test_targets_match_squad_answers(real: tuple[Tokenizer, list[Question]]) -> None:
     tokenizer, examples = real
     found = windows(Answer(), tokenizer, examples, 128, labelled=True)
-    held = set()
+    answered_examples = set()
     for feature in found:
         if feature.target != (0, 0):
             start, end = feature.target
             example = examples[feature.example]
-            pieces = tokenizer.decode(feature.encoding.ids[start : end + 1])
-            shown = "".join(pieces.split())
+            decoded = tokenizer.decode(feature.encoding.ids[start : end + 1])
+            shown = "".join(decoded.split())
             normal = tokenizer.core.normalizer.normalize_str(example.answers[0][0])
             answer = "".join(normal.split())
             assert answer in shown if splits_words(example) else answer == shown
-            held.add(feature.example)
-    assert held == set(range(len(examples)))
+            answered_examples.add(feature.example)
+    assert answered_examples == set(range(len(examples)))
 
 
-def test_an_oracle_answers_real_questions(real: tuple[Tokenizer, list[Question]]) -> None:
+def test_oracle_logits_answer_squad_questions(real: tuple[Tokenizer, list[Question]]) -> None:
     tokenizer, examples = real
     task = Answer()
     found = windows(task, tokenizer, examples, 128, labelled=True)
@@ -222,12 +242,12 @@ def test_an_oracle_answers_real_questions(real: tuple[Tokenizer, list[Question]]
             assert (answer.answer, answer.start) == (text, start)
     assert sum(map(splits_words, examples)) <= 12
     assert task.score(answers, examples)["exact"] >= 0.96
-    moved = [np.roll(logits, 1, axis=0) for logits in outputs]  # a control
+    moved = [np.roll(logits, 1, axis=0) for logits in outputs]  # control
     wrong = task.answers(by_example(examples, group(found), moved), nn.Identity())
     assert task.score(wrong, examples)["exact"] < 0.1
 
 
-def test_a_long_context_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
+def test_long_context_is_encoded_in_linear_time(tokenizer: Tokenizer) -> None:
     words = "mill bbbbbbbbbbbbb. " * 50_000
     context = words + "kkkk k"
     example = Question("a", context, (("k", len(context) - 1),))
@@ -241,11 +261,11 @@ def test_a_long_context_is_read_in_linear_time(tokenizer: Tokenizer) -> None:
     assert answers[0].answer
 
 
-# ---- what it answers
+# ---- Predictions
 
 
 def check(answer: QuestionAnswer, example: Question) -> None:
-    """What holds for every answer."""
+    """Check the properties that every answer has."""
     assert answer.answer == example.context[answer.start : answer.end]
     spans = [(span.start, span.end) for span in answer.best]
     assert len(set(spans)) == len(spans)
@@ -253,14 +273,14 @@ def check(answer: QuestionAnswer, example: Question) -> None:
         assert span.text == example.context[span.start : span.end]
         assert span.text
         assert span.text == span.text.strip()
-    chances = [span.score for span in answer.best]
-    assert chances == sorted(chances, reverse=True)
+    probabilities = [span.score for span in answer.best]
+    assert probabilities == sorted(probabilities, reverse=True)
     assert 0.0 < answer.score <= 1.0
 
 
 @given(data=st.data())
 @settings(max_examples=150)
-def test_best_spans_are_those_of_brute_force(data: st.DataObject) -> None:
+def test_best_spans_match_brute_force(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 10))
     longest, best = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 60))
     values = st.integers(-40, 40).map(lambda n: n / 4) | st.just(-np.inf)
@@ -282,7 +302,7 @@ def test_best_spans_are_those_of_brute_force(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_answers_are_those_of_brute_force_over_all_windows(tokenizer: Tokenizer, seed: int) -> None:
+def test_answers_match_brute_force_over_all_windows(tokenizer: Tokenizer, seed: int) -> None:
     task = Answer((), AnswerOptions(window_overlap=4, answer_tokens=3, best=5, no_answer=True))
     context = "a b  mills c. d e f g h mills"
     example = Question("k", context)
@@ -292,7 +312,7 @@ def test_answers_are_those_of_brute_force_over_all_windows(tokenizer: Tokenizer,
     scores: dict[tuple[int, int], float] = {}
     for feature, logits in zip(found, outputs, strict=True):
         encoding = feature.encoding
-        body = [i for i, which in enumerate(encoding.sequence) if which == 1]
+        body = [i for i, sequence in enumerate(encoding.sequence) if sequence == 1]
         for i in body:
             for j in body:
                 if i <= j < i + 3:
@@ -314,25 +334,25 @@ def test_answers_are_those_of_brute_force_over_all_windows(tokenizer: Tokenizer,
         assert answer.answer == answer.best[0].text
 
 
-def test_no_answer_is_a_matter_of_the_threshold(tokenizer: Tokenizer) -> None:
+def test_no_answer_is_predicted_above_threshold(tokenizer: Tokenizer) -> None:
     example = Question("a", "b c d")
     found = windows(Answer(), tokenizer, [example], 16)
     logits = np.zeros((len(found[0].encoding), 2), dtype=np.float32)
-    logits[0] = 2.0  # none: 4
+    logits[0] = 2.0  # the score of no answer is 4
     logits[4, 0], logits[5, 1] = 1.5, 1.0  # "c d": 2.5
 
-    def said(**options: Any) -> QuestionAnswer:
+    def predict(**options: Any) -> QuestionAnswer:
         task = Answer((), AnswerOptions(**options))
         return task.answers(by_example([example], group(found), [logits]), nn.Identity())[0]
 
-    assert said(no_answer=True).answer == ""
-    assert said(no_answer=True).null_score == pytest.approx(1.5)
-    assert said(no_answer=True, null_threshold=1.6).answer == "c d"
-    assert said(no_answer=True, null_threshold=1.4).answer == ""
-    certain = said()
-    assert certain.answer == "c d"
-    assert sum(span.score for span in certain.best) == pytest.approx(1.0)
-    assert json.loads(msgspec.json.encode(certain))["answer"] == "c d"
+    assert predict(no_answer=True).answer == ""
+    assert predict(no_answer=True).null_score == pytest.approx(1.5)
+    assert predict(no_answer=True, null_threshold=1.6).answer == "c d"
+    assert predict(no_answer=True, null_threshold=1.4).answer == ""
+    prediction = predict()
+    assert prediction.answer == "c d"
+    assert sum(span.score for span in prediction.best) == pytest.approx(1.0)
+    assert json.loads(msgspec.json.encode(prediction))["answer"] == "c d"
 
 
 MARKED = st.lists(
@@ -345,8 +365,8 @@ MARKED = st.lists(
 ELSE = ["👩‍👩‍👧", "❤️", "1️⃣", "東京", "ﬁne", "İstanbul", "Zoë", "किताब", "e\u0301e\u0301 Zoe\u0308"]
 
 
-def certain(tokenizer: Tokenizer, answer: str) -> tuple[str, str]:
-    """What is answered where the tokens of the answer are certain, and the text of these alone."""
+def predict_certain(tokenizer: Tokenizer, answer: str) -> tuple[str, str]:
+    """Return the predicted answer, and the text that its tokens cover, for certain logits."""
     before = "She is ("
     context = f"{before}{answer}), and no other."
     example = Question("Who?", context, ((answer, len(before)),))
@@ -363,18 +383,18 @@ def certain(tokenizer: Tokenizer, answer: str) -> tuple[str, str]:
 
 @given(answer=st.one_of(MARKED, st.sampled_from(ELSE)))
 @settings(max_examples=150)
-def test_answers_keep_their_combining_marks(trained: Tokenizer, answer: str) -> None:
-    assert certain(trained, answer)[0] == answer
+def test_answers_keep_combining_marks(trained: Tokenizer, answer: str) -> None:
+    assert predict_certain(trained, answer)[0] == answer
 
 
-def test_control_tokens_alone_lose_the_last_marks(english: list[str]) -> None:
+def test_control_token_offsets_lose_final_combining_marks(english: list[str]) -> None:
     for kind in ("wordpiece", "unigram"):
         folded = train(english[:10], kind=kind, size=400, lowercase=True)
-        assert certain(folded, "Zoe\u0308")[1] == "Zoe"
+        assert predict_certain(folded, "Zoe\u0308")[1] == "Zoe"
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_answers_of_every_kind_of_tokenizer_are_slices(
+def test_answers_are_slices_with_every_tokenizer_type(
     trained: Tokenizer, english: list[str], seed: int
 ) -> None:
     examples = [
@@ -389,7 +409,7 @@ def test_answers_of_every_kind_of_tokenizer_are_slices(
         assert len(answer.best) > 25
 
 
-def test_a_question_that_was_cut_is_said(tokenizer: Tokenizer) -> None:
+def test_answer_reports_truncated_question(tokenizer: Tokenizer) -> None:
     task = Answer((), AnswerOptions(question_tokens=2))
     examples = [Question("a b", "c " * 30), Question("a b c", "d")]
     found = windows(task, tokenizer, examples, 16)
@@ -397,7 +417,7 @@ def test_a_question_that_was_cut_is_said(tokenizer: Tokenizer) -> None:
     assert [answer.truncated for answer in answers] == [False, True]
 
 
-# ---- scores and thresholds
+# ---- Scores and thresholds
 
 
 def answered(text: str, null_score: float) -> QuestionAnswer:
@@ -410,7 +430,7 @@ TEXTS = st.sampled_from(["mill", "lake", "pond", "the"])
 
 @given(st.lists(st.tuples(GOLDS, TEXTS, st.integers(-3, 3)), min_size=1, max_size=9))
 @settings(max_examples=150)
-def test_the_threshold_is_the_best_there_is(
+def test_calibrated_threshold_maximizes_f1(
     rows: list[tuple[tuple[tuple[str, int], ...], str, int]],
 ) -> None:
     task = Answer((), AnswerOptions(no_answer=True))
@@ -431,7 +451,7 @@ def test_the_threshold_is_the_best_there_is(
     assert again.options == tuned.options
 
 
-def test_a_chosen_threshold_stays() -> None:
+def test_calibration_keeps_explicit_threshold() -> None:
     examples, answers = [Question("a", "b")], [answered("b", 1.0)]
     for options in (
         AnswerOptions(no_answer=True, null_threshold=3.0),
@@ -447,7 +467,7 @@ def test_a_chosen_threshold_stays() -> None:
     )
 
 
-def test_scores_and_verdicts() -> None:
+def test_scores_and_error_records_match_manual_values() -> None:
     examples = [Question("Who?", "He did.", (("He", 0),)), Question("Who?", "It did.")]
     answers = [
         QuestionAnswer("He did", 0, 6, 0.5, [], 0.0),
@@ -469,7 +489,7 @@ def test_scores_and_verdicts() -> None:
     assert second.severity == 0.0
 
 
-def test_whether_there_may_be_none_is_guessed() -> None:
+def test_no_answer_option_is_inferred_from_examples() -> None:
     have, lack = Question("a", "b", (("b", 0),)), Question("a", "c", where="x.json: q2")
     assert find("answer") is Answer
     assert Answer.from_examples([have], AnswerOptions()).options.no_answer is False
@@ -482,18 +502,18 @@ def test_whether_there_may_be_none_is_guessed() -> None:
         Answer.from_examples([lack], AnswerOptions())
 
 
-# ---- learning
+# ---- Training
 
 
 def pairs(context: str = "a b c d e f g h i j k l") -> list[Question]:
-    """Questions that name the word before the answer, and one that names none."""
+    """Return questions that contain the word before the answer, and an unanswerable question."""
     found = [
         Question(context[i], context, ((context[i + 2 : i + 5], i + 2),)) for i in range(0, 12, 4)
     ]
     return [*found, Question(".", context)]
 
 
-# ---- parity
+# ---- Parity with transformers
 
 SIZES = [5, 9, 9, 12]
 
@@ -502,7 +522,7 @@ SIZES = [5, 9, 9, 12]
 def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     torch.manual_seed(1)
-    theirs = transformers.BertForQuestionAnswering(
+    hf_model = transformers.BertForQuestionAnswering(
         transformers.BertConfig(
             vocab_size=tokenizer.vocab_size,
             hidden_size=32,
@@ -514,12 +534,12 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
             attention_probs_dropout_prob=0.0,
         )
     )
-    with torch.no_grad():  # larger than at birth, so that mistakes show
-        for parameter in theirs.parameters():
+    with torch.no_grad():  # larger than the initial weights, so that mistakes show
+        for parameter in hf_model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    theirs.save_pretrained(tmp_path / "theirs")
+    hf_model.save_pretrained(tmp_path / "theirs")
     tokenizer.save(tmp_path / "theirs")
-    ours = bertkit.load(tmp_path / "theirs").model
+    model = bertkit.load(tmp_path / "theirs").model
     task = Answer()
     examples = [
         Question(
@@ -529,36 +549,36 @@ def test_loss_equals_transformers(sizes: list[int], tokenizer: Tokenizer, tmp_pa
     ]
     batch = make_batch(task, windows(task, tokenizer, examples, 32, labelled=True))
     assert list(batch.layout.lengths) == sizes
-    place = batch.layout.sequence_ids, batch.layout.positions
+    indices = batch.layout.sequence_ids, batch.layout.positions
     shape = len(sizes), max(sizes)
     blank = torch.zeros(shape, dtype=torch.long)
-    seen = blank.index_put(place, torch.tensor(1))
+    seen = blank.index_put(indices, torch.tensor(1))
     targets = batch.targets["answer"]
-    said = theirs.train()(
-        input_ids=blank.index_put(place, batch.ids),
-        token_type_ids=blank.index_put(place, batch.types),
+    hf_output = hf_model.train()(
+        input_ids=blank.index_put(indices, batch.ids),
+        token_type_ids=blank.index_put(indices, batch.types),
         attention_mask=seen,
         start_positions=targets[:, 0],
         end_positions=targets[:, 1],
     )
-    logits = torch.stack([said.start_logits, said.end_logits], -1)
-    torch.testing.assert_close(task.outputs(ours, batch), logits[place], atol=1e-5, rtol=1e-4)
-    found = task.loss(ours.train(), batch, totals([batch])).total
+    logits = torch.stack([hf_output.start_logits, hf_output.end_logits], -1)
+    torch.testing.assert_close(task.outputs(model, batch), logits[indices], atol=1e-5, rtol=1e-4)
+    loss = task.loss(model.train(), batch, totals([batch])).total
     within = logits.masked_fill((seen == 0)[..., None], -torch.inf)
     expected = nn.functional.cross_entropy(within, targets)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    # theirs lets the padding take part in the softmax: the same where there is none
-    assert (abs((found - said.loss).item()) <= 1e-5) == (len(set(sizes)) == 1)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    # The softmax of transformers includes padding, so the losses match only without padding.
+    assert (abs((loss - hf_output.loss).item()) <= 1e-5) == (len(set(sizes)) == 1)
     expected.backward()
-    found.backward()
-    for mine, other in (
-        (ours.heads["answer"].out, theirs.qa_outputs),
-        (ours.encoder.embedding.tokens, theirs.bert.embeddings.word_embeddings),
+    loss.backward()
+    for layer, hf_layer in (
+        (model.heads["answer"].out, hf_model.qa_outputs),
+        (model.encoder.embedding.tokens, hf_model.bert.embeddings.word_embeddings),
     ):
-        torch.testing.assert_close(mine.weight.grad, other.weight.grad, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(layer.weight.grad, hf_layer.weight.grad, atol=1e-5, rtol=1e-3)
 
 
-def test_control_a_loss_with_ends_exchanged_differs(tokenizer: Tokenizer) -> None:
+def test_control_loss_differs_with_start_and_end_swapped(tokenizer: Tokenizer) -> None:
     task, model = Answer(), tiny(tokenizer)
     found = windows(task, tokenizer, pairs()[:1], 16, labelled=True)
     batch = make_batch(task, found)

@@ -1,4 +1,4 @@
-"""A threshold has the best F1 of all, and a temperature undoes what was done to logits."""
+"""Tests of decision thresholds, temperature scaling and calibration error."""
 
 from __future__ import annotations
 
@@ -20,52 +20,54 @@ def f1(scores: NDArray[np.float64], expected: NDArray[np.bool_], threshold: floa
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_threshold_is_better(seed: int) -> None:
+def test_best_threshold_maximizes_f1(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    scores = rng.random(60).round(2)  # some are equal
+    scores = rng.random(60).round(2)  # some scores are equal
     expected = rng.random(60) < scores * 0.6
     threshold = best_threshold(scores, expected)
-    others = [f1(scores, expected, one) for one in np.linspace(0, 1, 1001)]
-    assert f1(scores, expected, threshold) == pytest.approx(max(others))
-    assert f1(scores, expected, 0.5) < max(others)  # the control
+    candidates = [f1(scores, expected, candidate) for candidate in np.linspace(0, 1, 1001)]
+    assert f1(scores, expected, threshold) == pytest.approx(max(candidates))
+    assert f1(scores, expected, 0.5) < max(candidates)  # control
 
 
-def test_without_rows_of_a_label_the_threshold_is_a_half() -> None:
+def test_best_threshold_is_half_without_positive_rows() -> None:
     assert best_threshold(np.array([0.1, 0.9]), np.array([False, False])) == 0.5
     assert best_threshold(
         np.array([0.2, 0.4, 0.9]), np.array([False, True, True])
     ) == pytest.approx(0.3)
 
 
-def drawn(temperature: float, rows: int = 4000) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Probabilities that are too sure by this temperature, and labels drawn from honest ones."""
+def sample_miscalibrated(
+    temperature: float, rows: int = 4000
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return probabilities that are miscalibrated by this temperature, and sampled labels."""
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(rows, 3)) * 2
-    honest = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    labels = (rng.random((rows, 1)) > honest.cumsum(-1)).sum(-1)
-    return apply_temperature(honest, 1 / temperature), labels
+    calibrated = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    labels = (rng.random((rows, 1)) > calibrated.cumsum(-1)).sum(-1)
+    return apply_temperature(calibrated, 1 / temperature), labels
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_the_temperature_is_found_again(temperature: float) -> None:
-    probabilities, labels = drawn(temperature)
+def test_fit_temperature_recovers_temperature(temperature: float) -> None:
+    probabilities, labels = sample_miscalibrated(temperature)
     fitted = fit_temperature(probabilities, labels)
     assert fitted == pytest.approx(temperature, rel=0.1)
     after = apply_temperature(probabilities, fitted)
     right = after.argmax(-1) == labels
     assert calibration_error(after.max(-1), right) < 0.03
     if temperature > 1:
-        assert calibration_error(probabilities.max(-1), right) > 0.1  # the control
+        assert calibration_error(probabilities.max(-1), right) > 0.1  # control
     assert (after.argmax(-1) == probabilities.argmax(-1)).all()
 
 
-def test_few_rows_that_are_right_do_not_make_certain() -> None:
+def test_fit_temperature_limits_confidence_with_few_rows() -> None:
     sure = np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]])
     fitted = fit_temperature(sure, np.array([0, 1, 0]))
     assert 0.5 < apply_temperature(sure, fitted).max() < 0.95
 
 
-def test_the_error_is_that_of_a_count() -> None:
+def test_calibration_error_matches_manual_value() -> None:
     confidence, right = np.array([0.91, 0.93, 0.55]), np.array([True, False, True])
     by_hand = (abs(0.91 + 0.93 - 1) + abs(0.55 - 1)) / 3  # two are in the bin from 13/15 on
     assert calibration_error(confidence, right) == pytest.approx(by_hand)

@@ -31,13 +31,13 @@ def test_tasks_inherit_from_expected_bases(base: type) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED[Calibrated]))
-def test_uncalibrated_keeps_options_of_a_new_task(name: str) -> None:
+def test_uncalibrated_keeps_options_of_new_task(name: str) -> None:
     task = tasks.find(name)()
     assert isinstance(task, Calibrated)
     assert task.uncalibrated() == task.options
     assert not task.chosen_on(task)
 
 
-def test_label_report_is_none_without_labels() -> None:
+def test_compute_label_report_returns_none_without_labels() -> None:
     assert compute_label_report(tasks.find("choose")(), [], []) is None
     assert compute_label_report(tasks.find("tag")(("A", "B")), [], []) is None

@@ -1,4 +1,4 @@
-"""Multiple choice: four formats read, choices scored one by one, a softmax over each question."""
+"""Tests of multiple choice: file formats, scores per choice, and the softmax per question."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from bertkit.tasks.task import Feature, Reading, by_example, group, make_batch, 
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
 
-PIECES = "abcdefghijklmnop"
+TOKENS = "abcdefghijklmnop"
 TASK = Choose()
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return tiny_tokenizer(PIECES)
+    return tiny_tokenizer(TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -72,38 +72,38 @@ QUESTIONS = [
 ]
 
 
-# ---- what the model reads and learns
+# ---- Model inputs and targets
 
 
-def test_the_stem_stands_with_the_choice(tokenizer: Tokenizer) -> None:
+def test_stem_precedes_choice_in_second_segment(tokenizer: Tokenizer) -> None:
     features = read(tokenizer, QUESTIONS, labelled=True)
     assert [f.example for f in features] == [0] * 3 + [1] * 2 + [2] * 5
     assert [f.target for f in features[:3]] == [False, False, True]
-    pieces = tokenizer.pieces(features[0].encoding.ids)
-    assert pieces == ["[CLS]", "a", "b", "c", "[SEP]", "k", "d", "e", "[SEP]"]
+    tokens = tokenizer.pieces(features[0].encoding.ids)
+    assert tokens == ["[CLS]", "a", "b", "c", "[SEP]", "k", "d", "e", "[SEP]"]
     assert features[0].encoding.types.tolist() == [0] * 5 + [1] * 4
     assert tokenizer.pieces(features[3].encoding.ids) == ["[CLS]", "e", "f", "[SEP]", "a", "[SEP]"]
 
 
-def test_a_batch_says_whose_choice_each_sequence_is(tokenizer: Tokenizer) -> None:
+def test_batch_maps_sequences_to_questions(tokenizer: Tokenizer) -> None:
     features = sorted(read(tokenizer, QUESTIONS, labelled=True), key=lambda f: len(f.encoding))
     batch = make_batch(TASK, features)
     assert batch.example is not None
     assert batch.example.tolist() == [f.example for f in features]
     assert batch.example.tolist() != sorted(batch.example.tolist())  # the choices are scattered
     targets = batch.targets["choose"].tolist()
-    assert [features[place].example for place in targets] == [0, 1, 2]
-    assert all(features[place].target for place in targets)
-    # numbered within the batch, also where it holds but the last questions of an epoch
+    assert [features[index].example for index in targets] == [0, 1, 2]
+    assert all(features[index].target for index in targets)
+    # Examples are numbered within the batch, also in the last batch of an epoch.
     later = make_batch(TASK, [f for f in features if f.example == 2])
     assert later.example is not None
     assert later.example.tolist() == [0] * 5
 
 
-def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer: Tokenizer) -> None:
+def test_loss_equals_cross_entropy_over_choices(model: Model, tokenizer: Tokenizer) -> None:
     features = read(tokenizer, QUESTIONS, labelled=True)
     batch = packed(features)
-    found = TASK.loss(model, batch, totals([batch]))
+    loss = TASK.loss(model, batch, totals([batch]))
     rows = run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
     expected, right = 0.0, 0
     for number, question in enumerate(QUESTIONS):
@@ -113,11 +113,11 @@ def test_the_loss_is_the_cross_entropy_of_each_question(model: Model, tokenizer:
         assert question.answer is not None
         expected += np.log(np.exp(scores).sum()) - scores[question.answer]
         right += int(np.argmax(scores)) == question.answer
-    assert found.total.item() == pytest.approx(expected / 3, abs=1e-5)
-    assert int(found.correct["choose"]) == right
+    assert loss.total.item() == pytest.approx(expected / 3, abs=1e-5)
+    assert int(loss.correct["choose"]) == right
 
 
-# ---- what it answers
+# ---- Predictions
 
 LETTERS = st.lists(st.sampled_from("abcdefghijklmnop"), min_size=1, max_size=6).map(" ".join)
 CHOICES = st.lists(LETTERS, min_size=2, max_size=6)
@@ -128,7 +128,7 @@ CHOICES = st.lists(LETTERS, min_size=2, max_size=6)
     questions=st.lists(st.tuples(LETTERS, CHOICES), min_size=1, max_size=4),
     data=st.data(),
 )
-def test_order_of_choices_changes_no_score(
+def test_scores_do_not_depend_on_choice_order(
     questions: list[tuple[str, list[str]]], data: st.DataObject, model: Model, tokenizer: Tokenizer
 ) -> None:
     examples = [Choose.reader.example(text, choices) for text, choices in questions]
@@ -154,15 +154,15 @@ def test_error_record_contains_answers(model: Model, tokenizer: Tokenizer) -> No
     assert record.severity == pytest.approx(0.9)
 
 
-def test_a_long_text_loses_its_end_and_the_choice_nothing(tokenizer: Tokenizer) -> None:
+def test_truncation_shortens_text_before_choice(tokenizer: Tokenizer) -> None:
     long = ChoiceQuestion(" ".join("abcdefghij" * 4), ("k l", "m"), 0, "n o", "quiz.jsonl:7")
     with pytest.raises(DataError, match=r"quiz\.jsonl:7: 47 tokens with choice 1, .* is 32"):
         read(tokenizer, [long])
     features = read(tokenizer, [long, QUESTIONS[1]], long="truncate")
     assert [len(f.encoding) for f in features[:2]] == [32, 32]
     assert [f.encoding.truncated for f in features] == [True, True, False, False]
-    pieces = tokenizer.pieces(features[0].encoding.ids)
-    assert pieces == ["[CLS]", *("abcdefghij" * 4)[:25], "[SEP]", *"nokl", "[SEP]"]
+    tokens = tokenizer.pieces(features[0].encoding.ids)
+    assert tokens == ["[CLS]", *("abcdefghij" * 4)[:25], "[SEP]", *"nokl", "[SEP]"]
     assert features[0].encoding.types.tolist() == [0] * 27 + [1] * 5
     outputs = [np.zeros((1, 1), np.float32)] * 4
     answers = TASK.answers(
@@ -171,7 +171,7 @@ def test_a_long_text_loses_its_end_and_the_choice_nothing(tokenizer: Tokenizer) 
     assert [a.truncated for a in answers] == [True, False]
 
 
-def test_a_choice_that_fills_the_model_is_cut_last(tokenizer: Tokenizer) -> None:
+def test_truncation_shortens_choice_longer_than_model(tokenizer: Tokenizer) -> None:
     huge = ChoiceQuestion("a b", (" ".join("cdef" * 10), "g"))
     features = read(tokenizer, [huge], long="truncate")
     assert tokenizer.pieces(features[0].encoding.ids) == [
@@ -184,26 +184,26 @@ def test_a_choice_that_fills_the_model_is_cut_last(tokenizer: Tokenizer) -> None
         TASK.features([huge], tokenizer, 3, long="truncate", labelled=False)
 
 
-def test_an_example_needs_two_choices() -> None:
+def test_example_rejects_fewer_than_two_choices() -> None:
     assert find("choose") is Choose
     assert Choose.reader.example("a", ["b", "c"]) == ChoiceQuestion("a", ("b", "c"))
-    for text, choices, said in [
+    for text, choices, message in [
         ("a", [], "expected at least two choices"),
         ("a", ["b"], "expected at least two choices"),
         ("", ["b", "c"], "the text is empty"),
         ("a", ["b", " "], "choice 2 of 2 is empty"),
     ]:
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=message):
             Choose.reader.example(text, choices)
 
 
-# ---- parity
+# ---- Parity with transformers
 
 
-def their_model(transformers: Any) -> Any:
+def build_hf_model(transformers: Any) -> Any:
     torch.manual_seed(1)
     config = transformers.BertConfig(
-        vocab_size=len(SPECIALS) + len(PIECES),
+        vocab_size=len(SPECIALS) + len(TOKENS),
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -212,15 +212,15 @@ def their_model(transformers: Any) -> Any:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )
-    theirs = transformers.BertForMultipleChoice(config)
+    hf_model = transformers.BertForMultipleChoice(config)
     with torch.no_grad():
-        for parameter in theirs.parameters():
+        for parameter in hf_model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    return theirs.eval()
+    return hf_model.eval()
 
 
 def padded(features: Sequence[Feature], count: int) -> dict[str, torch.Tensor]:
-    """(questions, choices, T), as transformers wants them."""
+    """Pad the features to tensors of shape (questions, choices, T) for transformers."""
     longest = max(len(f.encoding) for f in features)
     shape = (len(features), longest)
     out = {
@@ -235,10 +235,10 @@ def padded(features: Sequence[Feature], count: int) -> dict[str, torch.Tensor]:
     return {name: rows.view(-1, count, longest) for name, rows in out.items()}
 
 
-def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_logits_loss_and_gradients_equal_transformers(tokenizer: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
-    theirs = their_model(transformers)
-    theirs.save_pretrained(tmp_path / "theirs")
+    hf_model = build_hf_model(transformers)
+    hf_model.save_pretrained(tmp_path / "theirs")
     tokenizer.save(tmp_path / "theirs")
     loaded = load(tmp_path / "theirs", heads=("choose",))
     assert not loaded.report.fresh
@@ -249,52 +249,50 @@ def test_logits_loss_and_gradients_equal_theirs(tokenizer: Tokenizer, tmp_path: 
     ]
     features = read(tokenizer, examples, labelled=True)
     labels = torch.tensor([e.answer for e in examples])
-    answer = theirs(**padded(features, 3), labels=labels)
-    ours = np.concatenate(
+    hf_output = hf_model(**padded(features, 3), labels=labels)
+    logits = np.concatenate(
         run_head(TASK, Engine(loaded.model, precision=None, max_batch_tokens=10**6), features)
     ).reshape(3, 3)
-    np.testing.assert_allclose(ours, answer.logits.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(logits, hf_output.logits.detach().numpy(), atol=1e-5)
     batch = packed(features)
     loss = TASK.loss(loaded.model, batch, totals([batch])).total
-    assert loss.item() == pytest.approx(answer.loss.item(), abs=1e-5)
+    assert loss.item() == pytest.approx(hf_output.loss.item(), abs=1e-5)
     loss.backward()
-    answer.loss.backward()
+    hf_output.loss.backward()
     torch.testing.assert_close(
         loaded.model.encoder.embedding.tokens.weight.grad,
-        theirs.bert.embeddings.word_embeddings.weight.grad,
+        hf_model.bert.embeddings.word_embeddings.weight.grad,
         atol=1e-5,
         rtol=1e-3,
     )
-    # controls: another right answer, or a choice counted to another question, is another loss
-    other = theirs(**padded(features, 3), labels=labels.roll(1)).loss
-    assert abs(loss.item() - other.item()) > 1e-3
+    # Controls: the loss differs with a wrong label or a choice in the wrong question.
+    wrong_loss = hf_model(**padded(features, 3), labels=labels.roll(1)).loss
+    assert abs(loss.item() - wrong_loss.item()) > 1e-3
     assert batch.example is not None
     wrong = next(i for i in range(9) if i not in batch.targets["choose"])
     mixed = batch.example.clone()
     mixed[wrong] = (mixed[wrong] + 1) % 3
-    other = TASK.loss(loaded.model, replace(batch, example=mixed), {"choose": 3}).total
-    assert abs(loss.item() - other.item()) > 1e-3
+    wrong_loss = TASK.loss(loaded.model, replace(batch, example=mixed), {"choose": 3}).total
+    assert abs(loss.item() - wrong_loss.item()) > 1e-3
 
 
-def test_transformers_opens_what_we_save(
-    model: Model, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_transformers_loads_saved_model(model: Model, tokenizer: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     save(tmp_path / "saved", model, tokenizer, BERT, settings=TASK.settings())
-    theirs = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
+    hf_model = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "saved").eval()
     features = read(tokenizer, QUESTIONS[:1])
-    ours = np.concatenate(
+    logits = np.concatenate(
         run_head(TASK, Engine(model, precision=None, max_batch_tokens=10**6), features)
     ).ravel()
     with torch.no_grad():
-        logits = theirs(**padded(features, 3)).logits[0].numpy()
-    np.testing.assert_allclose(ours, logits, atol=1e-5)
+        hf_logits = hf_model(**padded(features, 3)).logits[0].numpy()
+    np.testing.assert_allclose(logits, hf_logits, atol=1e-5)
     again = load(tmp_path / "saved")
     assert tuple(again.model.heads) == ("choose",)
     assert isinstance(Choose.restore(again.labels, again.settings), Choose)
 
 
-# ---- readers
+# ---- Readers
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -307,25 +305,25 @@ def examples_of(path: Path, *, labelled: bool = True) -> list[ChoiceQuestion]:
     return Choose.reader.read(path, Reading(), labelled=labelled)[0]
 
 
-def test_json_rows_are_read(tmp_path: Path) -> None:
+def test_reader_parses_json_rows(tmp_path: Path) -> None:
     rows = [
         {"question": "Is it?", "choices": ["yes", "no"], "label": "no"},
         {"context": "It is.", "question": "Is it?", "choices": ["yes", "no", "2"], "label": 0},
         {"context": "It is", "choices": ["so.", "2"], "label": "2"},
     ]
     path = written(tmp_path, "q.jsonl", "\n".join(map(json.dumps, rows)))
-    found, said = Choose.reader.read(path, Reading(), labelled=True)
+    found, message = Choose.reader.read(path, Reading(), labelled=True)
     assert [(e.text, e.stem, e.answer) for e in found] == [
         ("Is it?", "", 1),
         ("It is.", "Is it?", 0),
         ("It is", "", 1),
     ]
-    assert said.endswith("3 questions of 2 to 3 choices")
+    assert message.endswith("3 questions of 2 to 3 choices")
     assert {e.answer for e in examples_of(path, labelled=False)} == {None}
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("q.jsonl", '{"question": "Q?", "choices": ["a", "b"]}', r"q\.jsonl:1: no label"),
         (
@@ -360,19 +358,19 @@ def test_json_rows_are_read(tmp_path: Path) -> None:
         ("q.csv", "a,b", r"q\.csv: unknown file type; pass a \.jsonl"),
     ],
 )
-def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=said):
+def test_reader_rejects_invalid_rows(name: str, text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
         examples_of(written(tmp_path, name, text))
 
 
-def test_a_file_that_is_not_there_and_columns_that_are_not_needed(tmp_path: Path) -> None:
+def test_reader_rejects_missing_file_and_unsupported_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no\.jsonl: no such file"):
         examples_of(tmp_path / "no.jsonl")
     with pytest.raises(ConfigError, match=r"^label_column: not supported by choose; remove it"):
         Choose.reader.read(tmp_path / "no.jsonl", Reading(label_column="x"), labelled=True)
 
 
-def test_questions_without_a_right_choice_are_not_learned_or_scored() -> None:
+def test_check_rejects_questions_without_right_choice() -> None:
     with pytest.raises(DataError, match="f:2: the right choice is missing"):
         Choose().check(
             [ChoiceQuestion("a", ("b", "c"), 0), ChoiceQuestion("a", ("b", "c"), where="f:2")]

@@ -1,4 +1,4 @@
-"""Labelled rows: which column is what, and what task they pose."""
+"""Tests of text classification: columns, label types, scores and calibration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def table(tmp_path: Path, *lines: str) -> Path:
     return path
 
 
-def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
+def test_reader_reports_file_without_tabs(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text("DESC How did it end ?\nHUM Who was it ?\n", encoding="utf-8")
     message = r"text_column= and .* \(only one column, because the first line contains no tab: DESC"
@@ -51,20 +51,20 @@ def test_a_file_without_tabs_says_so(tmp_path: Path) -> None:
     ]
 
 
-def test_named_columns_may_stand_in_rows_of_several_lengths(data_folder: Path) -> None:
+def test_reader_accepts_uneven_rows_with_named_columns(data_folder: Path) -> None:
     reading = Reading(text_column="6", pair_column="7", label_column="5", header=False)
     found, _ = Classify.reader.read(data_folder / "stsb" / "sts-dev.tsv", reading, labelled=True)
     assert len(found) == 1500
 
 
-def test_examples_keep_their_line(tmp_path: Path) -> None:
+def test_examples_keep_their_line_number(tmp_path: Path) -> None:
     path = table(tmp_path, "text|label", "a| x ", "", "b|y")
-    found, said = Classify.reader.read(path, Reading(), labelled=True)
+    found, message = Classify.reader.read(path, Reading(), labelled=True)
     assert found == [
         LabelExample("a", None, "x", f"{path}:2"),
         LabelExample("b", None, "y", f"{path}:4"),
     ]
-    assert "2 rows; text = 'text', label = 'label'" in said
+    assert "2 rows; text = 'text', label = 'label'" in message
     path = table(tmp_path, "text|label", "a|x", "b|")
     with pytest.raises(DataError, match=r"rows\.tsv:3: no label"):
         Classify.reader.read(path, Reading(), labelled=True)
@@ -79,17 +79,18 @@ def labelled(*labels: str) -> list[LabelExample]:
     ]
 
 
-def of(*labels: str, **options: Any) -> Classify:
+def build_task(*labels: str, **options: Any) -> Classify:
     return Classify.from_examples(labelled(*labels), ClassifyOptions(**options))
 
 
-def test_labels_are_sorted_as_people_count() -> None:
-    assert of("10", "9", "2", "2").labels == ("2", "9", "10")
-    assert of("no", "yes", "3", "10").labels == ("3", "10", "no", "yes")
+def test_labels_are_sorted_in_natural_order() -> None:
+    assert build_task("10", "9", "2", "2").labels == ("2", "9", "10")
+    assert build_task("no", "yes", "3", "10").labels == ("3", "10", "no", "yes")
 
 
-def test_whole_floats_are_the_labels_that_whole_numbers_are() -> None:
-    rows = labelled("1.0", "0.0", "1.0")  # as pandas writes a column that lacked a number
+def test_integral_floats_equal_integer_labels() -> None:
+    # pandas writes integers of a column with missing values as floats.
+    rows = labelled("1.0", "0.0", "1.0")
     task = Classify.from_examples(rows, ClassifyOptions(class_weights="balanced"))
     assert task.labels == ("0", "1")
     assert task.weights is not None
@@ -103,15 +104,17 @@ def test_whole_floats_are_the_labels_that_whole_numbers_are() -> None:
     ] * 3
     assert task.label_pairs(answers[2], dev[2]) == [("0", "0")]
 
-    before = Classify(("0.0", "1.0"), ClassifyOptions())  # a folder of before this was so
+    # Models of earlier versions have float labels.
+    before = Classify(("0.0", "1.0"), ClassifyOptions())
     before.check(dev)
     assert before.labels_of(dev[0]) == ["1.0"]
     several = Classify.from_examples(labelled("1.0|2.0", "2.0"), ClassifyOptions(multi_label=True))
     assert (several.labels, several.target(labelled("2")[0])) == (("1", "2"), [0.0, 1.0])
     words = Classify.from_examples(labelled("1.0", "2.0", "none"), ClassifyOptions())
     assert words.labels == ("1.0", "2.0", "none")
-    truth = Classify.from_examples(labelled("true", "false"), ClassifyOptions())  # of a .jsonl file
-    assert truth.labels_of(labelled("True")[0]) == ["true"]  # of pandas
+    # Booleans are lower case in JSON Lines files and capitalized in files of pandas.
+    truth = Classify.from_examples(labelled("true", "false"), ClassifyOptions())
+    assert truth.labels_of(labelled("True")[0]) == ["true"]
     apart = Classify.from_examples(labelled("true", "True"), ClassifyOptions())
     assert apart.labels_of(labelled("True")[0]) == ["True"]
     halves = Classify.from_examples(labelled("1.0", "1.5"), ClassifyOptions(regression=False))
@@ -121,57 +124,59 @@ def test_whole_floats_are_the_labels_that_whole_numbers_are() -> None:
     ) == pytest.approx(2.0)
 
 
-def test_quantities_are_told_from_names() -> None:
-    assert of("1.5", "2").options.regression
-    assert not of("1", "2").options.regression
-    assert not of("1.0", "2.0").options.regression
-    assert not of("1.5", "high").options.regression
-    assert not of("1.5", "nan").options.regression
-    assert of("1", "2", regression=True).options.regression
-    assert of("1.5", "2", regression=False).labels == ("1.5", "2")
-    assert of("1.5", "2").labels == ("score",)
+def test_regression_is_inferred_from_labels() -> None:
+    assert build_task("1.5", "2").options.regression
+    assert not build_task("1", "2").options.regression
+    assert not build_task("1.0", "2.0").options.regression
+    assert not build_task("1.5", "high").options.regression
+    assert not build_task("1.5", "nan").options.regression
+    assert build_task("1", "2", regression=True).options.regression
+    assert build_task("1.5", "2", regression=False).labels == ("1.5", "2")
+    assert build_task("1.5", "2").labels == ("score",)
 
 
-def test_several_labels_have_no_matrix_even_without_a_mistake() -> None:
-    several = of('["a", "b"]', '["b"]')
+def test_multilabel_report_has_no_confusion_matrix() -> None:
+    several = build_task('["a", "b"]', '["b"]')
     dev = labelled('["a"]', '["b", "a"]')
     right = [LabelsAnswer(several.labels_of(row), {"a": 0.9, "b": 0.9}) for row in dev]
     report = compute_label_report(several, right, dev)
     assert report is not None
     assert (report.labels["a"].f1, report.confusion) == (1.0, None)
-    one = of("a", "b")  # labels that compete have one
-    alone = compute_label_report(one, [LabelAnswer("a", 0.9, {"a": 0.9, "b": 0.1})], labelled("a"))
-    assert alone is not None
-    assert alone.confusion is not None
-    assert alone.confusion.counts == [[1]]
+    exclusive = build_task("a", "b")  # exclusive labels have a confusion matrix
+    exclusive_report = compute_label_report(
+        exclusive, [LabelAnswer("a", 0.9, {"a": 0.9, "b": 0.1})], labelled("a")
+    )
+    assert exclusive_report is not None
+    assert exclusive_report.confusion is not None
+    assert exclusive_report.confusion.counts == [[1]]
 
 
-def test_several_labels_are_told_from_one() -> None:
-    lists = of('["a", "b"]', "[]", '["b"]')
+def test_multilabel_is_inferred_from_lists() -> None:
+    lists = build_task('["a", "b"]', "[]", '["b"]')
     assert lists.options.multi_label
     assert lists.labels == ("a", "b")
     assert lists.target(labelled('["b"]')[0]) == [0.0, 1.0]
-    bars = of("a|b", "c", "a", multi_label=True)
+    bars = build_task("a|b", "c", "a", multi_label=True)
     assert bars.labels == ("a", "b", "c")
     assert bars.target(labelled("c | a")[0]) == [1.0, 0.0, 1.0]
-    assert not of("a|b", "c").options.multi_label
+    assert not build_task("a|b", "c").options.multi_label
     for wrong in ('["a"', '["a", ["b"]]'):
         with pytest.raises(DataError, match=r"dev\.tsv:2: expected a list such as"):
             lists.target(labelled(wrong)[0])
 
 
-def test_labels_that_do_not_fit() -> None:
+def test_task_rejects_invalid_labels() -> None:
     with pytest.raises(DataError, match="only one label, 'x'"):
-        of("x", "x")
+        build_task("x", "x")
     with pytest.raises(DataError, match="no labels"):
-        of("[]", "[]")
+        build_task("[]", "[]")
     with pytest.raises(DataError, match="regression cannot be combined with multi_label"):
-        of("1", "2", regression=True, multi_label=True)
-    task = of("fair", "good")
+        build_task("1", "2", regression=True, multi_label=True)
+    task = build_task("fair", "good")
     assert task.target(labelled("good")[0]) == 1
     with pytest.raises(DataError, match=r"dev\.tsv:2: label 'god' is not .* did you mean 'good'"):
         task.check(labelled("god"))
-    number = of("1.5", "2")
+    number = build_task("1.5", "2")
     assert number.target(labelled("1e-1")[0]) == 0.1
     for word in ("high", "nan", "inf"):
         with pytest.raises(DataError, match=r"dev\.tsv:2: label .* is not a number"):
@@ -180,24 +185,24 @@ def test_labels_that_do_not_fit() -> None:
 
 def answered(task: Classify, rows: list[list[float]]) -> list[Any]:
     encoding = Encoding(*[np.zeros(3, dtype=np.int64)] * 3, [None] * 3, [None] * 3, False)
-    features = [Feature(encoding, place) for place in range(len(rows))]
+    features = [Feature(encoding, index) for index in range(len(rows))]
     outputs = [np.array([row], dtype=np.float32) for row in rows]
     return task.answers(
         by_example(labelled(*["x"] * len(rows)), group(features), outputs), nn.Identity()
     )
 
 
-def test_scores_are_those_of_the_task() -> None:
-    task = of("no", "yes")
+def test_scores_match_task_type() -> None:
+    task = build_task("no", "yes")
     answers = answered(task, [[2.0, 1.0], [0.0, 1.0], [3.0, 1.0], [0.0, 1.0]])
     scores = task.score(answers, labelled("no", "yes", "yes", "yes"))
     assert scores["accuracy"] == 0.75
     assert scores["f1"] == pytest.approx(0.8)  # precision 1, recall 2/3
     assert scores["matthews"] == pytest.approx((1 * 2 - 0 * 1) / (2 * 2 * 1 * 3) ** 0.5)
-    number = of("1.5", "2")
+    number = build_task("1.5", "2")
     scores = number.score(answered(number, [[1.0], [2.0], [3.0]]), labelled("2", "4", "6"))
     assert scores == pytest.approx({"pearson": 1.0, "spearman": 1.0})
-    several = of('["a", "b"]', '["b"]')
+    several = build_task('["a", "b"]', '["b"]')
     answers = answered(several, [[2.0, 1.0], [-1.0, 3.0], [-1.0, -1.0]])
     assert [answer.labels for answer in answers] == [["a", "b"], ["b"], []]
     scores = several.score(answers, labelled('["a", "b"]', '["a"]', "[]"))
@@ -205,8 +210,8 @@ def test_scores_are_those_of_the_task() -> None:
     assert [task.metric for task in (task, number, several)] == ["accuracy", "pearson", "f1_micro"]
 
 
-def test_verdicts_put_the_worst_first() -> None:
-    task = of("no", "yes")
+def test_error_severity_grows_with_error() -> None:
+    task = build_task("no", "yes")
     good, sure, unsure = answered(task, [[0.0, 1.0], [4.0, 0.0], [0.5, 0.0]])
     bad = [
         task.error_record(a, e).severity
@@ -214,17 +219,17 @@ def test_verdicts_put_the_worst_first() -> None:
     ]
     assert bad[0] == 0.0
     assert bad[1] > bad[2] > 0.0
-    number = of("1.5", "2")
+    number = build_task("1.5", "2")
     assert number.error_record(answered(number, [[1.0]])[0], labelled("4")[0]).severity == 3.0
-    several = of('["a", "b"]', '["b"]')
+    several = build_task('["a", "b"]', '["b"]')
     assert (
         several.error_record(answered(several, [[2.0, 1.0]])[0], labelled('["a", "b"]')[0]).severity
         == 0
     )
 
 
-def test_classes_may_weigh_the_same() -> None:
-    task = of("no", "no", "no", "yes", class_weights="balanced")
+def test_balanced_class_weights_match_weighted_cross_entropy() -> None:
+    task = build_task("no", "no", "no", "yes", class_weights="balanced")
     assert task.weights is not None
     assert task.weights.tolist() == pytest.approx([2 / 3, 2.0])
     model = tiny_model(9, "classify", labels=task.labels).eval()
@@ -235,40 +240,44 @@ def test_classes_may_weigh_the_same() -> None:
         targets={"classify": torch.tensor([0, 0, 0, 1])},
     )
     logits = model(batch)["classify"]
-    wanted = F.cross_entropy(logits, batch.targets["classify"], task.weights)  # a weighted mean
-    assert task.loss(model, batch, {"classify": 4}).total.item() == pytest.approx(wanted.item())
+    expected = F.cross_entropy(logits, batch.targets["classify"], task.weights)  # weighted mean
+    assert task.loss(model, batch, {"classify": 4}).total.item() == pytest.approx(expected.item())
 
 
-def test_a_rare_label_of_several_may_weigh_as_its_absence() -> None:
-    task = of('["a"]', '["a"]', '["a", "b"]', "[]", class_weights="balanced")
+def test_balanced_weights_of_multilabel_task() -> None:
+    task = build_task('["a"]', '["a"]', '["a", "b"]', "[]", class_weights="balanced")
     assert task.weights is not None
     assert task.weights.tolist() == pytest.approx([1 / 3, 3.0])
 
 
-def test_a_folder_remembers_the_kind_of_labels() -> None:
-    for task in (of("no", "yes"), of("1.5", "2"), of('["a", "b"]', "[]", threshold=0.3)):
+def test_restore_keeps_label_type() -> None:
+    for task in (
+        build_task("no", "yes"),
+        build_task("1.5", "2"),
+        build_task('["a", "b"]', "[]", threshold=0.3),
+    ):
         again = Classify.restore(task.labels, task.settings())
         assert (again.labels, again.options) == (task.labels, task.options)
-    theirs = Classify.restore(("a", "b"), {"problem_type": "multi_label_classification"})
-    assert theirs.options.multi_label
+    hf_task = Classify.restore(("a", "b"), {"problem_type": "multi_label_classification"})
+    assert hf_task.options.multi_label
     with pytest.raises(CheckpointError, match=r"bertkit\.task\.options\.treshold: no such setting"):
         Classify.restore(("a", "b"), {"bertkit": {"task": {"options": {"treshold": 1}}}})
 
 
-def test_a_regression_of_several_numbers_is_refused() -> None:
+def test_restore_rejects_regression_with_several_outputs() -> None:
     with pytest.raises(CheckpointError, match="a regression with 3 outputs"):
         Classify.restore(("a", "b", "c"), {"problem_type": "regression"})
 
 
-def test_rows_without_a_label_are_refused() -> None:
+def test_rows_without_label_are_rejected() -> None:
     bare = [LabelExample("a", None, "x"), LabelExample("a", where="f:2")]
     with pytest.raises(DataError, match="f:2: no label"):
         Classify.from_examples(bare, ClassifyOptions())
     with pytest.raises(DataError, match="f:2: no label"):
-        of("x", "y").check(bare)
+        build_task("x", "y").check(bare)
 
 
-def test_pairs_come_with_pairs() -> None:
+def test_single_texts_and_pairs_cannot_be_mixed() -> None:
     with pytest.raises(DataError, match="3 texts; pass one text or a pair"):
         Classify.reader.example("a", ("b", "c"))
     with pytest.raises(DataError, match="a text is empty"):
@@ -277,7 +286,7 @@ def test_pairs_come_with_pairs() -> None:
     with pytest.raises(DataError, match="f:7: no second text, unlike other rows"):
         Classify(("x", "y")).features(rows, None, 8, long="error", labelled=False)  # type: ignore[arg-type]
     single, pairs = (
-        of("x", "y"),
+        build_task("x", "y"),
         Classify.from_examples(
             [LabelExample("a", "b", "x"), LabelExample("a", "b", "y")], ClassifyOptions()
         ),
@@ -310,7 +319,7 @@ def test_pairs_come_with_pairs() -> None:
         ("ag_news/dev.tsv", {"text_column": "1", "label_column": "2", "header": False}, 1001, None),
     ],
 )
-def test_real_files(
+def test_public_data_sets_are_parsed(
     file: str,
     reading: dict[str, Any],
     count: int,
@@ -324,10 +333,10 @@ def test_real_files(
     task.check(found)
 
 
-def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
+def test_reader_rejects_uneven_rows_and_accepts_trimmed_rows(
     data_folder: Path, tmp_path: Path
 ) -> None:
-    """STS-B's file has two more columns on some rows."""
+    """Some rows of the STS-B file have two more columns."""
     source = data_folder / "stsb" / "sts-dev.tsv"
     with pytest.raises(DataError, match=r"sts-dev\.tsv:\d+: expected 7 columns .* got 9"):
         Classify.reader.read(source, Reading(header=False), labelled=True)
@@ -342,46 +351,49 @@ def test_rows_of_uneven_length_are_refused_by_line_and_read_when_cut(
     assert Classify.from_examples(found, ClassifyOptions()).options.regression
 
 
-def test_thresholds_belong_to_labels() -> None:
+def test_thresholds_must_match_label_count() -> None:
     with pytest.raises(DataError, match="thresholds: 3 thresholds for 2 labels"):
-        of('["a", "b"]', "[]", thresholds=(0.1, 0.2, 0.3))
-    task = of('["a", "b"]', "[]", thresholds=(0.9, 0.2))
+        build_task('["a", "b"]', "[]", thresholds=(0.1, 0.2, 0.3))
+    task = build_task('["a", "b"]', "[]", thresholds=(0.9, 0.2))
     (answer,) = answered(task, [[0.0, 0.0]])
     assert answer == LabelsAnswer(["b"], {"a": 0.5, "b": 0.5})
-    assert task.uncalibrated() == of('["a", "b"]', "[]").options
+    assert task.uncalibrated() == build_task('["a", "b"]', "[]").options
     with pytest.raises(CheckpointError, match="2 thresholds for 1 labels"):
         Classify.restore(("a",), task.settings())
 
 
-def test_dev_teaches_thresholds_and_a_temperature() -> None:
-    several = of('["a", "b"]', "[]")
+def test_calibration_optimizes_thresholds_and_temperature() -> None:
+    several = build_task('["a", "b"]', "[]")
     dev = labelled('["a"]', "[]", '["b"]', "[]")
     answers = answered(several, [[-1.0, -3.0], [-2.0, -9.0], [-3.0, 1.0], [-2.0, 0.5]])
-    taught = several.calibrated(answers, dev)
-    assert taught.chosen_on(several)
+    calibrated = several.calibrated(answers, dev)
+    assert calibrated.chosen_on(several)
     assert several.score(answers, dev)["exact"] < 1.0
-    again = answered(taught, [[-1.0, -3.0], [-2.0, -9.0], [-3.0, 1.0], [-2.0, 0.5]])
-    assert taught.score(again, dev) == {"f1_micro": 1.0, "f1_macro": 1.0, "exact": 1.0}
-    assert taught.calibrated(again, dev) is taught
-    fixed = of('["a", "b"]', "[]", threshold=0.5)
+    again = answered(calibrated, [[-1.0, -3.0], [-2.0, -9.0], [-3.0, 1.0], [-2.0, 0.5]])
+    assert calibrated.score(again, dev) == {"f1_micro": 1.0, "f1_macro": 1.0, "exact": 1.0}
+    assert calibrated.calibrated(again, dev) is calibrated
+    fixed = build_task('["a", "b"]', "[]", threshold=0.5)
     assert fixed.calibrated(answers, dev) is fixed
-    one = of("no", "yes", calibrate=True)
+    exclusive = build_task("no", "yes", calibrate=True)
     rows = [[0.0, 4.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]]
     dev = labelled("yes", "no", "no", "yes")
-    told = one.calibrated(answered(one, rows), dev)
-    assert told.options.temperature > 1.5
-    assert not told.chosen_on(one)
-    about = told.calibration(answered(told, rows), dev)
-    assert about["error"] < about["error_before"]
-    assert of("no", "yes").calibrated(answered(one, rows), dev).options.temperature is None
+    tempered = exclusive.calibrated(answered(exclusive, rows), dev)
+    assert tempered.options.temperature > 1.5
+    assert not tempered.chosen_on(exclusive)
+    calibration = tempered.calibration(answered(tempered, rows), dev)
+    assert calibration["error"] < calibration["error_before"]
+    assert (
+        build_task("no", "yes").calibrated(answered(exclusive, rows), dev).options.temperature
+        is None
+    )
 
 
-def test_a_temperature_is_not_said_of_other_tasks() -> None:
-    assert of("no", "yes").calibration([], []) == {}
+def test_calibration_report_is_empty_without_temperature() -> None:
+    assert build_task("no", "yes").calibration([], []) == {}
 
 
 @pytest.mark.parametrize(
-    ("labels", "options", "said"),
+    ("labels", "options", "message"),
     [
         (("1.5", "2"), {"calibrate": True}, "requires one label per text, but train has numbers"),
         (('["a"]', "[]"), {"calibrate": True}, "one label per text, but train has several"),
@@ -399,16 +411,20 @@ def test_a_temperature_is_not_said_of_other_tasks() -> None:
         ),
     ],
 )
-def test_an_option_of_other_labels_is_refused(
-    labels: tuple[str, ...], options: dict[str, Any], said: str
+def test_options_of_other_label_types_are_rejected(
+    labels: tuple[str, ...], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(DataError, match=said):
-        of(*labels, **options)
-    of(*labels)
+    with pytest.raises(DataError, match=message):
+        build_task(*labels, **options)
+    build_task(*labels)
 
 
-def test_the_scores_that_choose_are_those_of_the_task() -> None:
-    for task, label in ((of("no", "yes"), "yes"), (of("1.5", "2"), "2"), (of('["a"]', "[]"), "[]")):
+def test_score_names_match_scores() -> None:
+    for task, label in (
+        (build_task("no", "yes"), "yes"),
+        (build_task("1.5", "2"), "2"),
+        (build_task('["a"]', "[]"), "[]"),
+    ):
         answer = answered(task, [[0.5] * len(task.labels)])
         assert set(task.score_names) == set(task.score(answer, labelled(label)))
         assert task.metric in task.score_names

@@ -1,4 +1,4 @@
-"""Each label's scores and the matrix of all equal a count by hand and scikit-learn's."""
+"""Tests of scores per label and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from bertkit.tasks.confusion import MOST_LABELS, by_label, label_report
 
 
-def test_scores_of_each_label_are_those_of_a_count() -> None:
+def test_label_scores_match_manual_values() -> None:
     pairs = [("a", "a"), ("a", "b"), ("a", "a"), ("b", "b"), ("c", "b")]
     report = label_report(pairs, ("b", "a", "c", "never"))
     assert report is not None
@@ -23,7 +23,7 @@ def test_scores_of_each_label_are_those_of_a_count() -> None:
     assert report.confused() == [("a", "b", 1), ("c", "b", 1)]
 
 
-def test_scores_equal_those_of_scikit_learn() -> None:
+def test_label_scores_equal_scikit_learn() -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
     expected, answered = rng.choice(list("abc"), 200), rng.choice(list("abc"), 200)
@@ -31,13 +31,13 @@ def test_scores_equal_those_of_scikit_learn() -> None:
     assert report is not None
     assert report.confusion is not None
     assert sklearn.confusion_matrix(expected, answered).tolist() == report.confusion.counts
-    theirs = sklearn.precision_recall_fscore_support(expected, answered)
-    for place, one in enumerate(report.labels.values()):
-        ours = (one.precision, one.recall, one.f1, one.support)
-        assert ours == pytest.approx([figures[place] for figures in theirs])
+    sklearn_scores = sklearn.precision_recall_fscore_support(expected, answered)
+    for index, label in enumerate(report.labels.values()):
+        scores = (label.precision, label.recall, label.f1, label.support)
+        assert scores == pytest.approx([figures[index] for figures in sklearn_scores])
 
 
-def test_several_labels_have_no_matrix_and_entities_one_with_none() -> None:
+def test_confusion_matrix_counts_entities_and_skips_multilabel() -> None:
     several = label_report([("a", "a"), (None, "b"), ("b", None)], ("a", "b"), compete=False)
     assert several is not None
     assert several.confusion is None
@@ -49,12 +49,12 @@ def test_several_labels_have_no_matrix_and_entities_one_with_none() -> None:
     assert entities.confusion.counts == [[0, 0, 0], [1, 0, 1], [1, 0, 0]]
     missed = label_report([("PER", "PER"), ("PER", None)], ())
     assert missed is not None
-    assert missed.confusion is not None  # though no type is taken for another
+    assert missed.confusion is not None  # although no entity has a wrong type
     assert missed.confusion.counts == [[1, 1], [0, 0]]
     assert label_report([], ("a",)) is None
 
 
-def test_one_answer_for_everything_is_known() -> None:
+def test_only_answer_is_the_single_predicted_label() -> None:
     def only(*pairs: tuple[str | None, str | None]) -> str | None:
         report = label_report(pairs, ("a", "b"))
         assert report is not None
@@ -63,10 +63,10 @@ def test_one_answer_for_everything_is_known() -> None:
     assert only(("a", "a"), ("b", "a")) == "a"
     assert only(("a", None), ("b", None)) == ""
     assert only(("a", "b"), ("b", "a")) is None
-    assert only(("a", "a"), ("a", "a")) is None  # nothing else was expected
+    assert only(("a", "a"), ("a", "a")) is None  # "a" is the only expected label
 
 
-def test_the_console_shows_the_lowest_of_many_labels() -> None:
+def test_console_lines_show_labels_with_lowest_scores() -> None:
     few = label_report([("good", "bad"), ("bad", "bad")], ("bad", "good"))
     assert few is not None
     head, bad, good, confused = few.lines()

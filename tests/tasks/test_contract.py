@@ -74,7 +74,7 @@ def sentences() -> list[tuple[str, str, str]]:
 
 
 def documents() -> list[tuple[str, str, str]]:
-    """Return the sentences; the last one follows sentences that make it longer than the model."""
+    """Return the sentences; the last document is longer than the maximum length of the model."""
     *rows, (text, name, city) = sentences()
     return [*rows, ("the cat sat on the mat . " * 5 + text, name, city)]
 
@@ -136,7 +136,7 @@ CASES = {
     "dpo": Case(PREFERENCES, "chosen", "accuracy", model="writer"),
     "seq2seq": Case(TARGETS, "target", "log_probability", -0.4, "translator"),
 }
-"""Cases by the name of the task, and what distinguishes them from other cases of the task."""
+"""Cases by the name of the task and a variant."""
 
 BAD_ROWS = {
     "invalid JSON": ("{", r"rows\.jsonl:9: "),
@@ -201,7 +201,7 @@ def tuned(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a task computes its outputs from."""
+    """Features of a task, and the model that computes its outputs."""
 
     task: Task[Any, Any]
     model: Model
@@ -256,7 +256,7 @@ def test_same_seed_gives_same_weights(
     assert sha256(again / "model.safetensors") == sha256(out / "model.safetensors")
 
 
-def test_saved_model_has_the_scores_of_the_run(tuned: tuple[str, Path, dict[str, float]]) -> None:
+def test_saved_model_reproduces_scores_of_run(tuned: tuple[str, Path, dict[str, float]]) -> None:
     name, out, scores = tuned
     found = bertkit.evaluate(out, out.parent / "rows.jsonl")
     expected = {key.removeprefix("best_"): value for key, value in scores.items()}
@@ -276,7 +276,7 @@ def test_outputs_do_not_depend_on_the_batch(inputs: Inputs) -> None:
         np.testing.assert_allclose(alone, row, atol=1e-4)
 
 
-def test_losses_of_the_batches_of_a_step_add_up(inputs: Inputs) -> None:
+def test_losses_of_batches_add_up_to_step_loss(inputs: Inputs) -> None:
     units = group_for_training(inputs.task, inputs.features)
     parts = [units] if inputs.task.batching == "step" else [units[:3], units[3:]]
     whole = inputs.loss(inputs.features)
@@ -312,7 +312,7 @@ def test_predictions_are_json_of_their_type(
 
 @pytest.mark.parametrize("kind", BAD_ROWS)
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_bad_rows_are_rejected_with_their_line(name: str, kind: str, tmp_path: Path) -> None:
+def test_bad_rows_are_rejected_with_line_number(name: str, kind: str, tmp_path: Path) -> None:
     line, message = BAD_ROWS[kind]
     path = write_rows(tmp_path / "rows.jsonl", CASES[name].rows, line)
     with pytest.raises(DataError, match=message):

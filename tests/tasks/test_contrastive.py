@@ -1,4 +1,4 @@
-"""Labels from few rows: the pairs, the loss, the head, and the folder that comes of them."""
+"""Tests of few-shot classification with contrastive training (SetFit)."""
 
 from __future__ import annotations
 
@@ -54,13 +54,11 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-# ---- pairs
+# ---- Pairs
 
 
 @given(sizes=SOME_LABELS, seed=some.integers(0, 2**32), data=some.data())
-def test_pairs_are_balanced_and_begin_with_every_row_as_often(
-    sizes: list[int], seed: int, data: some.DataObject
-) -> None:
+def test_pairs_are_balanced_over_rows(sizes: list[int], seed: int, data: some.DataObject) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)
     labels = np.array(data.draw(some.permutations(labels.tolist())))
     pairs = sample_pair_indices(labels, seed)
@@ -73,7 +71,7 @@ def test_pairs_are_balanced_and_begin_with_every_row_as_often(
     assert np.array_equal(pairs, sample_pair_indices(labels, seed))
 
 
-def test_every_partner_is_drawn_and_another_seed_draws_others() -> None:
+def test_pair_sampling_covers_partners_and_depends_on_seed() -> None:
     labels = np.array([0, 1, 0, 1, 2, 2, 0])
     seen = {
         tuple(pair) for seed in range(40) for pair in sample_pair_indices(labels, seed).tolist()
@@ -82,17 +80,17 @@ def test_every_partner_is_drawn_and_another_seed_draws_others() -> None:
     assert not np.array_equal(sample_pair_indices(labels, 0), sample_pair_indices(labels, 1))
 
 
-def test_many_rows_have_few_rounds() -> None:
+def test_number_of_pairs_is_limited() -> None:
     assert len(sample_pair_indices(np.arange(100_000) % 3, 0)) == 200_000
     assert len(sample_pair_indices(np.arange(16) % 2, 0)) == 2 * contrastive.ROUNDS * 16
 
 
-# ---- what is learned
+# ---- Training
 
 
-def test_labels_stand_apart_that_did_not_before(base: Path, tuned: Path) -> None:
+def test_training_separates_labels(base: Path, tuned: Path) -> None:
     def gap(folder: Path) -> float:
-        """Of mean cosines: within labels less between them."""
+        """Return the mean cosine within labels minus the mean cosine between labels."""
         vectors = F.normalize(torch.from_numpy(bertkit.embed(folder, [t for t, _ in TEXTS])), dim=1)
         cosines = vectors @ vectors.T
         same = torch.block_diag(torch.ones(4, 4), torch.ones(4, 4)).bool()
@@ -102,56 +100,56 @@ def test_labels_stand_apart_that_did_not_before(base: Path, tuned: Path) -> None
     assert json.loads((tuned / "scores.json").read_text())["dev"]["accuracy"] == 1.0
 
 
-# ---- the folder
+# ---- Saved model
 
 
-def test_the_folder_is_a_classifiers(tuned: Path, tmp_path: Path) -> None:
-    asked = ["a red thing", "some cake now", "red cake"]
-    answers = bertkit.predict(tuned, asked)
+def test_saved_model_is_a_classifier(tuned: Path, tmp_path: Path) -> None:
+    texts = ["a red thing", "some cake now", "red cake"]
+    answers = bertkit.predict(tuned, texts)
     assert [answer.label for answer in answers[:2]] == ["color", "food"]
     assert bertkit.evaluate(tuned, ROWS)["accuracy"] == 1.0
 
-    # its scores are those of a linear layer on its vectors
-    opened = load(tuned)
-    out: Any = opened.model.heads["vector"].out
-    vectors = Embed(opened, normalize=False)(asked)
+    # The scores are those of a linear layer on the embeddings.
+    loaded = load(tuned)
+    out: Any = loaded.model.heads["vector"].out
+    vectors = Embed(loaded, normalize=False)(texts)
     scores = torch.softmax(out(torch.from_numpy(vectors)), -1)
     for answer, row in zip(answers, scores.tolist(), strict=True):
         assert [answer.scores["color"], answer.scores["food"]] == pytest.approx(row, abs=1e-5)
 
-    resave(opened, opened.model, tmp_path / "again")
-    assert bertkit.predict(tmp_path / "again", asked) == answers
+    resave(loaded, loaded.model, tmp_path / "again")
+    assert bertkit.predict(tmp_path / "again", texts) == answers
     card = (tuned / "README.md").read_text(encoding="utf-8")
     assert "library_name: sentence-transformers" in card
     assert "AutoModel" not in card
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
-    theirs = peer.SentenceTransformer(str(tuned), device="cpu").encode(asked)
-    np.testing.assert_allclose(theirs, vectors, atol=1e-5)
+    peer_vectors = peer.SentenceTransformer(str(tuned), device="cpu").encode(texts)
+    np.testing.assert_allclose(peer_vectors, vectors, atol=1e-5)
 
 
-def test_long_texts_are_answered_in_windows(tuned: Path) -> None:
+def test_long_texts_are_classified_in_windows(tuned: Path) -> None:
     answer = bertkit.pipeline("classify", tuned)("a red thing " * 40, long="window")
     assert answer.label == "color"
 
 
 @pytest.mark.parametrize("mode", ["cls", "max"])
-def test_it_goes_on_from_a_folders_own_vectors(base: Path, tmp_path: Path, mode: Any) -> None:
+def test_training_starts_from_pooling_of_model(base: Path, tmp_path: Path, mode: Any) -> None:
     loaded = load(base)
     pooling = Pooling(mode, normalize=True, dense=Dense(16, 6, bias=False))
     save(tmp_path / "base", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
-    still = Finetune(epochs=1, learning_rate=1e-12, precision="fp32", device="cpu")
+    settings = Finetune(epochs=1, learning_rate=1e-12, precision="fp32", device="cpu")
     data: dict[str, Any] = {"train": ROWS, "dev": ROWS, "out": tmp_path / "out"}
-    finetune("classify", tmp_path / "base", settings=still, contrastive=True, **data)
+    finetune("classify", tmp_path / "base", settings=settings, contrastive=True, **data)
     text = ["a red thing"]
-    theirs = bertkit.embed(tmp_path / "base", text)
-    np.testing.assert_allclose(bertkit.embed(tmp_path / "out", text), theirs, atol=1e-5)
+    expected = bertkit.embed(tmp_path / "base", text)
+    np.testing.assert_allclose(bertkit.embed(tmp_path / "out", text), expected, atol=1e-5)
     assert load(tmp_path / "out").model.heads["vector"].dense is not None
     answered = bertkit.predict(tmp_path / "out", text)
     assert sum(answered[0].scores.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert", "electra", "mpnet"])
-def test_every_encoder_has_this_head(family: str, tmp_path: Path) -> None:
+def test_every_encoder_supports_vector_head(family: str, tmp_path: Path) -> None:
     words = ("a", "red", "thing", "some", "bread", "now")
     tokenizer = tiny_tokenizer(words, family=FAMILIES[family])
     model = tiny_model(tokenizer, "vector", labels=("a", "b", "c"), family=FAMILIES[family])
@@ -163,14 +161,14 @@ def test_every_encoder_has_this_head(family: str, tmp_path: Path) -> None:
     assert len(bertkit.predict(folder, ["red"])[0].scores) == 3
 
 
-def test_a_folder_whose_head_was_cut_is_refused(tuned: Path, tmp_path: Path) -> None:
+def test_load_rejects_head_with_wrong_label_count(tuned: Path, tmp_path: Path) -> None:
     opened = load(tuned)
     save(tmp_path / "one", opened.model, opened.tokenizer, BERT, labels=("a", "b", "c"))
     with pytest.raises(CheckpointError, match="has 3 labels, but the vector head has 2 outputs"):
         load(tmp_path / "one")
 
 
-# ---- what cannot be learned so
+# ---- Unsupported input
 
 
 @pytest.mark.parametrize(
@@ -186,7 +184,7 @@ def test_a_folder_whose_head_was_cut_is_refused(tuned: Path, tmp_path: Path) -> 
         ("text,text_b,label\na,b,x\nc,d,y\n", "contrastive: .* but train has pairs of texts"),
     ],
 )
-def test_what_makes_no_pairs_is_told_in_a_sentence(
+def test_finetune_rejects_data_without_pairs(
     base: Path, tmp_path: Path, rows: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "train.csv"
@@ -199,12 +197,12 @@ def test_what_makes_no_pairs_is_told_in_a_sentence(
         finetune("classify", base, train=file, dev=file, out=tmp_path / "out", contrastive=True)
 
 
-def test_no_student_learns_from_it(tuned: Path, tmp_path: Path) -> None:
+def test_distill_rejects_contrastive_teacher(tuned: Path, tmp_path: Path) -> None:
     with pytest.raises(BertkitError, match="use a teacher that was fine-tuned without"):
         distill(tuned, layers=1, train=ROWS, dev=ROWS, out=tmp_path / "s", settings=SETTINGS)
 
 
-def test_a_causal_model_is_refused(tmp_path: Path) -> None:
+def test_finetune_rejects_causal_model(tmp_path: Path) -> None:
     tokenizer = train(["a red thing some bread now " * 5], kind="bpe", size=300, use="write")
     folder = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=FAMILIES["gpt2"])
     with pytest.raises(BertkitError, match="contrastive: not supported by causal models"):

@@ -1,4 +1,4 @@
-"""Equal texts are one candidate: a copy of the right answer is not a wrong answer."""
+"""Tests that copies of the right answer are not counted as wrong answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers_of(
     base: Path, examples: list[SimilarityExample], first: np.ndarray
 ) -> list[SimilarityAnswer]:
-    """The answers if the vector of each second text is a unit vector, equal for equal texts."""
+    """Return the answers if equal second texts share a unit vector."""
     task = Similarity.from_examples(examples, SimilarityOptions())
     tokenizer = bertkit.load(base).tokenizer
     features = task.features(examples, tokenizer, 32, long="error", labelled=False)
@@ -61,8 +61,8 @@ def test_similarity_ranks_distinct_texts(base: Path, copy: str) -> None:
     more = examples_of([*FAQ, ("a b", copy), ("j", copy)])
     answers = answers_of(base, more, NEAR[[0, 1, 2, 0, 0]])
     assert [answer.rank for answer in answers] == [1, 1, 2, 1, 1]
-    other = examples_of([*FAQ, ("a b", "d"), ("j", "d")])  # control: distinct texts that tie
-    assert answers_of(base, other, NEAR[[0, 1, 2, 0, 0]])[0].rank == 2
+    distinct = examples_of([*FAQ, ("a b", "d"), ("j", "d")])  # control: distinct texts that tie
+    assert answers_of(base, distinct, NEAR[[0, 1, 2, 0, 0]])[0].rank == 2
 
 
 def test_similarity_scores_ignore_repeated_rows(base: Path) -> None:
@@ -75,7 +75,7 @@ def test_similarity_scores_ignore_repeated_rows(base: Path) -> None:
 
 
 def ranking_loss(base: Path, examples: list[SimilarityExample], keep: torch.Tensor) -> torch.Tensor:
-    """The loss over the candidates that `keep` marks. Shapes: keep (examples, candidates)."""
+    """Compute the loss over the candidates in the mask `keep` of shape (examples, candidates)."""
     task, model, _ = ready(examples, base, loss="ranking")
     first, *others = F.normalize(
         compute_embeddings(task, model.eval(), examples, base), dim=-1
@@ -84,7 +84,7 @@ def ranking_loss(base: Path, examples: list[SimilarityExample], keep: torch.Tens
     return F.cross_entropy(scores, torch.arange(len(first)))
 
 
-def test_similarity_loss_ignores_copies_of_the_target(base: Path) -> None:
+def test_similarity_loss_ignores_copies_of_target(base: Path) -> None:
     rows = [("a", "d e", "j"), ("b", "D e", "d  e"), ("c", "f", "h")]
     examples = [SimilarityExample(texts, None, str(i)) for i, texts in enumerate(rows)]
     task, model, batch = ready(examples, base, loss="ranking")
@@ -106,7 +106,7 @@ def test_similarity_logs_duplicates(base: Path, capsys: pytest.CaptureFixture[st
 QUESTION = ChoiceQuestion("a", ("Yes.", "no", "yes.", "YES. "), 2)
 
 
-def test_choose_accepts_a_copy_of_the_right_choice() -> None:
+def test_choose_accepts_copy_of_right_choice() -> None:
     answers = [ChoiceAnswer(i, QUESTION.choices[i], 0.5, [0.25] * 4) for i in range(4)]
     scores = [Choose.score(Choose(), [answer], [QUESTION])["accuracy"] for answer in answers]
     assert scores == [1.0, 0.0, 1.0, 1.0]

@@ -1,4 +1,4 @@
-"""Examples: how a file was read is said, and a run knows them again by content."""
+"""Tests of reading examples: log messages, content hashes and errors of bad rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def tsv(path: Path, *rows: str) -> Path:
     return path
 
 
-def test_what_was_guessed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_examples_logs_inferred_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tsv(tmp_path / "a.tsv", "one\tyes", "two\tno")
     assert [row.label for row in read_examples(Classify, file)] == ["yes", "no"]
     err = capsys.readouterr().err
@@ -26,7 +28,7 @@ def test_what_was_guessed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "text = 'text', label = 'label'" in err
 
 
-def test_the_same_rows_have_the_same_hash(tmp_path: Path) -> None:
+def test_equal_rows_have_equal_hash(tmp_path: Path) -> None:
     file = tsv(tmp_path / "a.tsv", "one\tyes")
     moved = tsv(tmp_path / "b.tsv", "one\tyes")
     train, dev = take_examples(Classify, file, moved, None)
@@ -40,12 +42,14 @@ def test_the_same_rows_have_the_same_hash(tmp_path: Path) -> None:
         take_examples(Classify, rows, [], None)
 
 
-def test_all_bad_rows_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_examples_reports_all_bad_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tsv(tmp_path / "a.tsv", "one\tyes", "two\t", "\tno", "four\tno")
     with pytest.raises(BadRows, match=r"a\.tsv:3: no label.* \(2 rows .*a\.tsv:3, .*a\.tsv:4\)$"):
         read_examples(Classify, file)
-    said = capsys.readouterr().err.splitlines()
-    assert [line.rpartition("a.tsv")[2] for line in said] == [
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("a.tsv")[2] for line in lines] == [
         ":3: no label; add a label or remove the row",
         ":4: the text is empty; remove the row",
     ]
@@ -56,7 +60,7 @@ def test_all_bad_rows_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFi
     assert "\ntrain[2]: no label" in capsys.readouterr().err
 
 
-def test_all_rows_that_a_task_cannot_score_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_examples_reports_all_unusable_rows(capsys: pytest.CaptureFixture[str]) -> None:
     task = Classify(("no", "yes"), Classify.Options())
     rows = [LabelExample("a", None, label, f"rows:{i}") for i, label in enumerate("xyz")]
     with pytest.raises(BadRows, match=r"rows:0: label 'x' is not .* \(3 rows cannot be used"):
@@ -68,7 +72,7 @@ def test_all_rows_that_a_task_cannot_score_are_named(capsys: pytest.CaptureFixtu
         similarity.SimilarityExample(("a", "b"), None, "1"),
         similarity.SimilarityExample(("a",), None, "2"),
     ]
-    with pytest.raises(DataError, match="1 texts, but 2 in"):  # each is sound by itself
+    with pytest.raises(DataError, match="1 texts, but 2 in"):  # each row is valid separately
         check_examples(
             similarity.Similarity((), similarity.SimilarityOptions(loss="ranking")), pairs
         )

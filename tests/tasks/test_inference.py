@@ -1,4 +1,4 @@
-"""Whatever gives logits answers by a task: one, many, a stream."""
+"""Tests of inference with a task: single texts, lists and streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.tasks.task import Feature, Outputs
 
 
 class ByLength(Answering[LabelAnswer]):
-    """Long where a text has more than four tokens."""
+    """Classifier that predicts "long" if a text has more than four tokens."""
 
     def __init__(self) -> None:
         self.task, self.tokenizer = Classify(("short", "long")), tiny_tokenizer("abc")
@@ -26,18 +26,18 @@ class ByLength(Answering[LabelAnswer]):
         return [np.array([[4.5, len(f.encoding)]], np.float32) for f in features]
 
 
-def test_one_many_and_a_stream() -> None:
+def test_call_accepts_single_texts_lists_and_streams() -> None:
     answer = ByLength()
     assert answer("a").label == "short"
-    assert [one.label for one in answer(["a", "a b c", "b"])] == ["short", "long", "short"]
+    assert [answer_.label for answer_ in answer(["a", "a b c", "b"])] == ["short", "long", "short"]
     stream = answer(iter(["a b c"] * (ITEMS_PER_CHUNK + 1)))
-    assert {one.label for one in stream} == {"long"}
+    assert {answer_.label for answer_ in stream} == {"long"}
     works = answer.prepare([("a", "b"), ("a", "b c")])
     assert [work.tokens for work in works] == [5, 6]
-    assert [one.label for one in answer.run(works)] == ["long", "long"]
+    assert [answer_.label for answer_ in answer.run(works)] == ["long", "long"]
 
 
-def test_what_is_refused() -> None:
+def test_call_rejects_invalid_input() -> None:
     answer = ByLength()
     with pytest.raises(DataError, match="unsupported input of type int"):
         answer.answers([answer._example(1)])
@@ -49,7 +49,7 @@ def test_what_is_refused() -> None:
     assert cut.truncated
 
 
-def test_work_and_parts() -> None:
+def test_batched_and_work_sizes() -> None:
     assert list(batched("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]]
     assert Work([], more=3).tokens == 3
     assert not Work([]).truncated

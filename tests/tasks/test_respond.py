@@ -1,4 +1,4 @@
-"""Response selection: dialogues become candidates to rank, wrong ones drawn the same each time."""
+"""Tests of response selection: dialogues, sampled wrong responses and ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokenizer() -> Tokenizer:
 
 
 def learner(tokenizer: Tokenizer) -> Model:
-    """A model that learns a few examples in a few steps: its first weights are large."""
+    """Build a model with large initial weights, which learns a few examples in a few steps."""
     return tiny_model(tokenizer, "choose", hidden=32, dropout=0.0, spread=0.1)
 
 
@@ -63,16 +63,16 @@ def answered(
     return task.answers(by_example(examples, group(features), outputs), model.heads["choose"])
 
 
-# ---- readers
+# ---- Readers
 
 
-def test_each_second_turn_is_a_response_to_all_before(tmp_path: Path) -> None:
+def test_responses_follow_all_previous_turns(tmp_path: Path) -> None:
     path = dialogues(
         tmp_path,
         [("How are\nyou ?", "Well ."), ("And now ?", "Still well ."), ("Bye .", "")],
         [("Rain ?", "Sun .")],
     )
-    found, said = Respond.reader.read(path, Reading(), labelled=True)
+    found, message = Respond.reader.read(path, Reading(), labelled=True)
     assert [e.text for e in found] == [
         "How are you ?",
         "How are you ?\nWell .\nAnd now ?",
@@ -84,10 +84,10 @@ def test_each_second_turn_is_a_response_to_all_before(tmp_path: Path) -> None:
         "Sun .",
     ]
     assert found[1].where == f"{path}: dialogue 1, pair 2"
-    # of another dialogue, and all there are where there are few
+    # Wrong responses come from other dialogues: all of them if there are few.
     assert set(found[0].choices) == {"Well .", "Sun ."}
     assert set(found[2].choices) == {"Well .", "Still well .", "Sun ."}
-    assert said.endswith("talk.json: 2 dialogues; 3 responses, 2 to 3 candidates each")
+    assert message.endswith("talk.json: 2 dialogues; 3 responses, 2 to 3 candidates each")
 
 
 WORD = st.sampled_from("abcdefghijkl")
@@ -96,23 +96,23 @@ TALK = st.lists(st.lists(st.tuples(WORD, WORD), min_size=1, max_size=4), min_siz
 
 @settings(max_examples=60, deadline=None)
 @given(talk=TALK)
-def test_wrong_responses_are_wrong_and_always_the_same(
+def test_wrong_responses_are_distinct_and_deterministic(
     talk: list[list[tuple[str, str]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = dialogues(tmp_path_factory.mktemp("talk"), *talk)
     owner = [number for number, pairs in enumerate(talk) for _ in pairs]
     right = [response for pairs in talk for _, response in pairs]
-    others = [
+    wrong_responses = [
         {r for r, n in zip(right, owner, strict=True) if n != number} - {response}
         for number, response in zip(owner, right, strict=True)
     ]
-    if not all(others):
+    if not all(wrong_responses):
         with pytest.raises(DataError, match="no other dialogue to sample wrong responses from"):
             examples_of(path)
         return
     found = examples_of(path)
     assert found == examples_of(path)
-    for example, response, possible in zip(found, right, others, strict=True):
+    for example, response, possible in zip(found, right, wrong_responses, strict=True):
         assert example.answer is not None
         assert example.choices[example.answer] == response
         wrong = set(example.choices) - {response}
@@ -120,7 +120,7 @@ def test_wrong_responses_are_wrong_and_always_the_same(
         assert wrong <= possible
 
 
-def test_the_right_response_stands_anywhere(tmp_path: Path) -> None:
+def test_position_of_right_response_is_random(tmp_path: Path) -> None:
     path = dialogues(tmp_path, *([(f"a{i}", f"b{i}")] for i in range(300)))
     found = examples_of(path)
     assert all(len(set(e.choices)) == 10 for e in found)
@@ -132,7 +132,7 @@ def test_the_right_response_stands_anywhere(tmp_path: Path) -> None:
     assert {e.answer for e in blind} == {None}
 
 
-def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
+def test_rows_can_list_candidates(tmp_path: Path) -> None:
     rows = [
         {"context": ["A day .", "So ?"], "response": "Fine .", "candidates": ["No .", "Fine ."]},
         {"context": "One .\nTwo .\n", "response": "Three ."},
@@ -150,7 +150,7 @@ def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("t.json", "{}", r"t\.json: not a JSON list of .*Expected `array`"),
         ("t.json", "[{}]", r"t\.json: not a JSON list .*missing required field `dialogue`"),
@@ -192,12 +192,12 @@ def test_rows_may_name_their_candidates(tmp_path: Path) -> None:
         ("t.txt", "a", r"t\.txt: unknown file type"),
     ],
 )
-def test_what_cannot_be_used_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=said):
+def test_reader_rejects_invalid_files(name: str, text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
         examples_of(written(tmp_path, name, text))
 
 
-def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
+def test_reader_rejects_columns_and_restore_keeps_options(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^text_column: not supported by respond"):
         Respond.reader.read(tmp_path / "t.json", Reading(text_column="x"), labelled=True)
     task = Respond.restore((), Respond((), RespondOptions(turns=7)).settings())
@@ -205,17 +205,17 @@ def test_columns_are_not_needed_and_options_are_checked(tmp_path: Path) -> None:
     assert find("respond") is Respond
 
 
-# ---- what the model reads and learns
+# ---- Model inputs and targets
 
 
-def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> None:
+def test_last_turns_are_joined_by_sep(tokenizer: Tokenizer) -> None:
     example = ChoiceQuestion("a b\nc\nd\ne", ("f", "g"), 1)
     task = Respond((), RespondOptions(turns=3))
     features = task.features([example], tokenizer, 32, long="error", labelled=False)
-    pieces = tokenizer.pieces(features[0].encoding.ids)
-    assert pieces == ["[CLS]", "c", "[SEP]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
+    tokens = tokenizer.pieces(features[0].encoding.ids)
+    assert tokens == ["[CLS]", "c", "[SEP]", "d", "[SEP]", "e", "[SEP]", "f", "[SEP]"]
     assert features[0].encoding.types.tolist() == [0] * 7 + [1] * 2
-    # too long: the oldest tokens go, the response stays
+    # Truncation removes the oldest tokens and keeps the response.
     with pytest.raises(DataError, match="9 tokens with choice 1, but the maximum is 7"):
         task.features([example], tokenizer, 7, long="error", labelled=False)
     [cut, _] = task.features([example], tokenizer, 7, long="truncate", labelled=False)
@@ -223,19 +223,19 @@ def test_the_last_turns_are_read_with_a_sep_between(tokenizer: Tokenizer) -> Non
     assert cut.encoding.truncated
 
 
-def test_learning_takes_the_first_wrong_ones(tokenizer: Tokenizer) -> None:
+def test_training_uses_first_wrong_responses(tokenizer: Tokenizer) -> None:
     example = ChoiceQuestion("a", tuple("bcdefghijk"), 2)
     for negatives in (1, 3, 9):
         task = Respond((), RespondOptions(negatives=negatives))
         features = task.features([example], tokenizer, 32, long="error", labelled=True)
-        read = [tokenizer.pieces(f.encoding.ids)[3] for f in features]
-        assert read == ["d", *"bcefghijk"[:negatives]]
+        responses = [tokenizer.pieces(f.encoding.ids)[3] for f in features]
+        assert responses == ["d", *"bcefghijk"[:negatives]]
         assert [f.target for f in features] == [True] + [False] * negatives
         everything = task.features([example], tokenizer, 32, long="error", labelled=False)
         assert len(everything) == 10
 
 
-def test_what_answers_what_is_learned(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_training_ranks_right_responses_first(tmp_path: Path, tokenizer: Tokenizer) -> None:
     letters = "abcdefghijklmnop"
     path = dialogues(
         tmp_path, *([(x, y)] for x, y in zip(letters[::2], letters[1::2], strict=True))
@@ -265,7 +265,7 @@ def test_what_answers_what_is_learned(tmp_path: Path, tokenizer: Tokenizer) -> N
     }
 
 
-# ---- what it answers
+# ---- Predictions
 
 LINE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6).map(" ".join)
 
@@ -276,7 +276,7 @@ LINE = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6).map(" ".joi
     candidates=st.lists(LINE, min_size=2, max_size=5),
     data=st.data(),
 )
-def test_order_of_candidates_changes_no_score(
+def test_scores_do_not_depend_on_candidate_order(
     context: str, candidates: list[str], data: st.DataObject, tokenizer: Tokenizer
 ) -> None:
     model = learner(tokenizer).eval()
@@ -299,7 +299,7 @@ def test_order_of_candidates_changes_no_score(
     assert first.score == first.scores[first.index]
 
 
-def test_scores_are_ranks_and_ties_gain_nothing() -> None:
+def test_scores_use_ranks_and_penalize_ties() -> None:
     examples = [ChoiceQuestion("a", ("b", "c", "d"), n) for n in (0, 1, 2)]
     task = Respond()
     ranked = [ResponseAnswer("b", 0, 0.5, [0.5, 0.3, 0.2], [0, 1, 2])] * 3
@@ -316,10 +316,12 @@ def test_scores_are_ranks_and_ties_gain_nothing() -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("dailydialog", 3851), ("personachat", 7316)])
-def test_real_dialogues(name: str, count: int, data_folder: Path, tokenizer: Tokenizer) -> None:
+def test_public_dialogues_are_parsed(
+    name: str, count: int, data_folder: Path, tokenizer: Tokenizer
+) -> None:
     path = data_folder / name / "valid.json"
-    found, said = Respond.reader.read(path, Reading(), labelled=True)
-    assert f"1,000 dialogues; {count:,} responses, 10 candidates each" in said
+    found, message = Respond.reader.read(path, Reading(), labelled=True)
+    assert f"1,000 dialogues; {count:,} responses, 10 candidates each" in message
     assert len(found) == count
     assert all(len(set(e.choices)) == 10 for e in found)
     features = Respond().features(found[:40], tokenizer, 48, long="truncate", labelled=True)

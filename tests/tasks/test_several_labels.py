@@ -1,4 +1,4 @@
-"""Several labels of a text: one-hot columns, lists, and separators that are not read."""
+"""Tests of multi-label rows: one-hot columns, lists and unsupported separators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = [("a b c", []), ("b c d", ["toxic"]), ("d c a", ["insult", "toxic"]), ("c
 ONE_HOT = Reading(label_column="toxic,insult")
 
 
-def one_hot(path: Path, values: tuple[str, str] = ("0", "1")) -> Path:
+def write_one_hot(path: Path, values: tuple[str, str] = ("0", "1")) -> Path:
     lines = ["text,toxic,insult"]
     for text, labels in ROWS:
         lines.append(",".join([text, *(values[n in labels] for n in ("toxic", "insult"))]))
@@ -29,17 +29,19 @@ def one_hot(path: Path, values: tuple[str, str] = ("0", "1")) -> Path:
 
 
 @pytest.mark.parametrize("values", [("0", "1"), ("0.0", "1.0"), ("False", "True")])
-def test_one_hot_columns_are_lists_of_labels(tmp_path: Path, values: tuple[str, str]) -> None:
-    examples, _ = Classify.reader.read(one_hot(tmp_path / "a.csv", values), ONE_HOT, labelled=True)
+def test_one_hot_columns_are_parsed_as_label_lists(tmp_path: Path, values: tuple[str, str]) -> None:
+    examples, _ = Classify.reader.read(
+        write_one_hot(tmp_path / "a.csv", values), ONE_HOT, labelled=True
+    )
     assert [(e.text, sorted(json.loads(e.label or ""))) for e in examples] == ROWS
     task = Classify.from_examples(examples, ClassifyOptions())
     assert task.options.multi_label
     assert task.labels == ("insult", "toxic")
 
 
-def test_one_hot_columns_and_lists_give_the_same_model(tmp_path: Path) -> None:
+def test_one_hot_columns_and_lists_train_equal_models(tmp_path: Path) -> None:
     base = tiny_folder(tmp_path / "base", tiny_tokenizer("abcd"))
-    file = one_hot(tmp_path / "a.csv")
+    file = write_one_hot(tmp_path / "a.csv")
     lists = tmp_path / "a.jsonl"
     rows = [json.dumps({"text": text, "label": labels}) for text, labels in ROWS]
     lists.write_text("\n".join(rows), encoding="utf-8")
@@ -58,8 +60,8 @@ def test_one_hot_columns_and_lists_give_the_same_model(tmp_path: Path) -> None:
     assert scores["rows"] == 4
 
 
-def test_one_hot_columns_are_checked(tmp_path: Path) -> None:
-    file = one_hot(tmp_path / "a.csv")
+def test_one_hot_columns_reject_unknown_names_and_values(tmp_path: Path) -> None:
+    file = write_one_hot(tmp_path / "a.csv")
     with pytest.raises(DataError, match=r"no column 'insulting'; did you mean 'insult'\?"):
         Classify.reader.read(file, Reading(label_column="toxic,insulting"), labelled=True)
     file.write_text(file.read_text().replace("d c a,1,1", "d c a,1,2"), encoding="utf-8")
@@ -67,7 +69,7 @@ def test_one_hot_columns_are_checked(tmp_path: Path) -> None:
         Classify.reader.read(file, ONE_HOT, labelled=True)
 
 
-def test_a_column_with_a_comma_in_its_name_is_one_column(tmp_path: Path) -> None:
+def test_column_name_can_contain_comma(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("text\ta,b\nx y z\tgood\nx z y\tbad\n", encoding="utf-8")
     examples, _ = Classify.reader.read(file, Reading(label_column="a,b"), labelled=True)

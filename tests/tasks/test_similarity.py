@@ -1,4 +1,4 @@
-"""Vectors of texts: readers, each loss against its formula, folders that others open."""
+"""Tests of text similarity: readers, losses, prompts and parity with sentence-transformers."""
 
 from __future__ import annotations
 
@@ -46,25 +46,27 @@ SETTINGS = Finetune(epochs=6, batch_size=10, learning_rate=5e-3, precision="fp32
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("similarity") / "base"
+    folder = tmp_path_factory.mktemp("similarity") / "base"
     text = " ".join(f"a {word} thing is {word} number" for word in WORDS)
     tokenizer = train([text * 5], kind="wordpiece", size=120)
-    return tiny_folder(place, tokenizer, "mlm")
+    return tiny_folder(folder, tokenizer, "mlm")
 
 
 def pairs(count: int, labelled: bool = False) -> list[SimilarityExample]:
     found = []
     for i in range(count):
-        one, other = WORDS[i % 10], WORDS[(i + i // 10 * 3) % 10 if labelled else i % 10]
-        label = (5.0 if one == other else 1.0) if labelled else None
-        found.append(SimilarityExample((f"a {one} thing", f"is {other} number"), label, f"row {i}"))
+        first, second = WORDS[i % 10], WORDS[(i + i // 10 * 3) % 10 if labelled else i % 10]
+        label = (5.0 if first == second else 1.0) if labelled else None
+        found.append(
+            SimilarityExample((f"a {first} thing", f"is {second} number"), label, f"row {i}")
+        )
     return found
 
 
 def ready(
     examples: list[SimilarityExample], base: Path, **options: Any
 ) -> tuple[Similarity, Model, Any]:
-    """The task, a model for it and a batch of the examples."""
+    """Build the task, a model for it and a batch of the examples."""
     task = Similarity.from_examples(examples, SimilarityOptions(**options))
     loaded = bertkit.load(base, heads={"similarity": task.build_head})
     features = task.features(examples, loaded.tokenizer, 32, long="error", labelled=True)
@@ -75,7 +77,7 @@ def ready(
 def compute_embeddings(
     task: Similarity, model: Model, examples: list[SimilarityExample], base: Path
 ) -> torch.Tensor:
-    """Shapes: (examples, texts, D), one text at a time."""
+    """Compute the embedding of each text separately, as (examples, texts, D)."""
     tokenizer = bertkit.load(base).tokenizer
 
     with torch.no_grad():
@@ -103,35 +105,35 @@ def formula(loss: str, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Ten
         case "margin_mse":
             return ((20 * (near - far) - labels) ** 2).mean()
     others = torch.cat([b, c])
-    scores = torch.stack([F.cosine_similarity(one[None], others) for one in a]) * 20
+    scores = torch.stack([F.cosine_similarity(anchor[None], others) for anchor in a]) * 20
     return torch.stack([-torch.log_softmax(row, 0)[i] for i, row in enumerate(scores)]).mean()
 
 
 @pytest.mark.parametrize("loss", ["ranking", "triplet", "margin_mse"])
-def test_losses_of_triplets_are_their_formulas(loss: str, base: Path) -> None:
+def test_triplet_losses_match_formulas(loss: str, base: Path) -> None:
     task, model, batch = ready(TRIPLETS, base, loss=loss)
     model.eval()
     labels = torch.tensor([example.label for example in TRIPLETS])
-    wanted = formula(loss, compute_embeddings(task, model, TRIPLETS, base), labels)
+    expected = formula(loss, compute_embeddings(task, model, TRIPLETS, base), labels)
     found = task.loss(model, batch, totals([batch])).total
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_the_loss_of_scored_pairs_is_its_formula(base: Path) -> None:
+def test_cosine_loss_matches_formula(base: Path) -> None:
     examples = pairs(20, labelled=True)
     task, model, batch = ready(examples, base)
     model.eval()
     assert (task.options.loss, task.options.highest) == ("cosine", 5.0)
     a, b = compute_embeddings(task, model, examples, base).unbind(1)
     labels = torch.tensor([example.label for example in examples]) / 5
-    wanted = ((F.cosine_similarity(a, b) - labels) ** 2).mean()
+    expected = ((F.cosine_similarity(a, b) - labels) ** 2).mean()
     found = task.loss(model, batch, totals([batch])).total
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["cosent", "margin_mse"])
-def test_value_and_gradient_are_those_of_sentence_transformers(loss: str) -> None:
-    """Of vectors whose lengths differ; a fold of the labels (cosent) or of the lengths is seen."""
+def test_losses_and_gradients_match_sentence_transformers(loss: str) -> None:
+    """The vectors have different norms, and the control changes the labels or the score."""
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(12, 3, 8, generator=generator) * torch.rand(12, 3, 1, generator=generator)
@@ -141,37 +143,39 @@ def test_value_and_gradient_are_those_of_sentence_transformers(loss: str) -> Non
         return 20 * peer.util.pairwise_cos_sim(a, b)
 
     kinds = peer.sentence_transformer.losses
-    theirs = {
+    peer_losses = {
         "cosent": kinds.CoSENTLoss(torch.nn.Identity()),
         "margin_mse": kinds.MarginMSELoss(torch.nn.Identity(), similarity_fct=scaled),
         "products": kinds.MarginMSELoss(torch.nn.Identity()),
     }
 
-    def ours(x: torch.Tensor) -> torch.Tensor:
+    def compute_loss(x: torch.Tensor) -> torch.Tensor:
         return Similarity((), SimilarityOptions(loss=loss))._loss(x, labels)
 
-    def other(kind: str, x: torch.Tensor, labels: torch.Tensor = labels) -> torch.Tensor:
+    def compute_peer_loss(
+        kind: str, x: torch.Tensor, labels: torch.Tensor = labels
+    ) -> torch.Tensor:
         texts = list(x.unbind(1))[: 2 if kind == "cosent" else 3]
-        return theirs[kind].compute_loss_from_embeddings(texts, labels)
+        return peer_losses[kind].compute_loss_from_embeddings(texts, labels)
 
-    found, wanted = (vectors.clone().requires_grad_() for _ in range(2))
-    value, expected = ours(found), other(loss, wanted)
-    torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-5)
-    for one in (value, expected):
-        one.backward()
-    torch.testing.assert_close(found.grad, wanted.grad, atol=1e-5, rtol=1e-4)
+    inputs, peer_inputs = (vectors.clone().requires_grad_() for _ in range(2))
+    value, peer_value = compute_loss(inputs), compute_peer_loss(loss, peer_inputs)
+    torch.testing.assert_close(value, peer_value, atol=1e-5, rtol=1e-5)
+    for loss_value in (value, peer_value):
+        loss_value.backward()
+    torch.testing.assert_close(inputs.grad, peer_inputs.grad, atol=1e-5, rtol=1e-4)
     with torch.no_grad():
         wrong = (
-            other("cosent", vectors, labels.clamp(max=1.0))
+            compute_peer_loss("cosent", vectors, labels.clamp(max=1.0))
             if loss == "cosent"
-            else other("products", vectors)
+            else compute_peer_loss("products", vectors)
         )
-        assert abs(wrong - expected) > 0.1
+        assert abs(wrong - peer_value) > 0.1
         longer = vectors * torch.linspace(1.0, 9.0, 36).view(12, 3, 1)
-        torch.testing.assert_close(ours(longer), value.detach(), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(compute_loss(longer), value.detach(), atol=1e-4, rtol=1e-4)
 
 
-def test_cosent_without_two_labels_learns_nothing() -> None:
+def test_cosent_loss_is_zero_with_equal_labels() -> None:
     vectors = torch.randn(4, 2, 8, requires_grad=True)
     loss = Similarity((), SimilarityOptions(loss="cosent"))._loss(vectors, torch.ones(4))
     loss.backward()
@@ -180,7 +184,7 @@ def test_cosent_without_two_labels_learns_nothing() -> None:
     assert not vectors.grad.any()
 
 
-def test_shorter_vectors_learn_the_same(base: Path) -> None:
+def test_matryoshka_loss_averages_over_dimensions(base: Path) -> None:
     task, model, batch = ready(TRIPLETS, base, dimensions=(4, 8))
     model.eval()
     whole = compute_embeddings(task, model, TRIPLETS, base)
@@ -191,7 +195,7 @@ def test_shorter_vectors_learn_the_same(base: Path) -> None:
         ready(TRIPLETS, base, dimensions=(17,))
 
 
-def test_a_step_in_parts_has_the_gradients_of_the_whole(
+def test_chunked_step_has_gradients_of_complete_step(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples = pairs(10)
@@ -214,57 +218,60 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole(
         torch.testing.assert_close(found[1][name], grad, atol=1e-6, rtol=1e-4, msg=name)
 
 
-def test_single_texts_find_themselves_under_other_dropout(base: Path) -> None:
+def test_single_texts_are_paired_under_different_dropout(base: Path) -> None:
     examples = [SimilarityExample((f"a {word} thing",), None, word) for word in WORDS]
     task, model, batch = ready(examples, base)
     assert len(batch.layout.lengths) == 20
     model.train()
     outputs = task.outputs(model, batch)
-    places = batch.targets["similarity"][:, 0]
-    order = torch.argsort(batch.example * 2 + places.long())
-    one, other = outputs[order].view(10, 2, -1).unbind(1)
-    assert (one - other).abs().max() > 1e-3
+    text_indices = batch.targets["similarity"][:, 0]
+    order = torch.argsort(batch.example * 2 + text_indices.long())
+    first, second = outputs[order].view(10, 2, -1).unbind(1)
+    assert (first - second).abs().max() > 1e-3
     assert task.loss(model, batch, totals([batch])).total > 0
 
 
-def test_it_learns_and_its_folder_opens_elsewhere(base: Path, tmp_path: Path) -> None:
+def test_training_matches_sentence_transformers_after_saving(base: Path, tmp_path: Path) -> None:
     data = {"train": pairs(40), "dev": pairs(10)}
     scores = finetune("similarity", base, out=tmp_path / "out", settings=SETTINGS, **data)
     assert scores["mrr"] == 1.0
-    ready_ = bertkit.pipeline("similarity", tmp_path / "out")
-    near, far = ready_([("a red thing", "is red number"), ("a red thing", "is blue number")])
+    pipeline = bertkit.pipeline("similarity", tmp_path / "out")
+    near, far = pipeline([("a red thing", "is red number"), ("a red thing", "is blue number")])
     assert isinstance(near, SimilarityAnswer)
     assert near.score > far.score
     texts = ["a red thing", "is blue number", "a"]
-    ours = bertkit.pipeline("embed", tmp_path / "out")(texts)
-    assert float(ours[0] @ bertkit.pipeline("embed", tmp_path / "out")("is red number")[0]) == (
+    vectors = bertkit.pipeline("embed", tmp_path / "out")(texts)
+    assert float(vectors[0] @ bertkit.pipeline("embed", tmp_path / "out")("is red number")[0]) == (
         pytest.approx(near.score, abs=1e-5)
     )
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
-    theirs = peer.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
-    assert abs(ours - theirs).max() <= 1e-5
+    peer_vectors = peer.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    assert abs(vectors - peer_vectors).max() <= 1e-5
 
 
-def test_a_dense_layer_is_learned_and_goes_with_the_folder(base: Path, tmp_path: Path) -> None:
+def test_dense_layer_is_trained_and_saved(base: Path, tmp_path: Path) -> None:
     data = {"train": pairs(40), "dev": pairs(10)}
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     options = {"dense": 6, "pooling": "max", "activation": "gelu"}
     finetune("similarity", base, out=first, settings=SETTINGS, options=options, **data)
     texts = ["a red thing", "is blue number", "a"]
-    ours = bertkit.pipeline("embed", first)(texts)
-    assert ours.shape == (3, 6)
+    vectors = bertkit.pipeline("embed", first)(texts)
+    assert vectors.shape == (3, 6)
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
-    theirs = peer.SentenceTransformer(str(first), device="cpu").encode(texts)
-    assert abs(ours - theirs).max() <= 1e-5
-    assert "heads.similarity.dense.linear.weight" not in read_tensors(first)  # in one place
+    peer_vectors = peer.SentenceTransformer(str(first), device="cpu").encode(texts)
+    assert abs(vectors - peer_vectors).max() <= 1e-5
+    # The dense layer is saved only in its own directory.
+    assert "heads.similarity.dense.linear.weight" not in read_tensors(first)
     answer = bertkit.pipeline("similarity", first)(("a red thing", "is blue number"))
-    assert answer.score == pytest.approx(float(ours[0] @ ours[1]), abs=1e-5)
+    assert answer.score == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-5)
 
-    # what starts from the folder makes vectors as it does, unless told otherwise
-    still = msgspec.structs.replace(SETTINGS, epochs=1, learning_rate=1e-9)
-    finetune("similarity", first, out=second, settings=still, **data)
-    np.testing.assert_allclose(bertkit.pipeline("embed", second)(texts), ours, atol=1e-5)
-    finetune("similarity", first, out=third, settings=still, options={"pooling": "mean"}, **data)
+    # Training keeps the pooling of the model directory unless an option changes it.
+    unchanged = msgspec.structs.replace(SETTINGS, epochs=1, learning_rate=1e-9)
+    finetune("similarity", first, out=second, settings=unchanged, **data)
+    np.testing.assert_allclose(bertkit.pipeline("embed", second)(texts), vectors, atol=1e-5)
+    finetune(
+        "similarity", first, out=third, settings=unchanged, options={"pooling": "mean"}, **data
+    )
     assert bertkit.pipeline("embed", third)(texts).shape == (3, 16)
     assert not list(third.glob("*_Dense"))
 
@@ -273,10 +280,10 @@ def cosine(first: Any, second: Any) -> float:
     return float((first * second).sum() / np.linalg.norm(first) / np.linalg.norm(second))
 
 
-def test_what_is_learned_behind_prompts_is_asked_behind_them(
+def test_prompts_of_training_are_used_for_prediction(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of the folder, or those given; what it makes has them, here and elsewhere."""
+    """The saved prompts are those of the model directory or of the options."""
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     loaded, start = bertkit.load(base), tmp_path / "start"
     prompts = Prompts({"query": "red a ", "passage": "blue is ", "topic": "thing "})
@@ -285,84 +292,84 @@ def test_what_is_learned_behind_prompts_is_asked_behind_them(
     data = {"train": pairs(20), "dev": pairs(10)}
     settings = msgspec.structs.replace(SETTINGS, epochs=1)
     given = {"prompt": "white ", "pair_prompt": "topic"}
-    said = "prompts: 'red a ' for the first text, 'blue is ' for the others"
+    message = "prompts: 'red a ' for the first text, 'blue is ' for the others"
     question, answer = "a red thing", "is red number"
-    for options, wanted in (({}, ("red a ", "blue is ")), (given, ("white ", "thing "))):
+    for options, expected in (({}, ("red a ", "blue is ")), (given, ("white ", "thing "))):
         out = tmp_path / f"out{len(options)}"
         capsys.readouterr()
         finetune("similarity", start, out=out, settings=settings, options=options, **data)
-        assert (said in capsys.readouterr().err) == (not options)
-        theirs = peer.SentenceTransformer(str(out), device="cpu")
-        assert (theirs.prompts["query"], theirs.prompts["document"]) == wanted
-        assert theirs.prompts["topic"] == "thing "
-        ours = bertkit.pipeline("embed", out)
-        first, second = ours(question, prompt="query")[0], ours(answer, prompt="document")[0]
-        assert abs(first - theirs.encode_query(question)).max() <= 1e-6
-        assert abs(second - theirs.encode_document(answer)).max() <= 1e-6
+        assert (message in capsys.readouterr().err) == (not options)
+        peer_model = peer.SentenceTransformer(str(out), device="cpu")
+        assert (peer_model.prompts["query"], peer_model.prompts["document"]) == expected
+        assert peer_model.prompts["topic"] == "thing "
+        embed = bertkit.pipeline("embed", out)
+        first, second = embed(question, prompt="query")[0], embed(answer, prompt="document")[0]
+        assert abs(first - peer_model.encode_query(question)).max() <= 1e-6
+        assert abs(second - peer_model.encode_document(answer)).max() <= 1e-6
         score = bertkit.pipeline("similarity", out)((question, answer)).score
         assert score == pytest.approx(cosine(first, second), abs=1e-6)
-        bare = ours([question, answer], prompt="")
+        bare = embed([question, answer], prompt="")
         assert abs(score - cosine(*bare)) > 1e-3
-    # the same texts under other prompts teach something else
-    one, other = (read_tensors(tmp_path / name) for name in ("out0", "out2"))
-    assert any(not torch.equal(one[name], other[name]) for name in one)
+    # Control: different prompts lead to different weights.
+    default_weights, prompted_weights = (read_tensors(tmp_path / name) for name in ("out0", "out2"))
+    assert any(
+        not torch.equal(default_weights[name], prompted_weights[name]) for name in default_weights
+    )
 
 
 @pytest.mark.parametrize("loss", ["cosine", "cosent"])
-def test_scored_pairs_have_one_prompt_which_becomes_the_default(
-    loss: str, base: Path, tmp_path: Path
-) -> None:
+def test_prompt_of_scored_pairs_becomes_default(loss: str, base: Path, tmp_path: Path) -> None:
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     data = {"train": pairs(20, labelled=True), "dev": pairs(10, labelled=True)}
     settings = msgspec.structs.replace(SETTINGS, epochs=1)
     options = {"prompt": "red a ", "loss": loss}
     out = tmp_path / "out"
     finetune("similarity", base, out=out, settings=settings, options=options, **data)
-    theirs = peer.SentenceTransformer(str(out), device="cpu")
+    peer_model = peer.SentenceTransformer(str(out), device="cpu")
     texts = ["a blue thing", "is pink number"]
-    wanted = theirs.encode(texts)
-    assert abs(wanted - theirs.encode(texts, prompt="red a ")).max() == 0
-    assert abs(wanted - theirs.encode(texts, prompt="")).max() > 1e-2
+    expected = peer_model.encode(texts)
+    assert abs(expected - peer_model.encode(texts, prompt="red a ")).max() == 0
+    assert abs(expected - peer_model.encode(texts, prompt="")).max() > 1e-2
     score = bertkit.pipeline("similarity", out)((texts[0], texts[1])).score
-    assert score == pytest.approx(cosine(*wanted), abs=1e-6)
+    assert score == pytest.approx(cosine(*expected), abs=1e-6)
 
 
-def test_a_folder_of_theirs_answers_as_it_makes_vectors(base: Path, tmp_path: Path) -> None:
+def test_similarity_scores_match_sentence_transformers(base: Path, tmp_path: Path) -> None:
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     loaded = bertkit.load(base)
     prompts = Prompts({"topic": "thing "}, "topic")
     pooling = Pooling("max", dense=Dense(16, 4), prompts=prompts)
     save(tmp_path / "theirs", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
     texts = ["a blue thing", "is pink number"]
-    theirs = peer.SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+    peer_model = peer.SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
     answer = answering(tmp_path / "theirs", "similarity")
-    found = answer((texts[0], texts[1])).score
-    assert found == pytest.approx(cosine(*theirs.encode(texts)), abs=1e-6)
-    assert abs(found - cosine(*theirs.encode(texts, prompt=""))) > 1e-4
+    score = answer((texts[0], texts[1])).score
+    assert score == pytest.approx(cosine(*peer_model.encode(texts)), abs=1e-6)
+    assert abs(score - cosine(*peer_model.encode(texts, prompt=""))) > 1e-4
 
 
-def test_what_changes_a_folder_keeps_its_prompts(base: Path, tmp_path: Path) -> None:
+def test_resave_and_distill_keep_prompts(base: Path, tmp_path: Path) -> None:
     loaded = bertkit.load(base)
     prompts = Prompts({"query": "red a ", "topic": "thing "}, "topic")
     pooling = Pooling("max", prompts=prompts, similarity="dot")
     save(tmp_path / "one", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
-    opened = bertkit.load(tmp_path / "one")
-    resave(opened, opened.model, tmp_path / "two")
+    reloaded = bertkit.load(tmp_path / "one")
+    resave(reloaded, reloaded.model, tmp_path / "two")
     assert bertkit.load(tmp_path / "two").pooling == pooling
     distilled = tmp_path / "three"
     data = {"train": pairs(20), "dev": pairs(10)}
     settings = msgspec.structs.replace(SETTINGS, epochs=1)
     finetune("similarity", tmp_path / "one", out=tmp_path / "teacher", settings=settings, **data)
     distill(tmp_path / "teacher", layers=1, out=distilled, settings=settings, **data)
-    kept = bertkit.load(distilled).pooling
-    assert kept is not None
-    assert kept.prompts.find("query") == "red a "
-    assert kept.prompts.find("topic") == kept.prompts.find() == "thing "
+    distilled_pooling = bertkit.load(distilled).pooling
+    assert distilled_pooling is not None
+    assert distilled_pooling.prompts.find("query") == "red a "
+    assert distilled_pooling.prompts.find("topic") == distilled_pooling.prompts.find() == "thing "
 
 
-def test_what_a_dense_layer_is_decides_the_fingerprint(base: Path, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_dense_layer(base: Path, tmp_path: Path) -> None:
     loaded = bertkit.load(base)
-    found = {loaded.fingerprint()}
+    fingerprints = {loaded.fingerprint()}
     kinds: list[tuple[int, Activation]] = [(0, "tanh"), (1, "tanh"), (1, "none")]
     for seed, activation in kinds:
         torch.manual_seed(seed)
@@ -370,14 +377,14 @@ def test_what_a_dense_layer_is_decides_the_fingerprint(base: Path, tmp_path: Pat
         pooling = Pooling(dense=Dense(16, 4, activation))
         save(folder, loaded.model, loaded.tokenizer, BERT, pooling=pooling)
         opened = bertkit.load(folder)
-        found.add(opened.fingerprint())
+        fingerprints.add(opened.fingerprint())
         again = tmp_path / f"{seed}-{activation}-again"
         resave(opened, opened.model, again)
         assert bertkit.load(again).fingerprint() == opened.fingerprint()
-    assert len(found) == 4
+    assert len(fingerprints) == 4
 
 
-def test_ranks_count_those_as_near_against_one(base: Path, tmp_path: Path) -> None:
+def test_ranks_count_ties_as_better(base: Path, tmp_path: Path) -> None:
     task = Similarity.from_examples(pairs(3), SimilarityOptions())
     first = np.eye(4, dtype=np.float32)[:3]
     outputs = [*np.stack([first, first[[0, 0, 2]]], 1).reshape(6, 4)]
@@ -403,15 +410,17 @@ def table(path: Path, text: str) -> Path:
         ("text\nx\n", ("x",), None),
     ],
 )
-def test_tables_are_read(
+def test_reader_parses_tables(
     text: str, texts: tuple[str, ...], label: float | None, tmp_path: Path
 ) -> None:
-    found, said = Similarity.reader.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
+    found, message = Similarity.reader.read(
+        table(tmp_path / "t.tsv", text), Reading(), labelled=True
+    )
     assert [(example.texts, example.label) for example in found] == [(texts, label)]
-    assert "texts = " in said
+    assert "texts = " in message
 
 
-def test_a_named_pair_is_not_the_text_as_well(tmp_path: Path) -> None:
+def test_named_pair_column_is_not_text_column(tmp_path: Path) -> None:
     path = table(tmp_path / "t.tsv", "text\tsentence1\nx\ty\n")
     [example], _ = Similarity.reader.read(path, Reading(pair_column="text"), labelled=True)
     assert example.texts == ("y", "x")
@@ -427,39 +436,39 @@ def test_a_named_pair_is_not_the_text_as_well(tmp_path: Path) -> None:
         ("one\ttwo\tthree\nx\ty\tz\n", "no column has a known name for the text and the pair"),
     ],
 )
-def test_tables_that_are_no_pairs_are_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_reader_rejects_invalid_tables(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         Similarity.reader.read(table(tmp_path / "t.tsv", text), Reading(), labelled=True)
 
 
-def test_all_rows_that_cannot_be_used_are_named(
+def test_read_examples_reports_all_unusable_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = table(tmp_path / "t.tsv", "anchor\tpositive\tscore\nx\t \t1\nx\ty\t2\nx\ty\thigh\n")
     with pytest.raises(DataError, match=r"2 rows cannot be used: .*t\.tsv:2, .*t\.tsv:4\)$"):
         read_examples(Similarity, path)
-    told = capsys.readouterr().err
-    assert "t.tsv:2: a text is empty" in told
-    assert "t.tsv:4: label 'high' is not a number" in told
+    message = capsys.readouterr().err
+    assert "t.tsv:2: a text is empty" in message
+    assert "t.tsv:4: label 'high' is not a number" in message
 
 
 @pytest.mark.parametrize(
-    ("loss", "options", "said"),
+    ("loss", "options", "message"),
     [
         ("ranking", {"margin": 0.5}, "margin: requires the loss triplet, got ranking"),
         ("ranking", {"highest": 5.0}, "highest: requires the loss cosine or cosent"),
         ("triplet", {"scale": 10.0}, "scale: requires the loss ranking or cosent or margin_mse"),
     ],
 )
-def test_an_option_of_another_loss_is_refused(
-    loss: Any, options: dict[str, float], said: str
+def test_options_of_other_losses_are_rejected(
+    loss: Any, options: dict[str, float], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Similarity.from_examples(TRIPLETS, SimilarityOptions(loss=loss, **options))  # type: ignore[arg-type]
     Similarity.from_examples(TRIPLETS, SimilarityOptions(loss=loss))
 
 
-def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Path) -> None:
+def test_finetune_rejects_unusable_examples_before_training(base: Path, tmp_path: Path) -> None:
     for loss, examples, lacks in (
         ("triplet", pairs(4), "negatives"),
         ("cosine", pairs(4), "labels"),
@@ -487,7 +496,7 @@ def test_what_cannot_be_learned_is_refused_before_work(base: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("loss", ["margin_mse", "ranking", "triplet"])
-def test_labelled_rows_are_scored_by_what_is_learned(loss: str, base: Path, tmp_path: Path) -> None:
+def test_labeled_rows_have_mrr_and_spearman(loss: str, base: Path, tmp_path: Path) -> None:
     rows = [replace(e, label=float(i)) for i, e in enumerate(TRIPLETS * 3)]
     found = finetune(
         "similarity",
@@ -501,7 +510,7 @@ def test_labelled_rows_are_scored_by_what_is_learned(loss: str, base: Path, tmp_
     assert {"mrr", "spearman"} <= set(found)
 
 
-def test_cosent_is_learned_and_scored_as_cosine(base: Path, tmp_path: Path) -> None:
+def test_cosent_training_reaches_best_spearman(base: Path, tmp_path: Path) -> None:
     rows = pairs(40, labelled=True)
     found = finetune(
         "similarity",
@@ -512,18 +521,21 @@ def test_cosent_is_learned_and_scored_as_cosine(base: Path, tmp_path: Path) -> N
         settings=SETTINGS,
         options={"loss": "cosent"},
     )
-    best = 40 * math.sqrt(3 * (1 / 4) * (3 / 4) / (40**2 - 1))  # of ranks, a quarter alike
+    # The largest rank correlation if a quarter of the labels are high and the rest are equal.
+    best = 40 * math.sqrt(3 * (1 / 4) * (3 / 4) / (40**2 - 1))
     assert found["spearman"] == pytest.approx(best, abs=1e-6)
     assert "mrr" not in found
 
 
-def test_a_run_goes_on(base: Path, tmp_path: Path) -> None:
+def test_finished_run_resumes_with_same_scores(base: Path, tmp_path: Path) -> None:
     data = {"train": pairs(20), "dev": pairs(8), "out": tmp_path / "out"}
     done = finetune("similarity", base, **data, settings=SETTINGS)
     assert finetune("similarity", base, **data, settings=SETTINGS, resume=True) == done
 
 
-def test_the_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finetune_command_trains_and_predicts(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [f"a {w} thing\tis {w} number" for w in WORDS]
     file = table(tmp_path / "t.tsv", "\n".join(["anchor\tpositive", *lines]))
     words = ["finetune", "similarity", "--model", str(base), "--epochs", "1"]

@@ -1,4 +1,4 @@
-"""Summaries of a document's own sentences: where they are, which are learned, which are chosen."""
+"""Tests of extractive summarization: sentences, oracle targets, selection and files."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ DOCUMENTS = st.lists(
 ).map(lambda parts: "".join(sentence + space for sentence, space in parts))
 
 
-# ---- sentences and what the model reads
+# ---- Sentences and model inputs
 
 
 @given(st.text(min_size=1).filter(str.strip) | DOCUMENTS)
 @example("x" * 9_000)
 @example("\u200b\x1c\n\x85a. “B!” she said. C")
 @example("字字。" * 3_000)
-def test_sentences_lie_in_order_and_leave_out_white_space_alone(document: str) -> None:
-    places = SummaryExample(document).spans
+def test_sentence_spans_are_ordered_and_skip_whitespace(document: str) -> None:
+    spans = SummaryExample(document).spans
     rest, end = "", 0
-    for start, stop in places:
+    for start, stop in spans:
         assert end <= start < stop
         assert document[start:stop] == document[start:stop].strip()
         rest += document[end:start]
@@ -90,7 +90,7 @@ def test_sentences_lie_in_order_and_leave_out_white_space_alone(document: str) -
     assert not (rest + document[end:]).strip()
 
 
-def test_sentences_by_hand() -> None:
+def test_sentences_match_manual_split() -> None:
     assert SummaryExample(DOCUMENT).sentences == [
         "The cat sat today.",
         "A dog\nran home quickly!",
@@ -100,16 +100,14 @@ def test_sentences_by_hand() -> None:
 
 
 @given(st.lists(DOCUMENTS, min_size=1, max_size=4))
-def test_each_sentence_has_one_place_and_stands_in_one_window(
-    tokenizer: Tokenizer, documents: list[str]
-) -> None:
+def test_each_sentence_is_in_exactly_one_window(tokenizer: Tokenizer, documents: list[str]) -> None:
     examples = [SummaryExample(document) for document in documents]
     features = task().features(examples, tokenizer, LENGTH, long="window", labelled=False)
     assert [f.example for f in features] == sorted(f.example for f in features)
-    for number, one in enumerate(examples):
+    for number, document in enumerate(examples):
         windows = [f for f in features if f.example == number]
-        assert sum(len(f.token_indices) for f in windows) == len(one.sentences)
-        sentences = iter(zip(one.spans, one.sentences, strict=True))
+        assert sum(len(f.token_indices) for f in windows) == len(document.sentences)
+        sentences = iter(zip(document.spans, document.sentences, strict=True))
         for window in windows:
             encoding = window.encoding
             assert len(encoding) <= LENGTH
@@ -125,17 +123,17 @@ def test_each_sentence_has_one_place_and_stands_in_one_window(
                 assert encoding.ids[part[-1]] == tokenizer.sep
                 alone = tokenizer.encode(text, max_length=LENGTH, truncate="first")
                 assert encoding.ids[part].tolist() == alone.ids.tolist()
-                for place in part[1:-1]:
-                    first, last = encoding.offsets[place]
+                for position in part[1:-1]:
+                    first, last = encoding.offsets[position]
                     assert start <= first < last <= end
-                    piece = tokenizer.pieces([encoding.ids[place]])[0]
-                    assert one.document[first:last].lower() == piece
+                    token = tokenizer.pieces([encoding.ids[position]])[0]
+                    assert document.document[first:last].lower() == token
                 assert (encoding.offsets[part[[0, -1]]] == 0).all()
                 assert encoding.truncated or not alone.truncated
         assert next(sentences, None) is None
 
 
-def test_windows_are_filled_with_whole_sentences(tokenizer: Tokenizer) -> None:
+def test_windows_contain_complete_sentences(tokenizer: Tokenizer) -> None:
     features = task().features(
         [SummaryExample("The cat sat. " * 10)], tokenizer, LENGTH, long="window", labelled=False
     )
@@ -143,7 +141,7 @@ def test_windows_are_filled_with_whole_sentences(tokenizer: Tokenizer) -> None:
     assert [len(f.encoding) for f in features] == [24, 24, 12]
 
 
-def test_a_sentence_longer_than_the_model_is_cut_and_said(tokenizer: Tokenizer) -> None:
+def test_answer_reports_truncated_sentence(tokenizer: Tokenizer) -> None:
     document = "The cat sat. " + "a dog " * 40 + "ran. The bird ate."
     features = task().features(
         [SummaryExample(document)], tokenizer, LENGTH, long="window", labelled=False
@@ -157,14 +155,14 @@ def test_a_sentence_longer_than_the_model_is_cut_and_said(tokenizer: Tokenizer) 
     assert answer.truncated
 
 
-def test_a_special_token_spelled_out_is_no_sentence(tokenizer: Tokenizer) -> None:
+def test_special_token_in_text_starts_no_sentence(tokenizer: Tokenizer) -> None:
     [feature] = task().features(
         [SummaryExample("A cat [CLS] sat.")], tokenizer, LENGTH, long="window", labelled=False
     )
     assert feature.token_indices.tolist() == [0]
 
 
-# ---- what is learned
+# ---- Training targets
 
 
 def brute_force(sentences: Sequence[str], references: Sequence[str], most: int) -> list[int]:
@@ -172,15 +170,15 @@ def brute_force(sentences: Sequence[str], references: Sequence[str], most: int) 
     best = 0.0
     while len(chosen) < most:
         scores = {}
-        for place in set(range(len(sentences))) - set(chosen):
-            text = " ".join(sentences[i] for i in sorted([*chosen, place]))
+        for index in set(range(len(sentences))) - set(chosen):
+            text = " ".join(sentences[i] for i in sorted([*chosen, index]))
             rouge = metrics.rouge([text], [references])
-            scores[place] = rouge["rouge1"] + rouge["rouge2"]
-        place = min(scores, key=lambda i: (-scores[i], i), default=None)
-        if place is None or scores[place] <= best:
+            scores[index] = rouge["rouge1"] + rouge["rouge2"]
+        index = min(scores, key=lambda i: (-scores[i], i), default=None)
+        if index is None or scores[index] <= best:
             break
-        best = scores[place]
-        chosen.append(place)
+        best = scores[index]
+        chosen.append(index)
     return sorted(chosen)
 
 
@@ -192,28 +190,32 @@ TEXTS = st.lists(st.sampled_from([*"abcde", "!"]), max_size=7).map(" ".join)
     st.lists(TEXTS, min_size=1, max_size=3),
     st.integers(1, 4),
 )
-def test_the_oracle_is_the_greedy_choice_by_rouge(
+def test_oracle_matches_greedy_choice_by_rouge(
     sentences: list[str], references: list[str], most: int
 ) -> None:
     assert oracle(sentences, references, most) == brute_force(sentences, references, most)
 
 
-def test_the_oracle_by_hand() -> None:
+def test_oracle_matches_manual_choice() -> None:
     sentences = ["A cat sat.", "A dog ran home.", "It rained.", "The dog was a dog."]
     assert oracle(sentences, ["the dog ran home as it rained"], 3) == [1, 2]
     assert oracle(sentences, ["the dog ran home as it rained"], 1) == [1]
-    assert oracle(sentences, ["the dog ran home", "a cat sat"], 1) == [0]  # either is right
+    assert oracle(sentences, ["the dog ran home", "a cat sat"], 1) == [
+        0
+    ]  # both sentences are optimal
     assert oracle(sentences, ["nothing of that"], 3) == []
-    # a c is a pair although two sentences make it, and b between them would break it
+    # The bigram "a c" spans two chosen sentences, and choosing "b" would split it.
     assert oracle(["a", "b", "c"], ["a c b"], 3) == [0, 2]
 
 
-def test_targets_are_the_oracle_across_windows(tokenizer: Tokenizer) -> None:
-    one = SummaryExample(
+def test_targets_match_oracle_across_windows(tokenizer: Tokenizer) -> None:
+    long_example = SummaryExample(
         "The cat sat. " * 5 + "A dog ran home. " + "The cat sat. " * 4, ("dog ran home",)
     )
-    two = SummaryExample("A fish.", ("a bird",))
-    features = task(1).features([one, two], tokenizer, LENGTH, long="window", labelled=True)
+    short_example = SummaryExample("A fish.", ("a bird",))
+    features = task(1).features(
+        [long_example, short_example], tokenizer, LENGTH, long="window", labelled=True
+    )
     assert (
         np.concatenate([f.target for f in features[:-1]]).tolist() == [0.0] * 5 + [1.0] + [0.0] * 4
     )
@@ -225,94 +227,102 @@ def test_targets_are_the_oracle_across_windows(tokenizer: Tokenizer) -> None:
     assert batch.types.max() == 1
 
 
-def test_loss_is_the_mean_over_the_sentences_of_the_step(tokenizer: Tokenizer) -> None:
+def test_loss_equals_mean_over_sentences(tokenizer: Tokenizer) -> None:
     examples = [
         SummaryExample(DOCUMENT, ("the bird ate",)),
         SummaryExample("The dog ran. A cat sat.", ("cat",)),
         SummaryExample("A fish ate.", ("fish",)),
     ]
-    ours, net = task(1), model()
-    features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
+    summarize, net = task(1), model()
+    features = summarize.features(examples, tokenizer, LENGTH, long="window", labelled=True)
     features.sort(key=lambda f: len(f.encoding))
-    whole = ours.loss(net, make_batch(ours, features), totals([make_batch(ours, features)]))
+    loss = summarize.loss(
+        net, make_batch(summarize, features), totals([make_batch(summarize, features)])
+    )
     rows = np.concatenate(
-        run_head(ours, Engine(net, precision=None, max_batch_tokens=10_000), features)
+        run_head(summarize, Engine(net, precision=None, max_batch_tokens=10_000), features)
     )[:, 0]
-    chances = 1 / (1 + np.exp(-rows.astype(np.float64)))
-    wanted = np.concatenate([f.target for f in features])
-    expected = -np.log(np.where(wanted == 1, chances, 1 - chances)).mean()
-    assert whole.total.item() == pytest.approx(expected, abs=1e-6)
+    probabilities = 1 / (1 + np.exp(-rows.astype(np.float64)))
+    targets = np.concatenate([f.target for f in features])
+    expected = -np.log(np.where(targets == 1, probabilities, 1 - probabilities)).mean()
+    assert loss.total.item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_segments_matter(tokenizer: Tokenizer) -> None:
-    ours, net = task(), model()
-    [feature, *_] = ours.features(
+def test_segment_ids_change_scores(tokenizer: Tokenizer) -> None:
+    summarize, net = task(), model()
+    [feature, *_] = summarize.features(
         [SummaryExample("The cat sat. The cat sat.")],
         tokenizer,
         LENGTH,
         long="window",
         labelled=False,
     )
-    before = run_head(ours, Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
+    before = run_head(summarize, Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
     feature.encoding.types[:] = 0
     assert (
         abs(
-            run_head(ours, Engine(net, precision=None, max_batch_tokens=100), [feature])[0] - before
+            run_head(summarize, Engine(net, precision=None, max_batch_tokens=100), [feature])[0]
+            - before
         ).max()
         > 1e-3
     )
 
 
-def test_a_handful_of_documents_is_learned_by_heart(tokenizer: Tokenizer) -> None:
+def test_training_overfits_few_documents(tokenizer: Tokenizer) -> None:
     about = ["A dog ran home.", "The cat ate a fish.", "The bird sat today."]
     rest = ["The cat sat.", "A bird ran quickly.", "The dog ate.", "A cat ran."]
     examples = [
-        SummaryExample(" ".join([*rest[:place], text, *rest[place:]]), (text,), f"rows:{place}")
-        for place, text in enumerate(about)
+        SummaryExample(" ".join([*rest[:index], text, *rest[index:]]), (text,), f"rows:{index}")
+        for index, text in enumerate(about)
     ]
-    ours, net = Summarize.from_examples(examples, SummarizeOptions(sentences=1)), model().train()
-    features = ours.features(examples, tokenizer, LENGTH, long="window", labelled=True)
-    batch = make_batch(ours, sorted(features, key=lambda f: len(f.encoding)))
+    summarize, net = (
+        Summarize.from_examples(examples, SummarizeOptions(sentences=1)),
+        model().train(),
+    )
+    features = summarize.features(examples, tokenizer, LENGTH, long="window", labelled=True)
+    batch = make_batch(summarize, sorted(features, key=lambda f: len(f.encoding)))
     losses = []
     for _ in range(150):
-        loss = ours.loss(net, batch, totals([batch])).total
+        loss = summarize.loss(net, batch, totals([batch])).total
         gradients = torch.autograd.grad(loss, list(net.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(net.parameters(), gradients, strict=True):
                 parameter -= 0.3 * gradient
         losses.append(loss.item())
     assert losses[-1] < 0.05 < losses[0]
-    outputs = run_head(ours, Engine(net.eval(), precision=None, max_batch_tokens=1_000), features)
-    answers = ours.answers(by_example(examples, group(features), outputs), net.heads["tag"])
+    outputs = run_head(
+        summarize, Engine(net.eval(), precision=None, max_batch_tokens=1_000), features
+    )
+    answers = summarize.answers(by_example(examples, group(features), outputs), net.heads["tag"])
     assert [answer.text for answer in answers] == about
-    scores = ours.score(answers, examples)
-    assert scores[ours.metric] == scores["rouge1"] == scores["rouge2"] == 1.0
+    scores = summarize.score(answers, examples)
+    assert scores[summarize.metric] == scores["rouge1"] == scores["rouge2"] == 1.0
     lead = metrics.rouge([about[0], rest[0], rest[0]], [e.references for e in examples])
     assert {name: scores[f"lead_{name}"] for name in lead} == lead
     assert scores["lead_rouge1"] < 0.8
 
 
-def test_scores_at_the_cls_are_those_of_transformers(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_cls_scores_match_transformers(tmp_path: Path, tokenizer: Tokenizer) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
-    ours, net = task(), model()
-    save(tmp_path, net, tokenizer, BERT, labels=ours.labels, settings=ours.settings())
-    theirs = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
-    for feature in ours.features(
+    summarize, net = task(), model()
+    save(tmp_path, net, tokenizer, BERT, labels=summarize.labels, settings=summarize.settings())
+    hf_model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path).eval()
+    for feature in summarize.features(
         [SummaryExample(DOCUMENT)], tokenizer, LENGTH, long="window", labelled=False
     ):
         ids, types = (
             torch.from_numpy(a)[None] for a in (feature.encoding.ids, feature.encoding.types)
         )
         with torch.no_grad():
-            logits = theirs(ids, token_type_ids=types).logits[0, feature.token_indices]
+            logits = hf_model(ids, token_type_ids=types).logits[0, feature.token_indices]
         np.testing.assert_allclose(
-            run_head(ours, Engine(net, precision=None, max_batch_tokens=100), [feature])[0],
+            run_head(summarize, Engine(net, precision=None, max_batch_tokens=100), [feature])[0],
             logits.numpy(),
             atol=1e-5,
         )
 
 
-# ---- what is answered
+# ---- Predictions
 
 
 def trigrams(text: str) -> set[tuple[str, ...]]:
@@ -324,10 +334,10 @@ def trigrams(text: str) -> set[tuple[str, ...]]:
 def test_chosen_sentences_share_no_trigram(
     document: str, most: int, block: bool, data: st.DataObject
 ) -> None:
-    one = SummaryExample(document)
-    count = len(one.sentences)
+    document_example = SummaryExample(document)
+    count = len(document_example.sentences)
     scores = np.array(data.draw(st.lists(st.floats(0, 1), min_size=count, max_size=count)))
-    chosen = task(most, block_trigrams=block).choose(one.sentences, scores)
+    chosen = task(most, block_trigrams=block).choose(document_example.sentences, scores)
     assert chosen == sorted(set(chosen))
     assert 1 <= len(chosen) <= most
     assert int(np.argmax(scores)) in chosen
@@ -335,33 +345,37 @@ def test_chosen_sentences_share_no_trigram(
         assert len(chosen) == min(most, count)
         assert sorted(scores)[-len(chosen) :] == sorted(scores[chosen])
         return
-    for place in chosen:
+    for index in chosen:
         for other in chosen:
-            shared = trigrams(one.sentences[place]) & trigrams(one.sentences[other])
-            assert place == other or not shared
-    if len(chosen) < most:  # only what is blocked may be left out
-        taken = set().union(*(trigrams(one.sentences[place]) for place in chosen))
-        for place in set(range(count)) - set(chosen):
-            assert trigrams(one.sentences[place]) & taken
+            shared = trigrams(document_example.sentences[index]) & trigrams(
+                document_example.sentences[other]
+            )
+            assert index == other or not shared
+    if len(chosen) < most:  # only blocked sentences are skipped
+        chosen_trigrams = set().union(
+            *(trigrams(document_example.sentences[index]) for index in chosen)
+        )
+        for index in set(range(count)) - set(chosen):
+            assert trigrams(document_example.sentences[index]) & chosen_trigrams
 
 
-def test_trigrams_of_any_script_are_blocked() -> None:
+def test_trigram_blocking_supports_any_script() -> None:
     texts = ["Кот ел рыбу дома.", "Кот ел рыбу.", "Пёс спал."]
     scores = np.array([0.9, 0.8, 0.1])
     assert task(2).choose(texts, scores) == [0, 2]
     assert task(2, block_trigrams=False).choose(texts, scores) == [0, 1]
 
 
-def test_of_equally_likely_sentences_the_first_are_chosen() -> None:
+def test_choose_prefers_first_sentences_with_equal_scores() -> None:
     assert task(3).choose(["One."] * 200, np.tile([0.1, 0.5], 100)) == [1, 3, 5]
 
 
-def test_answers_slice_the_document(tokenizer: Tokenizer) -> None:
-    one, ours = SummaryExample(DOCUMENT), task(2)
-    features = ours.features([one], tokenizer, LENGTH, long="window", labelled=False)
+def test_answers_are_slices_of_document(tokenizer: Tokenizer) -> None:
+    document, summarize = SummaryExample(DOCUMENT), task(2)
+    features = summarize.features([document], tokenizer, LENGTH, long="window", labelled=False)
     assert len(features) == 2
     outputs = [np.array([[-1.0], [2.0], [0.0]], np.float32), np.array([[1.0]], np.float32)]
-    [answer] = ours.answers(by_example([one], group(features), outputs), model())
+    [answer] = summarize.answers(by_example([document], group(features), outputs), model())
     assert answer.text == "A dog\nran home quickly! The dog ate."
     assert [DOCUMENT[c.start : c.end] for c in answer.sentences] == [
         c.text for c in answer.sentences
@@ -371,11 +385,11 @@ def test_answers_slice_the_document(tokenizer: Tokenizer) -> None:
     assert json.loads(msgspec.json.encode(answer))["sentences"][0]["start"] == 20
 
 
-def test_a_folder_answers_through_the_pipeline(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    ours = task(1, block_trigrams=False)
-    save(tmp_path, model(), tokenizer, BERT, labels=ours.labels, settings=ours.settings())
+def test_pipeline_summarizes_with_saved_model(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    task_ = task(1, block_trigrams=False)
+    save(tmp_path, model(), tokenizer, BERT, labels=task_.labels, settings=task_.settings())
     summarize = bertkit.pipeline("summarize", tmp_path)
-    assert summarize.task.options == ours.options
+    assert summarize.task.options == task_.options
     single = summarize("The cat sat.")
     assert single.text == "The cat sat."
     several = summarize([DOCUMENT, "The cat sat.", DOCUMENT * 5])
@@ -390,28 +404,28 @@ def test_a_folder_answers_through_the_pipeline(tmp_path: Path, tokenizer: Tokeni
         summarize(DOCUMENT, long="truncate")
 
 
-def test_a_folder_of_another_task_is_refused() -> None:
+def test_restore_rejects_labels_of_other_tasks() -> None:
     with pytest.raises(CheckpointError, match="its labels are B-PER, O; run"):
         Summarize.restore(("B-PER", "O"), {})
 
 
-def test_the_verdict_is_worse_the_less_is_right() -> None:
-    one = SummaryExample(DOCUMENT, ("the bird ate a fish", "a dog ran"))
-    shown = task().error_record(_summary("The bird ate a fish."), one)
-    assert (shown.severity, shown.expected) == (0.0, "the bird ate a fish | a dog ran")
-    assert shown.answered == "The bird ate a fish."
-    assert task().error_record(_summary("It rained."), one).severity == 1.0
-    assert 0.0 < task().error_record(_summary("A cat ran."), one).severity < 1.0
+def test_error_severity_grows_with_wrong_words() -> None:
+    document = SummaryExample(DOCUMENT, ("the bird ate a fish", "a dog ran"))
+    record = task().error_record(_summary("The bird ate a fish."), document)
+    assert (record.severity, record.expected) == (0.0, "the bird ate a fish | a dog ran")
+    assert record.answered == "The bird ate a fish."
+    assert task().error_record(_summary("It rained."), document).severity == 1.0
+    assert 0.0 < task().error_record(_summary("A cat ran."), document).severity < 1.0
 
 
 def _summary(text: str) -> bertkit.tasks.summarize.SummaryAnswer:
     return bertkit.tasks.summarize.SummaryAnswer(text, [])
 
 
-# ---- files
+# ---- Files
 
 
-def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
+def test_columns_are_inferred_or_set_by_name(tmp_path: Path) -> None:
     assert find("summarize") is Summarize
     path = lines(
         tmp_path,
@@ -427,8 +441,8 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         ("[Fwd: two]",),
     ]
     assert read(path, labelled=False)[1] == SummaryExample("Two.", (), f"{path}:2")
-    said = Summarize.reader.read(path, Reading(), labelled=True)[1]
-    assert said.endswith(
+    message = Summarize.reader.read(path, Reading(), labelled=True)[1]
+    assert message.endswith(
         "2 rows; text = 'body', summary = 'subject', summary = 'annotated_subjects'"
     )
     path = lines(tmp_path, {"text": "One. Two.", "summary": ["one", "two"]})
@@ -460,12 +474,14 @@ def test_columns_are_guessed_and_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_rows_that_cannot_be_used(rows: list[object], message: str, tmp_path: Path) -> None:
+def test_reader_rejects_invalid_rows(rows: list[object], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"rows\.jsonl.*" + message):
         read(lines(tmp_path, *rows))
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_invalid_columns_and_missing_summaries_are_rejected(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     path = lines(tmp_path, {"text": "A cat.", "summary": "zebra"})
     with pytest.raises(DataError, match="no column 'sumary'; did you mean 'summary'"):
         read(path, label_column="sumary")
@@ -480,44 +496,50 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, tokenizer: Tokenizer) ->
         task().features(unlabelled, tokenizer, LENGTH, long="window", labelled=True)
 
 
-def test_a_compressed_table_will_do(tmp_path: Path) -> None:
+def test_reader_accepts_compressed_table(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv.gz"
     path.write_bytes(gzip.compress(b"document\tsummary\nA cat sat. It ate.\tcat\n"))
     assert read(path) == [SummaryExample("A cat sat. It ate.", ("cat",), f"{path}:2")]
 
 
-def test_a_megabyte_takes_seconds(tokenizer: Tokenizer) -> None:
-    one = SummaryExample("The cat sat and a dog ran home today. " * 27_000, ("the cat ran home",))
+def test_long_document_is_summarized_in_seconds(tokenizer: Tokenizer) -> None:
+    document = SummaryExample(
+        "The cat sat and a dog ran home today. " * 27_000, ("the cat ran home",)
+    )
     began = time.monotonic()
-    ours = task()
-    features = ours.features([one], tokenizer, 512, long="window", labelled=True)
+    summarize = task()
+    features = summarize.features([document], tokenizer, 512, long="window", labelled=True)
     outputs = [np.zeros((len(f.token_indices), 1), np.float32) for f in features]
-    [answer] = ours.answers(by_example([one], group(features), outputs), model())
+    [answer] = summarize.answers(by_example([document], group(features), outputs), model())
     assert time.monotonic() - began < 30
     assert sum(len(f.token_indices) for f in features) == 27_000
     assert len(answer.sentences) == 1  # all others share its trigrams
 
 
-def test_mails_and_their_subjects(data_folder: Path) -> None:
-    examples, said = Summarize.reader.read(
+def test_public_mails_are_parsed_and_summarized(data_folder: Path) -> None:
+    examples, message = Summarize.reader.read(
         data_folder / "aeslc" / "dev.jsonl", Reading(), labelled=True
     )
     assert len(examples) == 1960
-    assert "1,960 rows; text = 'body', summary = 'subject'" in said
-    assert {len(one.references) for one in examples} == {4}
+    assert "1,960 rows; text = 'body', summary = 'subject'" in message
+    assert {len(mail.references) for mail in examples} == {4}
     assert len(read(data_folder / "aeslc" / "train_every3rd.jsonl")) == 4812
-    some = examples[:150]
+    subset = examples[:150]
     began = time.monotonic()
-    best = [oracle(one.sentences, one.references, 1) for one in some]
+    best = [oracle(mail.sentences, mail.references, 1) for mail in subset]
     assert time.monotonic() - began < 5
-    for one, chosen in zip(some[:40], best, strict=False):
-        assert chosen == brute_force(one.sentences, one.references, 1)
+    for mail, chosen in zip(subset[:40], best, strict=False):
+        assert chosen == brute_force(mail.sentences, mail.references, 1)
     vocabulary = Tokenizer.load(data_folder / "vocab" / "bert_uncased_vocab.txt")
-    ours = task(1)
-    features = ours.features(some, vocabulary, 512, long="window", labelled=True)
+    summarize = task(1)
+    features = summarize.features(subset, vocabulary, 512, long="window", labelled=True)
     assert max(len(f.encoding) for f in features) <= 512
-    assert sum(len(f.token_indices) for f in features) == sum(len(one.sentences) for one in some)
+    assert sum(len(f.token_indices) for f in features) == sum(
+        len(mail.sentences) for mail in subset
+    )
     assert sum(f.target.sum() for f in features) == sum(map(len, best))
-    wanted = [np.where(f.target == 1, 9.0, -9.0).astype(np.float32)[:, None] for f in features]
-    scores = ours.score(ours.answers(by_example(some, group(features), wanted), model()), some)
+    outputs = [np.where(f.target == 1, 9.0, -9.0).astype(np.float32)[:, None] for f in features]
+    scores = summarize.score(
+        summarize.answers(by_example(subset, group(features), outputs), model()), subset
+    )
     assert scores["rouge1"] > scores["lead_rouge1"] + 0.05  # the oracle is better than the lead

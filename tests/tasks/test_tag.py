@@ -1,4 +1,4 @@
-"""Tagging: whole words only, valid tags only, every word read once, and scores as seqeval's."""
+"""Tests of token classification: readers, label schemes, windows, CRF and scores."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def model_of(task: Tag, length: int = 64) -> Model:
     torch.manual_seed(0)
     config = tiny_config(shared(), hidden=32, intermediate=64, length=length, dropout=0.0)
     model = build(config, {task.head: task.build_head}, labels=task.labels)
-    with torch.no_grad():  # larger than at birth, so that answers differ
+    with torch.no_grad():  # larger than the initial weights, so that answers differ
         for weight in model.heads.parameters():
             weight.normal_()
     return model.eval()
@@ -65,8 +65,8 @@ def model_of(task: Tag, length: int = 64) -> Model:
 def tagged(words: str, tags: str) -> Example:
     parts = words.split(" ")
     ends = np.cumsum([len(part) + 1 for part in parts]) - 1
-    places = [(int(end) - len(part), int(end)) for end, part in zip(ends, parts, strict=True)]
-    return Example(words, places, tags.split(" "))
+    spans_ = [(int(end) - len(part), int(end)) for end, part in zip(ends, parts, strict=True)]
+    return Example(words, spans_, tags.split(" "))
 
 
 def write(path: Path, content: str) -> Path:
@@ -102,25 +102,25 @@ def answered(
     return task.answers(by_example(examples, group(features), outputs), model.heads[task.head])
 
 
-# ---- reading
+# ---- Readers
 
 
-def test_columns_are_read_with_the_place_of_each_word(tmp_path: Path) -> None:
+def test_reader_keeps_lines_of_words_in_columns(tmp_path: Path) -> None:
     text = "-DOCSTART- O\n\nAda I-PER\nof O\nYork I-LOC\n\nran O\n"
     path = write(tmp_path / "a.iob.gz", text)
-    (first, second), said = Tag.reader.read(path, Reading(), labelled=True)
+    (first, second), message = Tag.reader.read(path, Reading(), labelled=True)
     assert first.text == "Ada of York"
     assert first.words == ["Ada", "of", "York"]
     assert (first.tags, second.tags) == (["I-PER", "O", "I-LOC"], ["O"])
     assert (first.where, second.where) == (f"{path}:3", f"{path}:7")
     assert [first.where_is(word) for word in range(3)] == [f"{path}:{line}" for line in (3, 4, 5)]
-    assert said == f"{path}: 2 sentences, 4 words; tags in IOB1: LOC, PER"
-    (bare, _), said = Tag.reader.read(path, Reading(), labelled=False)
+    assert message == f"{path}: 2 sentences, 4 words; tags in IOB1: LOC, PER"
+    (bare, _), message = Tag.reader.read(path, Reading(), labelled=False)
     assert bare == replace(first, tags=None)
-    assert said == f"{path}: 2 sentences, 4 words"
+    assert message == f"{path}: 2 sentences, 4 words"
 
 
-def test_a_language_before_each_word_is_pointed_out(tmp_path: Path) -> None:
+def test_reader_reports_language_prefix_of_words(tmp_path: Path) -> None:
     path = tmp_path / "wikiann.txt"
     path.write_text("en:New B-LOC\nen:York I-LOC\nen:is O\n", encoding="utf-8")
     assert "every word begins with 'en:'" in Tag.reader.read(path, Reading(), labelled=True)[1]
@@ -128,30 +128,30 @@ def test_a_language_before_each_word_is_pointed_out(tmp_path: Path) -> None:
     assert "begins with" not in Tag.reader.read(path, Reading(), labelled=True)[1]
 
 
-def test_columns_are_numbers(tmp_path: Path) -> None:
+def test_columns_are_selected_by_number(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "1 Ada NNP B-PER\n2 ran VBD O\n")
     [found], _ = Tag.reader.read(path, Reading(text_column="1"), labelled=True)
     assert (found.words, found.tags) == (["Ada", "ran"], ["B-PER", "O"])
-    [found], said = Tag.reader.read(
+    [found], message = Tag.reader.read(
         path, Reading(text_column="1", label_column="-2"), labelled=True
     )
     assert found.tags == ["NNP", "VBD"]
-    assert said.endswith("; 2 different tags")
+    assert message.endswith("; 2 different tags")
 
 
-def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
+def test_reader_parses_spans_and_reports_changes(tmp_path: Path) -> None:
     rows = [
         {"text": "Ada's  York!", "entities": [[0, 3, "PER"], [8, 11, "LOC"], [5, 6, "X"]]},
         {"text": "", "entities": []},
     ]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    (first, second), said = Tag.reader.read(path, Reading(), labelled=True)
+    (first, second), message = Tag.reader.read(path, Reading(), labelled=True)
     assert first.words == ["Ada", "'", "s", "York", "!"]
     assert first.tags == ["B-PER", "O", "O", "B-LOC", "O"]
     assert [first.text[a:b] for a, b in first.word_spans] == first.words
     assert (second.words, second.tags, second.where) == ([], [], f"{path}:2")
     assert second.where_is(0) == f"{path}:2"
-    assert said == (
+    assert message == (
         f"{path}: 2 texts, 5 words; tags in IOB2: LOC, PER; entities "
         "expanded to complete words: 1; entities skipped because they contain no separate word: 1"
     )
@@ -173,13 +173,15 @@ def test_spans_are_read_and_what_changed_is_said(tmp_path: Path) -> None:
         (Reading(label_column="1.5"), "^label_column: expected a column number .* got '1.5'"),
     ],
 )
-def test_options_that_columns_have_not(tmp_path: Path, reading: Reading, message: str) -> None:
+def test_unsupported_reading_options_are_rejected(
+    tmp_path: Path, reading: Reading, message: str
+) -> None:
     path = write(tmp_path / "a.txt", "Ada B-PER\n")
     with pytest.raises(ConfigError, match=message):
         Tag.reader.read(path, reading, labelled=True)
 
 
-def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
+def test_reader_rejects_unusable_files_with_line_number(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "a", "entities": []}\n{"text": "a"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:2: no field 'entities'"):
         Tag.reader.read(path, Reading(), labelled=True)
@@ -200,7 +202,7 @@ def test_unusable_files_are_named_with_their_place(tmp_path: Path) -> None:
         Tag.reader.read(tmp_path / "gone.txt", Reading(), labelled=True)
 
 
-def test_texts_that_cannot_be_tagged() -> None:
+def test_example_rejects_invalid_text() -> None:
     with pytest.raises(DataError, match="pass one text"):
         Tag.reader.example("a", ("b",))
     with pytest.raises(DataError, match="the text is empty"):
@@ -209,10 +211,10 @@ def test_texts_that_cannot_be_tagged() -> None:
         Tag.reader.example("a\ud800", ())
 
 
-# ---- the task that tags pose
+# ---- Labels of the task
 
 
-def test_labels_are_complete_and_in_order() -> None:
+def test_labels_are_complete_and_sorted() -> None:
     train = [tagged("a b c", "B-PER O B-LOC"), tagged("a b", "B-LOC I-LOC")]
     task = Tag.from_examples(train, TagOptions())
     assert (task.labels, task.options.scheme, task.metric, task.head) == (IOB2, "iob2", "f1", "tag")
@@ -226,7 +228,7 @@ def test_labels_are_complete_and_in_order() -> None:
     assert (task.options.scheme, task.metric) == ("none", "accuracy")
 
 
-def test_what_the_folder_keeps_restores_the_task() -> None:
+def test_restore_returns_saved_task() -> None:
     task = Tag.from_examples([tagged("a b", "S-LOC S-PER")], TagOptions(crf=True))
     again = Tag.restore(task.labels, json.loads(json.dumps(task.settings())))
     assert (again.labels, plain(again.options)) == (task.labels, plain(task.options))
@@ -256,12 +258,14 @@ def test_what_the_folder_keeps_restores_the_task() -> None:
         (Example("a", [(0, 1)], ["O", "O"]), TagOptions(), "1 words and 2 tags"),
     ],
 )
-def test_examples_that_pose_no_task(example: Example, options: TagOptions, message: str) -> None:
+def test_from_examples_rejects_unusable_tags(
+    example: Example, options: TagOptions, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         Tag.from_examples([example], options)
 
 
-def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
+def test_check_rejects_unknown_tags_with_line_number(tmp_path: Path) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     path = write(tmp_path / "dev.txt", "a O\n\nb B-PER\nc B-LOK\n")
     dev, _ = Tag.reader.read(path, Reading(), labelled=True)
@@ -284,7 +288,7 @@ def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
     task.check([tagged("a b", "I-PER I-LOC"), tagged("a b", "S-PER E-LOC")])
 
 
-# ---- windows
+# ---- Windows
 
 
 @given(
@@ -292,45 +296,47 @@ def test_what_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
     st.integers(4, 40),
 )
 @settings(max_examples=150)
-def test_every_word_stands_in_one_window_where_most_is_seen(sizes: list[int], length: int) -> None:
+def test_each_word_is_in_window_with_most_context(sizes: list[int], length: int) -> None:
     encoding = shared().encode(["a" * n or "\x00" for n in sizes], max_length=NO_LIMIT)
-    whole = np.array([-1 if word is None else word for word in encoding.words])
+    all_words = np.array([-1 if word is None else word for word in encoding.words])
     found = list(word_windows(encoding, length))
-    seen = [window.words[place] for window, places in found for place in places.tolist()]
+    seen = [
+        window.words[position] for window, positions in found for position in positions.tolist()
+    ]
     assert seen == [word for word, size in enumerate(sizes) if size]
-    overlap, room = length // 4, length - 2
-    every = range(1, max(len(encoding) - 2 - overlap, 1) + 1, room - overlap)
-    for window, places in found:
+    overlap, capacity = length // 4, length - 2
+    every = range(1, max(len(encoding) - 2 - overlap, 1) + 1, capacity - overlap)
+    for window, positions in found:
         assert len(window) <= length
         assert (window.ids[0], window.ids[-1]) == (shared().cls, shared().sep)
         assert not window.truncated
-        own = np.array([-1 if word is None else word for word in window.words])
-        for place in places.tolist():
-            word = own[place]
-            first, last = np.flatnonzero(whole == word)[[0, -1]]
-            assert own[place - 1] != word
+        window_words = np.array([-1 if word is None else word for word in window.words])
+        for position in positions.tolist():
+            word = window_words[position]
+            first, last = np.flatnonzero(all_words == word)[[0, -1]]
+            assert window_words[position - 1] != word
             if sizes[word] <= overlap or len(encoding) <= length:
-                assert (own == word).sum() == sizes[word]  # whole
+                assert (window_words == word).sum() == sizes[word]  # all tokens of the word
 
             def context(start: int, first: int = first, last: int = last) -> int:
-                stop = min(start + room, len(encoding) - 1)
-                # the end of the text hides nothing
+                stop = min(start + capacity, len(encoding) - 1)
+                # No context is missing at the end of the text.
                 after = length if stop == len(encoding) - 1 else stop - 1 - last
                 return min(first - start if start > 1 else length, after)
 
             if sizes[word] <= overlap and len(encoding) > length:
-                start = int(first) - place + 1
-                inside = [s for s in every if s <= first < s + room]
+                start = int(first) - position + 1
+                inside = [s for s in every if s <= first < s + capacity]
                 assert context(start) == max(map(context, inside))
 
 
-def test_windows_need_room(tokenizer: Tokenizer) -> None:
+def test_features_reject_length_without_capacity(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     with pytest.raises(DataError, match="length = 2 is too short: 0 tokens remain"):
         task.features([tagged("a b", "O O")], tokenizer, 2, long="window", labelled=False)
 
 
-def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
+def test_targets_are_at_first_tokens(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     train = [tagged("abc d ef", "I-PER O B-LOC")]
     [feature] = task.features(train, tokenizer, 64, long="window", labelled=True)
@@ -343,21 +349,21 @@ def test_targets_stand_at_first_pieces(tokenizer: Tokenizer) -> None:
     assert totals([batch]) == {"tag": 6}
 
 
-def test_words_without_pieces_are_not_learned(tokenizer: Tokenizer) -> None:
+def test_words_without_tokens_have_no_target(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     example = tagged("a \x00 b \x00 c \x00", "B-PER B-LOC I-LOC I-LOC I-LOC B-PER")
     [feature] = task.features([example], tokenizer, 64, long="window", labelled=True)
     assert [task.labels[tag] for tag in feature.target] == ["B-PER", "B-LOC", "I-LOC"]
-    other = tagged("\x00", "O")
-    assert len(task.features([example, other], tokenizer, 64, long="window", labelled=True)) == 1
+    empty = tagged("\x00", "O")
+    assert len(task.features([example, empty], tokenizer, 64, long="window", labelled=True)) == 1
     with pytest.raises(DataError, match="the tokenizer returns no token for any example"):
-        task.features([other], tokenizer, 64, long="window", labelled=True)
+        task.features([empty], tokenizer, 64, long="window", labelled=True)
 
 
-# ---- answers
+# ---- Predictions
 
 
-def test_words_without_pieces_are_answered_too(tokenizer: Tokenizer) -> None:
+def test_words_without_tokens_have_predictions(tokenizer: Tokenizer) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     examples = [
         Tag.reader.example("a \x00 b \x00", ()),
@@ -394,7 +400,7 @@ texts = st.text() | st.text("abcj .\x00\u200b\u0301北'\n", max_size=60)
 
 @pytest.mark.parametrize("labels", [IOB2, BIOES], ids=["iob2", "bioes"])
 @pytest.mark.parametrize("crf", [False, True], ids=["softmax", "crf"])
-def test_entities_are_whole_words_of_the_raw_text(crf: bool, labels: tuple[str, ...]) -> None:
+def test_entities_are_complete_words_of_raw_text(crf: bool, labels: tuple[str, ...]) -> None:
     task, model = ready(crf, labels)
     scheme = scheme_of_labels(labels)
     assert scheme is not None
@@ -432,18 +438,18 @@ def test_entities_are_whole_words_of_the_raw_text(crf: bool, labels: tuple[str, 
 
 
 def marginals(crf: Any, emissions: np.ndarray) -> np.ndarray:
-    """Forward and backward over one sequence, in fp64: long sums are too large for fp32."""
+    """Compute the marginals of a sequence in fp64, because long sums are too large for fp32."""
     steps, start, end = (scores.detach().double().numpy() for scores in crf._scores(-torch.inf))
-    ahead, behind = [start + emissions[0]], [end]
-    for now in emissions[1:]:
-        ahead.append(np.logaddexp.reduce(ahead[-1][:, None] + steps, axis=0) + now)
-    for now in emissions[:0:-1]:
-        behind.append(np.logaddexp.reduce(steps + (behind[-1] + now), axis=1))
-    both = np.stack(ahead) + np.stack(behind[::-1])
-    return np.exp(both - np.logaddexp.reduce(both, axis=1, keepdims=True))
+    forward, backward = [start + emissions[0]], [end]
+    for emission in emissions[1:]:
+        forward.append(np.logaddexp.reduce(forward[-1][:, None] + steps, axis=0) + emission)
+    for emission in emissions[:0:-1]:
+        backward.append(np.logaddexp.reduce(steps + (backward[-1] + emission), axis=1))
+    total = np.stack(forward) + np.stack(backward[::-1])
+    return np.exp(total - np.logaddexp.reduce(total, axis=1, keepdims=True))
 
 
-def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
+def test_chunked_scores_match_exact_marginals(tokenizer: Tokenizer) -> None:
     task, model = ready(True, IOB2)
     model.heads["crf"].crf.start.data.zero_()  # type: ignore[union-attr]
     model.heads["crf"].crf.end.data.zero_()  # type: ignore[union-attr]
@@ -457,12 +463,13 @@ def test_long_texts_are_scored_in_pieces(tokenizer: Tokenizer) -> None:
     scores = [
         exact[np.arange(start, end), tags[start:end]].mean() for start, end, _ in spans(answer.tags)
     ]
-    off = np.abs(np.array([e.score for e in answer.entities]) - scores)
+    errors = np.abs(np.array([e.score for e in answer.entities]) - scores)
     assert len(scores) > 100
-    assert np.median(off) < 1e-3  # those beside a cut are given a start or an end
+    # Words next to a chunk boundary get start or end scores.
+    assert np.median(errors) < 1e-3
 
 
-# ---- learning
+# ---- Training
 
 TRAIN = [
     tagged("a bc d", "O B-PER I-PER"),
@@ -474,7 +481,7 @@ TRAIN = [
 
 
 @pytest.mark.parametrize("scheme", ["iob2", "bioes"])
-def test_an_entity_of_600_words_is_learned_across_windows(
+def test_training_fits_entity_of_600_words_across_windows(
     scheme: Any, tokenizer: Tokenizer
 ) -> None:
     labels = {"iob2": IOB2, "bioes": BIOES}[scheme]
@@ -497,8 +504,8 @@ def test_an_entity_of_600_words_is_learned_across_windows(
     assert entity.text == text[2:-10]
 
 
-def test_a_window_within_an_entity_is_scored_given_that_it_is_open() -> None:
-    """p(I I | B before) by enumeration over the window's tags."""
+def test_window_within_entity_is_conditioned_on_open_entity() -> None:
+    """The expected value is p(I I | B before), enumerated over the tags of the window."""
     task = Tag(("O", "B-X", "I-X"), CRF)
     crf = model_of(task).heads["crf"].crf
     emissions, targets = torch.randn(2, 3), torch.tensor([2, 2])
@@ -509,7 +516,7 @@ def test_a_window_within_an_entity_is_scored_given_that_it_is_open() -> None:
     torch.testing.assert_close(nll.double(), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_the_loss_is_a_words_share_of_the_step(tokenizer: Tokenizer) -> None:
+def test_loss_does_not_depend_on_batches_of_step(tokenizer: Tokenizer) -> None:
     for options in (TagOptions(scheme="iob2"), CRF):
         task = Tag(IOB2, options)
         model = model_of(task)
@@ -517,16 +524,16 @@ def test_the_loss_is_a_words_share_of_the_step(tokenizer: Tokenizer) -> None:
         features.sort(key=lambda feature: len(feature.encoding))
         whole = [make_batch(task, features)]
         parts = [make_batch(task, features[:2]), make_batch(task, features[2:])]
-        one, two = (
+        whole_loss, parts_loss = (
             sum(task.loss(model, batch, totals(cut)).total.item() for batch in cut)
             for cut in (whole, parts)
         )
-        assert one == pytest.approx(two, rel=1e-5)
+        assert whole_loss == pytest.approx(parts_loss, rel=1e-5)
     task.loss(model, whole[0], totals(whole)).total.backward()
     assert all(weight.grad is not None for weight in model.heads.parameters())
 
 
-# ---- scores
+# ---- Scores
 
 
 names = st.sampled_from(IOB2)
@@ -534,17 +541,17 @@ names = st.sampled_from(IOB2)
 
 @given(st.lists(st.lists(st.tuples(names, names), min_size=1, max_size=9), min_size=1))
 @settings(max_examples=50)
-def test_f1_is_that_of_seqeval_whatever_is_predicted(pairs: list[list[tuple[str, str]]]) -> None:
+def test_f1_matches_seqeval_for_any_prediction(pairs: list[list[tuple[str, str]]]) -> None:
     metrics = pytest.importorskip("seqeval.metrics", reason="pip install 'bertkit[dev]'")
     task = Tag(IOB2, TagOptions(scheme="iob2"))
-    said = [[IOB2.index(tag) for _, tag in one] for one in pairs]
-    gold = [SCHEMES["iob2"].encode(spans([tag for tag, _ in one]), len(one)) for one in pairs]
+    predicted = [[IOB2.index(tag) for _, tag in rows] for rows in pairs]
+    gold = [SCHEMES["iob2"].encode(spans([tag for tag, _ in rows]), len(rows)) for rows in pairs]
     examples = [tagged(" ".join("a" * len(tags)), " ".join(tags)) for tags in gold]
     features = task.features(examples, shared(), 64, long="window", labelled=False)
-    outputs = [np.eye(5, dtype=np.float32)[tags] for tags in said]
+    outputs = [np.eye(5, dtype=np.float32)[tags] for tags in predicted]
     answers = task.answers(by_example(examples, group(features), outputs), torch.nn.Identity())
     scores = task.score(answers, examples)
-    raw = [[tag for _, tag in one] for one in pairs]
+    raw = [[tag for _, tag in rows] for rows in pairs]
     for tags in (raw, [answer.tags for answer in answers]):
         report = (gold, tags)
         assert scores["f1"] == pytest.approx(metrics.f1_score(*report, zero_division=0))
@@ -560,7 +567,7 @@ def accuracy_of(answers: Sequence[TagAnswer], gold: Sequence[Sequence[str]]) -> 
     return float(np.mean([a == b for a, b in pairs]))
 
 
-def test_verdicts_name_what_is_wrong() -> None:
+def test_error_record_lists_wrong_entities() -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     example = tagged("Ada met Joe", "B-PER O B-PER")
     answer = TagAnswer(
@@ -574,15 +581,15 @@ def test_verdicts_name_what_is_wrong() -> None:
     assert record.answered == "Ada (LOC 0.25), Joe (PER 0.90)"
     assert record.severity == pytest.approx(1.25)
     speech = Tag(("NN", "VB"), TagOptions(scheme="none"))
-    said = TagAnswer([], example.words, ["NN", "NN", "NN"])
-    record = speech.error_record(said, tagged("Ada met Joe", "NN VB NN"))
+    wrong = TagAnswer([], example.words, ["NN", "NN", "NN"])
+    record = speech.error_record(wrong, tagged("Ada met Joe", "NN VB NN"))
     assert (record.expected, record.answered, record.severity) == ("met/VB", "met/NN", 1)
 
 
-# ---- folders
+# ---- Saved models
 
 
-def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_logits_and_saved_model_match_transformers(tokenizer: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     torch.manual_seed(1)
     config = transformers.BertConfig(
@@ -595,11 +602,11 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
         id2label=dict(enumerate(IOB2)),
         label2id={name: i for i, name in enumerate(IOB2)},
     )
-    theirs = transformers.BertForTokenClassification(config).eval()
+    hf_model = transformers.BertForTokenClassification(config).eval()
     with torch.no_grad():
-        for weight in theirs.parameters():
+        for weight in hf_model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
-    theirs.save_pretrained(tmp_path)
+    hf_model.save_pretrained(tmp_path)
     tokenizer.save(tmp_path)
     assert "bertkit" not in json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     pipe = answering(tmp_path)
@@ -612,21 +619,21 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
     )
     for feature, rows in zip(features, outputs, strict=True):
         with torch.no_grad():
-            logits = theirs(input_ids=torch.from_numpy(feature.encoding.ids)[None]).logits[0]
+            logits = hf_model(input_ids=torch.from_numpy(feature.encoding.ids)[None]).logits[0]
         np.testing.assert_allclose(rows, logits[feature.token_indices].numpy(), atol=1e-5)
     answers = pipe([example.text for example in examples])
     for answer, rows in zip(answers, outputs, strict=True):
         assert spans(answer.tags) == spans([IOB2[i] for i in rows.argmax(-1)])
     save(tmp_path / "again", pipe.loaded.model, tokenizer, BERT, labels=IOB2)
-    back = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "again")
-    torch.testing.assert_close(back.classifier.weight, theirs.classifier.weight)
+    hf_reloaded = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "again")
+    torch.testing.assert_close(hf_reloaded.classifier.weight, hf_model.classifier.weight)
 
 
-# ---- real data
+# ---- Public data sets
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "said"),
+    ("name", "count", "summary"),
     [
         (
             "conll2003/valid.txt",
@@ -641,10 +648,12 @@ def test_transformers_logits_and_folder(tokenizer: Tokenizer, tmp_path: Path) ->
         ),
     ],
 )
-def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -> None:
+def test_public_data_sets_are_parsed_and_encoded(
+    data_folder: Path, name: str, count: int, summary: str
+) -> None:
     tokenizer = Tokenizer.load(data_folder / "vocab" / "bert_cased_vocab.txt")
-    examples, told = Tag.reader.read(data_folder / name, Reading(), labelled=True)
-    assert told == f"{data_folder / name}: {said}"
+    examples, message = Tag.reader.read(data_folder / name, Reading(), labelled=True)
+    assert message == f"{data_folder / name}: {summary}"
     assert len(examples) == count
     for options in (TagOptions(), TagOptions(scheme="bioes")):
         task = Tag.from_examples(examples, options)
@@ -652,8 +661,8 @@ def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -
             features = task.features(
                 examples[:300], tokenizer, length, long="window", labelled=True
             )
-            places = sum(len(f.target) for f in features)
-            assert places == sum(len(e.parts.spans) for e in examples[:300])
+            num_targets = sum(len(f.target) for f in features)
+            assert num_targets == sum(len(e.parts.spans) for e in examples[:300])
             assert max(len(f.encoding) for f in features) <= length
             tags: dict[int, list[str]] = {}
             for feature in features:
@@ -671,7 +680,7 @@ def test_public_data_sets(data_folder: Path, name: str, count: int, said: str) -
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_every_sentence_has_the_pieces_of_its_text(
+def test_sentence_tokens_equal_tokens_of_text(
     kind: Literal["bpe", "wordpiece"], data_folder: Path, english: list[str]
 ) -> None:
     vocabulary = train(english[:30], kind=kind, size=2000)
@@ -682,7 +691,7 @@ def test_every_sentence_has_the_pieces_of_its_text(
     assert len(features) == len(examples) == 3250
     for feature, text in zip(features, texts, strict=True):
         assert feature.encoding.ids.tolist() == text.ids.tolist()
-    # control: words one by one have them in WordPiece alone, but where there is one only
+    # Control: words encoded one by one have these tokens only with WordPiece.
     alone = vocabulary.core.encode_batch([e.words for e in examples], is_pretokenized=True)
     same = [
         len(example.words) > 1 and a.ids == text.ids.tolist()

@@ -1,4 +1,4 @@
-"""Published taggers mark entities by many conventions; a tagger that is loaded finds entities."""
+"""Tests of the label conventions of published token classification models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENIZER = tiny_tokenizer("abcdef")
 
 
 def entities(labels: tuple[str, ...], tags: str) -> list[tuple[int, int, str]]:
-    """The entities if a model with these labels predicts these tags. Units: words."""
+    """Return the entities, in words, if a model with these labels predicts these tags."""
     task = Tag.restore(labels, {})
     example = tagged(" ".join("abcdef"[: len(tags.split())]), " ".join(["O"] * len(tags.split())))
     [feature] = task.features([example], TOKENIZER, 32, long="window", labelled=False)
@@ -70,7 +70,7 @@ def test_labels_without_entities_are_unchanged(
     assert capsys.readouterr().err == ""
 
 
-def test_a_saved_scheme_keeps_its_labels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_scheme_keeps_its_labels(capsys: pytest.CaptureFixture[str]) -> None:
     task = Tag(("O", "PER", "b-LOC"), Tag.Options(scheme="none"))
     again = Tag.restore(task.labels, task.settings())
     assert (again.labels, again.scheme) == (task.labels, None)

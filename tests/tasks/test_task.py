@@ -1,4 +1,4 @@
-"""What every task shares: names, folders, batches, and outputs in the order of the features."""
+"""Tests of the functions that all tasks share: names, records, batches and groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_task_is_complete(name: str) -> None:
         task.restore(labels, {"bertkit": {"task": {"name": name, "options": 3}}})
 
 
-def test_names_lead_to_tasks_or_are_refused() -> None:
+def test_find_returns_tasks_and_rejects_unknown_names() -> None:
     assert tasks.find("classify") is Classify
     assert tasks.find("bertkit.tasks.classify:Classify") is Classify
     for name, message in (
@@ -52,9 +52,7 @@ def test_names_lead_to_tasks_or_are_refused() -> None:
             tasks.find(name)
 
 
-def test_code_that_cannot_be_imported_is_said_whatever_it_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_reports_any_error_of_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     for name, code in (("raises", "raise ValueError('no')"), ("broken", "def (:")):
         (tmp_path / f"{name}_task.py").write_text(code, encoding="utf-8")
@@ -62,7 +60,7 @@ def test_code_that_cannot_be_imported_is_said_whatever_it_raises(
             tasks.find(f"{name}_task:Task")
 
 
-def test_a_folders_task_is_named_by_its_record_or_its_head() -> None:
+def test_task_name_is_inferred_from_record_or_head() -> None:
     record = {"bertkit": {"task": {"name": "respond"}}}
     assert tasks.task_name_of(record, ("choose",)) == "respond"
     assert tasks.task_name_of({}, ("choose",)) == "choose"
@@ -78,7 +76,7 @@ def tokenizer() -> Tokenizer:
     return tiny_tokenizer("abcd")
 
 
-def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:
+def test_token_indices_are_shifted_in_batch(tokenizer: Tokenizer) -> None:
     encodings = [tokenizer.encode(text) for text in ("a b c", "a b c d")]
     task: Task[Any, Any] = Classify(("x", "y"), ClassifyOptions())
     features = [Feature(e, i, token_indices=np.array([1, 3])) for i, e in enumerate(encodings)]
@@ -89,7 +87,7 @@ def test_places_move_with_their_sequences(tokenizer: Tokenizer) -> None:
     assert batch.targets == {}
 
 
-def test_features_are_grouped_by_their_example(tokenizer: Tokenizer) -> None:
+def test_features_are_grouped_by_example(tokenizer: Tokenizer) -> None:
     encoding = tokenizer.encode("a")
-    features = [Feature(encoding, place) for place in (0, 0, 2, 3, 3)]
+    features = [Feature(encoding, index) for index in (0, 0, 2, 3, 3)]
     assert [len(found) for found in group(features)] == [2, 0, 1, 2]

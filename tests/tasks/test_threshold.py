@@ -1,4 +1,4 @@
-"""The decision threshold of two labels: set, optimized on dev, saved, and applied everywhere."""
+"""Tests of the decision threshold of two labels: set, optimized on dev, saved and applied."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ TEXTS = [text for text, _ in ROWS]
 
 
 def answers_of(task: Classify, positive: list[float]) -> list[Any]:
-    """The answers if the second label has these probabilities."""
+    """Return the answers if the second label has these probabilities."""
     examples = [LabelExample("a") for _ in positive]
     features = [[Feature(Encoding.of_ids(np.array([1])), i)] for i in range(len(positive))]
     rows = [np.log([[1 - p, p]]).astype(np.float32) for p in positive]
     return task.answers(by_example(examples, features, rows), torch.nn.Identity())
 
 
-def of(*labels: str, **options: Any) -> Classify:
+def build_task(*labels: str, **options: Any) -> Classify:
     return Classify.from_examples(
-        [LabelExample("a", None, one) for one in labels], ClassifyOptions(**options)
+        [LabelExample("a", None, label) for label in labels], ClassifyOptions(**options)
     )
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.5, 0.9])
-def test_the_second_label_is_predicted_from_the_threshold(threshold: float) -> None:
+def test_second_label_is_predicted_at_or_above_threshold(threshold: float) -> None:
     positive = [0.1, 0.3, 0.6, 0.95]
-    answers = answers_of(of("ham", "spam", threshold=threshold), positive)
+    answers = answers_of(build_task("ham", "spam", threshold=threshold), positive)
     assert [a.label for a in answers] == ["spam" if p >= threshold else "ham" for p in positive]
     for answer, p in zip(answers, positive, strict=True):
         assert answer.score == pytest.approx(p if answer.label == "spam" else 1 - p, abs=1e-6)
 
 
-def test_without_a_threshold_the_more_probable_label_is_predicted() -> None:
-    answers = answers_of(of("ham", "spam"), [0.1, 0.49, 0.51])
+def test_more_probable_label_is_predicted_without_threshold() -> None:
+    answers = answers_of(build_task("ham", "spam"), [0.1, 0.49, 0.51])
     assert [answer.label for answer in answers] == ["ham", "ham", "spam"]
 
 
 @pytest.mark.parametrize("calibrate", [False, True])
 def test_dev_optimizes_the_threshold(calibrate: bool) -> None:
-    task = of("ham", "spam", tune_threshold=True, calibrate=calibrate)
+    task = build_task("ham", "spam", tune_threshold=True, calibrate=calibrate)
     positive = [0.05, 0.1, 0.2, 0.3, 0.35, 0.4]
     dev = [LabelExample("a", None, "spam" if p > 0.25 else "ham") for p in positive]
     before = answers_of(task, positive)
@@ -71,13 +71,13 @@ def test_dev_optimizes_the_threshold(calibrate: bool) -> None:
     assert [a.label for a in answers_of(again, positive)] == [a.label for a in after]
 
 
-def test_a_threshold_and_its_optimization_are_rejected() -> None:
+def test_threshold_and_its_optimization_cannot_be_combined() -> None:
     with pytest.raises(ConfigError, match="tune_threshold cannot be combined with threshold"):
-        of("ham", "spam", tune_threshold=True, threshold=0.3)
+        build_task("ham", "spam", tune_threshold=True, threshold=0.3)
 
 
 @pytest.mark.parametrize("options", [{"threshold": 0.05}, {"tune_threshold": True}])
-def test_every_way_to_predict_applies_the_threshold(
+def test_predict_evaluate_and_pipeline_apply_threshold(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     base = tiny_folder(tmp_path / "base", tiny_tokenizer("abcd"), dropout=0.0)
@@ -93,13 +93,13 @@ def test_every_way_to_predict_applies_the_threshold(
     least = answer.task._binary_threshold()
     assert least is not None
     predicted = bertkit.predict(out, TEXTS)
-    expected = ["spam" if one.scores["spam"] >= least else "ham" for one in predicted]
-    assert [one.label for one in predicted] == expected
-    argmax = [max(one.scores, key=one.scores.__getitem__) for one in predicted]
+    expected = ["spam" if answer_.scores["spam"] >= least else "ham" for answer_ in predicted]
+    assert [answer_.label for answer_ in predicted] == expected
+    argmax = [max(answer_.scores, key=answer_.scores.__getitem__) for answer_ in predicted]
     assert argmax != expected  # control
     evaluated = bertkit.evaluate(out, examples)
     assert evaluated["f1"] == pytest.approx(scores[name])
-    assert [one.label for one in answer(TEXTS)] == expected
+    assert [answer_.label for answer_ in answer(TEXTS)] == expected
 
 
 def test_an_exported_model_applies_the_threshold(tmp_path: Path) -> None:
@@ -110,15 +110,15 @@ def test_an_exported_model_applies_the_threshold(tmp_path: Path) -> None:
     model = tiny_folder(
         tmp_path / "model", tiny_tokenizer("abcd"), "classify", labels=("ham", "spam"), spread=0.3
     )
-    plain = [one.scores["spam"] for one in bertkit.predict(model, TEXTS)]
+    plain = [answer.scores["spam"] for answer in bertkit.predict(model, TEXTS)]
     least = sorted(plain)[5]
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     options = {"pairs": False, "threshold": round(least - 1e-4, 6)}
     config["bertkit"] = {"task": {"name": "classify", "options": options}}
     (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
     export(model, out=tmp_path / "exported", task="classify")
-    labels = [one.label for one in bertkit.predict(tmp_path / "exported", TEXTS)]
-    assert labels == [one.label for one in bertkit.predict(model, TEXTS)]
+    labels = [answer.label for answer in bertkit.predict(tmp_path / "exported", TEXTS)]
+    assert labels == [answer.label for answer in bertkit.predict(model, TEXTS)]
     assert labels.count("ham") == 5
 
 
@@ -129,12 +129,12 @@ def test_scores_of_two_labels_equal_scikit_learn() -> None:
         for _ in range(20):
             actual = np.append(random.integers(0, 2, rows - 2), [0, 1])
             positive = np.round(random.random(rows), random.integers(1, 3)) * 0.98 + 0.01
-            task = of("ham", "spam", threshold=0.3)
+            task = build_task("ham", "spam", threshold=0.3)
             answers = answers_of(task, positive.tolist())
             examples = [LabelExample("a", None, ("ham", "spam")[side]) for side in actual]
             scores = task.score(answers, examples)
-            values = [one.scores["spam"] for one in answers]
-            predicted = [one.label == "spam" for one in answers]
+            values = [answer.scores["spam"] for answer in answers]
+            predicted = [answer.label == "spam" for answer in answers]
             assert scores["roc_auc"] == pytest.approx(sklearn.roc_auc_score(actual, values))
             assert scores["average_precision"] == pytest.approx(
                 sklearn.average_precision_score(actual, values)
@@ -146,14 +146,14 @@ def test_scores_of_two_labels_equal_scikit_learn() -> None:
 
 
 def test_rows_with_one_label_have_scores() -> None:
-    task = of("ham", "spam")
+    task = build_task("ham", "spam")
     scores = task.score(answers_of(task, [0.2, 0.7]), [LabelExample("a", None, "ham")] * 2)
     assert (scores["balanced_accuracy"], scores["roc_auc"]) == (0.5, 0.5)
     assert scores["average_precision"] == 0.0
-    assert not set(of("a", "b", "c").score_names) & {"roc_auc", "average_precision"}
+    assert not set(build_task("a", "b", "c").score_names) & {"roc_auc", "average_precision"}
 
 
-def test_epochs_are_chosen_by_a_ranking_score(tmp_path: Path) -> None:
+def test_epochs_are_chosen_by_ranking_score(tmp_path: Path) -> None:
     base = tiny_folder(tmp_path / "base", tiny_tokenizer("abcd"))
     examples = [LabelExample(text, None, label, text) for text, label in ROWS]
     scores = bertkit.finetune(

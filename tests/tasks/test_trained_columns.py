@@ -1,4 +1,4 @@
-"""Columns that were named for training are found again in the files that have them."""
+"""Tests that column names of training are reused for files that contain them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEARNED = Reading(text_column="body", label_column="is_spam")
 
 @pytest.fixture
 def letters(tmp_path: Path) -> Path:
-    """A file whose columns have no known names."""
+    """Path of a file whose column names are not recognized."""
     path = tmp_path / "letters.csv"
     path.write_text(
         "sender,body,is_spam,remark\n"
@@ -29,7 +29,7 @@ def letters(tmp_path: Path) -> Path:
     return path
 
 
-def test_config_json_holds_the_columns_that_were_named() -> None:
+def test_config_json_contains_named_columns() -> None:
     settings = Classify(("no", "yes")).settings()
     assert with_columns(settings, Reading()) == settings
     written = with_columns(settings, Reading(label_column="is_spam"))
@@ -41,7 +41,7 @@ def test_config_json_holds_the_columns_that_were_named() -> None:
     assert columns_in(damaged) == Reading()
 
 
-def test_they_are_taken_where_the_file_has_them(letters: Path) -> None:
+def test_trained_columns_are_used_if_file_has_them(letters: Path) -> None:
     rows = read_examples(Classify, letters, learned=LEARNED)
     assert [(row.text, row.label) for row in rows] == [
         ("win a prize now", "yes"),
@@ -52,18 +52,18 @@ def test_they_are_taken_where_the_file_has_them(letters: Path) -> None:
     assert as_learned(Reading(), LEARNED, table, labelled=False) == Reading(text_column="body")
 
 
-def test_they_go_before_usual_names(tmp_path: Path) -> None:
-    path = tmp_path / "answered.csv"  # predict --out adds a column label to those of the input
+def test_trained_columns_precede_default_names(tmp_path: Path) -> None:
+    path = tmp_path / "answered.csv"  # predict --out adds a column "label" to the input
     path.write_text("text,is_spam,label\nwin a prize,yes,no\n", encoding="utf-8")
     (row,) = read_examples(Classify, path, learned=Reading(label_column="is_spam"))
     assert row.label == "yes"
 
 
-def test_what_is_named_now_wins(letters: Path) -> None:
+def test_named_columns_override_trained_columns(letters: Path) -> None:
     named = Reading(text_column="remark")
-    both = Reading(text_column="remark", label_column="is_spam")
+    expected = Reading(text_column="remark", label_column="is_spam")
     table = Rows.read(letters)
-    assert as_learned(named, LEARNED, table, labelled=True) == both
+    assert as_learned(named, LEARNED, table, labelled=True) == expected
     swapped = Reading(text_column="is_spam")
     assert as_learned(swapped, LEARNED, table, labelled=True) == swapped
 
