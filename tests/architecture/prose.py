@@ -61,7 +61,7 @@ WORDS = {
     r"(?:tokens|rows|texts|steps|heads|samples) a (?:row|text|step|token|second)": "per",
     r"in turn|each in its turn": "one after another",
 }
-"""What is found, and what to write instead."""
+"""Patterns of unclear wordings, with their replacements."""
 
 OPENINGS = re.compile(
     r"(?:What|Which|Whose|Of|Those|None|Neither|That of|Both of|Frozen are|Beside|Behind) ",

@@ -44,8 +44,8 @@ def imports(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:
     return {target.removeprefix("bertkit.") for target in targets} & names.keys()
 
 
-def places(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:
-    """Return the modules of bertkit that a module names in strings, as `bertkit.module:name`."""
+def modules_in_strings(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:
+    """Return the modules of bertkit in the strings of a module, such as `bertkit.module:name`."""
     strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     named = {text.partition(":")[0] for text in strings if isinstance(text, str) and ":" in text}
     return {name.removeprefix("bertkit.") for name in named} & names.keys()
@@ -54,16 +54,16 @@ def places(tree: ast.Module, names: dict[str, ast.Module]) -> set[str]:
 def edges(parsed: dict[str, ast.Module]) -> tuple[int, int]:
     """Count imports of extensions: from modules of the core, and from other extensions.
 
-    A string that names a place in an extension counts as an import. The public names of the package
-    do not count: they are imported for type checkers only, or when they are used. Neither does the
-    table of commands.
+    A string that names an object of an extension counts as an import. The public names of the
+    package do not count: they are imported for type checkers only, or when they are used. The
+    table of commands does not count either.
     """
     core = others = 0
     for module, tree in parsed.items():
         if module in (PUBLIC_NAMES, COMMANDS):
             continue
         own = extension(module)
-        for target in imports(tree, parsed) | places(tree, parsed):
+        for target in imports(tree, parsed) | modules_in_strings(tree, parsed):
             if extension(target) not in (None, own):
                 core += own is None
                 others += own is not None
@@ -85,12 +85,12 @@ def code_lines(tree: ast.Module) -> int:
 
 def duplicates(parsed: dict[str, ast.Module]) -> dict[str, list[str]]:
     """Return the public classes that several modules define, with these modules."""
-    homes: dict[str, list[str]] = {}
+    modules_by_name: dict[str, list[str]] = {}
     for module, tree in parsed.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(module)
-    return {name: places for name, places in homes.items() if len(places) > 1}
+                modules_by_name.setdefault(node.name, []).append(module)
+    return {name: modules_ for name, modules_ in modules_by_name.items() if len(modules_) > 1}
 
 
 def figures() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Benchmarks: the sides take turns, ratios mean the same everywhere, kept results agree."""
+"""Tests of the benchmarks: alternating calls, ratios, stored results and baselines."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bertkit.extensions.export import tuning_record as tuned
 from bertkit.nn import precision
 
 RESULTS = sorted(kept.RESULTS.glob("*/*.json"))
-HOW = (kept.Setup("fp32, packed", 1.0), kept.Setup("fp32, in order", 0.5))
+SETUPS = (kept.Setup("fp32, packed", 1.0), kept.Setup("fp32, in order", 0.5))
 
 
 @pytest.mark.parametrize("warm", [1, 3])
-def test_sides_take_turns_after_calls_that_do_not_count(warm: int) -> None:
+def test_turns_alternate_sides_after_warmup(warm: int) -> None:
     called: list[str] = []
     times, answers = harness.turns(
         {name: lambda name=name: called.append(name) or name for name in "ABC"},  # type: ignore[misc]
@@ -35,14 +35,14 @@ def test_sides_take_turns_after_calls_that_do_not_count(warm: int) -> None:
     assert [len(kept) for kept in times.values()] == [2, 2, 2]
 
 
-def test_a_ratio_says_how_many_times_better_whichever_way_the_unit_counts() -> None:
+def test_ratio_is_speedup_for_rates_and_times() -> None:
     rate = kept.row("", 30.0, 10.0, peer_name="", unit="x/s", target=3.0, better="higher")
     time = kept.row("", 10.0, 30.0, peer_name="", unit="s", target=3.5, better="lower")
     assert (rate.ratio, rate.holds) == (3.0, True)
     assert (time.ratio, time.holds) == (3.0, False)
 
 
-def test_main_names_a_package_that_is_not_installed(
+def test_main_reports_missing_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -79,14 +79,14 @@ def test_every_benchmark_has_a_main(name: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.{name}").main)
 
 
-def test_work_is_compared_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_returns_rate_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
-    # by this clock every call takes a second
+    # With this clock, every call takes one second.
     monkeypatch.setattr("benchmarks.harness.time.perf_counter", lambda: float(next(ticks)))
 
     def compare(work: float | None) -> kept.Row:
         return harness.compare(
-            "", lambda: 0, lambda: 0, peer_name="", unit="", work=work, target=1.0, setups=HOW
+            "", lambda: 0, lambda: 0, peer_name="", unit="", work=work, target=1.0, setups=SETUPS
         )
 
     assert (compare(400.0).ours, compare(400.0).ratio) == (400.0, 1.0)
@@ -95,7 +95,7 @@ def test_work_is_compared_by_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows() -> tuple[kept.Row, kept.Row]:
     fast = kept.row(
-        "a <b>", 30, 10, peer_name="peer", unit="x/s", target=2, better="higher", setups=HOW
+        "a <b>", 30, 10, peer_name="peer", unit="x/s", target=2, better="higher", setups=SETUPS
     )
     close = kept.row("c", 2.1, 2.2, peer_name=kept.LIMIT, unit="b", target=1, better="lower")
     return fast, close
@@ -116,7 +116,7 @@ def test_book_writes_results(tmp_path: Path) -> None:
     assert {"python", "torch", "bertkit"} <= set(found["versions"])
 
 
-def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
+def test_book_skips_stored_rows(tmp_path: Path) -> None:
     fast, close = rows()
     book = kept.Book("toy", folder=tmp_path)
     assert book.needs(*fast.key)
@@ -126,13 +126,13 @@ def test_what_is_kept_is_not_measured_again(tmp_path: Path) -> None:
     assert again.needs(*close.key)
     again.add(close)
     assert [*kept.Book("toy", folder=tmp_path).rows] == [fast.key, close.key]
-    some = kept.Book("toy", folder=tmp_path, forget=partial(kept.matches, "A <B>, peer"))
-    assert [*some.rows] == [close.key]
-    assert some.needs(*fast.key)
+    filtered = kept.Book("toy", folder=tmp_path, forget=partial(kept.matches, "A <B>, peer"))
+    assert [*filtered.rows] == [close.key]
+    assert filtered.needs(*fast.key)
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_published_results_do_not_stop_a_local_run(
+def test_local_run_ignores_published_results(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "processor_class", lambda: path.parent.name)
@@ -167,7 +167,7 @@ def test_benchmark_prints_its_progress(
     assert capsys.readouterr().err == ""
 
 
-def test_only_the_rows_that_are_asked_for_are_wanted(tmp_path: Path) -> None:
+def test_book_needs_only_requested_rows(tmp_path: Path) -> None:
     book = kept.Book("toy", folder=tmp_path, only="FP32")
     assert book.needs("embed, fp32", "OpenVINO")
     assert book.needs("embed", "OpenVINO, bf16", "OpenVINO, fp32")
@@ -207,33 +207,33 @@ def test_book_renames_results_of_other_versions_or_threads(
         ("arm", "asimd bf16", "arm-bf16"),
     ],
 )  # fmt: skip
-def test_a_class_says_which_instructions_there_are(
+def test_processor_class_contains_instruction_sets(
     name: str, flags: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert kept.processor_class(name, flags) == found
     monkeypatch.setattr(tuned, "cpuinfo", lambda: f"model name\t: {name}\nflags\t: {flags}\n")
-    assert kept.processor_class(flags=flags) == found  # by the name that this machine has
+    assert (
+        kept.processor_class(flags=flags) == found
+    )  # the processor name is read from this machine
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert kept.processor_class(name, flags) == f"{found}-at-most-avx2"
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_rows_that_a_processor_cannot_run_are_left_out(
-    there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_precisions_are_skipped(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "bf16_is_faster", lambda device: there)
     monkeypatch.setattr(embed, "unavailable", lambda: None if there else "no such operator")
     assert ("bf16" in embed.precisions()) == there
     assert (("OpenVINO", "bf16") in embed.peers()) == there
     assert (("OpenVINO", "int8") in embed.peers()) == ("int8" in embed.precisions()) == there
     assert ("bf16" in finetune.ways()) == there
-    assert any("bf16" in way.settings for way in pretrain.ways()) == there
-    assert any(way.masked_only for way in pretrain.ways())
+    assert any("bf16" in variant.settings for variant in pretrain.ways()) == there
+    assert any(variant.masked_only for variant in pretrain.ways())
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_kept_results_agree_with_themselves(path: Path) -> None:
+def test_stored_results_are_consistent(path: Path) -> None:
     result = msgspec.json.decode(path.read_bytes(), type=kept.Result)
     assert (result.processor, result.name) == (path.parent.name, path.stem)
     assert result.rows
@@ -247,16 +247,16 @@ def test_kept_results_agree_with_themselves(path: Path) -> None:
             assert row.peer_name == kept.LIMIT or (row.ours_how.settings and row.peer_how.settings)
 
 
-def test_a_comparison_that_was_stopped_goes_on(
+def test_finetune_benchmark_resumes_and_keeps_old_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[tuple[int, str, str]] = []
 
     def run(name: str, seed: int, side: finetune.Side, folder: Path, much: str) -> finetune.Run:
         called.append((seed, side, much))
-        ours = side == "ours"
+        is_bertkit = side == "ours"
         return finetune.Run(
-            task=name, seed=seed, side=side, train=1.0 if ours else 2.0 + seed, predict=1.0,
+            task=name, seed=seed, side=side, train=1.0 if is_bertkit else 2.0 + seed, predict=1.0,
             train_fill=1.0, predict_fill=0.5, precision="fp32", scores={"accuracy": 0.5},
             answered={}, train_rows=20, dev_rows=10, epochs=1, date=kept.now(),
             machine=kept.machine(), versions=kept.versions(),
@@ -288,30 +288,30 @@ def test_a_comparison_that_was_stopped_goes_on(
     called.clear()
     finetune.main(harness.Options(speed=True, seeds="0,1", fresh=True, minutes=-1.0))
     assert not called
-    assert results()  # of the earlier run, until there are new ones
+    assert results()  # the results of the previous run are kept until new results exist
 
 
-# ---- peers
+# ---- Baselines
 
 
 LENGTHS = [3, 17, 90, 5, 44, 120, 8, 61] * 32
 
 
-def test_grouping_by_length_leaves_less_padding_and_loses_no_sample() -> None:
+def test_grouping_by_length_reduces_padding_and_keeps_samples() -> None:
     def epoch(grouped: bool) -> tuple[float, list[int]]:
         found = pretrain.batches(LENGTHS, 8, grouped)
-        each = [next(found) for _ in range(len(LENGTHS) // 8)]
-        widest = sum(max(LENGTHS[place] for place in batch) * len(batch) for batch in each)
-        return sum(LENGTHS) / widest, sorted(place for batch in each for place in batch)
+        epoch_batches = [next(found) for _ in range(len(LENGTHS) // 8)]
+        padded = sum(max(LENGTHS[index] for index in batch) * len(batch) for batch in epoch_batches)
+        return sum(LENGTHS) / padded, sorted(index for batch in epoch_batches for index in batch)
 
-    fill, places = epoch(True)
-    mixed, others = epoch(False)
-    assert places == others == list(range(len(LENGTHS)))
+    fill, grouped_indices = epoch(True)
+    mixed, mixed_indices = epoch(False)
+    assert grouped_indices == mixed_indices == list(range(len(LENGTHS)))
     assert fill > 0.95
     assert mixed < 0.6
 
 
-def test_the_loss_at_masked_places_is_the_models_own() -> None:
+def test_masked_loss_equals_transformers() -> None:
     from transformers import BertConfig, BertForPreTraining
 
     torch.manual_seed(0)
@@ -326,13 +326,13 @@ def test_the_loss_at_masked_places_is_the_models_own() -> None:
         "labels": labels,
         "next_sentence_label": torch.tensor([0, 1, 0]),
     }
-    own = model(**batch).loss
-    torch.testing.assert_close(pretrain.masked_loss(model, batch), own)
+    expected = model(**batch).loss
+    torch.testing.assert_close(pretrain.masked_loss(model, batch), expected)
     batch["next_sentence_label"] = torch.tensor([1, 0, 1])
-    assert not torch.isclose(pretrain.masked_loss(model, batch), own)
+    assert not torch.isclose(pretrain.masked_loss(model, batch), expected)
 
 
-def test_padding_is_counted() -> None:
+def test_collator_measures_fraction_without_padding() -> None:
     collator = trainer.Padding(lambda rows: {"attention_mask": torch.tensor(rows)})
     collator([[1, 1, 1, 1], [1, 0, 0, 0]])  # type: ignore[list-item]
     assert collator.fill() == 5 / 8
@@ -340,14 +340,14 @@ def test_padding_is_counted() -> None:
     assert collator.fill() == 1 / 2
 
 
-def test_predictions_return_to_the_order_of_their_rows() -> None:
-    places = [2, 0, 1]
-    first, second = finetune.unsort((np.array([20, 0, 10]), np.array([2, 0, 1])), places)
+def test_unsort_restores_order_of_rows() -> None:
+    indices = [2, 0, 1]
+    first, second = finetune.unsort((np.array([20, 0, 10]), np.array([2, 0, 1])), indices)
     assert first.tolist() == [0, 10, 20]
     assert second.tolist() == [0, 1, 2]
 
 
-def test_text_is_the_same_every_time() -> None:
+def test_benchmark_text_is_deterministic() -> None:
     found = text.sentences(1024)
     assert found == text.sentences(1024)
     assert len(set(map(len, found))) > 100

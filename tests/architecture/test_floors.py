@@ -1,4 +1,4 @@
-"""Imports go strictly down: a module imports its own package and lower floors, and no circles."""
+"""Tests that modules import only their own package and lower layers, without cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "bertkit"
 
-FLOORS = (  # from the ground up
+LAYERS = (  # lowest layer first
     ("errors",),
     (
         "metrics",
@@ -34,7 +34,7 @@ FLOORS = (  # from the ground up
     ("cli",),
     ("__init__", "__main__"),
 )
-FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -43,7 +43,7 @@ def module_name(path: Path, root: Path) -> str:
 
 
 def imported(path: Path, root: Path) -> Iterator[str]:
-    """Every module of the package that a file imports: anywhere in it, relative imports too."""
+    """Return every module of the package that a file imports, also within functions."""
     package = path.relative_to(root.parent).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -56,41 +56,42 @@ def imported(path: Path, root: Path) -> Iterator[str]:
             continue
         for name in names:
             if name.split(".")[0] == root.name:
-                yield existing(name, root)
+                yield find_module(name, root)
 
 
-def existing(name: str, root: Path) -> str:
-    """The longest beginning of a dotted name that is a module: the rest are names within it."""
+def find_module(name: str, root: Path) -> str:
+    """Return the longest prefix of a dotted name that is a module."""
     parts = name.split(".")
     while len(parts) > 1:
-        place = root.parent.joinpath(*parts)
-        if place.with_suffix(".py").is_file() or place.is_dir():
+        path = root.parent.joinpath(*parts)
+        if path.with_suffix(".py").is_file() or path.is_dir():
             return ".".join(parts)
         dunder = parts[-1].startswith("__")
         parts.pop()
         if len(parts) == 1 and dunder:
-            return ""  # bertkit.__version__ leads to no module
+            return ""  # bertkit.__version__ is not a module
     return f"{root.name}.__init__"
 
 
-def offenders(root: Path) -> list[str]:
-    """One sentence for each import that does not go down."""
+def find_upward_imports(root: Path) -> list[str]:
+    """Return one message for each import that is not from a lower layer."""
     found = []
     for path in sorted(root.rglob("*.py")):
-        here = path.relative_to(root).parts[0].removesuffix(".py")
-        if here not in FLOOR:
-            found.append(f"{here} stands on no floor: give it one in {Path(__file__).name}")
+        package = path.relative_to(root).parts[0].removesuffix(".py")
+        if package not in LAYER:
+            found.append(f"{package} has no layer; add it to LAYERS in {Path(__file__).name}")
             continue
         for target in filter(None, imported(path, root)):
-            there = target.split(".")[1]
-            if there != here and FLOOR.get(there, 0) >= FLOOR[here]:
-                where = path.relative_to(root)
-                found.append(f"{where}: {here} ({FLOOR[here]}) imports {there} ({FLOOR[there]})")
+            imported_package = target.split(".")[1]
+            if imported_package != package and LAYER.get(imported_package, 0) >= LAYER[package]:
+                importer = f"{package} ({LAYER[package]})"
+                imported_layer = f"{imported_package} ({LAYER[imported_package]})"
+                found.append(f"{path.relative_to(root)}: {importer} imports {imported_layer}")
     return found
 
 
-def circle(root: Path) -> list[str]:
-    """The modules of one circle of imports, or nothing."""
+def find_cycle(root: Path) -> list[str]:
+    """Return the modules of an import cycle, or an empty list."""
     graph = {
         module_name(path, root): set(filter(None, imported(path, root))) - {module_name(path, root)}
         for path in sorted(root.rglob("*.py"))
@@ -102,8 +103,8 @@ def circle(root: Path) -> list[str]:
     return []
 
 
-def tree(folder: Path, **files: str) -> Path:
-    """A toy package: `nn__block="import x"` is nn/block.py."""
+def write_package(folder: Path, **files: str) -> Path:
+    """Write a toy package; `nn__block="import x"` becomes nn/block.py."""
     root = folder / "bertkit"
     for name, text in files.items():
         path = root / (name.replace("__", "/") + ".py")
@@ -112,17 +113,17 @@ def tree(folder: Path, **files: str) -> Path:
     return root
 
 
-def test_imports_go_down() -> None:
+def test_modules_import_only_lower_layers() -> None:
     assert len(list(SOURCE.rglob("*.py"))) > 10
-    assert offenders(SOURCE) == []
+    assert find_upward_imports(SOURCE) == []
 
 
-def test_imports_make_no_circle() -> None:
-    assert circle(SOURCE) == []
+def test_imports_have_no_cycle() -> None:
+    assert find_cycle(SOURCE) == []
 
 
-def test_an_upward_import_is_caught_wherever_it_stands(tmp_path: Path) -> None:
-    root = tree(
+def test_upward_imports_are_reported(tmp_path: Path) -> None:
+    root = write_package(
         tmp_path,
         errors="",
         batch="from bertkit.errors import BertkitError\nfrom bertkit import __version__\n",
@@ -135,7 +136,7 @@ def test_an_upward_import_is_caught_wherever_it_stands(tmp_path: Path) -> None:
         data__readers="from bertkit.nn.norm import LayerNorm\n",
         cli="from bertkit.models import model\n",
     )
-    assert offenders(root) == [
+    assert find_upward_imports(root) == [
         "data/readers.py: data (3) imports nn (3)",
         "models/model.py: models (4) imports cli (12)",
         "nn/late.py: nn (3) imports models (4)",
@@ -144,17 +145,17 @@ def test_an_upward_import_is_caught_wherever_it_stands(tmp_path: Path) -> None:
     ]
 
 
-def test_a_package_without_a_floor_is_caught(tmp_path: Path) -> None:
-    assert "misc stands on no floor" in offenders(tree(tmp_path, misc__thing=""))[0]
+def test_package_without_layer_is_reported(tmp_path: Path) -> None:
+    assert "misc has no layer" in find_upward_imports(write_package(tmp_path, misc__thing=""))[0]
 
 
-def test_a_circle_within_a_package_is_caught(tmp_path: Path) -> None:
-    root = tree(
+def test_cycle_within_package_is_reported(tmp_path: Path) -> None:
+    root = write_package(
         tmp_path,
         nn__a="from bertkit.nn.b import x\n",
         nn__b="def f():\n    from . import c\n",
         nn__c="from .a import y\n",
     )
-    assert set(circle(root)) == {"bertkit.nn.a", "bertkit.nn.b", "bertkit.nn.c"}
+    assert set(find_cycle(root)) == {"bertkit.nn.a", "bertkit.nn.b", "bertkit.nn.c"}
     (root / "nn" / "c.py").write_text("")
-    assert circle(root) == []
+    assert find_cycle(root) == []

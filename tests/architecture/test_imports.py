@@ -1,4 +1,4 @@
-"""What importing costs and does: little, and nothing."""
+"""Tests of the dependencies and the side effects of imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bertkit"
-OURS = {"bertkit", "tests", "benchmarks"}
+OWN_PACKAGES = {"bertkit", "tests", "benchmarks"}
 HEAVY = {"torch", "numpy", "jinja2", "tokenizers", "huggingface_hub"}
 ALONE = {"datasets", "trackio"}
 """Packages that users install themselves: trackio requires another pillow than the tests."""
@@ -23,7 +23,7 @@ NEVER = {"transformers", "sentence_transformers", "scipy", "sklearn", "matplotli
 
 
 def modules(under: str = "") -> list[str]:
-    """The dotted names of the modules in src/bertkit/<under>."""
+    """Return the dotted names of the modules in src/bertkit/<under>."""
     paths = sorted((SOURCE / under).rglob("*.py"))
     names = [".".join(p.relative_to(SOURCE.parent).with_suffix("").parts) for p in paths]
     return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
@@ -36,7 +36,7 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def undeclared(files: Iterable[Path], declared: set[str]) -> set[str]:
-    """Packages that files import and no requirement installs."""
+    """Return packages that files import and no requirement installs."""
     installs = metadata.packages_distributions()
     found = set()
     for node in (n for file in files for n in ast.walk(ast.parse(file.read_text("utf-8")))):
@@ -48,28 +48,30 @@ def undeclared(files: Iterable[Path], declared: set[str]) -> set[str]:
             case _:
                 continue
         found |= {module.split(".")[0] for module in modules}
-    others = found - set(sys.stdlib_module_names) - OURS
+    others = found - set(sys.stdlib_module_names) - OWN_PACKAGES
     dashed = {
         name: [d.lower().replace("_", "-") for d in installs.get(name, [name])] for name in others
     }
     return {name for name in others if not declared & {*dashed[name]}}
 
 
-def test_what_is_imported_is_required() -> None:
-    """By bertkit itself, not by a package that happens to bring it."""
+def test_imported_packages_are_declared() -> None:
+    """Dependencies of dependencies do not count."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = [one for extra in project["optional-dependencies"].values() for one in extra]
+    extras = [
+        requirement for extra in project["optional-dependencies"].values() for requirement in extra
+    ]
     declared = {
-        re.split(r"[^\w-]", one)[0].lower().replace("_", "-")
-        for one in [*project["dependencies"], *extras]
+        re.split(r"[^\w-]", requirement)[0].lower().replace("_", "-")
+        for requirement in [*project["dependencies"], *extras]
     }
     folders = (SOURCE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
     files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     assert undeclared(files, declared) <= ALONE
-    assert "docstring_parser" in undeclared(files, declared - {"docstring-parser"})  # the control
+    assert "docstring_parser" in undeclared(files, declared - {"docstring-parser"})  # control
 
 
-def test_import_loads_nothing_heavy_and_says_nothing() -> None:
+def test_import_prints_nothing_and_skips_heavy_packages() -> None:
     done = python("import bertkit, sys; print(*sorted(sys.modules))", "-W", "error")
     assert done.stderr == ""
     loaded = set(done.stdout.split())
@@ -77,8 +79,8 @@ def test_import_loads_nothing_heavy_and_says_nothing() -> None:
     assert not loaded & (HEAVY | NEVER)
 
 
-def test_help_loads_what_writes_it_alone() -> None:
-    """What a command imports is what its start takes; the startup benchmark times it."""
+def test_help_skips_heavy_packages() -> None:
+    """Imports determine the startup time, which the startup benchmark measures."""
     done = python(
         "import sys; sys.argv = ['bertkit', '--help']\n"
         "from bertkit.cli import main\n"
@@ -104,16 +106,16 @@ def test_help_loads_what_writes_it_alone() -> None:
         "bertkit.recipes.embed",
     ],
 )
-def test_text_and_metrics_need_no_torch(module: str) -> None:
+def test_text_and_metrics_do_not_import_torch(module: str) -> None:
     done = python(f"import sys; sys.modules['torch'] = None; import {module}")
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_every_module_changes_nothing() -> None:
-    """Nothing printed, warned of, configured or drawn; no peer loaded."""
+def test_importing_every_module_has_no_side_effects() -> None:
+    """Imports print nothing, keep all global state, and load no package of NEVER."""
     done = python(
         "import importlib, logging, os, random, signal, sys, warnings\n"
-        "import numpy, rich.progress, torch\n"  # rich draws a number when it is imported
+        "import numpy, rich.progress, torch\n"  # rich samples a random number when it is imported
         "def state():\n"
         "    return {\n"
         "        'environment': dict(os.environ),\n"
@@ -140,7 +142,7 @@ def test_importing_every_module_changes_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_state_check_catches_work_on_import() -> None:
-    """The control: drawing one random number is seen."""
+def test_control_state_check_detects_side_effects() -> None:
+    """Control: the check detects one sampled random number."""
     draw = "import random; before = random.getstate(); random.random(); "
     assert python(draw + "assert before == random.getstate()").returncode == 1

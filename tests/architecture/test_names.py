@@ -1,4 +1,4 @@
-"""Each public class name has one home."""
+"""Tests that each public class name is defined in only one module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ast
 from tests.architecture.structure import duplicates, modules
 
 
-def test_each_public_class_name_has_one_home() -> None:
+def test_public_class_names_are_unique() -> None:
     assert duplicates(modules()) == {}
 
 

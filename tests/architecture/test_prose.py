@@ -1,4 +1,4 @@
-"""Prose is plain English; the number of findings of `prose.py` may not rise."""
+"""Tests that the number of findings of `prose.py` does not rise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public names: sorted, complete, documented."""
+"""Tests that the public names are sorted, complete and documented."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ def test_public_name_resolves_and_is_documented(name: str) -> None:
     thing = getattr(bertkit, name)
     assert name in dir(bertkit)
     if inspect.isclass(thing) or callable(thing):
-        said = inspect.getdoc(thing) or ""
-        written = not said.startswith(f"{name}(")  # what a dataclass makes up by itself
-        assert said, f"bertkit.{name} has no docstring"
-        assert written, f"bertkit.{name} has no docstring of its own"
+        docstring = inspect.getdoc(thing) or ""
+        # Dataclasses generate a docstring that starts with the signature.
+        is_written = not docstring.startswith(f"{name}(")
+        assert docstring, f"bertkit.{name} has no docstring"
+        assert is_written, f"bertkit.{name} has no docstring of its own"
 
 
-def test_a_star_import_gives_all_of_them() -> None:
+def test_star_import_returns_all_public_names() -> None:
     names: dict[str, object] = {}
     exec("from bertkit import *", names)
     assert set(bertkit.__all__) <= set(names)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         bertkit.no_such_name  # noqa: B018
 
@@ -43,5 +44,5 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
 )
-def test_module_says_what_it_is_for(path: Path) -> None:
+def test_module_has_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

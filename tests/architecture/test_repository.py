@@ -1,4 +1,4 @@
-"""What must never be in the repository, and what must agree within it."""
+"""Tests of the repository: unsafe code, project layout, test files and versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = sorted(SOURCE.rglob("*.py"))
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 EXECUTES = {"eval", "exec", "__import__"}
 
-HOMES: dict[str, str] = {
+TESTED_BY: dict[str, str] = {
     "checkpoint/pooling_keys.py": "parity/test_sentence_transformers.py",
     "families/keys.py": "families/test_family.py",
     "published_keys.py": "parity/test_sentence_transformers.py",
@@ -111,7 +111,7 @@ HOMES: dict[str, str] = {
     },
     "families/rotary.py": "families/test_family.py",
 }
-"""Source files without a test file of the same name, each with the one that holds it."""
+"""Source files without a test file of the same name, with the file that tests them."""
 
 KEPT = ("src", "tests", "benchmarks", "docs", "notes", "examples", "configs")
 TEXT = {".py", ".md", ".toml", ".json", ".txt", ".cff", ".html", ".js", ".css", ""}
@@ -119,7 +119,7 @@ LOCAL = re.compile(r"(?<![\w./])/(?:home|work|root)/\w|\.\./shared")
 
 
 def executes(code: str) -> Iterator[str]:
-    """Each way in which the code could run what a file or checkpoint holds."""
+    """Return the statements that could run code from a file or checkpoint."""
     for node in ast.walk(ast.parse(code)):
         match node:
             case ast.Import(names=names):
@@ -142,15 +142,16 @@ def executes(code: str) -> Iterator[str]:
 
 
 def entries() -> set[str]:
-    """The packages ("text/") and modules ("cli.py") directly in src/bertkit."""
+    """Return the packages ("text/") and modules ("cli.py") directly in src/bertkit."""
     packages = {f"{p.name}/" for p in SOURCE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
     return packages | {p.name for p in SOURCE.glob("*.py")} - {"__init__.py", "__main__.py"}
 
 
 def in_tree(page: str) -> set[str]:
-    """What a page's tree lists directly under src/bertkit/: an entry a line, or several files.
+    """Return the entries that the tree of a page lists directly under src/bertkit/.
 
-    Deeper lines, and what follows a package's name on its line, are annotation.
+    A line contains one entry or several files. Deeper lines, and words after the name of a package,
+    are ignored.
     """
     blocks = [b for b in re.findall(r"```\w*\n(.*?)```", page, re.S) if "src/bertkit/" in b]
     assert blocks, "the page shows no tree of src/bertkit/"
@@ -181,7 +182,7 @@ def indent(line: str) -> int:
 
 
 def texts() -> Iterator[Path]:
-    """The files a person wrote, in the folders and root of the repository."""
+    """Return the text files in the root and the directories of the repository."""
     yield from (p for p in ROOT.iterdir() if p.is_file() and p.suffix in TEXT)
     for folder in KEPT:
         for path in (ROOT / folder).rglob("*"):
@@ -190,7 +191,7 @@ def texts() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_nothing_executes_what_a_checkpoint_holds(path: Path) -> None:
+def test_source_does_not_execute_checkpoint_content(path: Path) -> None:
     assert list(executes(path.read_text(encoding="utf-8"))) == []
 
 
@@ -207,31 +208,33 @@ def test_nothing_executes_what_a_checkpoint_holds(path: Path) -> None:
         "np.load(p, allow_pickle=flag)",
     ],
 )
-def test_what_executes_is_caught(code: str) -> None:
+def test_executes_reports_unsafe_code(code: str) -> None:
     assert list(executes(code))
 
 
-def test_innocent_code_is_not_caught() -> None:
+def test_executes_ignores_safe_code() -> None:
     code = "torch.load(p, weights_only=True)\nnp.load(p, allow_pickle=False)\nx = 'a pickle'"
     assert list(executes(code)) == []
 
 
 def test_project_layout_lists_all_modules() -> None:
     listed = in_tree((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
-    data = {f"{p.name}/" for p in SOURCE.iterdir() if p.is_dir()}  # folders without code may be
+    data = {
+        f"{p.name}/" for p in SOURCE.iterdir() if p.is_dir()
+    }  # directories without code are optional
     assert entries() <= listed <= entries() | data
 
 
-def test_project_layout_accepts_usual_trees() -> None:
+def test_project_layout_parses_plain_and_box_trees() -> None:
     plain = "```\ndocs/  x\nsrc/bertkit/\n  errors.py  config.py   all\n  nn/  attention.py\n```"
-    drawn = "```\n├── docs/\n├── src/bertkit/   the package\n│   ├── nn/       layers\n"
-    drawn += "│   │   └── block.py\n│   └── cli.py    one cli.py\n└── tests/\n```"
+    box_tree = "```\n├── docs/\n├── src/bertkit/   the package\n│   ├── nn/       layers\n"
+    box_tree += "│   │   └── block.py\n│   └── cli.py    one cli.py\n└── tests/\n```"
     assert in_tree(plain) == {"errors.py", "config.py", "nn/"}
-    assert in_tree(drawn) == {"nn/", "cli.py"}
+    assert in_tree(box_tree) == {"nn/", "cli.py"}
 
 
 def imported(path: Path) -> set[str]:
-    """The modules that a file imports, `bertkit.a.b` of `from bertkit.a import b` among them."""
+    """Return the imported modules, with `bertkit.a.b` for `from bertkit.a import b`."""
     modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
@@ -243,8 +246,8 @@ def imported(path: Path) -> set[str]:
 
 
 def file_of(module: str) -> Path | None:
-    place = SOURCE.parent.joinpath(*module.split("."))
-    files = (place.with_suffix(".py"), place / "__init__.py")
+    path = SOURCE.parent.joinpath(*module.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
 
 
@@ -257,48 +260,52 @@ TABLES = {
 """Import paths of the objects in each registry."""
 
 
-def holds(home: Path, name: str) -> bool:
+def is_tested_by(home: Path, name: str) -> bool:
     """Return whether a test file tests a source file.
 
-    It imports the file, something that imports it, or a table that names it; or it runs one of its
-    commands.
+    The test file imports the source file, a module that imports it, or a registry that lists it, or
+    it runs a command of the source file.
     """
-    wanted = ".".join(("bertkit", *Path(name).with_suffix("").parts))
+    module_name = ".".join(("bertkit", *Path(name).with_suffix("").parts))
     direct = imported(home)
-    module = f"{wanted.removeprefix('bertkit.')}:"
-    commands = [command for command, place in COMMANDS.items() if place.startswith(module)]
+    module = f"{module_name.removeprefix('bertkit.')}:"
+    commands = [command for command, path in COMMANDS.items() if path.startswith(module)]
     if any(f'"{command}"' in home.read_text(encoding="utf-8") for command in commands):
         return True
-    named = [place for table in direct for place in TABLES.get(table, ())]
-    if any(place.startswith(f"{wanted}:") for place in named):
+    named = [path for table in direct for path in TABLES.get(table, ())]
+    if any(path.startswith(f"{module_name}:") for path in named):
         return True
     through = (file_of(module) for module in direct if module.startswith("bertkit"))
-    return wanted in direct.union(*(imported(file) for file in through if file))
+    return module_name in direct.union(*(imported(file) for file in through if file))
 
 
-def test_every_source_file_has_its_test_file() -> None:
+def test_every_source_file_has_test_file() -> None:
     faults = []
     for path in SOURCES:
         name = str(path.relative_to(SOURCE))
         twin = ROOT / "tests" / Path(name).parent / f"test_{path.name}"
         if path.name.startswith("__") or twin.exists():
-            if name in HOMES:
-                faults.append(f"{name} has a test file of its own: take it off the list")
-        elif name not in HOMES:
-            faults.append(f"{name} has neither a test file nor a place in HOMES")
-        elif not (home := ROOT / "tests" / HOMES[name]).is_file() or not holds(home, name):
-            faults.append(f"{name}: {HOMES[name]} does not test it")
+            if name in TESTED_BY:
+                faults.append(f"{name} has its own test file; remove it from TESTED_BY")
+        elif name not in TESTED_BY:
+            faults.append(f"{name} has no test file; add one, or an entry in TESTED_BY")
+        elif not (home := ROOT / "tests" / TESTED_BY[name]).is_file() or not is_tested_by(
+            home, name
+        ):
+            faults.append(f"{name}: {TESTED_BY[name]} does not test it")
     assert not faults, "\n".join(faults)
-    assert [name for name in HOMES if not (SOURCE / name).exists()] == []
+    assert [name for name in TESTED_BY if not (SOURCE / name).exists()] == []
 
 
-def test_a_home_that_does_not_know_the_file_is_caught() -> None:
-    assert holds(ROOT / "tests/nn/test_kernels.py", "nn/padding.py")
-    assert not holds(ROOT / "tests/test_errors.py", "nn/padding.py")
-    assert not holds(ROOT / "tests/extensions/serving/test_processes.py", "commands/pretrain.py")
+def test_is_tested_by_rejects_unrelated_test_files() -> None:
+    assert is_tested_by(ROOT / "tests/nn/test_kernels.py", "nn/padding.py")
+    assert not is_tested_by(ROOT / "tests/test_errors.py", "nn/padding.py")
+    assert not is_tested_by(
+        ROOT / "tests/extensions/serving/test_processes.py", "commands/pretrain.py"
+    )
 
 
-def test_no_file_names_a_place_on_one_machine() -> None:
+def test_files_contain_no_local_paths() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in texts()
@@ -326,8 +333,11 @@ def test_documented_make_targets_exist() -> None:
 def test_constraints_pin_every_direct_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
-    names = {re.split(r"[\[<>=~! ]", line, maxsplit=1)[0].lower() for line in wanted}
+    requirements = [
+        *project["dependencies"],
+        *(line for extra in extras.values() for line in extra),
+    ]
+    names = {re.split(r"[\[<>=~! ]", line, maxsplit=1)[0].lower() for line in requirements}
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert names - {"bertkit"} <= {m.lower() for m in re.findall(r"^([\w.-]+)==", pinned, re.M)}
 

@@ -1,4 +1,4 @@
-"""A small model that commands are asked with."""
+"""Fixture of a tiny model for command tests."""
 
 from __future__ import annotations
 

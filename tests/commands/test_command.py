@@ -1,4 +1,4 @@
-"""Functions as commands: parameters are options, checked, and results are printed."""
+"""Tests of functions as commands: options, validation and printed results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Captured = pytest.CaptureFixture[str]
 
 class Bread(Settings, frozen=True):
     loaves: Count = 1
-    """How many."""
+    """Number of loaves."""
     flour: tuple[str, ...] = ()
     oil: str | None = msgspec.field(default=None, name="oil_kind")
-    """It is called otherwise in Python."""
+    """Type of oil; the Python name differs."""
     seeds: tuple[str, ...] = msgspec.field(default=(), name="seed_kind")
 
 
@@ -32,7 +32,7 @@ KINDS = {"oil_kind": None, "seed_kind": []}
 
 
 class Shop:
-    """What no word can be."""
+    """Type that no command-line word can be converted to."""
 
 
 def bake(
@@ -45,13 +45,13 @@ def bake(
     bread: Bread | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Bake bread. This is not said.
+    """Bake bread. The summary ends before this sentence.
 
     Args:
-        shop: Where.
-        ovens: In these; once for each.
-        hot: Fresh.
-        seed: Of chance.
+        shop: Name of the shop.
+        ovens: Numbers of the ovens.
+        hot: Whether the bread is hot.
+        seed: Random seed.
     """
     return {"shop": shop, "ovens": ovens, "hot": hot, "seed": seed, "bread": bread}
 
@@ -69,7 +69,7 @@ def baked(capsys: Captured) -> Iterator[Callable[..., dict[str, Any]]]:
     del cli.app["bake"]
 
 
-def cut(
+def cut_texts(
     texts: list[str] | None = None,
     /,
     *,
@@ -77,20 +77,20 @@ def cut(
     share: float = 1.0,
     at: Path | None = None,
 ) -> dict[str, Any]:
-    """Cut.
+    """Cut texts.
 
     Args:
-        texts: What.
-        knife: With this.
-        share: Of it.
-        at: There.
+        texts: Texts to cut.
+        knife: Name of the knife.
+        share: Fraction to cut.
+        at: Path of the cut.
     """
     return {"texts": texts, "knife": knife, "share": share, "at": str(at)}
 
 
 @pytest.fixture
 def sliced() -> Iterator[None]:
-    cli.app.command(command(cut), name="cut")
+    cli.app.command(command(cut_texts), name="cut")
     yield
     del cli.app["cut"]
 
@@ -103,7 +103,7 @@ def sliced() -> Iterator[None]:
         (["a", "--knife", "-", "--at", "-"], ["a"], "-", "/dev/stdin"),
     ],
 )
-def test_a_dash_is_stdin_for_files_and_a_text_among_texts(
+def test_dash_is_stdin_only_without_other_texts(
     words: list[str], texts: list[str] | None, knife: str, at: str, sliced: None, capsys: Captured
 ) -> None:
     assert cli.run(["cut", *words]) == 0
@@ -116,7 +116,7 @@ def rise(pan: str, /, *words: str, hot: bool = False) -> list[str]:
     return [pan, *words]
 
 
-def test_all_words_of_a_list_arrive(capsys: Captured) -> None:
+def test_command_receives_all_words_of_list(capsys: Captured) -> None:
     cli.app.command(command(rise), name="rise")
     try:
         assert cli.run(["rise", "a", *"bcdefg"]) == 0
@@ -126,12 +126,14 @@ def test_all_words_of_a_list_arrive(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize("share", ["inf", "nan"])
-def test_a_number_of_a_command_is_finite(share: str, sliced: None, capsys: Captured) -> None:
+def test_command_rejects_infinite_and_nan_numbers(
+    share: str, sliced: None, capsys: Captured
+) -> None:
     assert cli.run(["cut", "--share", share]) == 2
     assert f"share: expected a finite number, got {share}" in capsys.readouterr().err
 
 
-def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
+def test_words_are_converted_to_arguments(baked: Callable[..., dict[str, Any]]) -> None:
     assert baked("here") == {"shop": "here", "ovens": [], "hot": False, "seed": 0, "bread": None}
     result = baked("here", "--loaves", "3", "--oven", "1", "--oven", "2", "--hot", "--flour", "rye")
     assert result["bread"] == {"loaves": 3, "flour": ["rye"], **KINDS}
@@ -139,7 +141,7 @@ def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
         (["here", "--loaves", "0"], "loaves: expected `int` >= 1"),
         (["here", "--seed", "-1"], "seed: expected `int` >= 0"),
@@ -149,21 +151,21 @@ def test_words_become_arguments(baked: Callable[..., dict[str, Any]]) -> None:
     ],
 )
 @pytest.mark.usefixtures("baked")
-def test_a_wrong_word_is_named(words: list[str], sentence: str, capsys: Captured) -> None:
+def test_command_rejects_invalid_words(words: list[str], message: str, capsys: Captured) -> None:
     assert cli.run(["bake", *words]) == 2
-    assert sentence in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("baked")
-def test_the_page_has_every_option_with_its_meaning(capsys: Captured) -> None:
+def test_help_describes_every_option(capsys: Captured) -> None:
     assert cli.run(["bake", "--help"]) == 0
     page = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "SHOP Where." in page
-    assert "--loaves INT How many. [default: 1]" in page
-    assert "--oven INT... In these; once for each." in page
+    assert "SHOP Name of the shop." in page
+    assert "--loaves INT Number of loaves. [default: 1]" in page
+    assert "--oven INT... Numbers of the ovens." in page
 
 
-def test_results_are_printed_as_they_come(capsys: Captured) -> None:
+def test_results_are_printed_as_they_are_yielded(capsys: Captured) -> None:
     def count() -> Iterator[int]:
         yield 1
         assert capsys.readouterr().out == "1\n"
@@ -182,7 +184,7 @@ class Score(msgspec.Struct):
     by_label: dict[str, float]
 
 
-def test_a_result_with_names_is_a_table_at_a_terminal(
+def test_result_is_table_in_terminal_and_json_otherwise(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def score() -> dict[str, Any] | Score:
@@ -205,7 +207,7 @@ def test_a_result_with_names_is_a_table_at_a_terminal(
         del cli.app["score"]
 
 
-def test_options_of_one_name_are_refused() -> None:
+def test_command_rejects_duplicate_option_names() -> None:
     class More(Settings, frozen=True):
         loaves: int = 1
 

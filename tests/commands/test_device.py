@@ -122,7 +122,7 @@ def test_commands_accept_the_cpu(name: str, files: Path, capsys: Captured) -> No
 
 @pytest.fixture
 def any_device(monkeypatch: Patch) -> str:
-    """A device that every machine has, and that `resolve_device` rejects: meta."""
+    """The device "meta", which every machine has and `resolve_device` rejects."""
     monkeypatch.setattr(base, "resolve_device", lambda name: "cpu" if name == "auto" else name)
     return "meta"
 
@@ -167,7 +167,7 @@ def test_evaluate_text_runs_on_the_device(files: Path, any_device: str) -> None:
     assert evaluate_text(loaded, [files / "text.txt"]) == expected
 
 
-def test_load_on_keeps_a_model_that_is_there(files: Path) -> None:
+def test_load_on_keeps_loaded_model(files: Path) -> None:
     loaded = load(files / "model")
     assert load_on(loaded, "auto") is loaded
     assert load_on(loaded, "cpu") is loaded

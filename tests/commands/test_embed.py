@@ -1,4 +1,4 @@
-"""`bertkit embed`: texts from anywhere, vectors as lines or as a file."""
+"""Tests of `bertkit embed`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertkit.text.prompts import Prompts
 Captured = pytest.CaptureFixture[str]
 
 
-def test_texts_come_from_stdin(
+def test_embed_reads_texts_from_stdin(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("a day\n\nanother day\n"))
@@ -33,7 +33,7 @@ def test_texts_come_from_stdin(
     assert "stdin: no text" in capsys.readouterr().err
 
 
-def test_vectors_as_a_file(model: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_embed_writes_vectors_to_new_file(model: Path, tmp_path: Path, capsys: Captured) -> None:
     out = tmp_path / "vectors.npy"
     assert cli.run(["embed", str(model), "a day", "b", "--out", str(out)]) == 0
     assert capsys.readouterr().out == ""
@@ -42,13 +42,13 @@ def test_vectors_as_a_file(model: Path, tmp_path: Path, capsys: Captured) -> Non
     np.testing.assert_array_equal(np.load(out), bertkit.pipeline("embed", model)(["a day", "b"]))
 
 
-def test_what_was_cut_is_said(model: Path, capsys: Captured) -> None:
+def test_embed_reports_truncated_texts(model: Path, capsys: Captured) -> None:
     assert cli.run(["embed", str(model), "rain " * 99, "rain", "--long", "truncate"]) == 0
     assert "1 of 2 texts were truncated to 64 tokens" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(model: Path) -> None:
-    """As in `bertkit embed ... | head -1`."""
+def test_embed_accepts_closed_output_pipe(model: Path) -> None:
+    """The shell command is `bertkit embed ... | head -1`."""
     code = "import sys; from bertkit import cli; sys.exit(cli.run(sys.argv[1:]))"
     texts = [f"text {i}" for i in range(300)]
     process = subprocess.Popen(
@@ -67,16 +67,16 @@ def test_a_reader_that_has_seen_enough_is_no_error(model: Path) -> None:
     assert not err
 
 
-def test_stdin_may_come_from_windows(
+def test_stdin_ignores_bom_and_carriage_returns(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("\ufeffa day\r\na day\n"))
     assert cli.run(["embed", str(model)]) == 0
-    one, other = capsys.readouterr().out.splitlines()
-    assert one == other
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
 
 
-def test_a_prompt_by_name_or_as_a_text_is_said(
+def test_embed_reports_prompt_by_name_or_text(
     model: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     folder = tmp_path / "prompted"
@@ -85,16 +85,16 @@ def test_a_prompt_by_name_or_as_a_text_is_said(
     width = bertkit.load(model).model.config.hidden
     write_pooling(folder, Pooling(prompts=prompts), hidden=width, length=16)
 
-    def asked(*words: str) -> tuple[list[float], str]:
+    def embed(*words: str) -> tuple[list[float], str]:
         assert cli.run(["embed", str(folder), "a day", *words]) == 0
         out, err = capsys.readouterr()
         return json.loads(out), err.strip()
 
-    bare, said = asked()
-    assert said == "prompt: none (the model has query)"
-    named, said = asked("--prompt", "query")
-    assert said == "prompt: 'rain '"
-    assert asked("--prompt", "rain ")[0] == named
+    bare, message = embed()
+    assert message == "prompt: none (the model has query)"
+    named, message = embed("--prompt", "query")
+    assert message == "prompt: 'rain '"
+    assert embed("--prompt", "rain ")[0] == named
     assert np.abs(np.subtract(bare, named)).max() > 1e-2
     out = tmp_path / "v.npy"
     assert cli.run(["embed", str(folder), "a", "--prompt", "qurey", "--out", str(out)]) == 2

@@ -1,4 +1,4 @@
-"""Every task is a command, and every setting of it an option."""
+"""Tests of the `bertkit finetune` commands and their options."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def test_every_setting_is_an_option(name: str, capsys: Captured) -> None:
     assert "empty-" not in text  # cyclopts adds such an option for each list by default
 
 
-def test_settings_stand_under_titles(capsys: Captured) -> None:
+def test_help_groups_settings_under_titles(capsys: Captured) -> None:
     text = help_of(["finetune", "classify"], capsys)
     titles = ["─ Parameters", "─ Settings ─", "─ Settings of the task ─", "─ Columns of files ─"]
-    places = [text.index(title) for title in titles]
-    assert places == sorted(places)
+    positions = [text.index(title) for title in titles]
+    assert positions == sorted(positions)
     options = ["--train ", "--epochs ", "--threshold ", "--text-column "]
-    for option, start, end in zip(options, places, [*places[1:], len(text)], strict=True):
+    for option, start, end in zip(options, positions, [*positions[1:], len(text)], strict=True):
         assert option in text[start:end]
 
 
-def test_the_group_lists_its_tasks(capsys: Captured) -> None:
+def test_help_of_group_lists_tasks(capsys: Captured) -> None:
     text = help_of(["finetune"], capsys)
     assert all(f" {name} " in text for name in TASKS)

@@ -1,4 +1,4 @@
-"""Commands name the package that is not installed, and the command that installs it."""
+"""Tests of the error messages for packages that are not installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMPORTERS = (
     "bertkit.extensions.serving.metrics",
     "bertkit.extensions.serving.processes",
 )
-"""Modules that import an optional package at their top."""
+"""Modules that import an optional package at module level."""
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("package", "line", "extra"), CASES)
-def test_missing_package_is_named_with_its_extra(
+def test_missing_package_is_reported_with_extra(
     package: str, line: str, extra: str, files: Path, block: Any, capsys: Captured
 ) -> None:
     block(package)
@@ -89,7 +89,7 @@ def test_missing_package_is_named_with_its_extra(
     assert f"pip install 'bertkit[{extra}]'" in message
 
 
-def test_shared_vocabulary_names_sentencepiece(tmp_path: Path, block: Any) -> None:
+def test_shared_vocabulary_requires_sentencepiece(tmp_path: Path, block: Any) -> None:
     from bertkit.extensions.generation.shared_vocabulary import train_shared
 
     block("sentencepiece")
@@ -122,21 +122,21 @@ def test_commands_without_torch_have_no_traceback(files: Path) -> None:
         text=True,
         check=True,
     )
-    told = done.stderr.splitlines()
+    lines_ = done.stderr.splitlines()
     missing = "bertkit: torch is not installed; run `pip install torch`"
-    assert told[:6] == [missing, "2"] * 3
-    assert told[-1] == missing.removeprefix("bertkit: ")
-    codes = [line for line in told if line in ("0", "2")]
+    assert lines_[:6] == [missing, "2"] * 3
+    assert lines_[-1] == missing.removeprefix("bertkit: ")
+    codes = [line for line in lines_ if line in ("0", "2")]
     assert len(codes) == len(lines)
-    assert set(told) <= {"0", "2", missing, missing.removeprefix("bertkit: ")}
+    assert set(lines_) <= {"0", "2", missing, missing.removeprefix("bertkit: ")}
 
 
-def test_missing_module_of_bertkit_is_a_bug() -> None:
+def test_missing_bertkit_module_raises_original_error() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"bertkit\.nothing"):
         raise missing_package(ModuleNotFoundError("bertkit.nothing", name="bertkit.nothing"))
 
 
-def test_unusable_package_says_why() -> None:
+def test_unusable_package_is_reported_with_reason() -> None:
     error = ImportError("libfoo is missing", name="onnxruntime")
     assert str(missing_package(error)) == (
         "onnxruntime is unusable (libfoo is missing); run `pip install 'bertkit[export]'`"

@@ -1,4 +1,4 @@
-"""`bertkit predict` runs the task of a model, or another pipeline."""
+"""Tests of `bertkit predict`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertkit import cli
 Captured = pytest.CaptureFixture[str]
 
 
-def test_words_that_would_be_ignored_are_refused(tmp_path: Path, capsys: Captured) -> None:
+def test_predict_rejects_texts_combined_with_file(tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "a.tsv").write_text("text\nx\n", encoding="utf-8")
     file = ["--file", str(tmp_path / "a.tsv")]
     for words in (["text", *file], [*file, "--pair", "b"], ["text", "--text-column", "t"]):

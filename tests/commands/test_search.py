@@ -1,4 +1,4 @@
-"""The commands of retrieval, as they are typed."""
+"""Tests of the retrieval commands: index, search, evaluate and prepare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from bertkit import cli
 Captured = pytest.CaptureFixture[str]
 
 
-def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_index_and_search_commands_find_documents(
+    tiny: Path, tmp_path: Path, capsys: Captured
+) -> None:
     rows = [{"id": x, "text": f"{x} {x} {x}", "year": i} for i, x in enumerate("abcdef")]
     docs, store = tmp_path / "docs.jsonl", tmp_path / "store"
     docs.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -29,7 +31,7 @@ def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Cap
     assert len(hits) == 2
     assert (hits[0]["id"], hits[0]["text"], hits[0]["fields"]) == ("c", "c c c", {"year": 2.0})
 
-    score = str(hits[1]["score"] + 1e-4)  # of which the second has less
+    score = str(hits[1]["score"] + 1e-4)  # the second hit has a lower score
     assert cli.run(["search", str(store), "c c", "--min-score", score, "--json"]) == 0
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["c"]
 
@@ -40,12 +42,12 @@ def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Cap
 
     (tmp_path / "q.tsv").write_text("1\tb b\n", encoding="utf-8")
     (tmp_path / "j.tsv").write_text("1\tb\t1\n", encoding="utf-8")
-    asked = ["--queries", str(tmp_path / "q.tsv"), "--judgments", str(tmp_path / "j.tsv")]
-    assert cli.run(["evaluate", "retrieval", str(store), *asked]) == 0
+    files = ["--queries", str(tmp_path / "q.tsv"), "--judgments", str(tmp_path / "j.tsv")]
+    assert cli.run(["evaluate", "retrieval", str(store), *files]) == 0
     assert json.loads(capsys.readouterr().out)["ndcg@10"] == 1.0
     out = tmp_path / "rows.jsonl"
     assert (
-        cli.run(["prepare", "negatives", str(store), *asked, "--out", str(out), "--negatives", "2"])
+        cli.run(["prepare", "negatives", str(store), *files, "--out", str(out), "--negatives", "2"])
         == 0
     )
     assert json.loads(capsys.readouterr().out) == {"queries": 1, "rows": 1}
@@ -56,13 +58,13 @@ def test_a_search_engine_in_two_commands(tiny: Path, tmp_path: Path, capsys: Cap
 def store(tiny: Path, tmp_path: Path, capsys: Captured) -> str:
     (tmp_path / "a.md").write_text("# a\nb c", encoding="utf-8")
     (tmp_path / "d.md").write_text("d e", encoding="utf-8")
-    place = str(tmp_path / "store")
-    assert cli.run(["index", str(tmp_path), "--model", str(tiny), "--store", place]) == 0
+    path = str(tmp_path / "store")
+    assert cli.run(["index", str(tmp_path), "--model", str(tiny), "--store", path]) == 0
     capsys.readouterr()
-    return place
+    return path
 
 
-def test_queries_are_lines_of_stdin(
+def test_search_reads_queries_from_stdin(
     store: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("b c\n\nd\n"))
@@ -73,11 +75,11 @@ def test_queries_are_lines_of_stdin(
     assert other.endswith("  d.md  [0:3]")
     monkeypatch.setattr(sys, "stdin", io.StringIO("b c\n"))
     assert cli.run(["search", store, "--top", "1", "--json"]) == 0
-    held = json.loads(capsys.readouterr().out)
-    assert (held["query"], held["id"], held["heading"]) == ("b c", "a.md", "a")
+    hit_ = json.loads(capsys.readouterr().out)
+    assert (hit_["query"], hit_["id"], hit_["heading"]) == ("b c", "a.md", "a")
 
 
-def test_a_terminal_is_asked(
+def test_search_prompts_for_queries_in_terminal(
     store: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "d.md").unlink()
@@ -93,25 +95,25 @@ def test_a_terminal_is_asked(
     assert cli.run(["search", store, "--top", "1"]) == 0
     out, err = capsys.readouterr()
     assert "2 passages. Enter a query, or press Ctrl-D to quit." in err
-    assert "102 tokens, but the limit is 32" in err  # and it goes on
+    assert "102 tokens, but the limit is 32" in err  # the loop continues after an error
     assert out.split()[2] == "d.md"
     assert "d.md: file not found" in err
 
 
-def test_a_row_of_a_file_that_is_there_is_not_gone(
+def test_search_reports_only_missing_source_files(
     tiny: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     file, store = tmp_path / "rows.jsonl", str(tmp_path / "store")
     file.write_text('{"id": "a", "text": "a b"}\n{"id": "b", "text": "d e"}\n', encoding="utf-8")
     assert cli.run(["index", str(file), "--model", str(tiny), "--store", store]) == 0
-    for there in (True, False):
+    for exists in (True, False):
         assert cli.run(["search", store, "d e", "--top", "1"]) == 0
-        assert ("file not found" in capsys.readouterr().err) != there
+        assert ("file not found" in capsys.readouterr().err) != exists
         file.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["search", "nowhere", "x"], "nowhere: not a store"),
         (
@@ -121,9 +123,9 @@ def test_a_row_of_a_file_that_is_there_is_not_gone(
         (["search", "http://127.0.0.1:1/x", "x"], "Qdrant server is not reachable"),
     ],
 )
-def test_refusals_are_one_sentence(
+def test_search_errors_are_one_line(
     words: list[str],
-    said: str,
+    message: str,
     tiny: Path,
     tmp_path: Path,
     capsys: Captured,
@@ -132,12 +134,12 @@ def test_refusals_are_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert cli.run([str(tiny) if word == "TINY" else word for word in words]) == 2
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "s").exists()
 
 
-def test_an_exported_model_searches_without_torch(
+def test_exported_model_searches_without_torch(
     store: str, tiny: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
@@ -151,10 +153,10 @@ def test_an_exported_model_searches_without_torch(
     done = subprocess.run([*words, "--model", exported], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    for one, other in zip(found, expected, strict=True):
-        assert one.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
-        assert one == other
-    # the check itself: the model's own folder needs torch
+    for hit, other in zip(found, expected, strict=True):
+        assert hit.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
+        assert hit == other
+    # Control: the model directory requires torch.
     assert subprocess.run(words, capture_output=True, check=False).returncode == 77
     other = str(tmp_path / "other")
     assert cli.run(["export", str(tiny), "--out", other, "--pooling", "cls"]) == 0

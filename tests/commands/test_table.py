@@ -1,4 +1,4 @@
-"""Each command has a help page, a summary, and a place in the reference."""
+"""Tests that each command has a help page, a summary, and an entry in the reference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_help_lists_each_command_once_in_its_section(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize("name", REPLACED)
-def test_a_replaced_command_prints_the_new_one(name: str, capsys: Captured) -> None:
+def test_replaced_command_prints_new_command(name: str, capsys: Captured) -> None:
     assert name not in COMMANDS
     assert cli.run([*name.split(), "model", "--out", "folder"]) == 2
     assert f"`bertkit {name}` is now `bertkit {REPLACED[name]}`" in capsys.readouterr().err
@@ -50,14 +50,14 @@ def test_a_replaced_command_prints_the_new_one(name: str, capsys: Captured) -> N
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_summary_is_the_first_sentence_of_the_docstring(name: str) -> None:
+def test_summary_is_first_sentence_of_docstring(name: str) -> None:
     text = " ".join((inspect.getdoc(target(name)) or "").split())
     assert text.startswith(summary(name))
     assert len(summary(name)) <= (100 if "finetune" in name else 70)
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "finetune" not in name])
-def test_every_argument_of_a_page_has_a_meaning(name: str) -> None:
+def test_every_positional_argument_is_documented(name: str) -> None:
     function = target(name)
     documented = {param.arg_name for param in parse(function.__doc__ or "").params}
     parameters = inspect.signature(function).parameters
@@ -66,7 +66,7 @@ def test_every_argument_of_a_page_has_a_meaning(name: str) -> None:
     assert positional <= documented
 
 
-def test_tasks_of_the_table_are_those_there_are() -> None:
+def test_finetune_commands_match_tasks() -> None:
     listed = {name.split()[1] for name in COMMANDS if name.startswith("finetune ")}
     assert listed == set(tasks.TASKS)
     for name in tasks.TASKS:

@@ -1,4 +1,4 @@
-"""`bertkit view explain` writes a page about a text."""
+"""Tests of `bertkit view explain`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from bertkit import cli
 Captured = pytest.CaptureFixture[str]
 
 
-def test_a_page_is_written_once(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_explain_writes_page_and_keeps_existing_file(
+    tiny: Path, tmp_path: Path, capsys: Captured
+) -> None:
     out = tmp_path / "page.html"
     words = ["view", "explain", str(tiny), "a b c", "--pair", "c d", "--out", str(out)]
     assert cli.run(words) == 0
@@ -21,7 +23,9 @@ def test_a_page_is_written_once(tiny: Path, tmp_path: Path, capsys: Captured) ->
     assert "already exists" in capsys.readouterr().err
 
 
-def test_a_long_text_is_cut_if_so_asked(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_explain_truncates_long_text_on_request(
+    tiny: Path, tmp_path: Path, capsys: Captured
+) -> None:
     words = ["view", "explain", str(tiny), "a " * 50, "--out", str(tmp_path / "page.html")]
     assert cli.run(words) == 2
     assert "52 tokens, but the maximum of the model is 32" in capsys.readouterr().err
@@ -30,6 +34,6 @@ def test_a_long_text_is_cut_if_so_asked(tiny: Path, tmp_path: Path, capsys: Capt
     assert "32 tokens, 1 layers of 2 heads; the text was truncated" in (capsys.readouterr().err)
 
 
-def test_the_place_is_looked_at_before_the_model(tmp_path: Path, capsys: Captured) -> None:
+def test_explain_checks_output_path_before_model(tmp_path: Path, capsys: Captured) -> None:
     assert cli.run(["view", "explain", "no-such-model", "a", "--out", str(tmp_path)]) == 2
     assert "is a directory" in capsys.readouterr().err

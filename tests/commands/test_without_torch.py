@@ -1,4 +1,4 @@
-"""Exported models and the client run with the packages of tutorial 10 only."""
+"""Tests that exported models and the client run with only the packages of tutorial 10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task from outside the package goes the whole way, by its name alone."""
+"""Tests of a task class outside the package, from training to prediction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = ["dire", "fair", "fine"]
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the task, a model, and texts of one to three stars."""
+    """Directory with the task, a model, and texts with one to three stars."""
     shutil.copy(EXAMPLE, tmp_path)
     shape = {"hidden": 32, "intermediate": 64, "length": 16}
     tiny_folder(tmp_path / "model", tiny_tokenizer(WORDS), "mlm", **shape)
@@ -32,7 +32,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_train_score_answer_by_the_name_of_the_class(
+def test_commands_accept_task_by_class_name(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [
@@ -51,19 +51,19 @@ def test_train_score_answer_by_the_name_of_the_class(
     scores = json.loads(capsys.readouterr().out)
     assert scores["accuracy"] == 1.0
     assert scores["mean_error"] == 0.0
-    own = ["--task", "rate:Rate"]
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # as in a new shell
+    options = ["--task", "rate:Rate"]
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])  # simulates a new process
     monkeypatch.delitem(sys.modules, "rate")
-    assert cli.run(["evaluate", "stars", "rows.tsv", "--label-column", "stars", *own]) == 0
+    assert cli.run(["evaluate", "stars", "rows.tsv", "--label-column", "stars", *options]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"] == 1.0
-    assert cli.run(["predict", "stars", "fine fine", "dire dire", *own]) == 0
+    assert cli.run(["predict", "stars", "fine fine", "dire dire", *options]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer["stars"] for answer in answers] == [3, 1]
     rate = bertkit.pipeline("rate:Rate", "stars")
     assert rate(["fair fair", "dire dire"])[0].stars == 2
 
 
-def test_code_is_never_imported_because_a_folder_names_it(
+def test_code_named_by_model_directory_is_not_imported(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = json.loads((shop / "model" / "config.json").read_text(encoding="utf-8"))
@@ -74,13 +74,13 @@ def test_code_is_never_imported_because_a_folder_names_it(
     assert "rate" not in sys.modules
 
 
-def test_names_that_lead_nowhere(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, sentence in (
+def test_unknown_class_names_are_rejected(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, message in (
         ("rate:Rte", "cannot be imported"),
         ("rates:Rate", "cannot be imported"),
         ("json:JSONDecoder", "is not a subclass of"),
     ):
         assert cli.run(["finetune", "--task", name]) == 2
-        assert sentence in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     with pytest.raises(ConfigError, match="unknown pipeline 'rate'"):
         bertkit.pipeline("rate", "model")

@@ -1,4 +1,4 @@
-"""A package adds a task, a pipeline, and a family of models after `pip install`."""
+"""Tests of a package that adds a task, a pipeline, and a model family."""
 
 from __future__ import annotations
 
@@ -166,8 +166,10 @@ def served(run_python: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 def test_server_has_a_route_of_the_pipeline(served: dict[str, Any]) -> None:
     first, second = served["json"]
-    assert [one["phrase"] for one in first] == [one["phrase"] for one in served["keywords"]]
-    assert [one["phrase"] for one in second] == ["fair"]
+    assert [keyword["phrase"] for keyword in first] == [
+        keyword["phrase"] for keyword in served["keywords"]
+    ]
+    assert [keyword["phrase"] for keyword in second] == ["fair"]
     assert served["error"]["field"] == "top_k"
 
 
@@ -186,7 +188,7 @@ def test_openapi_describes_the_types_of_the_pipeline(served: dict[str, Any]) -> 
 def test_web_form_has_the_options_of_the_pipeline(served: dict[str, Any]) -> None:
     assert 'name="top_k"' in served["form"]
     rows = re.findall(r'<th scope="row">(.*?)</th>', served["page"])
-    assert rows == [one["phrase"] for one in served["keywords"]]
+    assert rows == [keyword["phrase"] for keyword in served["keywords"]]
 
 
 def test_family_matches_transformers(

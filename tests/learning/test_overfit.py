@@ -1,4 +1,4 @@
-"""A tiny model learns eight rows by heart, and the same way every time."""
+"""Tests that a tiny model overfits eight rows deterministically."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def rows() -> list[Sample]:
     found = []
     for row in range(8):
         ids = torch.randint(5, 40, (12,), generator=generator).numpy()
-        places = torch.tensor([2, 7]).numpy()
+        positions = torch.tensor([2, 7]).numpy()
         labels = torch.randint(5, 40, (2,), generator=generator).numpy()
         types = (torch.arange(12) > 5).long().numpy()
-        found.append(Sample(ids, types, places, labels, row % 2))
+        found.append(Sample(ids, types, positions, labels, row % 2))
     return found
 
 
 def overfit(head: str) -> tuple[float, dict[str, float], torch.Tensor]:
-    torch.set_num_threads(1)  # tiny models: a second thread only waits
+    torch.set_num_threads(1)  # tiny models do not benefit from a second thread
     torch.manual_seed(0)
     model = tiny_model(40, "mlm", head, hidden=32, intermediate=64, dropout=0.0)
     masters = Masters(model, torch.float32)
@@ -43,7 +43,7 @@ def overfit(head: str) -> tuple[float, dict[str, float], torch.Tensor]:
 
 
 @pytest.mark.parametrize("head", ["nsp", "sop"])
-def test_a_tiny_model_overfits_eight_rows_and_repeats_it(head: str) -> None:
+def test_tiny_model_overfits_eight_rows_deterministically(head: str) -> None:
     loss, accuracy, weights = overfit(head)
     assert loss < 0.05
     assert accuracy == {"mlm": 1.0, head: 1.0}

@@ -1,4 +1,4 @@
-"""Folders of small models with random weights, of several heads."""
+"""Fixtures of tiny model directories with random weights and several heads."""
 
 from __future__ import annotations
 

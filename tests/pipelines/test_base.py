@@ -1,4 +1,4 @@
-"""Names and heads that are not there are refused in a sentence."""
+"""Tests of pipeline names, missing heads, precision and the inference device."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from bertkit.extensions.export import accelerated
 from bertkit.pipelines import inference_device, open_engine
 
 
-def test_a_missing_head_is_named(folders: Path) -> None:
+def test_pipeline_rejects_missing_head(folders: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no mlm head \(heads: classify\)"):
         bertkit.pipeline("fill-mask", folders / "classifier")
     with pytest.raises(
@@ -23,15 +23,15 @@ def test_a_missing_head_is_named(folders: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp16", torch.float32, None])
-def test_what_is_no_precision_is_refused(folders: Path, precision: Any) -> None:
-    """It was bf16 for whatever it did not know, float32 too."""
+def test_pipeline_rejects_unknown_precision(folders: Path, precision: Any) -> None:
+    """An earlier version used bf16 for each unknown value, also for float32."""
     with pytest.raises(ConfigError, match=r"precision: no such value .*(did you mean|known:)"):
         bertkit.pipeline("embed", folders / "pretrained", precision=precision)
     with pytest.raises(ConfigError, match="precision: no such value"):
         bertkit.embed(folders / "pretrained", "a b", precision=precision)
 
 
-def test_wrong_names_are_refused(folders: Path) -> None:
+def test_pipeline_rejects_unknown_names_and_options(folders: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'embed'"):
         bertkit.pipeline("embedd", folders / "pretrained")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="pooling: unknown value 'sum'"):
@@ -40,7 +40,7 @@ def test_wrong_names_are_refused(folders: Path) -> None:
         bertkit.pipeline("classify", folders / "classifier", pooling="cls")  # type: ignore[call-overload]
 
 
-def test_the_gpu_is_taken_and_said_but_not_for_integers(
+def test_auto_device_uses_gpu_except_for_int8(
     fake_gpu: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert inference_device("auto", "fp32") == fake_gpu
@@ -49,7 +49,7 @@ def test_the_gpu_is_taken_and_said_but_not_for_integers(
     assert capsys.readouterr().err == ""
 
 
-def test_without_a_gpu_nothing_is_said(
+def test_auto_device_uses_cpu_without_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -59,30 +59,34 @@ def test_without_a_gpu_nothing_is_said(
         inference_device("gpu", "fp32")
 
 
-def test_an_engine_on_a_gpu_leaves_the_model_where_it_is(folders: Path, fake_gpu: str) -> None:
+def test_engine_on_gpu_keeps_model_on_cpu(folders: Path, fake_gpu: str) -> None:
     loaded = bertkit.load(folders / "pretrained")
     assert open_engine(loaded).device.type == "cpu"
     engine = open_engine(loaded, device=fake_gpu)
-    for model, kind in ((loaded.model, "cpu"), (engine.model, fake_gpu)):
-        assert {weight.device.type for weight in model.parameters()} == {kind}
-    with pytest.raises(RuntimeError, match="not on the expected device"):  # what the fake refuses
+    for model, device in ((loaded.model, "cpu"), (engine.model, fake_gpu)):
+        assert {weight.device.type for weight in model.parameters()} == {device}
+    with pytest.raises(
+        RuntimeError, match="not on the expected device"
+    ):  # the fake GPU rejects CPU tensors
         next(engine.model.parameters()) + next(loaded.model.parameters())
 
 
-def test_what_was_tuned_on_the_cpu_is_not_for_a_gpu(
+def test_engine_on_gpu_ignores_cpu_tuning(
     folders: Path, fake_gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Path] = []
-    monkeypatch.setattr(accelerated, "read_tuned", lambda folder: asked.append(folder))
+    folders_read: list[Path] = []
+    monkeypatch.setattr(accelerated, "read_tuned", lambda folder: folders_read.append(folder))
     loaded = bertkit.load(shutil.copytree(folders / "pretrained", tmp_path / "m"))
     (tmp_path / "m" / "tuned.json").write_text("[]")
     open_engine(loaded, "auto", device=fake_gpu)
-    assert asked == []
+    assert folders_read == []
     open_engine(loaded, "auto")
-    assert asked == [loaded.folder]
+    assert folders_read == [loaded.folder]
 
 
-def test_a_gpu_without_room_is_said(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_reports_gpu_without_free_memory(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

@@ -1,4 +1,4 @@
-"""Constraints hold for every decoding method, and scores ignore them."""
+"""Tests that every decoding method respects constraints, and that scores ignore constraints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Generate:
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("choices", CHOICES, ids="|".join)
-def test_text_is_a_choice(writer: Generate, choices: list[str], method: str, limit: str) -> None:
+def test_text_is_one_of_the_choices(
+    writer: Generate, choices: list[str], method: str, limit: str
+) -> None:
     decoding = {**METHODS[method], **LIMITS[limit]}
     for prefix in ("", "It "):
         for texts in writer(["The cat", "b"], decoding, prefix=prefix, choices=choices):
@@ -61,7 +63,7 @@ def test_text_is_a_choice(writer: Generate, choices: list[str], method: str, lim
 
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("method", METHODS)
-def test_limits_hold(writer: Generate, method: str, limit: str) -> None:
+def test_decoding_methods_respect_limits(writer: Generate, method: str, limit: str) -> None:
     decoding = {"max_tokens": 12, **METHODS[method], **LIMITS[limit]}
     for texts in writer(["The cat", "b"], decoding, prefix="Q", stop=["zz"]):
         for text in texts:
@@ -75,12 +77,12 @@ def test_limits_hold(writer: Generate, method: str, limit: str) -> None:
 def log_probability(writer: Generate, prompt: str, text: str) -> tuple[float, int]:
     """Return the log-probability of a text and its end token, and the number of tokens."""
     ids = writer.tokenizer.ids([prompt])[0].tolist()
-    written = [*writer.tokenizer.ids([text])[0].tolist(), writer.tokenizer.eos]
+    tokens = [*writer.tokenizer.ids([text])[0].tolist(), writer.tokenizer.eos]
     total = 0.0
-    for place, token in enumerate(written):
-        _, logits = writer.stepper.start([Request(np.array(ids + written[:place]))])
+    for position, token in enumerate(tokens):
+        _, logits = writer.stepper.start([Request(np.array(ids + tokens[:position]))])
         total += float(torch.log_softmax(logits, -1)[0, token])
-    return total, len(written)
+    return total, len(tokens)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -101,7 +103,7 @@ def test_best_beam_of_choices_is_the_most_probable(writer: Generate) -> None:
     assert best.score == pytest.approx(scores[best.text], rel=1e-4)
 
 
-def test_choices_that_cannot_be_written_are_rejected(writer: Generate) -> None:
+def test_choices_that_cannot_be_generated_are_rejected(writer: Generate) -> None:
     for decoding in ({"max_tokens": 3}, {"max_tokens": 3, "beams": 2}):
         with pytest.raises(
             DataError, match="choices: the longest text has 4 tokens, but at most 3"

@@ -1,4 +1,4 @@
-"""Vectors: float32 rows in order; long texts as asked."""
+"""Tests of the embed pipeline: dtype, order and long texts."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import bertkit
 from bertkit.errors import DataError
 
 
-def test_embed_gives_float32_rows(folders: Path) -> None:
+def test_embed_returns_float32_rows(folders: Path) -> None:
     embed = bertkit.pipeline("embed", folders / "pretrained")
     vectors = embed(["a b", "c", "a b"])
     assert vectors.shape == (3, 16)
@@ -19,7 +19,7 @@ def test_embed_gives_float32_rows(folders: Path) -> None:
     assert embed([]).shape == (0, 16)
 
 
-def test_long_texts_are_refused_cut_or_read_in_windows(folders: Path) -> None:
+def test_long_texts_are_rejected_truncated_or_windowed(folders: Path) -> None:
     embed = bertkit.pipeline("embed", folders / "pretrained")
     long = " ".join("abcdefghij" * 3)
     with pytest.raises(DataError, match=r"32 tokens.*16"):
@@ -33,7 +33,7 @@ def test_long_texts_are_refused_cut_or_read_in_windows(folders: Path) -> None:
     np.testing.assert_allclose(embed(short, long="window"), embed(short), atol=1e-6)
 
 
-def test_windows_are_averaged_by_their_length(folders: Path) -> None:
+def test_window_embeddings_are_weighted_by_length(folders: Path) -> None:
     embed = bertkit.pipeline("embed", folders / "pretrained")
     text = " ".join("abcdefghijabcdefghij")
     windows = embed.tokenizer.windows(text, max_length=16, overlap=4)

@@ -1,4 +1,4 @@
-"""Answers as a table: a row each, a column for all that they say."""
+"""Tests of data frames of predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWERS = [
 ]
 
 
-def test_every_number_has_its_column() -> None:
+def test_frame_has_one_column_per_score() -> None:
     pytest.importorskip("pandas")
     table = frame(ANSWERS, ["a film", "a dull one"])
     assert list(table.columns) == [
@@ -37,7 +37,7 @@ def test_every_number_has_its_column() -> None:
         frame(ANSWERS, ["a film"])
 
 
-def test_rows_keep_their_columns_and_their_index() -> None:
+def test_frame_keeps_columns_and_index_of_rows() -> None:
     pandas = pytest.importorskip("pandas")
     rows = pandas.DataFrame({"review": ["a", "b"], "label": ["good", "good"]}, index=[7, 3])
     table = frame(ANSWERS, rows)
@@ -71,26 +71,27 @@ def test_rows_keep_their_columns_and_their_index() -> None:
         (["1", "one"], ["1", "one"]),
     ],
 )
-def test_labels_are_what_they_were(labels: list[str], values: list[object]) -> None:
+def test_frame_restores_label_types(labels: list[str], values: list[object]) -> None:
     pytest.importorskip("pandas")
     assert frame([LabelAnswer(label, 0.5, {}) for label in labels])["label"].tolist() == values
-    assert [type(one) for one in frame([LabelAnswer(x, 0.5, {}) for x in labels])["label"]] == [
+    assert [type(item) for item in frame([LabelAnswer(x, 0.5, {}) for x in labels])["label"]] == [
         type(value) for value in values
     ]
 
 
-def test_labels_are_the_same_in_every_batch_and_as_the_rows_have_them() -> None:
+def test_label_types_match_all_labels_and_rows() -> None:
     pytest.importorskip("pandas")
     scores = {"1": 0.2, "2": 0.5, "3+": 0.3}
     answers = [LabelAnswer("2", 0.5, scores), LabelAnswer("1", 0.5, scores)]
-    assert frame(answers)["label"].tolist() == ["2", "1"]  # 3+, a label too, is no number
+    # The labels stay strings, because the label "3+" is not a number.
+    assert frame(answers)["label"].tolist() == ["2", "1"]
     answers = [LabelAnswer(label, 0.5, {}) for label in "21"]
     assert frame(answers, {"stars": [2, 1]})["label"].tolist() == [2, 1]
     assert frame(answers, {"stars": ["1", "2"]})["label"].tolist() == ["2", "1"]
     assert frame(answers[:1], "a text")["text"].tolist() == ["a text"]
 
 
-def test_vectors_and_lists_have_a_column() -> None:
+def test_frame_has_column_for_vectors_and_lists() -> None:
     pytest.importorskip("pandas")
     vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
     table = frame(vectors, ["a", "b"])
@@ -99,7 +100,7 @@ def test_vectors_and_lists_have_a_column() -> None:
     assert frame(masks, ["a [MASK]"])["answer"][0][0]["candidates"][0]["token"] == "cat"
 
 
-def test_without_pandas_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_requires_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(DataError, match="pip install pandas"):
         frame(ANSWERS)

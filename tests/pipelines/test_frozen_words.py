@@ -1,4 +1,4 @@
-"""What frozen models have of words: the same states as everywhere else."""
+"""Tests of word states of frozen models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def elmo(tmp_path: Path) -> FrozenElmo:
     return frozen
 
 
-def test_a_range_of_several_words_is_their_mean(elmo: FrozenElmo) -> None:
+def test_state_of_several_words_is_their_mean(elmo: FrozenElmo) -> None:
     text = "Ada lives in New York."
     (words,) = elmo.words([text])
     found = elmo.states(elmo.read([text, text], [(13, 21), (14, 15)]))
@@ -34,7 +34,7 @@ def test_a_range_of_several_words_is_their_mean(elmo: FrozenElmo) -> None:
         elmo.read([text], [(3, 4)])
 
 
-def test_state_of_a_transformer_is_the_mean_of_tokens(tiny: Path) -> None:
+def test_transformer_state_is_mean_of_tokens(tiny: Path) -> None:
     loaded = load(tiny)
     frozen = open_format(loaded).load_frozen(LoadSettings())
     found = frozen.states(frozen.read(["a b c", "d"], [(2, 5), (0, 1)]))

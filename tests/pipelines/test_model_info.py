@@ -1,4 +1,4 @@
-"""`bertkit info` counts every weight once."""
+"""Tests that `bertkit info` counts every weight once."""
 
 from pathlib import Path
 
@@ -10,11 +10,11 @@ from bertkit.families import FAMILIES
 from bertkit.pipelines.model_info import info
 
 
-def test_parameters_add_up(minilm: Path) -> None:
+def test_info_counts_parameters_of_minilm(minilm: Path) -> None:
     loaded = bertkit.load(minilm)
     found = info(loaded)
     assert found["parameters"]["all"] == sum(p.numel() for p in loaded.model.parameters())
-    assert found["parameters"]["all"] == 22_713_216  # 22.7 million, as its card says
+    assert found["parameters"]["all"] == 22_713_216  # the model card specifies 22.7 million
     assert found["shape"]["layers"] == 6
     assert found["pooling"] == {
         "mode": "mean",
@@ -28,7 +28,7 @@ def test_parameters_add_up(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["modernbert", "mpnet", "deberta-v2"])
-def test_what_stands_beside_the_layers_counts(name: str, tmp_path: Path) -> None:
+def test_info_counts_parameters_outside_layers(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     folder = tiny_folder(tmp_path / "m", tiny_tokenizer("abc", family=family), "mlm", family=family)
     loaded = bertkit.load(folder)

@@ -1,4 +1,4 @@
-"""Next sentence: a probability."""
+"""Tests of the next-sentence pipeline."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import bertkit
 from bertkit.errors import DataError
 
 
-def test_next_sentence_is_a_probability(folders: Path) -> None:
+def test_next_sentence_returns_probabilities(folders: Path) -> None:
     follows = bertkit.pipeline("next-sentence", folders / "pretrained")
     answers = follows(["a b", "c"], ["c d", "e"])
     assert len(answers) == 2

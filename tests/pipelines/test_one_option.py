@@ -1,4 +1,4 @@
-"""One generation option changes one setting of the model directory and keeps the others."""
+"""Tests that a generation option changes only one setting of the model directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def expected(writer: Generate, **changes: Any) -> Decoding:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_one_option_keeps_the_settings_of_the_directory(
+def test_option_keeps_other_settings_of_model_directory(
     name: str, writer: Generate, capsys: Captured
 ) -> None:
     whole = expected(writer, **{name: OPTIONS[name]})
@@ -67,7 +67,7 @@ def test_object_replaces_all_settings(writer: Generate) -> None:
     assert greedy != writer([PROMPT], {"max_tokens": 5})
 
 
-def test_summaries_keep_the_settings_of_the_directory(folder: Path) -> None:
+def test_summaries_keep_settings_of_model_directory(folder: Path) -> None:
     pipeline = WriteSummaries(bertkit.load(folder))
     whole = expected(pipeline.writer, max_tokens=3)
     assert pipeline([PROMPT], {"max_tokens": 3}) == pipeline([PROMPT], whole)
@@ -75,7 +75,7 @@ def test_summaries_keep_the_settings_of_the_directory(folder: Path) -> None:
     assert work.item[2] == pipeline.loaded.generation.decoding
 
 
-def test_options_that_exclude_settings_are_rejected(writer: Generate) -> None:
+def test_options_that_contradict_settings_are_rejected(writer: Generate) -> None:
     with pytest.raises(ConfigError, match="set beams to 1, or temperature to 0"):
         writer([PROMPT], {"temperature": 1.0})
     with pytest.raises(ConfigError, match="set beams to 1"):
@@ -85,7 +85,7 @@ def test_options_that_exclude_settings_are_rejected(writer: Generate) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"max_tokens": 4}, {"temperature": 0.5}, {"top_p": 0.3}])
-def test_request_keeps_the_settings_of_the_directory(given: dict[str, Any]) -> None:
+def test_request_keeps_settings_of_model_directory(given: dict[str, Any]) -> None:
     base = Decoding(temperature=0.7, top_k=9, repetition_penalty=1.2, no_repeat=3, max_tokens=7)
     pipeline: Any = SimpleNamespace(
         loaded=SimpleNamespace(generation=SimpleNamespace(decoding=base))

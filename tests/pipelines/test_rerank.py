@@ -1,4 +1,4 @@
-"""Re-ranking: scores of pairs, by models that read pairs."""
+"""Tests of the rerank pipeline."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from bertkit.models.model import build
 from bertkit.tasks.classify import Classify, ClassifyOptions
 
 
-def test_rerank_reads_pairs(folders: Path) -> None:
+def test_rerank_scores_pairs(folders: Path) -> None:
     rerank = bertkit.pipeline("rerank", folders / "regressor")
     texts = ["a b", "c", "a b", "d e f g h i j a b c d e f g h i j"]
     scores = rerank("a", texts)
@@ -28,7 +28,7 @@ def test_rerank_reads_pairs(folders: Path) -> None:
     np.testing.assert_allclose(rerank("a", np.array(texts)), scores, atol=1e-6)
 
 
-def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> None:
+def test_rerank_with_two_labels_returns_log_odds(folders: Path, tmp_path: Path) -> None:
     loaded = bertkit.load(folders / "pretrained")
     model = build(loaded.model.config, ("classify",), labels=("no", "yes"))
     task = Classify(("no", "yes"), ClassifyOptions(pairs=True))
@@ -53,10 +53,10 @@ def test_rerank_of_two_labels_gives_log_odds(folders: Path, tmp_path: Path) -> N
         (("a", "b", "c"), ClassifyOptions(pairs=True), "has 3 labels"),
         (("no", "yes"), None, "does not specify pairs"),
         (("fit",), ClassifyOptions(pairs=True, regression=True), None),
-        (("LABEL_0",), None, None),  # as published cross-encoders are
+        (("LABEL_0",), None, None),  # published cross-encoders have this label
     ],
 )
-def test_a_classifier_of_single_texts_is_no_re_ranker(
+def test_rerank_rejects_classifier_of_single_texts(
     labels: tuple[str, ...],
     options: ClassifyOptions | None,
     message: str | None,
@@ -74,22 +74,22 @@ def test_a_classifier_of_single_texts_is_no_re_ranker(
             bertkit.pipeline("rerank", tmp_path / "m")
 
 
-def test_a_published_cross_encoder_scores_as_in_sentence_transformers(
-    folders: Path, tmp_path: Path
-) -> None:
+def test_cross_encoder_scores_match_sentence_transformers(folders: Path, tmp_path: Path) -> None:
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
-    made = peer.CrossEncoder(str(folders / "pretrained"), num_labels=1, device="cpu")
-    made.save_pretrained(str(tmp_path / "cross"))
+    cross_encoder = peer.CrossEncoder(str(folders / "pretrained"), num_labels=1, device="cpu")
+    cross_encoder.save_pretrained(str(tmp_path / "cross"))
     config = json.loads((tmp_path / "cross" / "config.json").read_text())
-    del config["bertkit"]  # of the folder it began with
+    del config["bertkit"]  # copied from the base model
     (tmp_path / "cross" / "config.json").write_text(json.dumps(config))
     texts = ["b c", "d", "e f g"]
-    theirs = made.predict([("a", text) for text in texts], activation_fn=torch.nn.Identity())
-    ours = bertkit.pipeline("rerank", tmp_path / "cross")("a", texts)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    peer_scores = cross_encoder.predict(
+        [("a", text) for text in texts], activation_fn=torch.nn.Identity()
+    )
+    scores = bertkit.pipeline("rerank", tmp_path / "cross")("a", texts)
+    np.testing.assert_allclose(scores, peer_scores, atol=1e-5)
 
 
-def test_what_cannot_rerank_is_refused(folders: Path) -> None:
+def test_rerank_rejects_unsupported_heads(folders: Path) -> None:
     with pytest.raises(CheckpointError, match="has 3 labels"):
         bertkit.pipeline("rerank", folders / "classifier")
     with pytest.raises(CheckpointError, match="no classify head"):

@@ -1,4 +1,4 @@
-"""Each text that a causal model reads gets the special tokens that its tokenizer adds."""
+"""Tests that inputs of causal models contain the special tokens of the tokenizer."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def reference(folder: Path) -> tuple[Any, Any]:
 def log_probability(model: Any, ids: list[int], start: int, end: int) -> float:
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
-    return sum(float(logits[place - 1, ids[place]]) for place in range(start, end))
+    return sum(float(logits[position - 1, ids[position]]) for position in range(start, end))
 
 
-def test_generate_reads_the_ids_of_the_tokenizer(folder: Path, writer: Generate) -> None:
+def test_generate_uses_ids_of_tokenizer(folder: Path, writer: Generate) -> None:
     tokenizer, model = reference(folder)
     for request, text in zip(writer.requests(TEXTS), TEXTS, strict=True):
         ids = tokenizer(text).input_ids
@@ -109,7 +109,7 @@ def test_perplexity_matches_transformers(folder: Path, tmp_path: Path) -> None:
     assert found.perplexity == pytest.approx(math.exp(nats / count), rel=1e-4)
 
 
-def test_likelihoods_follow_the_first_special_token(folder: Path, writer: Generate) -> None:
+def test_likelihoods_are_conditioned_on_first_special_token(folder: Path, writer: Generate) -> None:
     tokenizer, model = reference(folder)
     first, second = (tokenizer(t, add_special_tokens=False).input_ids for t in ("The cat", " sat"))
     begin = 0 if folder.name in ("bos", "both") else 1
@@ -138,7 +138,7 @@ def test_plain_conversation_begins_with_bos(writer: Generate) -> None:
     assert tuple(feature.encoding.ids[: len(added)].tolist()) == added
 
 
-def test_embeddings_use_the_ids_of_the_tokenizer(folder: Path) -> None:
+def test_embeddings_use_ids_of_tokenizer(folder: Path) -> None:
     tokenizer, _ = reference(folder)
     loaded = bertkit.load(folder)
     assert loaded.tokenizer.encode(TEXTS[0]).ids.tolist() == tokenizer(TEXTS[0]).input_ids
@@ -148,11 +148,11 @@ def test_embeddings_use_the_ids_of_the_tokenizer(folder: Path) -> None:
     assert feature.encoding.ids.tolist() == (expected if begins else [1, *expected])
 
 
-def test_frame_keeps_bos(folder: Path) -> None:
+def test_causal_tokens_keep_bos(folder: Path) -> None:
     tokenizer = add_causal_tokens(bertkit.load(folder).tokenizer)
-    pieces = tokenizer.pieces(tokenizer.encode("at", "at").ids)
+    tokens = tokenizer.pieces(tokenizer.encode("at", "at").ids)
     bos = ["<s>"] if folder.name in ("bos", "both") else []
-    assert pieces == [*bos, "<start>", "at", "<delimiter>", "at", "<extract>"]
+    assert tokens == [*bos, "<start>", "at", "<delimiter>", "at", "<extract>"]
     assert (
         add_causal_tokens(tokenizer).encode("at").ids.tolist()
         == tokenizer.encode("at").ids.tolist()

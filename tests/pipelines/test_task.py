@@ -1,4 +1,4 @@
-"""Fine-tuned models: typed answers in order; what cannot be asked is named."""
+"""Tests of pipelines of fine-tuned models: order of answers, streams and rejected input."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from bertkit.models.model import build
 from bertkit.tasks.classify import Classify, ClassifyOptions, LabelExample, reads_pairs
 
 
-def test_classify_answers_in_order(folders: Path) -> None:
+def test_classify_returns_answers_in_order(folders: Path) -> None:
     classify = bertkit.pipeline("classify", folders / "classifier")
     answers = classify(["a", "b c d", "a"])
     assert [a.label for a in answers] == [max(a.scores, key=a.scores.__getitem__) for a in answers]
@@ -35,20 +35,20 @@ def test_pairs_differ_from_single_texts(folders: Path) -> None:
     assert single.scores != pytest.approx(pair.scores, abs=1e-6)
 
 
-def test_truncation_is_said(folders: Path) -> None:
+def test_answers_report_truncation(folders: Path) -> None:
     classify = bertkit.pipeline("classify", folders / "classifier")
     answers = classify(["a", " ".join("ab" * 20)], long="truncate")
     assert [answer.truncated for answer in answers] == [False, True]
 
 
-def test_regression_gives_its_number(folders: Path) -> None:
+def test_regression_returns_score(folders: Path) -> None:
     regress = bertkit.pipeline("classify", folders / "regressor")
     answer = regress("a b")
     assert answer.label == "score"
     assert answer.score == answer.scores["score"]
 
 
-def test_one_text_many_and_a_stream(folders: Path) -> None:
+def test_classify_accepts_texts_lists_and_streams(folders: Path) -> None:
     classify = bertkit.pipeline("classify", folders / "classifier")
     texts = ["a", "b c", "d"] * 100
     many = classify(texts)
@@ -63,14 +63,14 @@ def test_one_text_many_and_a_stream(folders: Path) -> None:
 
     stream = classify(source())
     first = next(stream)
-    assert read < len(texts)  # answered before all is read
-    for one, other in zip([first, *stream], many, strict=True):
-        assert one.scores == pytest.approx(other.scores, abs=1e-5)
+    assert read < len(texts)  # the first answer precedes the last text
+    for streamed, expected in zip([first, *stream], many, strict=True):
+        assert streamed.scores == pytest.approx(expected.scores, abs=1e-5)
     assert classify([]) == []
     assert list(classify(iter(()))) == []
 
 
-def test_what_cannot_be_asked_is_named(folders: Path) -> None:
+def test_classify_rejects_unsupported_input(folders: Path) -> None:
     classify = bertkit.pipeline("classify", folders / "classifier")
     for item in (3, ("a",), ("a", 3), (3, "a"), ("a", ["b", 3])):
         with pytest.raises(DataError, match="unsupported input of type"):
@@ -84,7 +84,7 @@ def test_what_cannot_be_asked_is_named(folders: Path) -> None:
     assert bertkit.pipeline("next-sentence", folders / "pretrained")([], []) == []
 
 
-def test_what_a_folder_cannot_answer_is_refused(folders: Path, tmp_path: Path) -> None:
+def test_load_requires_labels_and_multilabel_is_restored(folders: Path, tmp_path: Path) -> None:
     import shutil
 
     with pytest.raises(CheckpointError, match="pass labels for a new head"):
@@ -99,8 +99,8 @@ def test_what_a_folder_cannot_answer_is_refused(folders: Path, tmp_path: Path) -
     assert answer.labels == [n for n in answer.labels if answer.scores[n] >= 0.5]
 
 
-def test_weights_rule_over_a_stale_list_of_heads(folders: Path, tmp_path: Path) -> None:
-    """Transformers copies our key into the folder of a model it fine-tuned."""
+def test_weights_override_outdated_list_of_heads(folders: Path, tmp_path: Path) -> None:
+    """Transformers copies the key `bertkit` into the directory of a fine-tuned model."""
     import shutil
 
     folder = tmp_path / "tuned"
@@ -111,7 +111,7 @@ def test_weights_rule_over_a_stale_list_of_heads(folders: Path, tmp_path: Path) 
     assert tuple(bertkit.load(folder).model.heads) == ("classify",)
 
 
-def test_a_folder_of_another_task_is_named(folders: Path, tmp_path: Path) -> None:
+def test_pipeline_rejects_model_of_another_task(folders: Path, tmp_path: Path) -> None:
     loaded = bertkit.load(folders / "classifier")
     task = bertkit.tasks.find("tag")(("O", "B-x"))
     config = loaded.model.config
@@ -129,7 +129,7 @@ def test_a_folder_of_another_task_is_named(folders: Path, tmp_path: Path) -> Non
         bertkit.pipeline("tag", folders / "classifier")
 
 
-def test_a_classifier_says_whether_it_reads_pairs() -> None:
+def test_reads_pairs_is_inferred_from_examples() -> None:
     rows = [LabelExample("a", None, "x"), LabelExample("b", None, "y")]
     pairs = [replace(row, pair="c") for row in rows]
     assert reads_pairs(Classify.from_examples(rows, ClassifyOptions()).settings()) is False

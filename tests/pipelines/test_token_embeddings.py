@@ -1,4 +1,4 @@
-"""Token embeddings equal the hidden states of transformers."""
+"""Tests of the token-embeddings pipeline."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_lstm_is_rejected(tmp_path: Path, english: list[str]) -> None:
         bertkit.pipeline("token-embeddings", folder)
 
 
-def test_token_embeddings_command_prints_a_line_per_text(
+def test_token_embeddings_command_prints_one_line_per_text(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["predict", str(model), "a b", "c", "--pipeline", "token-embeddings"]
@@ -138,6 +138,6 @@ def test_tokenizer_call_encodes_a_text(model: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["hello", ["a", "b"], None])
-def test_model_rejects_what_is_no_batch(model: Path, given: object) -> None:
+def test_model_rejects_input_without_batch_type(model: Path, given: object) -> None:
     with pytest.raises(ConfigError, match=r"expected a Batch, got \w+; .*token-embeddings"):
         bertkit.load(model).model(given)  # type: ignore[call-overload]

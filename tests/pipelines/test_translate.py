@@ -1,4 +1,4 @@
-"""Texts of one language become those of another, line by line, as transformers would have them."""
+"""Tests of translation with Marian models."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from bertkit.extensions.generation.generation_config import FILE
 
 @pytest.fixture(scope="module")
 def folder(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Marian of random weights, whose texts end soon."""
-    place = write_folder(
+    """Directory of a Marian model with random weights that generates short texts."""
+    path = write_folder(
         tmp_path_factory.mktemp("marian") / "m", sentences(english)[:1500], "nmt_nfkc"
     )
-    tokenizer = bertkit.Tokenizer.load(place)
+    tokenizer = bertkit.Tokenizer.load(path)
     pad, eos = tokenizer.pad, tokenizer.eos
     config = transformers.MarianConfig(
         vocab_size=tokenizer.vocab_size, d_model=32, encoder_layers=2, decoder_layers=2,
@@ -45,32 +45,32 @@ def folder(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path
         decoder_start_token_id=pad, eos_token_id=eos, pad_token_id=pad, num_beams=3,
         bad_words_ids=[[pad]], max_length=64, early_stopping=True,
     )  # fmt: skip
-    model.save_pretrained(place)
-    return place
+    model.save_pretrained(path)
+    return path
 
 
-def test_texts_are_those_of_transformers(folder: Path, english: list[str]) -> None:
-    """With what the folder says of beams, ends and forbidden tokens."""
-    theirs = transformers.MarianMTModel.from_pretrained(folder)
-    with warnings.catch_warnings(action="ignore"):  # it recommends another package
-        names = transformers.MarianTokenizer.from_pretrained(folder)
+def test_translations_match_transformers(folder: Path, english: list[str]) -> None:
+    """The model directory specifies beams, EOS tokens and forbidden tokens."""
+    hf_model = transformers.MarianMTModel.from_pretrained(folder)
+    with warnings.catch_warnings(action="ignore"):  # transformers recommends another package
+        hf_tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     texts = [text for text in sentences(english) if len(text) < 80][:12]
     writer = bertkit.pipeline("generate", folder)
     assert writer.loaded.generation.decoding == Decoding(beams=3, early_stopping=True)
     ended = 0
     for text, (answer,) in zip(texts, writer(texts), strict=True):
-        with warnings.catch_warnings(action="ignore"):  # it recommends another package
-            read = names(text, return_tensors="pt")
-        written = theirs.generate(**read)[0]
+        with warnings.catch_warnings(action="ignore"):  # transformers recommends another package
+            inputs = hf_tokenizer(text, return_tensors="pt")
+        written = hf_model.generate(**inputs)[0]
         if answer.ended == "end":
-            assert answer.text == names.decode(written, skip_special_tokens=True)
+            assert answer.text == hf_tokenizer.decode(written, skip_special_tokens=True)
             ended += 1
     assert ended >= 4
     greedy = writer(texts, Decoding())
-    assert [one.text for (one,) in greedy] != [one.text for (one,) in writer(texts)]
+    assert [text_.text for (text_,) in greedy] != [text_.text for (text_,) in writer(texts)]
 
 
-def test_lines_stay_where_they_are(
+def test_generate_keeps_empty_lines(
     folder: Path,
     english: list[str],
     tmp_path: Path,
@@ -83,8 +83,8 @@ def test_lines_stay_where_they_are(
     generate(str(folder), file=source)
     out = capsys.readouterr().out.split("\n")
     assert [bool(line) for line in out] == [True, False, True, False, False]
-    (one,) = bertkit.pipeline("generate", folder)([second])[0]
-    assert out[2] == one.text
+    (translation,) = bertkit.pipeline("generate", folder)([second])[0]
+    assert out[2] == translation.text
     monkeypatch.setattr("sys.stdin", io.StringIO(source.read_text(encoding="utf-8")))
     generate(str(folder))
     assert capsys.readouterr().out.split("\n") == out
@@ -94,7 +94,7 @@ def test_lines_stay_where_they_are(
     assert answers[0][0]["score"] > answers[0][1]["score"]
 
 
-def test_a_cut_line_is_named(
+def test_generate_reports_truncated_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x").write_text("one\nThe class statement\n", encoding="utf-8")
@@ -103,7 +103,9 @@ def test_a_cut_line_is_named(
     assert ":2: truncated after 1 tokens, without an EOS token" in capsys.readouterr().err
 
 
-def test_what_cannot_be_translated(folder: Path, tiny: Path, tmp_path: Path) -> None:
+def test_generate_rejects_long_source_and_missing_head(
+    folder: Path, tiny: Path, tmp_path: Path
+) -> None:
     writer = bertkit.pipeline("generate", folder)
     with pytest.raises(DataError, match=r"the source has .* tokens, but the model supports 64"):
         writer(["short", "word " * 100])
@@ -121,12 +123,12 @@ def test_what_cannot_be_translated(folder: Path, tiny: Path, tmp_path: Path) -> 
         ({"num_beams": "three"}, "beams"),
     ],
 )
-def test_a_damaged_generation_config_is_named(
+def test_invalid_generation_config_is_rejected(
     folder: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     shutil.copytree(folder, tmp_path / "m")
     path = tmp_path / "m" / FILE
-    said = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**said, **changes}), encoding="utf-8")
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, **changes}), encoding="utf-8")
     with pytest.raises(BertkitError, match=f"generation_config.json: .*{message}"):
         bertkit.pipeline("generate", tmp_path / "m")
