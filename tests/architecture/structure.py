@@ -90,7 +90,11 @@ def duplicates(parsed: dict[str, ast.Module]) -> dict[str, list[str]]:
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 modules_by_name.setdefault(node.name, []).append(module)
-    return {name: modules_ for name, modules_ in modules_by_name.items() if len(modules_) > 1}
+    return {
+        name: defining_modules
+        for name, defining_modules in modules_by_name.items()
+        if len(defining_modules) > 1
+    }
 
 
 def figures() -> dict[str, int]:

@@ -77,13 +77,13 @@ def cut_texts(
     share: float = 1.0,
     at: Path | None = None,
 ) -> dict[str, Any]:
-    """Cut texts.
+    """Slice texts.
 
     Args:
-        texts: Texts to cut.
+        texts: Texts to slice.
         knife: Name of the knife.
-        share: Fraction to cut.
-        at: Path of the cut.
+        share: Fraction of the slice.
+        at: Path of the slice.
     """
     return {"texts": texts, "knife": knife, "share": share, "at": str(at)}
 
@@ -103,7 +103,7 @@ def sliced() -> Iterator[None]:
         (["a", "--knife", "-", "--at", "-"], ["a"], "-", "/dev/stdin"),
     ],
 )
-def test_dash_is_stdin_only_without_other_texts(
+def test_dash_is_stdin_except_among_other_texts(
     words: list[str], texts: list[str] | None, knife: str, at: str, sliced: None, capsys: Captured
 ) -> None:
     assert cli.run(["cut", *words]) == 0
@@ -165,7 +165,7 @@ def test_help_describes_every_option(capsys: Captured) -> None:
     assert "--oven INT... Numbers of the ovens." in page
 
 
-def test_results_are_printed_as_they_are_yielded(capsys: Captured) -> None:
+def test_results_are_printed_when_they_are_yielded(capsys: Captured) -> None:
     def count() -> Iterator[int]:
         yield 1
         assert capsys.readouterr().out == "1\n"

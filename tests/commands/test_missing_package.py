@@ -122,13 +122,13 @@ def test_commands_without_torch_have_no_traceback(files: Path) -> None:
         text=True,
         check=True,
     )
-    lines_ = done.stderr.splitlines()
+    messages = done.stderr.splitlines()
     missing = "bertkit: torch is not installed; run `pip install torch`"
-    assert lines_[:6] == [missing, "2"] * 3
-    assert lines_[-1] == missing.removeprefix("bertkit: ")
-    codes = [line for line in lines_ if line in ("0", "2")]
+    assert messages[:6] == [missing, "2"] * 3
+    assert messages[-1] == missing.removeprefix("bertkit: ")
+    codes = [line for line in messages if line in ("0", "2")]
     assert len(codes) == len(lines)
-    assert set(lines_) <= {"0", "2", missing, missing.removeprefix("bertkit: ")}
+    assert set(messages) <= {"0", "2", missing, missing.removeprefix("bertkit: ")}
 
 
 def test_missing_bertkit_module_raises_original_error() -> None:

@@ -75,8 +75,8 @@ def test_search_reads_queries_from_stdin(
     assert other.endswith("  d.md  [0:3]")
     monkeypatch.setattr(sys, "stdin", io.StringIO("b c\n"))
     assert cli.run(["search", store, "--top", "1", "--json"]) == 0
-    hit_ = json.loads(capsys.readouterr().out)
-    assert (hit_["query"], hit_["id"], hit_["heading"]) == ("b c", "a.md", "a")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["query"], document["id"], document["heading"]) == ("b c", "a.md", "a")
 
 
 def test_search_prompts_for_queries_in_terminal(

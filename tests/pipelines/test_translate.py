@@ -67,7 +67,7 @@ def test_translations_match_transformers(folder: Path, english: list[str]) -> No
             ended += 1
     assert ended >= 4
     greedy = writer(texts, Decoding())
-    assert [text_.text for (text_,) in greedy] != [text_.text for (text_,) in writer(texts)]
+    assert [result.text for (result,) in greedy] != [result.text for (result,) in writer(texts)]
 
 
 def test_generate_keeps_empty_lines(

@@ -109,7 +109,7 @@ def test_saved_model_is_a_classifier(tuned: Path, tmp_path: Path) -> None:
     assert [answer.label for answer in answers[:2]] == ["color", "food"]
     assert bertkit.evaluate(tuned, ROWS)["accuracy"] == 1.0
 
-    # The scores are those of a linear layer on the embeddings.
+    # A linear layer on the embeddings returns the same scores.
     loaded = load(tuned)
     out: Any = loaded.model.heads["vector"].out
     vectors = Embed(loaded, normalize=False)(texts)

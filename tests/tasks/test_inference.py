@@ -29,12 +29,12 @@ class ByLength(Answering[LabelAnswer]):
 def test_call_accepts_single_texts_lists_and_streams() -> None:
     answer = ByLength()
     assert answer("a").label == "short"
-    assert [answer_.label for answer_ in answer(["a", "a b c", "b"])] == ["short", "long", "short"]
+    assert [result.label for result in answer(["a", "a b c", "b"])] == ["short", "long", "short"]
     stream = answer(iter(["a b c"] * (ITEMS_PER_CHUNK + 1)))
-    assert {answer_.label for answer_ in stream} == {"long"}
+    assert {result.label for result in stream} == {"long"}
     works = answer.prepare([("a", "b"), ("a", "b c")])
     assert [work.tokens for work in works] == [5, 6]
-    assert [answer_.label for answer_ in answer.run(works)] == ["long", "long"]
+    assert [result.label for result in answer.run(works)] == ["long", "long"]
 
 
 def test_call_rejects_invalid_input() -> None:

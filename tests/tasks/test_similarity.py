@@ -283,7 +283,7 @@ def cosine(first: Any, second: Any) -> float:
 def test_prompts_of_training_are_used_for_prediction(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The saved prompts are those of the model directory or of the options."""
+    """Training saves the prompts of the options or, by default, of the model directory."""
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     loaded, start = bertkit.load(base), tmp_path / "start"
     prompts = Prompts({"query": "red a ", "passage": "blue is ", "topic": "thing "})

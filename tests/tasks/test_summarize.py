@@ -386,10 +386,12 @@ def test_answers_are_slices_of_document(tokenizer: Tokenizer) -> None:
 
 
 def test_pipeline_summarizes_with_saved_model(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    task_ = task(1, block_trigrams=False)
-    save(tmp_path, model(), tokenizer, BERT, labels=task_.labels, settings=task_.settings())
+    saved_task = task(1, block_trigrams=False)
+    save(
+        tmp_path, model(), tokenizer, BERT, labels=saved_task.labels, settings=saved_task.settings()
+    )
     summarize = bertkit.pipeline("summarize", tmp_path)
-    assert summarize.task.options == task_.options
+    assert summarize.task.options == saved_task.options
     single = summarize("The cat sat.")
     assert single.text == "The cat sat."
     several = summarize([DOCUMENT, "The cat sat.", DOCUMENT * 5])

@@ -65,8 +65,8 @@ def model_of(task: Tag, length: int = 64) -> Model:
 def tagged(words: str, tags: str) -> Example:
     parts = words.split(" ")
     ends = np.cumsum([len(part) + 1 for part in parts]) - 1
-    spans_ = [(int(end) - len(part), int(end)) for end, part in zip(ends, parts, strict=True)]
-    return Example(words, spans_, tags.split(" "))
+    word_spans = [(int(end) - len(part), int(end)) for end, part in zip(ends, parts, strict=True)]
+    return Example(words, word_spans, tags.split(" "))
 
 
 def write(path: Path, content: str) -> Path:

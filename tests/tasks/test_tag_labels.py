@@ -16,7 +16,7 @@ TOKENIZER = tiny_tokenizer("abcdef")
 
 
 def entities(labels: tuple[str, ...], tags: str) -> list[tuple[int, int, str]]:
-    """Return the entities, in words, if a model with these labels predicts these tags."""
+    """Return the entities, as word indices, if a model with these labels predicts these tags."""
     task = Tag.restore(labels, {})
     example = tagged(" ".join("abcdef"[: len(tags.split())]), " ".join(["O"] * len(tags.split())))
     [feature] = task.features([example], TOKENIZER, 32, long="window", labelled=False)

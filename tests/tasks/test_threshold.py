@@ -93,13 +93,13 @@ def test_predict_evaluate_and_pipeline_apply_threshold(
     least = answer.task._binary_threshold()
     assert least is not None
     predicted = bertkit.predict(out, TEXTS)
-    expected = ["spam" if answer_.scores["spam"] >= least else "ham" for answer_ in predicted]
-    assert [answer_.label for answer_ in predicted] == expected
-    argmax = [max(answer_.scores, key=answer_.scores.__getitem__) for answer_ in predicted]
+    expected = ["spam" if prediction.scores["spam"] >= least else "ham" for prediction in predicted]
+    assert [prediction.label for prediction in predicted] == expected
+    argmax = [max(prediction.scores, key=prediction.scores.__getitem__) for prediction in predicted]
     assert argmax != expected  # control
     evaluated = bertkit.evaluate(out, examples)
     assert evaluated["f1"] == pytest.approx(scores[name])
-    assert [answer_.label for answer_ in answer(TEXTS)] == expected
+    assert [prediction.label for prediction in answer(TEXTS)] == expected
 
 
 def test_an_exported_model_applies_the_threshold(tmp_path: Path) -> None:
