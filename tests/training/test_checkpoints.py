@@ -1,4 +1,4 @@
-"""The state of a run: written and put back, it goes on bit for bit."""
+"""Saved training states, their restoration, and damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bertkit.training.master_weights import TOKENS, Masters
 from bertkit.training.optimizer import adamw
 
 
-def fresh(dtype: torch.dtype = torch.float32, *, seed: int = 0, hidden: int = 8) -> State:
+def new_state(dtype: torch.dtype = torch.float32, *, seed: int = 0, hidden: int = 8) -> State:
     masters = Masters(tiny_model(20, "mlm", "nsp", seed=seed, hidden=hidden), dtype)
     return State(masters, adamw(masters.weights, learning_rate=0.01, weight_decay=0.1), BERT)
 
 
-def learn(state: State, seeds: range) -> None:
+def train_steps(state: State, seeds: range) -> None:
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
         for weight in state.masters.weights.values():
@@ -36,66 +36,68 @@ def values(state: State) -> list[Tensor]:
     return [w.detach().clone() for w in state.masters.weights.values()]
 
 
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
+def all_equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_restored_goes_on_as_if_never_stopped(dtype: torch.dtype, tmp_path: Path) -> None:
-    state = fresh(dtype)
-    learn(state, range(3))
+def test_restored_state_continues_bit_for_bit(dtype: torch.dtype, tmp_path: Path) -> None:
+    state = new_state(dtype)
+    train_steps(state, range(3))
     state.snapshot(3).write(tmp_path)
-    learn(state, range(3, 6))
+    train_steps(state, range(3, 6))
 
-    other = fresh(dtype, seed=1)
-    assert other.restore(tmp_path) == 3
-    learn(other, range(3, 6))
-    assert same(values(state), values(other))
-    models = (list(each.masters.model.state_dict().values()) for each in (state, other))
-    assert same(*models)
+    restored = new_state(dtype, seed=1)
+    assert restored.restore(tmp_path) == 3
+    train_steps(restored, range(3, 6))
+    assert all_equal(values(state), values(restored))
+    models = (list(item.masters.model.state_dict().values()) for item in (state, restored))
+    assert all_equal(*models)
 
-    control = fresh(dtype, seed=1)  # the weights alone are not enough
+    control = new_state(dtype, seed=1)  # Without the optimizer state, the weights differ.
     control.restore(tmp_path)
     control.optimizer.state.clear()
-    learn(control, range(3, 6))
-    assert not same(values(state), values(control))
+    train_steps(control, range(3, 6))
+    assert not all_equal(values(state), values(control))
 
 
-def test_a_checkpoint_of_another_shape_is_refused(tmp_path: Path) -> None:
-    fresh().snapshot(0).write(tmp_path)
-    other = fresh(hidden=16)
+def test_restore_rejects_weights_of_another_shape(tmp_path: Path) -> None:
+    new_state().snapshot(0).write(tmp_path)
+    restored = new_state(hidden=16)
     with pytest.raises(CheckpointError, match="is missing or of wrong shape"):
-        other.restore(tmp_path)
+        restored.restore(tmp_path)
     with pytest.raises(CheckpointError, match="missing"):
-        other.restore(tmp_path / "none")
+        restored.restore(tmp_path / "none")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_checkpoint_has_all_rows_of_a_table_of_which_some_learn(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
-    def of_rows(seed: int) -> State:
+def test_checkpoint_contains_untrained_embedding_rows(dtype: torch.dtype, tmp_path: Path) -> None:
+    def partly_trained(seed: int) -> State:
         model = tiny_model(20, "nsp", seed=seed, hidden=8)
         masters = Masters(model, dtype, {TOKENS: torch.tensor([2, 5])})
         return State(masters, adamw(masters.weights, learning_rate=0.01, weight_decay=0.1), BERT)
 
-    state = of_rows(0)
-    learn(state, range(2))
+    state = partly_trained(0)
+    train_steps(state, range(2))
     state.snapshot(2).write(tmp_path)
     table = "bert.embeddings.word_embeddings.weight"
     assert load_file(tmp_path / "model.safetensors")[table].shape == (20, 8)
-    again = of_rows(1)
-    assert again.restore(tmp_path) == 2
-    for one in (state, again):
-        learn(one, range(2, 4))
-    assert same(*(list(each.masters.whole().state_dict().values()) for each in (state, again)))
-    assert same(*(list(each.masters.model.state_dict().values()) for each in (state, again)))
+    restored = partly_trained(1)
+    assert restored.restore(tmp_path) == 2
+    for item in (state, restored):
+        train_steps(item, range(2, 4))
+    assert all_equal(
+        *(list(item.masters.whole().state_dict().values()) for item in (state, restored))
+    )
+    assert all_equal(
+        *(list(item.masters.model.state_dict().values()) for item in (state, restored))
+    )
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
+def test_find_damage_reports_the_damaged_file(tmp_path: Path) -> None:
     folder = tmp_path / "step-00000003"
     folder.mkdir()
-    fresh().snapshot(3).write(folder)
+    new_state().snapshot(3).write(folder)
     assert find_damage(folder) is None
     assert find_damage(folder.rename(tmp_path / "step-00000004")) == "manifest.json is damaged"
     folder = (tmp_path / "step-00000004").rename(folder)
@@ -118,7 +120,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_manifest_names_every_part(files: list[str], complete: bool, tmp_path: Path) -> None:
+def test_manifest_must_list_every_part(files: list[str], complete: bool, tmp_path: Path) -> None:
     folder = tmp_path / "step-00000003"
     folder.mkdir()
     for name in files:

@@ -1,4 +1,4 @@
-"""Batches made ahead: in order, the same by any number of processes, none of which is left."""
+"""Order, content, and errors of batches prepared by loader processes."""
 
 from __future__ import annotations
 
@@ -29,80 +29,80 @@ def step_of(number: int, fails: Exception | None = None) -> list[Batch]:
     ]
 
 
-def equal(one: Batch, other: Batch) -> bool:
+def equal(first: Batch, second: Batch) -> bool:
     tensors: list[list[torch.Tensor]] = [[], []]
-    for batch, found in zip((one, other), tensors, strict=True):
-        batch.map_tensors(found.append)
+    for batch, items in zip((first, second), tensors, strict=True):
+        batch.map_tensors(items.append)
     same = all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
-    return same and (one.part, one.layout.lengths) == (other.part, other.layout.lengths)
+    return same and (first.part, first.layout.lengths) == (second.part, second.layout.lengths)
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])
-def test_steps_come_in_order_and_whole(processes: int) -> None:
+def test_steps_keep_order_and_content(processes: int) -> None:
     state = torch.get_rng_state()
-    with prefetched(step_of, range(2, 13), processes=processes) as found:
-        steps = list(found)
+    with prefetched(step_of, range(2, 13), processes=processes) as loaded:
+        steps = list(loaded)
     assert len(steps) == 11
     for number, step in enumerate(steps, 2):
-        wanted = step_of(number)
-        assert len(step) == len(wanted)
-        assert all(equal(a, b) for a, b in zip(step, wanted, strict=True))
-    assert torch.equal(state, torch.get_rng_state())  # the model's draws stay as they are
+        expected = step_of(number)
+        assert len(step) == len(expected)
+        assert all(equal(a, b) for a, b in zip(step, expected, strict=True))
+    assert torch.equal(state, torch.get_rng_state())  # The random state of the model is unchanged.
     assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("error", [DataError("the fifth"), ValueError("the fifth")])
-def test_what_failed_is_said(error: Exception, processes: int) -> None:
+def test_loader_raises_the_error_of_a_step(error: Exception, processes: int) -> None:
     steps = range(10)
     with (
-        prefetched(partial(step_of, fails=error), steps, processes=processes) as found,
-        pytest.raises(type(error), match="the fifth") as told,
+        prefetched(partial(step_of, fails=error), steps, processes=processes) as loaded,
+        pytest.raises(type(error), match="the fifth") as raised,
     ):
-        list(found)
+        list(loaded)
     if isinstance(error, DataError):
-        assert str(told.value) == "the fifth"
+        assert str(raised.value) == "the fifth"
     assert not multiprocessing.active_children()
 
 
-def test_a_process_that_dies_ends_the_steps_with_a_sentence() -> None:
-    def dies() -> None:
-        with prefetched(step_of, range(10**6), processes=2) as found:
-            for number, _ in enumerate(found):
+def test_dead_loader_process_raises_training_error() -> None:
+    def kill_worker() -> None:
+        with prefetched(step_of, range(10**6), processes=2) as loaded:
+            for number, _ in enumerate(loaded):
                 if number == 3:
                     victim = multiprocessing.active_children()[0].pid
                     assert victim is not None
                     os.kill(victim, signal.SIGKILL)
 
     with pytest.raises(TrainingError, match="a loader process stopped"):
-        dies()
+        kill_worker()
     assert not multiprocessing.active_children()
 
 
-def test_a_signal_to_all_leaves_the_processes_at_work() -> None:
-    with prefetched(step_of, range(40), processes=1) as found:
-        next(found)
+def test_loader_processes_ignore_sigint() -> None:
+    with prefetched(step_of, range(40), processes=1) as loaded:
+        next(loaded)
         (process,) = multiprocessing.active_children()
         assert process.pid is not None
         os.kill(process.pid, signal.SIGINT)
         time.sleep(0.1)
-        assert len(list(found)) == 39
+        assert len(list(loaded)) == 39
 
 
-def test_the_next_step_is_made_while_one_is_used() -> None:
+def test_next_step_is_prepared_in_background() -> None:
     made = threading.Event()
 
-    def noted(number: int) -> list[Batch]:
+    def recorded_step(number: int) -> list[Batch]:
         if number == 1:
             made.set()
         return step_of(number)
 
-    with prefetched(noted, range(2)) as found:
-        next(found)
+    with prefetched(recorded_step, range(2)) as loaded:
+        next(loaded)
         assert made.wait(10)
 
 
-def test_a_cpu_gets_no_processes_and_the_ranks_of_a_machine_share_its_cores(
+def test_process_count_depends_on_device_and_local_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bertkit.training.data_loader.cores", lambda: 12)

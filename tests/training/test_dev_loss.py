@@ -1,4 +1,4 @@
-"""Equal scores on dev are decided by the loss on dev."""
+"""Selection among equal dev scores by the dev loss."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recorded(out: Path) -> dict[str, Any]:
 def test_epochs_with_equal_scores_are_chosen_by_loss(
     base: Path, tmp_path: Path, resume: bool
 ) -> None:
-    """A low rate changes the loss, but no prediction."""
+    """A low learning rate changes the loss but no prediction."""
     out = tmp_path / "out"
     given: dict[str, Any] = {"train": ROWS, "dev": ROWS, "learning_rate": 1e-6, **SETTINGS}
     if resume:
@@ -59,7 +59,7 @@ def test_epochs_with_equal_scores_are_chosen_by_loss(
     assert record["dev"]["epoch"] == 3
 
 
-def test_a_rising_loss_keeps_the_earlier_epoch(base: Path, tmp_path: Path) -> None:
+def test_rising_loss_keeps_the_earlier_epoch(base: Path, tmp_path: Path) -> None:
     """Training on one label raises the loss of rows with the other label."""
     train, dev = (
         [{**row, "label": rare if i == 0 else common} for i, row in enumerate(ROWS)]
@@ -102,7 +102,7 @@ def test_loss_is_the_mean_cross_entropy() -> None:
 
 
 @pytest.mark.parametrize("kind", ["similarity", "choose"])
-def test_tasks_that_compare_texts_have_a_loss(kind: str) -> None:
+def test_similarity_and_choice_tasks_have_a_loss(kind: str) -> None:
     tokenizer = tiny_tokenizer(WORDS)
     if kind == "similarity":
         examples: list[Any] = [Pair((a, f"{a} b"), None, a) for a in WORDS]

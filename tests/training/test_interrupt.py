@@ -1,4 +1,4 @@
-"""The first signal asks, the second stops at once, and both leave the handlers as they were."""
+"""Handling of the first and the second interrupt signal."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from bertkit.training.interrupt import Interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_first_then_at_once(number: signal.Signals) -> None:
+def test_second_signal_raises_keyboard_interrupt(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with Interrupt() as stop:
         assert not stop.requested
@@ -20,20 +20,20 @@ def test_asked_first_then_at_once(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
-def test_another_thread_goes_without() -> None:
-    asked = []
+def test_interrupt_ignores_signals_in_another_thread() -> None:
+    requested = []
 
     def work() -> None:
         with Interrupt() as stop:
-            asked.append(stop.requested)
+            requested.append(stop.requested)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert asked == [False]
+    assert requested == [False]
 
 
-def test_a_patient_one_takes_a_second_signal_for_the_same() -> None:
+def test_patient_interrupt_ignores_second_signal() -> None:
     with Interrupt(patient=True) as stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.raise_signal(number)

@@ -1,4 +1,4 @@
-"""The journal: one record a line, and nothing from a future that was undone."""
+"""Records of the journal, rewinding, and damaged lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertkit.errors import TrainingError
 from bertkit.training.journal import Journal, skipped_lines
 
 
-def test_rewind_drops_what_is_ahead_and_what_is_cut(tmp_path: Path) -> None:
+def test_rewind_removes_later_and_incomplete_records(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     assert journal.records() == []
     for step in range(1, 6):
@@ -26,19 +26,19 @@ def test_rewind_drops_what_is_ahead_and_what_is_cut(tmp_path: Path) -> None:
     assert journal.path.read_text() == ""
 
 
-def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_read_skips_and_counts_damaged_lines(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     lines = [b'{"step": 1, "loss": NaN}', b"\xff", b"[]", b'{"step": "2"}', b'{"step": 2}', b'{"s']
     journal.path.write_bytes(b"\n".join(lines))
     records, damaged = journal.read()
     assert [record["step"] for record in records] == [1, 2]
-    assert damaged == 3  # and a line that a kill cut
+    assert damaged == 3  # The incomplete last line is not counted.
     assert journal.rewind(1) == 3
     assert journal.rewind(1) == 0
     assert skipped_lines(journal.path, 3).endswith("journal.jsonl: skipped 3 damaged lines")
 
 
-def test_a_journal_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_rewind_rejects_a_directory(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").mkdir()
     with pytest.raises(TrainingError, match=r"journal\.jsonl: not a file"):
         Journal(tmp_path).rewind(0)

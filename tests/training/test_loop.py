@@ -1,4 +1,4 @@
-"""Steps: how they are cut changes nothing, and chance depends on seed and step alone."""
+"""Training steps: batch splitting, random state, gradients, and evaluation."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ VOCAB = 40
 
 def samples(count: int, seed: int) -> list[Sample]:
     rng = np.random.default_rng(seed)
-    found = []
+    collected = []
     for _ in range(count):
         length = int(rng.integers(6, 16))
-        places = np.arange(1, length, 4)
-        found.append(
+        masked_positions = np.arange(1, length, 4)
+        collected.append(
             Sample(
                 ids=rng.integers(5, VOCAB, length),
                 types=(np.arange(length) > 3).astype(np.int64),
-                masked_positions=places,
-                labels=rng.integers(5, VOCAB, len(places)),
+                masked_positions=masked_positions,
+                labels=rng.integers(5, VOCAB, len(masked_positions)),
                 pair=int(rng.integers(2)),
             )
         )
-    return found
+    return collected
 
 
 def groups(max_batch_tokens: int, count: int = 3) -> list[list[Batch]]:
@@ -81,45 +81,47 @@ def train(
     )
 
 
-def test_a_step_is_the_same_however_it_is_cut() -> None:
+def test_step_is_independent_of_batch_splitting() -> None:
     whole, cut = model(), model()
     assert len(groups(16)[0]) > 4 > len(groups(10**6)[0])
     a, b = train(whole, groups(10**6)), train(cut, groups(16))
-    for one, other in zip(a, b, strict=True):
-        assert other.loss == pytest.approx(one.loss, rel=1e-5)
-        assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-4)
-        assert other.accuracy == one.accuracy
-        assert other.tokens == one.tokens
+    for expected, actual in zip(a, b, strict=True):
+        assert actual.loss == pytest.approx(expected.loss, rel=1e-5)
+        assert actual.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+        assert actual.accuracy == expected.accuracy
+        assert actual.tokens == expected.tokens
     for p, q in zip(whole.parameters(), cut.parameters(), strict=True):
         torch.testing.assert_close(p, q, atol=1e-4, rtol=1e-3)
 
 
 def gradient(dtype: torch.dtype, batches: Sequence[Batch]) -> Tensor:
-    """What a step hands to the optimizer, in one row."""
-    masters, found = Masters(model(), dtype), []
+    """Return the gradient passed to the optimizer as one vector."""
+    masters, collected = Masters(model(), dtype), []
 
     class Keep(torch.optim.SGD):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
-            found.extend(w.grad.flatten() for w in masters.weights.values() if w.grad is not None)
+            collected.extend(
+                w.grad.flatten() for w in masters.weights.values() if w.grad is not None
+            )
 
     optimizer = Keep(masters.weights.values(), lr=0.0)
     list(
         steps(masters, pretrain, [batches], optimizer, lambda _: 1.0, max_grad_norm=np.inf, seed=0)
     )
-    return torch.cat(found)
+    return torch.cat(collected)
 
 
-def test_bf16_gradients_of_many_batches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_gradients_accumulate_without_error_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = groups(10**6, 1)[0]
     exact = gradient(torch.float32, batches)
 
     def error(times: int) -> float:
-        """Of the same samples so many times over, whose mean loss is the same."""
+        """Return the relative bf16 error if the samples are repeated `times` times."""
         return float((gradient(torch.bfloat16, batches * times) - exact).norm() / exact.norm())
 
     once = error(1)
     assert error(40) < 1.2 * once
-    # the control: what adds up in bf16, and goes to the masters at last
+    # Control: gradients accumulated in bf16 and moved to the fp32 weights at the end.
     pull, left = Masters.receive_gradients, iter(range(39, -1, -1))
     monkeypatch.setattr(
         Masters, "receive_gradients", lambda masters: None if next(left) else pull(masters)
@@ -127,28 +129,29 @@ def test_bf16_gradients_of_many_batches_add_up(monkeypatch: pytest.MonkeyPatch) 
     assert error(40) > 2 * once
 
 
-def test_in_fp32_layers_and_sums_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes bf16 exact changes no bit of fp32."""
-    ours, theirs = model(dropout=0.1), model(dropout=0.1)
-    found = train(ours, groups(16))
+def test_fp32_training_equals_plain_torch_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes for bf16 precision do not change fp32 results."""
+    bertkit_model, torch_model = model(dropout=0.1), model(dropout=0.1)
+    collected = train(bertkit_model, groups(16))
     monkeypatch.setattr(LayerNorm, "forward", torch.nn.LayerNorm.forward)
     monkeypatch.setattr(EmbeddingTable, "forward", torch.nn.Embedding.forward)
     monkeypatch.setattr(Masters, "receive_gradients", lambda masters: None)
-    plain = train(theirs, groups(16))
-    assert [s.loss for s in found] == [s.loss for s in plain]
+    plain = train(torch_model, groups(16))
+    assert [s.loss for s in collected] == [s.loss for s in plain]
     assert all(
-        torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(bertkit_model.parameters(), torch_model.parameters(), strict=True)
     )
-    other = model(dropout=0.1)  # the control: another cut is another order of sums
+    other = model(dropout=0.1)  # Control: another split changes the order of sums.
     train(other, groups(10**6))
-    pairs = zip(ours.parameters(), other.parameters(), strict=True)
+    pairs = zip(bertkit_model.parameters(), other.parameters(), strict=True)
     assert not all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_dropout_depends_on_seed_and_step_alone() -> None:
+def test_dropout_depends_only_on_seed_and_step() -> None:
     network = model(dropout=0.3)
     first = train(copy.deepcopy(network), groups(64))
-    torch.rand(7)  # whatever else happens to the generator
+    torch.rand(7)  # Other uses of the global generator do not matter.
     again = train(copy.deepcopy(network), groups(64))
     other = train(copy.deepcopy(network), groups(64), seed=1)
     assert [s.loss for s in first] == [s.loss for s in again]
@@ -158,8 +161,8 @@ def test_dropout_depends_on_seed_and_step_alone() -> None:
     assert late[0].learning_rate == first[1].learning_rate == pytest.approx(5e-4)
 
 
-def test_training_goes_through_the_models_forward() -> None:
-    """So that a module may be put around a model: DDP's hooks run where its forward does."""
+def test_training_calls_the_forward_of_the_model() -> None:
+    """A wrapper such as DDP runs its hooks in the forward pass of the model."""
     network, calls = model(), 0
 
     def count(*_: object) -> None:
@@ -171,7 +174,7 @@ def test_training_goes_through_the_models_forward() -> None:
     assert calls == sum(map(len, groups(64)))
 
 
-def test_of_a_table_that_learns_by_rows_gradients_hold_what_was_read_alone(
+def test_gradients_of_partly_trained_embedding_are_sparse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     batches = [
@@ -182,46 +185,50 @@ def test_of_a_table_that_learns_by_rows_gradients_hold_what_was_read_alone(
     few = {TOKENS: torch.unique(torch.cat([b.ids for group in batches for b in group]))}
     receive = Masters.receive_gradients
 
-    def looked_at(masters: Masters) -> None:
+    def check_sparsity(masters: Masters) -> None:
         grad = masters.working[TOKENS].grad
         assert grad is not None
         sparse.append(grad.is_sparse)
         receive(masters)
 
-    monkeypatch.setattr(Masters, "receive_gradients", looked_at)
+    monkeypatch.setattr(Masters, "receive_gradients", check_sparsity)
     for rows in (few, {}):
         train(copy.deepcopy(network), batches, rows=rows)
     count = sum(map(len, batches))
     assert sparse == [True] * count + [False] * count
 
 
-def test_a_part_of_a_step_has_dropouts_draws_of_its_own() -> None:
-    """However the others are dealt: a step of two parts is that of each alone, added up."""
+def test_parts_of_a_step_have_separate_dropout() -> None:
+    """A step of two parts equals the sum of the steps of each part."""
     batches = [replace(batch, part=part) for part in (0, 1) for batch in groups(10**6, 2)[part]]
     assert [batch.part for batch in batches] == [0, 1]
 
     def losses(given: Sequence[Batch]) -> list[float]:
         seen: list[float] = []
 
-        def watched(model: Model, batch: Batch, totals: object) -> Loss:
+        def recorded_loss(model: Model, batch: Batch, totals: object) -> Loss:
             loss = pretrain(model, batch, counts)
             seen.append(loss.total.item())
             return loss
 
         masters = Masters(model(dropout=0.5), torch.float32)
         optimizer = torch.optim.SGD(masters.weights.values(), lr=0.0)
-        list(steps(masters, watched, [given], optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0))
+        list(
+            steps(
+                masters, recorded_loss, [given], optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0
+            )
+        )
         return seen
 
     counts = totals(batches)
-    both = losses(batches)
-    assert both == [losses([batch])[0] for batch in batches]
-    assert losses(batches[::-1]) == both[::-1]
+    part_losses = losses(batches)
+    assert part_losses == [losses([batch])[0] for batch in batches]
+    assert losses(batches[::-1]) == part_losses[::-1]
     other = losses([replace(batch, part=batch.part + 1) for batch in batches])
-    assert other[0] != both[0]
+    assert other[0] != part_losses[0]
 
 
-def test_a_step_says_how_long_its_batches_took() -> None:
+def test_step_records_data_wait() -> None:
     def slow() -> Iterator[list[Batch]]:
         for group in groups(64, 2):
             time.sleep(0.05)
@@ -230,15 +237,17 @@ def test_a_step_says_how_long_its_batches_took() -> None:
     network = model()
     masters = Masters(network, torch.float32)
     optimizer = torch.optim.SGD(masters.weights.values(), lr=0.0)
-    found = steps(masters, pretrain, slow(), optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0)
-    for step in found:
+    collected = steps(
+        masters, pretrain, slow(), optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0
+    )
+    for step in collected:
         assert step.data_wait >= 0.05
-        time.sleep(0.2)  # what is done with a step is no wait for the next
+        time.sleep(0.2)  # Work after a step is not counted as waiting.
         assert step.record["data_wait"] == step.data_wait < 0.2
         assert "slowest_rank" not in step.record
 
 
-def test_clipping_bounds_the_gradient_but_reports_its_norm() -> None:
+def test_clipping_reports_the_unclipped_gradient_norm() -> None:
     network = model()
     masters = Masters(network, torch.float32)
     seen: list[float] = []
@@ -256,7 +265,7 @@ def test_clipping_bounds_the_gradient_but_reports_its_norm() -> None:
     assert seen == [pytest.approx(1e-3, rel=1e-3)]
 
 
-def test_a_loss_that_is_no_number_leaves_the_weights() -> None:
+def test_infinite_loss_raises_and_keeps_weights() -> None:
     network = model()
     before = copy.deepcopy(network.state_dict())
 
@@ -274,7 +283,7 @@ def test_a_loss_that_is_no_number_leaves_the_weights() -> None:
     assert all(w.grad is None for w in masters.weights.values())
 
 
-def test_evaluation_averages_over_targets_and_learns_nothing() -> None:
+def test_evaluation_averages_over_targets_without_training() -> None:
     network = model(dropout=0.3)
     before = copy.deepcopy(network.state_dict())
     whole, accuracy = evaluate(network, pretrain, groups(10**6, 1)[0])

@@ -1,4 +1,4 @@
-"""What decays, and by how much."""
+"""Weight decay, learning rates, and updates of AdamW and Muon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_matrices_decay_and_biases_and_norms_do_not() -> None:
         assert decay[id(weight)] == (0.0 if plain else 0.5), name
 
 
-def test_decay_alone_shrinks_a_weight() -> None:
+def test_weight_decay_shrinks_weights_without_gradient() -> None:
     weights = {"w": torch.ones(2, 2, requires_grad=True), "b": torch.ones(2, requires_grad=True)}
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5)
     for weight in weights.values():
@@ -56,7 +56,7 @@ def test_decay_alone_shrinks_a_weight() -> None:
     assert torch.equal(weights["b"], torch.ones(2))
 
 
-def test_adamw_is_torchs_own_bit_for_bit() -> None:
+def test_adamw_matches_torch_bit_for_bit() -> None:
     sizes, betas = {"a": (3, 70), "b": (70,), "c": (2, 2)}, (0.8, 0.98)
 
     def learned(make: str) -> list[Tensor]:
@@ -81,12 +81,12 @@ def test_adamw_is_torchs_own_bit_for_bit() -> None:
             assert all(weight.grad is None for weight in weights.values())
         return [*weights.values()]
 
-    assert all(map(torch.equal, learned("ours"), learned("torch")))
-    assert not torch.equal(learned("slower")[0], learned("torch")[0])  # the control
+    assert all(map(torch.equal, learned("bertkit"), learned("torch")))
+    assert not torch.equal(learned("slower")[0], learned("torch")[0])  # Control.
 
 
-def test_learning_does_not_import_torchs_compiler() -> None:
-    """Which takes a process a second."""
+def test_optimizers_do_not_import_torch_compiler() -> None:
+    """Importing the compiler takes about one second per process."""
     code = (
         "import sys, torch\n"
         "from bertkit.training.optimizer import adamw, muon\n"
@@ -100,16 +100,16 @@ def test_learning_does_not_import_torchs_compiler() -> None:
         "sys.exit(77 * ('torch._dynamo' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    own = "torch.optim.SGD([torch.ones(1)])"  # the control
+    own = "torch.optim.SGD([torch.ones(1)])"  # Control.
     code = f"import sys, torch\n{own}\nsys.exit(77 * ('torch._dynamo' in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 77
 
 
-def test_a_model_without_matrices_has_one_group() -> None:
+def test_adamw_without_matrices_has_one_group() -> None:
     assert len(adamw({"b": torch.ones(2)}, learning_rate=0.1, weight_decay=0.5).param_groups) == 1
 
 
-def test_each_layer_learns_slower_than_the_one_above() -> None:
+def test_layer_decay_reduces_rates_of_lower_layers() -> None:
     model = tiny_model(20, "classify", labels=("a", "b"), layers=2)
     weights = dict(model.named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
@@ -118,10 +118,10 @@ def test_each_layer_learns_slower_than_the_one_above() -> None:
     for name, weight in weights.items():
         below = next((b for part, b in DEPTHS.items() if name.startswith(part)), 0)
         assert rates[id(weight)] == 0.1 * 0.5**below, name
-    assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
+    assert optimizer.param_groups[0]["lr"] == 0.1  # The journal records it.
 
 
-def test_layers_of_an_lstm_are_layers() -> None:
+def test_layer_decay_applies_to_lstm_layers() -> None:
     model = tiny_model(20, "lm", family=LSTM_LM, layers=3)
     weights = dict(model.named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.0, layer_decay=0.5)
@@ -133,7 +133,7 @@ def test_layers_of_an_lstm_are_layers() -> None:
     assert found["encoder.embedding.tokens.weight"] == pytest.approx(0.1 * 0.5**4)
 
 
-def test_a_crf_learns_at_its_own_rate_and_does_not_decay() -> None:
+def test_crf_has_separate_rate_and_no_decay() -> None:
     model = tiny_model(20, "crf", labels=("O", "B-x", "I-x"), layers=2)
     weights = dict(model.named_parameters())
     for layer_decay in (1.0, 0.5):
@@ -147,7 +147,7 @@ def test_a_crf_learns_at_its_own_rate_and_does_not_decay() -> None:
             group = groups[id(weights[name])]
             assert group["lr"] in (0.1, 0.1 * layer_decay)
             assert group["weight_decay"] == 0.5
-        assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
+        assert optimizer.param_groups[0]["lr"] == 0.1  # The journal records it.
 
 
 DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 1}
@@ -168,17 +168,17 @@ def test_final_norm_has_the_learning_rate_of_the_last_layer() -> None:
         "encoder.blocks.1.attention.out.weight",
     ):
         assert rates[id(weights[name])] == pytest.approx(0.1 * 0.5), name
-    below = weights["encoder.embedding.norm.weight"]  # the control: the norm at the bottom
+    below = weights["encoder.embedding.norm.weight"]  # Control: the norm of the embedding.
     assert rates[id(below)] == pytest.approx(0.1 * 0.5**3)
 
 
 def orthogonal(step: torch.Tensor) -> bool:
-    """But for the few turns of Newton and Schulz, and as large as a step of AdamW."""
+    """Return whether an update is nearly orthogonal and as large as an AdamW update."""
     sizes = torch.linalg.svdvals(step) / (0.2 * max(step.shape) ** 0.5)
     return bool((sizes > 0.4).all() and (sizes < 1.4).all())
 
 
-def test_betas_are_those_asked_for() -> None:
+def test_optimizers_use_the_given_betas() -> None:
     weights = {"encoder.blocks.0.w": torch.ones(2, 2), "b": torch.ones(2)}
     for make in (adamw, muon):
         optimizer = make(weights, learning_rate=0.1, weight_decay=0.5, betas=(0.8, 0.98))
@@ -188,7 +188,7 @@ def test_betas_are_those_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("kv_heads", "rows"), [(4, [8, 8, 8]), (1, [8, 2, 2])])
-def test_muon_moves_the_layers_matrices_and_adamw_the_rest(kv_heads: int, rows: list[int]) -> None:
+def test_muon_updates_layer_matrices_and_adamw_the_rest(kv_heads: int, rows: list[int]) -> None:
     attention = AttentionSettings(kv_heads=kv_heads)
     model = tiny_model(20, "mlm", hidden=8, heads=4, layers=2, attention=attention)
     weights = dict(model.named_parameters())
@@ -207,7 +207,7 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest(kv_heads: int, rows: 
         if matrix:
             for part in step.split(rows if name.endswith("qkv.weight") else len(step)):
                 assert orthogonal(part), name
-        else:  # a first step of AdamW is of size one
+        else:  # The first AdamW update has size one.
             assert torch.allclose(step.abs(), torch.ones(()), atol=1e-2), name
     optimizer.zero_grad()
     assert all(weight.grad is None for weight in weights.values())
@@ -216,8 +216,8 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest(kv_heads: int, rows: 
 STACKS = {"qkv.weight": 3, "cross.kv.weight": 2}
 
 
-def pretrained(family: Family) -> Model:
-    """What learns in a pretraining of the family: with its decoder, or ELECTRA's generator."""
+def pretraining_model(family: Family) -> Model:
+    """Build the model that a family pretrains, with its decoder or ELECTRA's generator."""
     config, decoder = tiny_config(20, family=family), family.decoder
     if decoder is not None:
         return build(config, ("lm",), decoder=tiny_config(20, family=decoder))
@@ -228,8 +228,8 @@ def pretrained(family: Family) -> Model:
 
 
 @pytest.mark.parametrize("family", [BART, T5, MARIAN, GPT2, ELECTRA], ids=lambda f: f.name)
-def test_muon_moves_the_matrices_of_all_layers(family: Family) -> None:
-    weights = dict(pretrained(family).named_parameters())
+def test_muon_updates_the_matrices_of_all_layers(family: Family) -> None:
+    weights = dict(pretraining_model(family).named_parameters())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
     stacks = {
         name: next((n for end, n in STACKS.items() if name.endswith(end)), 1)
@@ -240,7 +240,7 @@ def test_muon_moves_the_matrices_of_all_layers(family: Family) -> None:
     for name, weight in weights.items():
         weight.grad = torch.randn_like(weight)
         for i, part in enumerate(weight.grad.chunk(stacks.get(name, 1))):
-            if name in stacks:  # of very different sizes, which would show in a step as one
+            if name in stacks:  # Use very different scales to detect a joint update.
                 part.copy_(10.0**i * torch.nn.init.orthogonal_(torch.empty_like(part)))
     optimizer.step()
     assert {n for n, w in weights.items() if "momentum_buffer" in optimizer.state[w]} == {*stacks}
@@ -250,7 +250,7 @@ def test_muon_moves_the_matrices_of_all_layers(family: Family) -> None:
 
 
 @pytest.mark.parametrize("parts", STACKS.values())
-def test_control_a_stack_as_one_matrix_is_not_orthogonal_in_its_parts(parts: int) -> None:
+def test_control_joint_update_has_no_orthogonal_parts(parts: int) -> None:
     weight = torch.zeros(8 * parts, 8, requires_grad=True)
     weight.grad = torch.randn(8 * parts, 8)
     torch.optim.Muon([weight], lr=1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw").step()
@@ -258,17 +258,19 @@ def test_control_a_stack_as_one_matrix_is_not_orthogonal_in_its_parts(parts: int
 
 
 @pytest.mark.parametrize("bf16", [True, False])
-def test_muon_steps_as_torchs_own(bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit in bf16, and nearly so in fp32."""
+def test_muon_matches_torch(bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates are equal in bf16 and close in fp32."""
     monkeypatch.setattr(optim, "bf16_is_faster", lambda device: bf16)
     shapes = {"encoder.blocks.0.up": (24, 8), "encoder.blocks.0.down": (8, 24)}
-    begun = {name: torch.randn(shape) for name, shape in shapes.items()}
-    ours, theirs = ({n: w.clone().requires_grad_() for n, w in begun.items()} for _ in range(2))
+    initial = {name: torch.randn(shape) for name, shape in shapes.items()}
+    bertkit_weights, torch_weights = (
+        {n: w.clone().requires_grad_() for n, w in initial.items()} for _ in range(2)
+    )
     rest = {"b": torch.zeros(2, requires_grad=True)}
-    both = (
-        muon({**ours, **rest}, learning_rate=0.1, weight_decay=0.2, momentum=0.9),
+    optimizers = (
+        muon({**bertkit_weights, **rest}, learning_rate=0.1, weight_decay=0.2, momentum=0.9),
         torch.optim.Muon(
-            [*theirs.values()],
+            [*torch_weights.values()],
             lr=0.1,
             weight_decay=0.2,
             momentum=0.9,
@@ -277,24 +279,24 @@ def test_muon_steps_as_torchs_own(bf16: bool, monkeypatch: pytest.MonkeyPatch) -
     )
     for _ in range(3):
         gradients = {name: torch.randn(shape) for name, shape in shapes.items()}
-        for weights, optimizer in zip((ours, theirs), both, strict=True):
+        for weights, optimizer in zip((bertkit_weights, torch_weights), optimizers, strict=True):
             for name, weight in weights.items():
                 weight.grad = gradients[name].clone()
             optimizer.step()
-    for name, weight in ours.items():
-        gap = (weight - theirs[name]).abs().max().item()
+    for name, weight in bertkit_weights.items():
+        gap = (weight - torch_weights[name]).abs().max().item()
         assert gap == 0.0 if bf16 else 0.0 < gap < 0.1, name
-        assert (weight - begun[name]).abs().max().item() > 0.1  # the control: it has moved
+        assert (weight - initial[name]).abs().max().item() > 0.1  # Control: the weight has changed.
 
 
-def test_muon_computes_in_fp32_where_bf16_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_muon_computes_in_fp32_if_bf16_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[torch.dtype] = set()
 
-    def watched(matrix: Tensor) -> Tensor:
+    def recorded(matrix: Tensor) -> Tensor:
         seen.add(matrix.dtype)
         return orthogonalize(matrix)
 
-    monkeypatch.setattr(optim, "orthogonalize", watched)
+    monkeypatch.setattr(optim, "orthogonalize", recorded)
     for fast, dtype in ((False, torch.float32), (True, torch.bfloat16)):
         monkeypatch.setattr(optim, "bf16_is_faster", lambda device, fast=fast: fast)
         weights = dict(tiny_model(20, "mlm").named_parameters())
@@ -306,7 +308,7 @@ def test_muon_computes_in_fp32_where_bf16_is_not_faster(monkeypatch: pytest.Monk
         assert seen == {dtype}
 
 
-def test_what_adamw_moves_beside_muon_may_have_its_own_settings() -> None:
+def test_adamw_part_of_muon_has_separate_settings() -> None:
     weights = dict(tiny_model(20, "mlm").named_parameters())
     optimizer = muon(
         weights,
@@ -325,16 +327,16 @@ def test_what_adamw_moves_beside_muon_may_have_its_own_settings() -> None:
     assert (matrix["lr"], matrix["weight_decay"], matrix["momentum"]) == (0.1, 0.5, 0.8)
     assert (table["lr"], table["weight_decay"], table["eps"]) == (0.03, 0.2, 1e-8)
     assert (bias["lr"], bias["weight_decay"]) == (0.01, 0.0)
-    assert optimizer.param_groups[0] is matrix  # what the journal writes
+    assert optimizer.param_groups[0] is matrix  # The journal records it.
 
 
-def test_embedding_tables_may_have_a_rate_of_their_own() -> None:
+def test_embeddings_can_have_a_separate_learning_rate() -> None:
     weights = dict(tiny_model(20, "mlm", layers=2).named_parameters())
     for rate in (0.01, 1.0):
         optimizer = adamw(
             weights, learning_rate=0.1, weight_decay=0.5, embedding_learning_rate=rate
         )
-        assert optimizer.param_groups[0]["lr"] == 0.1  # what the journal writes
+        assert optimizer.param_groups[0]["lr"] == 0.1  # The journal records it.
         rates = {id(p): g["lr"] for g in optimizer.param_groups for p in g["params"]}
         own = {name for name, weight in weights.items() if rates[id(weight)] == rate}
         assert own == {f"encoder.embedding.{n}.weight" for n in ("tokens", "positions", "types")}
@@ -342,7 +344,7 @@ def test_embedding_tables_may_have_a_rate_of_their_own() -> None:
         assert others == {0.1}
 
 
-def test_settings_with_nothing_to_move_are_refused() -> None:
+def test_optimizers_reject_models_without_required_weights() -> None:
     with pytest.raises(ConfigError, match=r"embedding_learning_rate requires a token"):
         adamw(
             {"b": torch.ones(2)}, learning_rate=0.1, weight_decay=0.5, embedding_learning_rate=1.0
@@ -352,8 +354,8 @@ def test_settings_with_nothing_to_move_are_refused() -> None:
         muon(weights, learning_rate=0.1, weight_decay=0.5)
 
 
-def test_muon_keeps_a_momentum_for_each_stack() -> None:
-    """So that a checkpoint holds it under the weight's own name."""
+def test_muon_stores_one_momentum_per_weight() -> None:
+    """A checkpoint stores the momentum under the name of the weight."""
     name = "encoder.blocks.0.attention.qkv.weight"
     out = name.replace("qkv", "out")
     weights = {name: torch.zeros(24, 8, requires_grad=True), "b": torch.zeros(2)}
@@ -363,53 +365,53 @@ def test_muon_keeps_a_momentum_for_each_stack() -> None:
     for gradient in gradients:
         weights[name].grad = gradient.clone()
         optimizer.step()
-    kept = optimizer.state[weights[name]]["momentum_buffer"]
-    assert torch.allclose(kept, 0.05 * (0.95 * gradients[0] + gradients[1]), atol=1e-6)
+    stored = optimizer.state[weights[name]]["momentum_buffer"]
+    assert torch.allclose(stored, 0.05 * (0.95 * gradients[0] + gradients[1]), atol=1e-6)
     assert [w for w in optimizer.state if w.ndim == 2] == [weights[name]]
 
 
 @dataclass(frozen=True)
-class NotMet(Ranks):
-    """A process that gets nothing from the others, and notes what it was to get."""
+class RecordingRanks(Ranks):
+    """A process that records the requested broadcasts and receives nothing."""
 
-    wanted: dict[int, list[Tensor]] = field(default_factory=dict)
+    received: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def broadcast(self, weights: Iterable[Tensor], owner: int) -> None:
-        self.wanted[owner] = list(weights)
+        self.received[owner] = list(weights)
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_each_process_moves_its_share_as_one_moves_all(name: str) -> None:
+def test_sharded_updates_match_a_single_process(name: str) -> None:
     def learned(ranks: Ranks | None) -> tuple[dict[str, Tensor], torch.optim.Optimizer]:
         weights = dict(tiny_model(20, "mlm", seed=3).named_parameters())
-        weights["still"] = torch.zeros(3, requires_grad=True)  # has no gradient
+        weights["still"] = torch.zeros(3, requires_grad=True)  # It has no gradient.
         optimizer = OPTIMIZERS[name](weights, learning_rate=0.1, weight_decay=0.1)
         if ranks is not None:
             optimizer = Sharded(optimizer, weights, ranks)
         generator = torch.Generator().manual_seed(1)
         for _ in range(3):
-            for each, weight in weights.items():
-                if each != "still":
+            for key, weight in weights.items():
+                if key != "still":
                     weight.grad = torch.randn(weight.shape, generator=generator)
             optimizer.step()
             optimizer.zero_grad()
         return weights, optimizer
 
-    alone, _ = learned(None)
-    begun = dict(tiny_model(20, "mlm", seed=3).named_parameters())
-    kept: list[set[str]] = []
+    unsharded, _ = learned(None)
+    initial = dict(tiny_model(20, "mlm", seed=3).named_parameters())
+    stored: list[set[str]] = []
     for rank in range(3):
-        ranks = NotMet(rank, 3)
+        ranks = RecordingRanks(rank, 3)
         weights, optimizer = learned(ranks)
         assert isinstance(optimizer, Sharded)
-        own = {each for each in weights if optimizer.owns(each)} - {"still"}
-        for each in begun:
-            expected = alone if each in own else begun
-            assert torch.equal(weights[each], expected[each]), each
+        own = {key for key in weights if optimizer.owns(key)} - {"still"}
+        for key in initial:
+            expected = unsharded if key in own else initial
+            assert torch.equal(weights[key], expected[key]), key
         assert {id(w) for w in optimizer.state if optimizer.state[w]} == {
-            id(weights[each]) for each in own
+            id(weights[key]) for key in own
         }
-        given = itertools.chain(*ranks.wanted.values())
-        assert {id(w) for w in given} == {id(weights[each]) for each in begun}
-        kept.append(own)
-    assert sorted(itertools.chain(*kept)) == sorted(begun)
+        given = itertools.chain(*ranks.received.values())
+        assert {id(w) for w in given} == {id(weights[key]) for key in initial}
+        stored.append(own)
+    assert sorted(itertools.chain(*stored)) == sorted(initial)

@@ -1,4 +1,4 @@
-"""A folder of a run: refused where it is in use, goes on as it began, keeps its last good state."""
+"""Run directories: locking, resuming, checkpoints, and error messages."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ def state() -> State:
     return State(masters, adamw(masters.weights, learning_rate=0.01, weight_decay=0.1), BERT)
 
 
-def learn(state: State) -> None:
+def update(state: State) -> None:
     for weight in state.masters.weights.values():
         weight.grad = torch.ones_like(weight)
     state.optimizer.step()
 
 
-def begun(out: Path) -> Run:
+def started_run(out: Path) -> Run:
     run = Run(out, resume=False)
     run.check(RECORD)
     assert run.begin(state(), 9) == 0
     return run
 
 
-def saved(out: Path, steps: int, *, keep: int) -> list[Path]:
-    """Checkpoints of the first steps."""
-    run = begun(out)
+def save_steps(out: Path, steps: int, *, keep: int) -> list[Path]:
+    """Return the checkpoints of the first steps."""
+    run = started_run(out)
     folders = []
     with run.learning("learning", start=0):
         for step in range(1, steps + 1):
-            learn(run.state)
+            update(run.state)
             run.save(step, keep=keep)
             run.wait_for_save()
             assert run.checkpoint is not None
@@ -61,8 +61,8 @@ def saved(out: Path, steps: int, *, keep: int) -> list[Path]:
     return folders
 
 
-def test_a_folder_in_use_is_refused_and_one_without_a_run_not_resumed(tmp_path: Path) -> None:
-    begun(tmp_path / "run")
+def test_run_rejects_existing_and_unresumable_directories(tmp_path: Path) -> None:
+    started_run(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"already exists.*resume=True"):
         Run(tmp_path / "run", resume=False)
     (tmp_path / "other").mkdir()
@@ -85,40 +85,40 @@ def test_a_folder_in_use_is_refused_and_one_without_a_run_not_resumed(tmp_path: 
         ({"config": {"rate": 1}}, r"keep \(was 2\)"),
     ],
 )
-def test_a_run_goes_on_only_as_it_began(
+def test_resume_rejects_changed_settings(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    begun(tmp_path / "run")
-    again = Run(tmp_path / "run", resume=True)
-    again.check(RECORD)
+    started_run(tmp_path / "run")
+    resumed = Run(tmp_path / "run", resume=True)
+    resumed.check(RECORD)
     with pytest.raises(ConfigError, match=message):
-        again.check({**RECORD, **change})
+        resumed.check({**RECORD, **change})
 
 
-def test_what_is_free_may_change_and_a_refusal_has_its_own_words(tmp_path: Path) -> None:
-    begun(tmp_path / "run")
-    again = Run(tmp_path / "run", resume=True)
+def test_resume_allows_free_settings_and_custom_errors(tmp_path: Path) -> None:
+    started_run(tmp_path / "run")
+    resumed = Run(tmp_path / "run", resume=True)
     changed = {**RECORD, "config": {**RECORD["config"], "keep": 3}, "place": "there"}
-    again.check(changed, free=("config.keep", "place"))
-    again.begin(state(), 9)
+    resumed.check(changed, free=("config.keep", "place"))
+    resumed.begin(state(), 9)
     assert json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8")) == changed
     other = {**changed, "data": {"train": {"sha256": "b"}}}
     with pytest.raises(DataError, match="other rows"):
-        again.check(other, errors={"data.train.sha256": DataError("other rows")})
+        resumed.check(other, errors={"data.train.sha256": DataError("other rows")})
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"config": 3}'])
-def test_a_damaged_record_is_named(content: str, tmp_path: Path) -> None:
-    begun(tmp_path / "run")
+def test_damaged_run_record_is_reported(content: str, tmp_path: Path) -> None:
+    started_run(tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"run\.json: damaged"):
         Run(tmp_path / "run", resume=True).check(RECORD)
 
 
-def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
-    run = begun(tmp_path)
+def test_rotation_keeps_the_newest_checkpoints(tmp_path: Path) -> None:
+    run = started_run(tmp_path)
     for step in range(1, 5):
-        learn(run.state)
+        update(run.state)
         run.save(step, keep=2, show=lambda checkpoint, weights: run.publish(checkpoint))
         run.wait_for_save()
         kept = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
@@ -127,7 +127,7 @@ def test_rotation_keeps_the_newest(tmp_path: Path) -> None:
         assert (run.checkpoint / "model.safetensors").samefile(tmp_path / "model.safetensors")
 
 
-def slowly(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None) -> Event:
+def delay_saves(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None) -> Event:
     """Make checkpoints wait for an event before they are written."""
     go, write = Event(), Snapshot.write
 
@@ -140,15 +140,15 @@ def slowly(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: N
     return go
 
 
-def test_a_state_is_written_as_it_was_while_training_goes_on(
+def test_background_save_writes_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = slowly(monkeypatch)
-    run = begun(tmp_path)
-    learn(run.state)
+    go = delay_saves(monkeypatch)
+    run = started_run(tmp_path)
+    update(run.state)
     then = {name: weight.clone() for name, weight in run.state.learned.items()}
     run.save(1, keep=1)
-    learn(run.state)
+    update(run.state)
     assert run.checkpoint is None
     go.set()
     run.wait_for_save()
@@ -157,19 +157,19 @@ def test_a_state_is_written_as_it_was_while_training_goes_on(
 
 
 @pytest.mark.parametrize("when", ["the next step", "the end", "the next save"])
-def test_a_save_that_fails_is_told(
+def test_failed_save_raises_storage_error(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full() -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    (first,) = saved(tmp_path, 1, keep=2)
+    (first,) = save_steps(tmp_path, 1, keep=2)
     run = Run(tmp_path, resume=True)
     run.check(RECORD)
     run.begin(state(), 9)
-    go = slowly(monkeypatch, full)
+    go = delay_saves(monkeypatch, full)
 
-    def on() -> None:
+    def train_and_save() -> None:
         with run.learning("learning", start=1):
             run.save(2, keep=2)
             go.set()
@@ -179,13 +179,13 @@ def test_a_save_that_fails_is_told(
                 run.show(3, "")
 
     with pytest.raises(StorageError, match=f"the disk is full.*; {first} is the last good"):
-        on()
+        train_and_save()
     assert recover(tmp_path) == (first, [])
 
 
-def test_a_stop_waits_for_its_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = slowly(monkeypatch)
-    run = begun(tmp_path)
+def test_stop_waits_for_its_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go = delay_saves(monkeypatch)
+    run = started_run(tmp_path)
     run.save(1, keep=1)
     Timer(0.1, go.set).start()
     with pytest.raises(KeyboardInterrupt, match="stopped after step 1, which is saved"):
@@ -193,8 +193,8 @@ def test_a_stop_waits_for_its_save(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert recover(tmp_path)[0] == run.checkpoint
 
 
-def test_one_process_learns_in_a_folder(tmp_path: Path) -> None:
-    run = begun(tmp_path)
+def test_run_rejects_a_second_process(tmp_path: Path) -> None:
+    run = started_run(tmp_path)
     other = Run(tmp_path, resume=True)
     other.check(RECORD)
     with pytest.raises(ConfigError, match="another process trains there"):
@@ -204,8 +204,8 @@ def test_one_process_learns_in_a_folder(tmp_path: Path) -> None:
     assert other.begin(state(), 9) == 0
 
 
-def test_a_forked_process_does_not_hold_the_folder(tmp_path: Path) -> None:
-    run = begun(tmp_path)
+def test_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
+    run = started_run(tmp_path)
     child = os.fork()
     if child == 0:
         signal.pause()
@@ -221,10 +221,10 @@ def test_a_forked_process_does_not_hold_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_a_forked_process_that_has_not_closed_the_folder_yet_does_not_hold_it(
+def test_open_copies_of_descriptors_do_not_keep_lock(
     tmp_path: Path,
 ) -> None:
-    run = begun(tmp_path)
+    run = started_run(tmp_path)
     handles = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
     copies = [os.dup(handle) for handle in handles if opens(handle, tmp_path)]
     assert copies
@@ -243,8 +243,8 @@ def opens(handle: int, path: Path) -> bool:
     return os.path.lexists(link) and os.readlink(link) == str(path)
 
 
-def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:
-    folders = saved(tmp_path, 3, keep=3)
+def test_damaged_checkpoints_are_renamed_and_reported(tmp_path: Path) -> None:
+    folders = save_steps(tmp_path, 3, keep=3)
     (folders[2] / "optimizer.safetensors").write_bytes(b"half")
     (folders[1] / "manifest.json").write_text("{", encoding="utf-8")
     good, sentences = recover(tmp_path)
@@ -254,17 +254,17 @@ def test_damaged_checkpoints_are_put_aside_and_named(tmp_path: Path) -> None:
     assert recover(tmp_path) == (folders[0], [])
     aside = folders[2].with_name(f"damaged-{folders[2].name}")
     assert (aside / "optimizer.safetensors").read_bytes() == b"half"
-    again = Run(tmp_path, resume=True)
-    again.check(RECORD)
-    assert again.begin(state(), 9) == 1
-    again.save(3, keep=1)
-    again.wait_for_save()
-    assert again.checkpoint == folders[2]
+    resumed = Run(tmp_path, resume=True)
+    resumed.check(RECORD)
+    assert resumed.begin(state(), 9) == 1
+    resumed.save(3, keep=1)
+    resumed.wait_for_save()
+    assert resumed.checkpoint == folders[2]
 
 
-def test_without_a_complete_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
+def test_recover_keeps_files_without_a_complete_checkpoint(tmp_path: Path) -> None:
     assert recover(tmp_path) == (None, [])
-    (folder,) = saved(tmp_path, 1, keep=1)
+    (folder,) = save_steps(tmp_path, 1, keep=1)
     (folder / "manifest.json").unlink()
     with pytest.raises(CheckpointError, match="no older checkpoint is complete; remove"):
         recover(tmp_path)
@@ -284,10 +284,10 @@ def test_without_a_complete_checkpoint_nothing_is_removed(tmp_path: Path) -> Non
         (RuntimeError("shapes differ"), RuntimeError, "^shapes differ$"),
     ],
 )
-def test_an_error_says_what_is_kept(
+def test_training_error_names_the_last_checkpoint(
     error: Exception, kind: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    run = begun(tmp_path / "run")
+    run = started_run(tmp_path / "run")
     run.save(1, keep=1)
     run.wait_for_save()
     folder = run.checkpoint
@@ -300,8 +300,8 @@ def test_an_error_says_what_is_kept(
 
 
 @pytest.mark.parametrize("discard", [True, False])
-def test_a_folder_that_holds_nothing_of_use_goes(discard: bool, tmp_path: Path) -> None:
-    run = begun(tmp_path / "run")
+def test_empty_run_directory_is_removed_on_error(discard: bool, tmp_path: Path) -> None:
+    run = started_run(tmp_path / "run")
     with (
         pytest.raises(TrainingError, match="no number; nothing was saved yet"),
         run.learning("learning", start=0, discard=discard),
@@ -310,7 +310,7 @@ def test_a_folder_that_holds_nothing_of_use_goes(discard: bool, tmp_path: Path) 
     assert run.out.exists() == (not discard)
 
 
-def test_a_settings_file_that_was_damaged_is_named(
+def test_repaired_settings_file_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").mkdir()
@@ -321,7 +321,7 @@ def test_a_settings_file_that_was_damaged_is_named(
     with run.repairing():
         (run.out / "config.json").write_text("new", encoding="utf-8")
         (run.out / "model.safetensors").write_text("new", encoding="utf-8")
-    said = capsys.readouterr().err.replace("\n", "")
-    assert "config.json: repaired a damaged file" in said
-    assert "vocab.txt" not in said
-    assert "model.safetensors" not in said
+    message_text = capsys.readouterr().err.replace("\n", "")
+    assert "config.json: repaired a damaged file" in message_text
+    assert "vocab.txt" not in message_text
+    assert "model.safetensors" not in message_text

@@ -1,4 +1,4 @@
-"""Causal models are fine-tuned within a frame, beside the next word; others as they were."""
+"""Fine-tuning of causal models with special tokens and an LM loss."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def tokenizer(english: list[str]) -> Tokenizer:
     return train(english[:30], kind="bpe", size=400, use="write")
 
 
-def folder_of(family: Family, tokenizer: Tokenizer, place: Path) -> Path:
+def folder_of(family: Family, tokenizer: Tokenizer, directory: Path) -> Path:
     more = MORE[family.name]
-    return tiny_folder(place, tokenizer, "lm", family=family, length=24, spread=0.1, **more)
+    return tiny_folder(directory, tokenizer, "lm", family=family, length=24, spread=0.1, **more)
 
 
 def task(**options: Any) -> Classify:
@@ -68,7 +68,9 @@ def task(**options: Any) -> Classify:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_only_the_frame_is_new(family: Family, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_loading_adds_only_special_tokens(
+    family: Family, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     folder = folder_of(family, tokenizer, tmp_path)
     before = bertkit.load(folder).model.state_dict()
     loaded, weight = load_for_finetuning(folder, task(), None)
@@ -87,7 +89,7 @@ def test_only_the_frame_is_new(family: Family, tokenizer: Tokenizer, tmp_path: P
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_fine_tuned_folder_answers_as_it_was_scored(
+def test_saved_causal_classifier_predicts_training_labels(
     family: Family, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     folder, out = folder_of(family, tokenizer, tmp_path / "m"), tmp_path / "out"
@@ -103,8 +105,8 @@ def test_a_fine_tuned_folder_answers_as_it_was_scored(
     assert ask(["so dull", "a fine film"])[1].scores == pytest.approx(alone, abs=1e-6)
     loaded = bertkit.load(out)
     assert [*loaded.model.heads] == ["classify"]
-    pieces = loaded.tokenizer.pieces(loaded.tokenizer.encode("a film").ids)
-    assert pieces == [START, "a", *tokenizer.pieces(tokenizer.ids([" film"])[0]), EXTRACT]
+    tokens = loaded.tokenizer.pieces(loaded.tokenizer.encode("a film").ids)
+    assert tokens == [START, "a", *tokenizer.pieces(tokenizer.ids([" film"])[0]), EXTRACT]
     assert loaded.settings["pad_token_id"] == loaded.tokenizer.pad
     assert "lm_head.weight" not in load_file(out / "model.safetensors")
     with pytest.raises(DataError, match="the limit is 24"):
@@ -113,8 +115,10 @@ def test_a_fine_tuned_folder_answers_as_it_was_scored(
     assert not ask("a fine film " * 20, long="window").truncated
 
 
-def test_adapters_have_no_place_for_the_frame(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """The run keeps them merged; a folder that has the frame already gets adapters of its own."""
+def test_adapters_are_merged_if_special_tokens_are_added(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """New special tokens force a merge; a model that has them keeps a separate adapter."""
     folder, out = folder_of(GPT2, tokenizer, tmp_path / "m"), tmp_path / "out"
     settings = replace(FAST, lora=LoRA(rank=4), learning_rate=3e-2)
     dev = LABELLED[:4]
@@ -129,7 +133,7 @@ def test_adapters_have_no_place_for_the_frame(tokenizer: Tokenizer, tmp_path: Pa
     assert "`adapter/`" in (again / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+def test_resumed_run_reaches_the_same_weights(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(GPT2, tokenizer, tmp_path / "m")
@@ -153,11 +157,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
         finetune("classify", folder, out=tmp_path / "cut", settings=settings, **rest)
     monkeypatch.undo()
     finetune("classify", folder, out=tmp_path / "cut", settings=settings, resume=True, **rest)
-    one, other = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "cut"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    expected, resumed = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "cut"))
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-def test_next_words_change_what_is_learned(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_lm_weight_changes_the_trained_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = folder_of(GPT2, tokenizer, tmp_path / "m")
     learned = []
     for number, weight in enumerate((0.0, 0.5, None)):
@@ -171,39 +175,39 @@ def test_next_words_change_what_is_learned(tokenizer: Tokenizer, tmp_path: Path)
     assert torch.equal(learned[1], learned[2])
 
 
-def test_pairs_in_both_orders_are_added(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_pair_logits_are_summed_over_both_orders(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder, out = folder_of(GPT2, tokenizer, tmp_path / "m"), tmp_path / "out"
     options = {"both_orders": True}
     finetune("classify", folder, train=PAIRS, dev=PAIRS, out=out, settings=FAST, options=options)
     ask = bertkit.pipeline("classify", out)
     model, read = ask.loaded.model, ask.loaded.tokenizer.encode
     assert "add the logits of (B, A)" in (out / "README.md").read_text("utf-8")
-    there, back = ask([("a fine film", "so dull"), ("so dull", "a fine film")])
-    assert there.scores == pytest.approx(back.scores, abs=1e-5)
-    assert not there.truncated
+    forward, backward = ask([("a fine film", "so dull"), ("so dull", "a fine film")])
+    assert forward.scores == pytest.approx(backward.scores, abs=1e-5)
+    assert not forward.truncated
     logits = []
     for pair in (("a fine film", "so dull"), ("so dull", "a fine film")):
         (row,) = ask.engine.run([read(*pair)], lambda m, b: m(b)["classify"])
         logits.append(row[0])
     assert DELIMITER in ask.loaded.tokenizer.pieces(read("a", "b").ids)
     total = np.exp(logits[0] + logits[1])
-    assert [*there.scores.values()] == pytest.approx((total / total.sum()).tolist(), abs=1e-5)
-    assert np.abs(logits[0] - logits[1]).max() > 1e-4  # the control: one order alone says another
+    assert [*forward.scores.values()] == pytest.approx((total / total.sum()).tolist(), abs=1e-5)
+    assert np.abs(logits[0] - logits[1]).max() > 1e-4  # Control: orders differ.
     assert ask(("fine " * 30, "film"), long="truncate").truncated
     assert model.causal
 
 
-def test_the_loss_of_both_orders_is_that_of_their_sum(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_pair_loss_uses_logits_of_both_orders(tokenizer: Tokenizer, tmp_path: Path) -> None:
     loaded, _ = load_for_finetuning(folder_of(GPT2, tokenizer, tmp_path), task(pairs=True), 0.0)
-    both = task(pairs=True, both_orders=True)
-    features = both.features(PAIRS, loaded.tokenizer, 24, long="error", labelled=True)
+    summed_task = task(pairs=True, both_orders=True)
+    features = summed_task.features(PAIRS, loaded.tokenizer, 24, long="error", labelled=True)
     assert [f.example for f in features] == [0, 0, 1, 1, 2, 2]
-    batch = make_batch(both, features)
+    batch = make_batch(summed_task, features)
     model = loaded.model.eval()
-    found = both.loss(model, batch, totals([batch])).total
+    found = summed_task.loss(model, batch, totals([batch])).total
     logits, targets = [], []
     for first, second in zip(features[::2], features[1::2], strict=True):
-        rows = [model(make_batch(both, [one]))["classify"][0] for one in (first, second)]
+        rows = [model(make_batch(summed_task, [item]))["classify"][0] for item in (first, second)]
         logits.append(rows[0] + rows[1])
         targets.append(first.target)
     expected = torch.nn.functional.cross_entropy(torch.stack(logits), torch.tensor(targets))
@@ -211,7 +215,7 @@ def test_the_loss_of_both_orders_is_that_of_their_sum(tokenizer: Tokenizer, tmp_
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_choices_are_learned_and_opened_elsewhere(
+def test_choice_model_matches_hugging_face(
     family: Family, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     folder, out = folder_of(family, tokenizer, tmp_path / "m"), tmp_path / "out"
@@ -225,15 +229,15 @@ def test_choices_are_learned_and_opened_elsewhere(
     assert answer.index == 0
     assert "`AutoModelForSequenceClassification` loads" in (out / "README.md").read_text("utf-8")
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    hf_model = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     encode = transformers.AutoTokenizer.from_pretrained(out)
     read = encode(["a film"] * 2, ["it is fine", "it is dull"], padding=True, return_tensors="pt")
     with torch.no_grad():
-        logits = theirs(read["input_ids"], attention_mask=read["attention_mask"]).logits[:, 0]
+        logits = hf_model(read["input_ids"], attention_mask=read["attention_mask"]).logits[:, 0]
     assert logits.softmax(0).tolist() == pytest.approx(answer.scores, abs=1e-5)
 
 
-def test_what_learns_no_next_words_says_so(
+def test_lm_weight_requires_a_causal_model(
     tiny: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     settings = Finetune(lm_weight=0.5)
@@ -249,22 +253,18 @@ def test_what_learns_no_next_words_says_so(
         finetune("classify", tiny, options={"both_orders": True}, **rest)
 
 
-def test_responses_are_learned_with_the_delimiter_between_turns(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_respond_fine_tunes_on_dialogues(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder, out = folder_of(GPT2, tokenizer, tmp_path / "m"), tmp_path / "out"
     turns = [[["is it fine", "it is fine"], ["so dull", "no"]], [["a film", "so funny"]]]
     rows = tmp_path / "dialogues.json"
-    rows.write_text(json.dumps([{"dialogue": one} for one in turns]), encoding="utf-8")
+    rows.write_text(json.dumps([{"dialogue": turn} for turn in turns]), encoding="utf-8")
     finetune("respond", folder, train=rows, dev=rows, out=out, settings=FAST)
     answer = bertkit.pipeline("respond", out)(("is it fine", ["it is fine", "so funny"]))
     assert len(answer.scores) == 2
 
 
-def test_a_head_that_is_not_there_learns_no_next_words(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    """A Llama's labels are saved without its matrix of next words."""
+def test_lm_weight_requires_an_lm_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A Llama classifier is saved without its LM head."""
     folder, out = folder_of(LLAMA, tokenizer, tmp_path / "m"), tmp_path / "out"
     rest: dict[str, Any] = {"train": LABELLED, "dev": LABELLED[:4]}
     finetune("classify", folder, out=out, settings=FAST, **rest)
@@ -275,7 +275,7 @@ def test_a_head_that_is_not_there_learns_no_next_words(
     finetune("classify", out, out=tmp_path / "again", settings=FAST, **rest)
 
 
-def test_random_weights_keep_the_shape_and_the_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_random_weights_keep_config_and_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder, task = folder_of(GPT2, tokenizer, tmp_path / "gpt"), Classify(("a", "b"))
     models = []
     for model, random_weights in ((folder, False), (folder, True), (bertkit.load(folder), True)):
@@ -292,7 +292,7 @@ def test_random_weights_keep_the_shape_and_the_head(tokenizer: Tokenizer, tmp_pa
     assert (random.state_dict()[name] - pretrained.state_dict()[name]).abs().mean() > 0.01
 
 
-def test_random_weights_of_word_features_are_rejected(tmp_path: Path) -> None:
+def test_random_weights_reject_frozen_word_features(tmp_path: Path) -> None:
     rows = [{"text": text, "label": label} for text, label in ROWS]
     data: dict[str, Any] = {"train": rows, "dev": rows, "out": tmp_path / "out"}
     finetune("classify", tiny_elmo(tmp_path / "elmo"), **data, epochs=1)

@@ -1,4 +1,4 @@
-"""Trackers: the real ones where they are installed, none of which sends anything anywhere."""
+"""Experiment trackers, with local stores only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from bertkit.training.trackers import TRACKERS, Begin, Track, check_tracker, met
 RECORD = {"config": {"train": {"steps": 4, "track": "x"}, "family": "bert"}, "corpus": "ab12"}
 
 
-def run_in(place: Path) -> Any:
-    """What a tracker is told of a run: its folder, record, journal and processes."""
-    return SimpleNamespace(out=place, record=RECORD, journal=Journal(place), ranks=SINGLE_PROCESS)
+def run_in(out: Path) -> Any:
+    """Return a run with the attributes that a tracker uses."""
+    return SimpleNamespace(out=out, record=RECORD, journal=Journal(out), ranks=SINGLE_PROCESS)
 
 
 def learn(track: Track, run: Any, steps: range) -> None:
-    """As a run does: each step in the journal, with scores behind the last."""
+    """Write each step to the journal, and scores after the last step."""
     with tracked(track, run, start=steps.start - 1):
         for step in steps:
             run.journal.write({"step": step, "loss": 1.0 / step, "tokens": 100})
@@ -43,7 +43,7 @@ def installed(name: str) -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run's folder, in one to which all that a tracker keeps goes; nothing is known of a user."""
+    """Return a run directory in an isolated home directory."""
     for name in [n for n in os.environ if n.split("_")[0] in ("WANDB", "MLFLOW", "TRACKIO")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -52,17 +52,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "lr-1e-4"
 
 
-# ---- real trackers
+# ---- Real trackers
 
 
 @installed("tensorboard")
-def test_tensorboard_has_each_step_once(folder: Path) -> None:
+def test_tensorboard_contains_each_step_once(folder: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = run_in(folder)
     run.journal.write({"step": 0, "held_out": {"mlm": 9.0}})
     learn("tensorboard", run, range(1, 5))
-    learn("tensorboard", run, range(3, 7))  # goes on behind step 2
+    learn("tensorboard", run, range(3, 7))  # The run resumes after step 2.
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     assert [e.step for e in events.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
@@ -74,9 +74,7 @@ def test_tensorboard_has_each_step_once(folder: Path) -> None:
 
 
 @installed("wandb")
-def test_wandb_works_offline_and_goes_on_by_its_id(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_resumes_the_same_run_offline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -94,7 +92,7 @@ def test_wandb_works_offline_and_goes_on_by_its_id(
 
 
 @installed("wandb")
-def test_wandb_without_a_key_is_one_sentence(folder: Path) -> None:
+def test_wandb_without_api_key_raises_config_error(folder: Path) -> None:
     with pytest.raises(
         ConfigError, match=r'track = "wandb": initialization failed \(UsageError: .*fix'
     ):
@@ -102,9 +100,9 @@ def test_wandb_without_a_key_is_one_sentence(folder: Path) -> None:
 
 
 @installed("mlflow")
-def test_mlflow_keeps_a_run_in_a_local_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mlflow-skinny has no database: of its stores the one of files, which it wants to be asked
-    for twice. With the whole of mlflow the default is a file of SQLite.
+def test_mlflow_stores_one_run_locally(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlflow-skinny has no database, so the test enables the file store with two variables.
+    The full mlflow package uses a SQLite file by default.
     """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "store")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -124,12 +122,12 @@ def test_mlflow_keeps_a_run_in_a_local_store(folder: Path, monkeypatch: pytest.M
     assert kept.data.metrics["held_out/mlm"] == 0.5
 
 
-# ---- trackio, which asks for an older pillow than bertkit's tests: what it would be told
+# ---- trackio, replaced by a stub because it requires an older version of pillow
 
 
 @pytest.fixture
 def trackio(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Its calls; the real one was tried by hand, in an environment of its own."""
+    """Return the calls of a stub of trackio."""
     calls: list[Any] = []
 
     def init(**settings: Any) -> None:
@@ -148,27 +146,27 @@ def trackio(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_trackio_goes_on_by_its_name(
+def test_trackio_resumes_the_run_with_its_name(
     trackio: list[Any], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_in(folder)
     learn("trackio", run, range(1, 3))
     learn("trackio", run, range(3, 4))
-    first, *told, end, again, third, scores, _ = trackio
+    first, *records, end, again, third, scores, _ = trackio
     assert (first["project"], first["config"]) == ("bertkit", RECORD)
     assert first["name"].startswith("lr-1e-4-")
     assert first == again
-    assert told == [
+    assert records == [
         (1, {"loss": 1.0, "tokens": 100.0}),
         (2, {"loss": 0.5, "tokens": 100.0}),
         (2, {"held_out/mlm": 0.5}),
     ]
     assert end == "finish"
     assert (third[0], scores) == (3, (3, {"held_out/mlm": 0.5}))
-    assert capsys.readouterr().out == ""  # stdout is for data
+    assert capsys.readouterr().out == ""  # Data is written to stdout.
 
 
-def test_another_folder_of_the_same_name_is_another_run(trackio: list[Any], folder: Path) -> None:
+def test_directories_of_equal_names_are_separate_runs(trackio: list[Any], folder: Path) -> None:
     other = folder / "lr-1e-4"
     other.mkdir()
     learn("trackio", run_in(folder), range(1, 2))
@@ -177,10 +175,10 @@ def test_another_folder_of_the_same_name_is_another_run(trackio: list[Any], fold
     assert len(set(names)) == 2
 
 
-# ---- what all have in common
+# ---- Behavior of all trackers
 
 
-class Told:
+class RecordingTracker:
     """A tracker that fails at a step."""
 
     FAILS = 0
@@ -201,22 +199,22 @@ class Told:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    monkeypatch.setattr(trackers, "TRACKERS", {**TRACKERS, "wandb": Told})
-    monkeypatch.setattr(Told, "STEPS", [])
-    return Told.STEPS
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.setattr(trackers, "TRACKERS", {**TRACKERS, "wandb": RecordingTracker})
+    monkeypatch.setattr(RecordingTracker, "STEPS", [])
+    return RecordingTracker.STEPS
 
 
-def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
-    told: list[Any],
+def test_failing_tracker_warns_once_without_stopping(
+    logged: list[Any],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Told, "FAILS", 3)
+    monkeypatch.setattr(RecordingTracker, "FAILS", 3)
     run = run_in(folder)
     learn("wandb", run, range(1, 10))
-    assert told == [1, 2]
+    assert logged == [1, 2]
     error = capsys.readouterr().err
     assert error.count("warning") == 1
     assert "stopped logging to wandb (ConnectionError: https://…@host: gone)" in error
@@ -224,24 +222,24 @@ def test_a_tracker_that_fails_is_said_once_and_the_run_goes_on(
     assert [r["step"] for r in run.journal.records() if "loss" in r] == list(range(1, 10))
 
 
-def test_a_tracker_that_cannot_begin_is_one_sentence_without_secrets(
-    told: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_initialization_error_hides_secrets(
+    logged: list[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Told, "FAILS", -1)
+    monkeypatch.setattr(RecordingTracker, "FAILS", -1)
     with pytest.raises(ConfigError) as error:
         learn("wandb", run_in(folder), range(1, 3))
     assert "OSError: http://…@host/?token=…&a=1: refused)" in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_run_that_stops_is_not_finished(told: list[Any], folder: Path) -> None:
+def test_interrupted_run_is_reported_as_stopped(logged: list[Any], folder: Path) -> None:
     with pytest.raises(KeyboardInterrupt), tracked("wandb", run_in(folder), start=0):
         raise KeyboardInterrupt
-    assert told == ["stopped"]
+    assert logged == ["stopped"]
 
 
-def test_a_server_that_never_answers_does_not_keep_a_run(
-    told: list[Any],
+def test_unresponsive_tracker_does_not_block_the_run(
+    logged: list[Any],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -250,37 +248,35 @@ def test_a_server_that_never_answers_does_not_keep_a_run(
 
     answers = threading.Event()
     monkeypatch.setattr(trackers, "TIMEOUT_SECONDS", 0.1)
-    monkeypatch.setattr(Told, "log", lambda self, numbers, step: answers.wait(10))
+    monkeypatch.setattr(RecordingTracker, "log", lambda self, numbers, step: answers.wait(10))
     learn("wandb", run_in(folder), range(1, 5))
     answers.set()
     assert "wandb did not finish in" in capsys.readouterr().err
 
 
-def test_a_run_that_is_tracked_late_is_told_from_its_beginning(
-    told: list[Any], folder: Path
-) -> None:
+def test_late_tracker_gets_all_earlier_records(logged: list[Any], folder: Path) -> None:
     run = run_in(folder)
     learn("none", run, range(1, 3))
-    assert told == []
+    assert logged == []
     learn("wandb", run, range(3, 4))
-    assert told == [1, 2, 2, 3, 3, "finished"]
+    assert logged == [1, 2, 2, 3, 3, "finished"]
 
 
-def test_of_several_processes_the_first_alone_tells(told: list[Any], folder: Path) -> None:
+def test_only_the_first_process_logs_to_trackers(logged: list[Any], folder: Path) -> None:
     run = run_in(folder)
     run.ranks = SimpleNamespace(first=False)
     with tracked("wandb", run, start=0):
         pass
-    assert told == []
+    assert logged == []
 
 
-def test_what_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_tracker_rejects_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_tracker("none", "train.track")
     with pytest.raises(ConfigError, match=r'^train.track = "mlflow" .* pip install mlflow$'):
         check_tracker("mlflow", "train.track")
 
 
-def test_numbers_of_a_record() -> None:
+def test_metrics_of_returns_finite_numbers() -> None:
     record = json.loads('{"step": 3, "loss": NaN, "tokens": 5, "scores": {"f1": 0.5}, "sha": "a"}')
     assert metrics_of(record) == {"tokens": 5.0, "scores/f1": 0.5}

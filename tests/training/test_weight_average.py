@@ -1,4 +1,4 @@
-"""The mean of the last weights."""
+"""Average of the weights of the last steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from bertkit.training.weight_average import TailAverage
 
 
-def test_it_is_the_even_mean_of_the_steps_that_count() -> None:
+def test_average_is_the_mean_of_later_steps() -> None:
     weight = torch.zeros(3, requires_grad=True)
     average = TailAverage({"w": weight}, after=2)
     values = torch.randn(6, 3)
@@ -20,7 +20,7 @@ def test_it_is_the_even_mean_of_the_steps_that_count() -> None:
     assert not average.means
 
 
-def test_without_a_step_that_counts_weights_stay() -> None:
+def test_average_without_counted_steps_keeps_weights() -> None:
     weight = torch.ones(3)
     average = TailAverage({"w": weight}, after=2)
     average.add(1)
