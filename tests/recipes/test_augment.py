@@ -1,4 +1,4 @@
-"""Augmented rows: what is replaced, by what, how often, and always the same way."""
+"""Word replacement in augmented examples, and its reproducibility."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ TEXTS = ["the dog ran home", "A cat, asleep: 9 lives!", "no dog sees the cat", "
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """It always guesses the same words: home, then dog, then ran."""
-    place = tmp_path_factory.mktemp("augment") / "model"
+    """Build a model that always predicts home, dog, and ran, in this order."""
+    directory = tmp_path_factory.mktemp("augment") / "model"
     tokenizer = train(
         ["the dog ran home a cat asleep lives no sees " * 9], size=90, kind="wordpiece"
     )
-    made = tiny_model(tokenizer, "mlm", hidden=8, intermediate=8, length=24)
+    network = tiny_model(tokenizer, "mlm", hidden=8, intermediate=8, length=24)
     with torch.no_grad():
         for choice_index, word in enumerate(("home", "dog", "ran")):
-            (piece,) = tokenizer.ids([word])[0]
-            made.heads["mlm"].bias[piece] = 90.0 - choice_index
-    save(place, made, tokenizer, BERT)
-    return place
+            (token,) = tokenizer.ids([word])[0]
+            network.heads["mlm"].bias[token] = 90.0 - choice_index
+    save(directory, network, tokenizer, BERT)
+    return directory
 
 
 def table(path: Path) -> Path:
@@ -44,7 +44,7 @@ def table(path: Path) -> Path:
     return path
 
 
-def test_guesses_are_the_likeliest_words_but_the_one_there(model: Path) -> None:
+def test_guesser_returns_likeliest_other_words(model: Path) -> None:
     guesser = Guesser(model, 2)
     assert guesser("the dog ran", [(4, 7), (8, 11)]) == [["home", "ran"], ["home", "dog"]]
     assert guesser.is_token("dog")
@@ -52,7 +52,7 @@ def test_guesses_are_the_likeliest_words_but_the_one_there(model: Path) -> None:
     assert guesser("the dog ran", []) == []
 
 
-def test_rows_are_followed_by_their_copies(model: Path, tmp_path: Path) -> None:
+def test_augment_writes_rows_and_reproducible_copies(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     found = augment(table(tmp_path / "t.tsv"), model=model, out=out, copies=3, share=0.5)
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
@@ -61,8 +61,10 @@ def test_rows_are_followed_by_their_copies(model: Path, tmp_path: Path) -> None:
     assert [row["text"] for row in rows[::4]] == TEXTS
     assert [row["label"] for row in rows] == [*"aaaabbbbaaaabbbb"]
     assert 0 < found["changed"] <= 12
-    assert all(row["text"].startswith("zyx ") for row in rows[12:])  # in pieces, and no vectors
-    for row in rows[4:8]:  # what is no word stays
+    assert all(
+        row["text"].startswith("zyx ") for row in rows[12:]
+    )  # It is several tokens and has no vector.
+    for row in rows[4:8]:  # Other characters stay.
         assert [c for c in row["text"] if not c.isalpha()] == [
             c for c in TEXTS[1] if not c.isalpha()
         ]
@@ -74,7 +76,7 @@ def test_rows_are_followed_by_their_copies(model: Path, tmp_path: Path) -> None:
     assert other.read_bytes() != out.read_bytes()
 
 
-def test_words_in_pieces_are_replaced_by_their_nearest_vectors(model: Path, tmp_path: Path) -> None:
+def test_multi_token_words_use_the_nearest_vectors(model: Path, tmp_path: Path) -> None:
     vectors = tmp_path / "v.txt"
     vectors.write_text("zyx 1 0\nwok 0.9 0.1\nfar -1 0\n", encoding="utf-8")
     out = tmp_path / "out.jsonl"
@@ -91,7 +93,7 @@ def test_words_in_pieces_are_replaced_by_their_nearest_vectors(model: Path, tmp_
     assert set(rows[-5:]) == {"wok home"}
 
 
-def test_pairs_stay_pairs(model: Path, tmp_path: Path) -> None:
+def test_augment_keeps_pairs(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("sentence1\tsentence2\tlabel\nthe dog\tno cat\ta\n", encoding="utf-8")
     out = tmp_path / "out.jsonl"
@@ -101,7 +103,7 @@ def test_pairs_stay_pairs(model: Path, tmp_path: Path) -> None:
     assert all(row["text"] != "the dog" and row["pair"] != "no cat" for row in rows[1:])
 
 
-def test_a_word_is_replaced_as_often_as_asked() -> None:
+def test_replacement_rate_matches_the_given_probability() -> None:
     rng, found = np.random.default_rng(0), {(0, 1): ["x"], (2, 3): ["y", "z"]}
     texts = [replace_words("a b c", found, 0.3, rng) for _ in range(4000)]
     assert sum(t[0] == "x" for t in texts) / 4000 == pytest.approx(0.3, abs=0.03)
@@ -109,26 +111,26 @@ def test_a_word_is_replaced_as_often_as_asked() -> None:
     assert all(t[4] == "c" for t in texts)
 
 
-def test_a_long_text_is_asked_about_as_far_as_the_model_reads(
+def test_guesser_ignores_words_beyond_maximum_length(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guesser = Guesser(model, 3)
     text = "the loop " * 400
-    places = [(match.start(), match.end()) for match in WORD.finditer(text)]
-    asked: list[int] = []
+    spans = [(match.start(), match.end()) for match in WORD.finditer(text)]
+    text_lengths: list[int] = []
     encode = Tokenizer.encode_batch
 
-    def counted(self: Tokenizer, texts: list[str], *rest: Any, **more: Any) -> Any:
-        asked.extend(map(len, texts))
+    def counting_encode(self: Tokenizer, texts: list[str], *rest: Any, **more: Any) -> Any:
+        text_lengths.extend(map(len, texts))
         return encode(self, texts, *rest, **more)
 
-    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
-    found = guesser(text, places)
+    monkeypatch.setattr(Tokenizer, "encode_batch", counting_encode)
+    found = guesser(text, spans)
     assert 0 < sum(map(bool, found)) < guesser.length
-    assert sum(asked) < len(text) * guesser.length / 4
+    assert sum(text_lengths) < len(text) * guesser.length / 4
 
 
-def test_refusals_leave_nothing(model: Path, tmp_path: Path) -> None:
+def test_rejected_augmentation_writes_nothing(model: Path, tmp_path: Path) -> None:
     data = table(tmp_path / "t.tsv")
     with pytest.raises(ConfigError, match=r"must be a \.jsonl file"):
         augment(data, model=model, out=tmp_path / "out.tsv")
@@ -143,7 +145,7 @@ def test_refusals_leave_nothing(model: Path, tmp_path: Path) -> None:
         augment(data, model=model, out=tmp_path / "out.jsonl")
 
 
-def test_the_command_and_what_reads_its_file(
+def test_augment_command_output_can_be_fine_tuned_on(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.jsonl"

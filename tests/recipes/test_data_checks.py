@@ -1,4 +1,4 @@
-"""What commonly goes wrong is told in a sentence with the remedy; where all is well, nothing is."""
+"""Warnings about data and predictions, with a remedy."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def questions(*answers: str | None) -> list[Any]:
     return [Question("who", "a b", ((text, 2),) if text else ()) for text in answers]
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def warnings_in(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capsys.readouterr().err.split("\n") if line.startswith("warning: ")]
 
 
-def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_examples_in_dev_or_test_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     train = examples(("a", "doing"), ("b", "thing"), ("c", "doing"), ("d", "thing"))
     dev = examples(("x", "doing"), ("b", "thing"), ("c", "thing"), name="dev")
     test = examples(("x", "doing"), ("a", "doing"), ("new", "thing"), name="test")
     check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": dev, "test": test})
-    assert said(capsys) == [
+    assert warnings_in(capsys) == [
         "warning: dev: 2 of 3 examples are also in train (first: dev.tsv:2), so its scores are too "
         "high; remove them from one of the two",
         "warning: test: 1 of 3 examples are also in train (first: test.tsv:2), so its scores are "
@@ -75,16 +75,16 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
     check_rows(
         Classify(LABELS, ClassifyOptions()), {"train": train, "dev": examples(("y", "doing"))}
     )
-    assert said(capsys) == []
+    assert warnings_in(capsys) == []
     check_rows(Classify(LABELS, ClassifyOptions()), {"train": train, "dev": train})
-    assert said(capsys) == [
+    assert warnings_in(capsys) == [
         "warning: dev: all 4 examples are also in train, so its scores do not show how well the "
         "model generalizes; use other examples, or hold out a part of train (--dev 0.1)"
     ]
 
 
 @pytest.mark.parametrize(
-    ("labels", "options", "told"),
+    ("labels", "options", "message"),
     [
         ("1.5 2 3", ClassifyOptions(), "the task is regression"),
         ("1.5 2 3", ClassifyOptions(regression=True), ""),
@@ -97,49 +97,51 @@ def test_rows_to_score_that_are_learned_are_told(capsys: pytest.CaptureFixture[s
         ("[1] [2] [3]", ClassifyOptions(), ""),
     ],
 )
-def test_what_numbers_are_learned_as_is_told(
-    labels: str, options: ClassifyOptions, told: str, capsys: pytest.CaptureFixture[str]
+def test_interpretation_of_numeric_labels_is_reported(
+    labels: str, options: ClassifyOptions, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = examples(*((f"text {label}", label) for label in labels.split()))
     check_rows(Classify.from_examples(train.examples, options), {"train": train}, options)
     err = capsys.readouterr().err
-    assert told in err
-    assert err.startswith("labels: ") == bool(told)
+    assert message in err
+    assert err.startswith("labels: ") == bool(message)
 
 
-def test_words_that_are_learned_are_told_of_tags(
+def test_tagged_training_texts_in_dev_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("Ada B-PER\nsaw O\n\nBob B-PER\nran O\n", encoding="utf-8")
     rows = Examples(read_examples(Tag, tmp_path / "a.txt"), "a.txt", "")
     check_rows(Tag.from_examples(rows.examples, Tag.Options()), {"train": rows, "dev": rows})
-    assert len(said(capsys)) == 1
+    assert len(warnings_in(capsys)) == 1
 
 
-def test_labels_that_differ_in_case_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_differing_in_case_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     task = Classify(("Good", "bad", "good", "good "), ClassifyOptions())
     check_rows(task, {"train": examples(("a", "Good"), ("b", "bad"))})
-    (line,) = said(capsys)
+    (line,) = warnings_in(capsys)
     assert "the labels 'Good' and 'good' and 'good ' differ only in case" in line
 
 
-def test_one_answer_for_all_is_told_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_constant_predictions_are_reported_with_remedies(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     settings = {"learning_rate": 5e-5, "epochs": 3}
     constant = label_report([("doing", "doing")] * 8 + [("thing", "doing")] * 2, LABELS)
     check_answers(constant, "dev", settings=settings, steps=12)
-    (line,) = said(capsys)
+    (line,) = warnings_in(capsys)
     assert "dev: all predictions are 'doing', the label of 80% of the examples" in line
     for remedy in ("learning_rate (5e-05 was used", "epochs (3 were used)", "12 steps", "balanced"):
         assert remedy in line
     even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
     check_answers(even, "dev", settings=settings, steps=1000)
-    (line,) = said(capsys)
+    (line,) = warnings_in(capsys)
     assert "balanced" not in line
     assert "steps" not in line
     check_answers(even, "rows.tsv")
-    assert "differ from its training data" in said(capsys)[0]
+    assert "differ from its training data" in warnings_in(capsys)[0]
     check_answers(label_report([("a", None), ("b", None)], ("a", "b")), "dev", settings=settings)
-    assert "no label is predicted" in said(capsys)[0]
+    assert "no label is predicted" in warnings_in(capsys)[0]
 
 
 @pytest.mark.parametrize(
@@ -156,24 +158,24 @@ def test_constant_predictions_suggest_a_learning_rate(
 ) -> None:
     even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
     check_answers(even, "dev", settings={"learning_rate": rate, "epochs": 3})
-    assert f"separate the labels. {message}" in said(capsys)[0]
+    assert f"separate the labels. {message}" in warnings_in(capsys)[0]
 
 
 @pytest.mark.parametrize(
-    ("rate", "told"),
+    ("rate", "message"),
     [
         (5e-4, "Increase learning_rate (0.0005 was used; small models need 1e-3 to 3e-3) or"),
         (3e-3, "Increase epochs (3 were used); learning_rate is already high"),
         (3e-2, "Reduce learning_rate (0.03 was used; 2e-4 to 3e-3 is usual) or increase"),
     ],
 )
-def test_adapters_want_ten_times_the_rate(
-    rate: float, told: str, capsys: pytest.CaptureFixture[str]
+def test_adapters_need_ten_times_the_learning_rate(
+    rate: float, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     even = label_report([("doing", "doing"), ("thing", "doing")], LABELS)
     settings = {"learning_rate": rate, "epochs": 3}
     check_answers(even, "dev", settings=settings, factor=10.0)
-    assert f"separate the labels. {told}" in said(capsys)[0]
+    assert f"separate the labels. {message}" in warnings_in(capsys)[0]
 
 
 CHANCE: list[tuple[Any, list[Any], dict[str, float], float]] = [
@@ -234,23 +236,25 @@ def test_unlearned_ignores_rows_with_one_label() -> None:
         assert unlearned(task, scores, examples) is None
 
 
-def test_no_answer_for_all_questions_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unanswered_questions_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     rows = questions("b", None)
-    none = QuestionAnswer("", 0, 0, 0.9, [], 1.0)
-    what = unlearned(Answer(), {"f1": 0.5}, rows, [none, none])
-    assert what == "all 2 predictions are '(no answer)'"
+    no_answer = QuestionAnswer("", 0, 0, 0.9, [], 1.0)
+    description = unlearned(Answer(), {"f1": 0.5}, rows, [no_answer, no_answer])
+    assert description == "all 2 predictions are '(no answer)'"
     check_answers(
-        None, "dev", unlearned=what, settings={"learning_rate": 5e-5, "epochs": 3}, steps=9
+        None, "dev", unlearned=description, settings={"learning_rate": 5e-5, "epochs": 3}, steps=9
     )
-    (line,) = said(capsys)
-    assert line.startswith(f"warning: dev: {what}; the model has not learned the task. Increase")
+    (line,) = warnings_in(capsys)
+    assert line.startswith(
+        f"warning: dev: {description}; the model has not learned the task. Increase"
+    )
     assert "9 steps" in line
     found = QuestionAnswer("b", 0, 1, 0.9, [], 1.0)
-    assert "f1 0.5000" in str(unlearned(Answer(), {"f1": 0.5}, rows, [none, found]))
-    assert unlearned(Answer(), {"f1": 0.7}, rows, [none, found]) is None
+    assert "f1 0.5000" in str(unlearned(Answer(), {"f1": 0.5}, rows, [no_answer, found]))
+    assert unlearned(Answer(), {"f1": 0.7}, rows, [no_answer, found]) is None
 
 
-def test_a_model_that_tells_labels_apart_gets_no_sentence(
+def test_model_that_separates_labels_gets_no_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     check_answers(label_report([("doing", "doing"), ("thing", "thing")], LABELS), "dev")

@@ -1,4 +1,4 @@
-"""A student under a teacher: a folder like any other, and nothing begun where they do not fit."""
+"""Distillation of fine-tuned teachers, and rejected settings."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ def rows(count: int, labels: tuple[str, str] = ("doing", "thing")) -> list[Label
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    place = tmp_path_factory.mktemp("teacher")
-    base = folder_of(place / "base", english[:5], 300)
+    directory = tmp_path_factory.mktemp("teacher")
+    base = folder_of(directory / "base", english[:5], 300)
     settings = Finetune(epochs=4, batch_size=8, learning_rate=1e-2, precision="fp32")
-    finetune(Classify, base, train=rows(64), dev=rows(16), out=place / "tuned", settings=settings)
-    return place / "tuned"
+    finetune(
+        Classify, base, train=rows(64), dev=rows(16), out=directory / "tuned", settings=settings
+    )
+    return directory / "tuned"
 
 
-def test_a_student_of_some_of_its_layers(teacher: Path, tmp_path: Path) -> None:
+def test_student_with_some_teacher_layers_learns(teacher: Path, tmp_path: Path) -> None:
     scores = distill(
         teacher, layers=2, train=rows(64), dev=rows(16), out=tmp_path / "s", settings=SETTINGS
     )
@@ -69,39 +71,43 @@ def test_a_student_of_some_of_its_layers(teacher: Path, tmp_path: Path) -> None:
     assert record["terms"]["temperature"] == 2.0
 
 
-def test_it_starts_from_the_layers_it_takes(teacher: Path, tmp_path: Path) -> None:
-    still = Finetune(epochs=1, batch_size=64, learning_rate=1e-12, precision="fp32")
-    distill(teacher, layers=2, train=rows(8), dev=rows(8), out=tmp_path / "s", settings=still)
-    mine, theirs = (load(f).model.state_dict() for f in (tmp_path / "s", teacher))
+def test_student_starts_from_teacher_layers(teacher: Path, tmp_path: Path) -> None:
+    frozen = Finetune(epochs=1, batch_size=64, learning_rate=1e-12, precision="fp32")
+    distill(teacher, layers=2, train=rows(8), dev=rows(8), out=tmp_path / "s", settings=frozen)
+    student_weights, teacher_weights = (
+        load(f).model.state_dict() for f in (tmp_path / "s", teacher)
+    )
     for new, old in ((0, 1), (1, 3)):
         name = "encoder.blocks.{}.feedforward.up.weight"
         torch.testing.assert_close(
-            mine[name.format(new)], theirs[name.format(old)], atol=1e-6, rtol=0
+            student_weights[name.format(new)], teacher_weights[name.format(old)], atol=1e-6, rtol=0
         )
 
 
-def test_a_teacher_whose_answers_alone_count_is_asked_once(
+def test_teacher_outputs_are_computed_once_without_other_terms(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
     original = Distillation.__call__
 
-    def spied(self: Distillation, network: Model, batch: Batch, totals: Totals) -> Loss:
+    def recorded(self: Distillation, network: Model, batch: Batch, totals: Totals) -> Loss:
         calls.append(TEACHER_OUTPUTS in batch.targets)
         return original(self, network, batch, totals)
 
-    monkeypatch.setattr(Distillation, "__call__", spied)
+    monkeypatch.setattr(Distillation, "__call__", recorded)
     data = {"train": rows(16), "dev": rows(8), "settings": SETTINGS}
-    plain = Terms(labels=0.0, states=0.0)
-    known = distill(teacher, layers=1, out=tmp_path / "known", terms=plain, **data)
+    outputs_only = Terms(labels=0.0, states=0.0)
+    scores = distill(teacher, layers=1, out=tmp_path / "stored", terms=outputs_only, **data)
     assert calls == [True] * 4
     calls.clear()
-    distill(teacher, layers=1, out=tmp_path / "asked", **data)  # states are not kept
+    distill(teacher, layers=1, out=tmp_path / "computed", **data)  # Hidden states are not stored.
     assert calls == [False] * 4
-    assert known["accuracy"] > 0.5
+    assert scores["accuracy"] > 0.5
 
 
-def test_a_narrow_student_keeps_no_maps(teacher: Path, english: list[str], tmp_path: Path) -> None:
+def test_small_student_is_saved_without_projections(
+    teacher: Path, english: list[str], tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     student = folder_of(tmp_path / "base", english[:5], 300, hidden=16, layers=1)
     terms = Terms(attention=1.0, relations=1.0)
@@ -120,35 +126,37 @@ def test_a_narrow_student_keeps_no_maps(teacher: Path, english: list[str], tmp_p
     transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "s")
 
 
-def test_another_teacher_in_its_place_ends_no_run(teacher: Path, tmp_path: Path) -> None:
-    place, out = shutil.copytree(teacher, tmp_path / "teacher"), tmp_path / "s"
+def test_resume_rejects_changed_teacher_weights(teacher: Path, tmp_path: Path) -> None:
+    directory, out = shutil.copytree(teacher, tmp_path / "teacher"), tmp_path / "s"
     data = {"train": rows(16), "dev": rows(8), "out": out, "settings": SETTINGS}
-    scores = distill(place, layers=1, **data)
+    scores = distill(directory, layers=1, **data)
     record = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    assert distill(place, layers=1, resume=True, **data) == scores
+    assert distill(directory, layers=1, resume=True, **data) == scores
     assert set(record["weights"]) == {"teacher"}
-    weights = load_file(place / "model.safetensors")
-    weights["classifier.bias"] += 1  # its head alone is another
-    save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
+    weights = load_file(directory / "model.safetensors")
+    weights["classifier.bias"] += 1  # Only its head differs.
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"weights\.teacher \(was '[0-9a-f]{64}'\): changed"):
-        distill(place, layers=1, resume=True, **data)
+        distill(directory, layers=1, resume=True, **data)
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_the_same_seed_gives_the_same_student(
+def test_distillation_is_deterministic(
     narrow: bool, teacher: Path, english: list[str], tmp_path: Path
 ) -> None:
-    who: dict[str, Any] = {"layers": 1}
-    if narrow:  # its head and its maps begin at random
-        who = {"student": folder_of(tmp_path / "base", english[:5], 300, hidden=16, layers=1)}
+    student_settings: dict[str, Any] = {"layers": 1}
+    if narrow:  # Its head and projections are newly initialized.
+        student_settings = {
+            "student": folder_of(tmp_path / "base", english[:5], 300, hidden=16, layers=1)
+        }
     for name in ("a", "b"):
         data = {"train": rows(16), "dev": rows(8), "out": tmp_path / name}
-        distill(teacher, settings=SETTINGS, **who, **data)
-    one, other = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b"))
-    assert one == other
+        distill(teacher, settings=SETTINGS, **student_settings, **data)
+    first, second = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b"))
+    assert first == second
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_distill_rejects_incompatible_settings_before_writing(
     teacher: Path, english: list[str], tmp_path: Path
 ) -> None:
     other = folder_of(tmp_path / "other", english[:5], 280)
@@ -174,18 +182,20 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
         distill(tmp_path / "other", layers=1, **data)  # type: ignore[arg-type]
 
 
-def test_the_command(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_distill_command_writes_scores(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [f"{row.text}\t{row.label}" for row in rows(16)]
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + "\n".join(lines), encoding="utf-8")
-    asked = ["distill", "--teacher", str(teacher), "--layers", "1", "--epochs", "1"]
+    command = ["distill", "--teacher", str(teacher), "--layers", "1", "--epochs", "1"]
     files = [f"--{name}={tmp_path / 'rows.tsv'}" for name in ("train", "dev", "test")]
-    assert cli.run([*asked, *files, "--out", str(tmp_path / "s"), "--precision", "fp32"]) == 0
+    assert cli.run([*command, *files, "--out", str(tmp_path / "s"), "--precision", "fp32"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert {"accuracy", "test_accuracy"} <= set(scores)
     assert json.loads((tmp_path / "s" / "test.json").read_text(encoding="utf-8"))["rows"] == 16
 
 
-def test_vectors_of_another_width_need_a_layer(
+def test_output_loss_requires_equal_embedding_sizes(
     tmp_path: Path, english: list[str], teacher: Path
 ) -> None:
     pairs = [
@@ -201,12 +211,12 @@ def test_vectors_of_another_width_need_a_layer(
     distill(tmp_path / "tuned", student=small, **data, terms=Terms(outputs=0.0), out=tmp_path / "s")
 
 
-def test_a_students_threshold_is_its_own() -> None:
+def test_uncalibrated_answer_task_resets_the_threshold() -> None:
     task = answer.Answer((), answer.AnswerOptions(no_answer=True, null_threshold=-4.5))
     assert task.uncalibrated() == answer.AnswerOptions(no_answer=True)
 
 
-def test_a_student_reads_no_more_than_its_teacher(
+def test_distill_rejects_lengths_above_the_teacher_maximum(
     teacher: Path, english: list[str], tmp_path: Path
 ) -> None:
     student = folder_of(tmp_path / "base", english[:5], 300, length=64)
@@ -220,7 +230,7 @@ def test_a_student_reads_no_more_than_its_teacher(
     distill(teacher, **data, out=tmp_path / "s", settings=structs.replace(SETTINGS, length=32))
 
 
-def test_a_teacher_without_a_table_of_positions_reads_any_length() -> None:
+def test_rotary_teacher_accepts_any_length() -> None:
     check_length(tiny_model(20, "mlm", length=32, family=MODERNBERT), 64, "length")
-    with pytest.raises(ConfigError, match=r"length must be .* got 64"):  # the control
+    with pytest.raises(ConfigError, match=r"length must be .* got 64"):  # Control.
         check_length(tiny_model(20, "mlm", length=32), 64, "length")

@@ -1,4 +1,4 @@
-"""Many texts: the same vectors as few, in a file that numpy opens, and whole or not at all."""
+"""Embedding of many texts, and the atomic output file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertkit.recipes.embed import embed, embed_file, embed_texts, load_embedder
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 1001])
-def test_a_stream_is_written_as_it_comes(
+def test_embed_file_writes_vectors_incrementally(
     count: int, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bertkit.pipelines.embed.TEXTS_PER_BATCH", 10)
@@ -35,10 +35,10 @@ def test_a_stream_is_written_as_it_comes(
     if count:
         np.testing.assert_allclose(found, embed(texts), atol=1e-6)
     if count > 1000:
-        assert written[-1] > 32 * 4 * 900  # long before the end
+        assert written[-1] > 32 * 4 * 900  # The file grows before the end.
 
 
-def test_cut_texts_are_counted_and_long_ones_leave_nothing(tiny: Path, tmp_path: Path) -> None:
+def test_embed_file_counts_truncated_and_rejects_long_texts(tiny: Path, tmp_path: Path) -> None:
     embed = pipeline("embed", tiny)
     texts = ["a b", "a " * 100, "c"]
     assert embed_file(embed, texts, tmp_path / "v.npy", long="truncate") == (3, 1)
@@ -51,7 +51,7 @@ def test_cut_texts_are_counted_and_long_ones_leave_nothing(tiny: Path, tmp_path:
     assert (tmp_path / "v.npy").read_bytes() == before
 
 
-def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) -> None:
+def test_embed_accepts_all_row_types(tiny: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     texts = ["a b", "c", "d e f"]
     table = pandas.DataFrame({"id": [1, 2, 3], "text": texts})
@@ -70,7 +70,7 @@ def test_any_rows_give_the_vectors_of_their_texts(tiny: Path, tmp_path: Path) ->
         embed(tiny, pandas.Series(["a", None]))
 
 
-def test_vectors_are_made_on_the_gpu_where_there_is_one(
+def test_embed_uses_an_available_gpu(
     tiny: Path, fake_gpu: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     embedded = load_embedder(tiny, LoadSettings())

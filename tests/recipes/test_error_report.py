@@ -1,4 +1,4 @@
-"""The list of errors: all that is wrong, the worst first, safe to open."""
+"""Error reports: order, escaping, and the confusion matrix."""
 
 import json
 import re
@@ -14,8 +14,8 @@ from bertkit.tasks.confusion import label_report
 TASK = Classify(("x", "y"), ClassifyOptions())
 
 
-def listed(folder: Path, *rows: tuple[str, str, float]) -> tuple[list[dict[str, object]], str]:
-    """The list of answers x to these texts, each with its label and the chance of x."""
+def report_of(folder: Path, *rows: tuple[str, str, float]) -> tuple[list[dict[str, object]], str]:
+    """Return the error report if x is predicted for each (text, label, probability of x)."""
     examples = [
         LabelExample(t, None, label, f"data/dev.tsv:{i}") for i, (t, label, _) in enumerate(rows)
     ]
@@ -26,8 +26,8 @@ def listed(folder: Path, *rows: tuple[str, str, float]) -> tuple[list[dict[str, 
     return [json.loads(line) for line in lines], page
 
 
-def test_the_worst_stand_first_and_nothing_right_is_listed(tmp_path: Path) -> None:
-    rows, page = listed(tmp_path / "new", ("a", "x", 0.6), ("b", "y", 0.6), ("c", "y", 0.9))
+def test_report_lists_only_errors_by_severity(tmp_path: Path) -> None:
+    rows, page = report_of(tmp_path / "new", ("a", "x", 0.6), ("b", "y", 0.6), ("c", "y", 0.9))
     assert [row["where"] for row in rows] == ["data/dev.tsv:2", "data/dev.tsv:1"]
     assert rows[0] == {
         "where": "data/dev.tsv:2",
@@ -41,20 +41,20 @@ def test_the_worst_stand_first_and_nothing_right_is_listed(tmp_path: Path) -> No
     assert page.index(row.format(2, "c")) < page.index(row.format(1, "b"))
 
 
-def test_texts_are_text_on_the_page(tmp_path: Path) -> None:
-    _, page = listed(tmp_path, ("<script>alert(1)</script> & co", "y", 0.9))
+def test_page_escapes_texts(tmp_path: Path) -> None:
+    _, page = report_of(tmp_path, ("<script>alert(1)</script> & co", "y", 0.9))
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; co" in page
 
 
-def test_the_page_stays_short_and_the_rows_complete(tmp_path: Path) -> None:
-    rows, page = listed(tmp_path, *((str(i), "y", 0.9) for i in range(SHOWN_ERRORS + 50)))
+def test_page_is_limited_and_rows_are_complete(tmp_path: Path) -> None:
+    rows, page = report_of(tmp_path, *((str(i), "y", 0.9) for i in range(SHOWN_ERRORS + 50)))
     assert page.count("<tr>") == SHOWN_ERRORS + 1
     assert len(rows) == SHOWN_ERRORS + 50
 
 
 def labelled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]) -> str:
-    """The page of rows (expected, answered), each of which is the worse the later it stands."""
+    """Return the page of (expected, predicted) rows, ordered by increasing severity."""
     task = Classify(labels, ClassifyOptions())
     examples = [
         LabelExample(f"text {i}", None, e, f"dev.tsv:{i}") for i, (e, _) in enumerate(pairs)
@@ -68,7 +68,7 @@ def labelled(folder: Path, pairs: list[tuple[str, str]], labels: tuple[str, ...]
     return (folder / "errors.html").read_text(encoding="utf-8")
 
 
-def test_a_cell_of_the_matrix_names_the_rows_it_lists(tmp_path: Path) -> None:
+def test_matrix_cells_describe_the_rows_they_list(tmp_path: Path) -> None:
     pairs = [("a", "a"), ("a", "b"), ("a", "b"), ("c", "a")]
     page = labelled(tmp_path, pairs, ("a", "b", "c"))
     buttons = dict(re.findall(r'data-pair="([^"]+)" aria-label="([^"]+)"', page))
@@ -83,7 +83,7 @@ def test_a_cell_of_the_matrix_names_the_rows_it_lists(tmp_path: Path) -> None:
     assert re.findall(r'<tr data-pairs="([^"]+)"', page) == ["2-0", "0-1", "0-1"]
 
 
-def test_rare_pairs_are_on_the_page_though_not_among_the_worst(tmp_path: Path) -> None:
+def test_page_contains_rare_confusions(tmp_path: Path) -> None:
     pairs = [("a", "b")] * (PAIR_ERRORS + 5) + [("b", "a")] * (SHOWN_ERRORS + 40)
     page = labelled(tmp_path, pairs, ("a", "b"))
     assert page.count('data-pairs="1-0"') == SHOWN_ERRORS
@@ -91,7 +91,7 @@ def test_rare_pairs_are_on_the_page_though_not_among_the_worst(tmp_path: Path) -
     assert f"the {SHOWN_ERRORS} worst" in page
 
 
-def test_many_labels_show_the_pairs_that_are_confused_most(
+def test_many_labels_show_most_confused_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mistakes, "MAX_MATRIX_LABELS", 3)

@@ -1,4 +1,4 @@
-"""Scores of a saved folder, and the refusal to score a head that was never trained."""
+"""Scores of saved models, and models that cannot be scored."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tiny_folder(tmp_path / "model", tokenizer, "classify", labels=("no", "yes"), length=8)
 
 
-def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:
+def test_evaluate_matches_predictions(folder: Path, tmp_path: Path) -> None:
     classify = bertkit.pipeline("classify", folder)
     texts = ["a", "b c", "d d d", "c b a b c d a b c d"]
     answers = classify(texts, long="truncate")
@@ -39,7 +39,7 @@ def test_scores_equal_the_answers(folder: Path, tmp_path: Path) -> None:
         evaluate(classify, rows, errors=tmp_path / "errors")
 
 
-def test_unknown_labels_are_named(folder: Path) -> None:
+def test_evaluate_rejects_unknown_labels_and_empty_input(folder: Path) -> None:
     with pytest.raises(DataError, match=r"dev\.tsv:7: label 'maybe' is not"):
         evaluate(
             bertkit.pipeline("classify", folder), [LabelExample("a", None, "maybe", "dev.tsv:7")]
@@ -57,14 +57,16 @@ PAIRS = [
 ]
 
 
-def test_an_embedding_model_is_scored_on_scored_pairs(
+def test_embedding_model_scores_match_sentence_transformers(
     minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="pip install 'bertkit[dev]'"
+    )
     stats = pytest.importorskip("scipy.stats")
-    vectors = peer.SentenceTransformer(str(minilm), device="cpu")
+    vectors = sentence_transformers.SentenceTransformer(str(minilm), device="cpu")
     first, second = (vectors.encode([pair[i] for pair in PAIRS]) for i in (0, 1))
-    cosines = peer.util.pairwise_cos_sim(first, second).numpy()
+    cosines = sentence_transformers.util.pairwise_cos_sim(first, second).numpy()
     file = tmp_path / "sts.csv"
     lines = ["sentence1,sentence2,score", *(",".join(map(str, pair)) for pair in PAIRS)]
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -77,7 +79,7 @@ def test_an_embedding_model_is_scored_on_scored_pairs(
     assert cli.run(["evaluate", str(minilm), str(file)]) == 0
 
 
-def test_an_encoder_without_a_task_is_scored_on_scored_pairs(tiny: Path) -> None:
+def test_encoder_is_evaluated_on_scored_pairs(tiny: Path) -> None:
     rows = [{"text": "a b", "pair": "b a", "label": 1}, {"text": "a", "pair": "c d", "label": 0}]
     found = evaluate(tiny, rows)
     first, second = (bertkit.embed(tiny, [row[key] for row in rows]) for key in ("text", "pair"))
@@ -87,21 +89,21 @@ def test_an_encoder_without_a_task_is_scored_on_scored_pairs(tiny: Path) -> None
     assert found["spearman"] == pytest.approx(1.0 if cosines[0] > cosines[1] else -1.0)
 
 
-def test_pairs_without_scores_are_ranked(minilm: Path) -> None:
+def test_pairs_without_scores_are_evaluated_by_ranking(minilm: Path) -> None:
     rows = [{"text": text, "pair": pair} for text, pair, score in PAIRS if score > 1]
     found = evaluate(minilm, rows)
     assert "mrr" in found
     assert "spearman" not in found
 
 
-def test_a_model_that_generates_is_not_scored_on_pairs(tmp_path: Path) -> None:
+def test_evaluate_rejects_generative_models_on_pairs(tmp_path: Path) -> None:
     tokenizer = train(["a b c d"], kind="bpe", size=300, use="write")
     folder = tiny_folder(tmp_path / "model", tokenizer, "lm", family=GPT2, length=8)
     with pytest.raises(CheckpointError, match="was not fine-tuned"):
         evaluate(folder, [{"text": "a", "pair": "b", "label": 1}])
 
 
-def test_evaluate_rejects_a_task_that_is_not_installed(tmp_path: Path) -> None:
+def test_evaluate_rejects_missing_task_packages(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "model", tiny_tokenizer(["a"]), "mlm", task="stars")
     with pytest.raises(ConfigError, match="stars, a task outside bertkit; install its package"):
         evaluate(folder, [{"text": "a", "label": 1}])

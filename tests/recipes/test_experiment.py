@@ -47,7 +47,7 @@ def test_grid_selects_best_combination_and_scores_test_once(
 ) -> None:
     out = tmp_path / "out"
     found = bertkit.experiment(plan(base, grid=GRID, settings={"test": rows(8, 200)}), out=out)[""]
-    assert found["best"] == BEST  # a rate of 1e-9 changes nothing, one epoch less than four
+    assert found["best"] == BEST  # The rate 1e-9 changes nothing; one epoch changes less than four.
     assert found["metric"] == "accuracy"
     assert 0 <= found["test_accuracy"]["mean"] <= 1
     assert [path.parent.parent.name for path in out.rglob("test.json")] == [BEST]
@@ -91,7 +91,7 @@ def test_variants_from_file(base: Path, files: Path, tmp_path: Path) -> None:
     assert record["high"]["accuracy"]["mean"] > record["low"]["accuracy"]["mean"]
     assert len(record["high"]["test_accuracy"]["each"]) == 2
     assert (out / "experiment.html").exists()
-    assert len(list(out.rglob("model.safetensors"))) == 4  # those of every variant are kept
+    assert len(list(out.rglob("model.safetensors"))) == 4  # The weights of all variants are kept.
     more = [*words, "--out", str(tmp_path / "one"), "--variant", "low", "--seeds", "1"]
     assert cli.run(more) == 0
     assert [path.name for path in (tmp_path / "one").iterdir() if path.is_dir()] == ["low"]
@@ -101,7 +101,7 @@ def test_resume_skips_finished_runs(base: Path, tmp_path: Path) -> None:
     out, rates = tmp_path / "out", [1e-9, 2e-2]
     first = bertkit.experiment(plan(base, grid={"learning_rate": rates}), out=out)
     times = {path: path.stat().st_mtime_ns for path in out.rglob("journal.jsonl")}
-    (out / "learning_rate=1e-09/seed-0/scores.json").unlink()  # as after a kill
+    (out / "learning_rate=1e-09/seed-0/scores.json").unlink()  # The run looks interrupted.
     more = plan(base, grid={"learning_rate": [*rates, 1e-8]})
     again = bertkit.experiment(more, out=out, resume=True)
     assert again == first
@@ -228,7 +228,7 @@ def test_transfer_compares_methods(
     )
     assert [*found] == ["random", "vectors", "lstm", "elmo", "gpt", "pretrained"]
     for name, scores in found.items():
-        assert scores["test_accuracy"]["mean"] > 0.8, name  # chance is 0.5
+        assert scores["test_accuracy"]["mean"] > 0.8, name  # Random predictions reach 0.5.
     ran = [json.loads((tmp_path / "out" / n / "seed-0/run.json").read_text()) for n in found]
     assert [Path(run["model"]).name for run in ran] == [models[name].name for name in found]
 
@@ -254,7 +254,7 @@ def test_glue_reads_published_files(
     found = bertkit.experiment("glue", *changes, variants=["CoLA", "MNLI"], **given)
     assert [row["metric"] for row in found.values()] == ["matthews", "accuracy"]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "glue").mkdir()  # such as the output directory of the same experiment
+    (tmp_path / "glue").mkdir()  # An output directory may have this name.
     again = bertkit.experiment("glue", *changes, variants=["CoLA"], **given, resume=True)
     assert again["CoLA"] == found["CoLA"]
     with pytest.raises(ConfigError, match="glu: no such file; did you mean 'glue'"):

@@ -1,4 +1,4 @@
-"""The page of an experiment."""
+"""HTML page of an experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that experiments run give the same results as they give alone."""
+"""Runs of experiments match separate runs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_runs_equal_single_fine_tunings(base: Path, tmp_path: Path) -> None:
     assert weights[0] != weights[2]
     assert found["accuracy"]["each"][0] == scores["accuracy"]
     held = [json.loads(p.read_text("utf-8"))["data"] for p in tmp_path.glob("out/*/run.json")]
-    assert held[0] == held[1]  # the seeds share the held-out rows
+    assert held[0] == held[1]  # All seeds use the same held-out rows.
 
 
-def test_distillation(base: Path, tmp_path: Path) -> None:
+def test_distillation_run_matches_a_separate_run(base: Path, tmp_path: Path) -> None:
     data = {"train": rows(32), "dev": rows(8, 100)}
     bertkit.finetune("classify", base, **data, out=tmp_path / "teacher", epochs=1)
     settings = {"teacher": str(tmp_path / "teacher"), "layers": 1, "epochs": 1, **data}
@@ -53,11 +53,13 @@ def test_distillation(base: Path, tmp_path: Path) -> None:
     assert list(found) == ["labels only", "all"]
     bertkit.distill(**settings, out=tmp_path / "alone")
     paths = (tmp_path / "alone", tmp_path / "out/all/seed-0", tmp_path / "out/labels only/seed-0")
-    one, two, other = (sha256(path / "model.safetensors") for path in paths)
-    assert one == two != other
+    separate, selected, labels_only = (sha256(path / "model.safetensors") for path in paths)
+    assert separate == selected != labels_only
 
 
-def test_pretraining(base: Path, english: list[str], tmp_path: Path) -> None:
+def test_best_pretraining_run_matches_a_separate_run(
+    base: Path, english: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "text").mkdir()
     for number, text in enumerate(english[:20]):
         (tmp_path / "text" / f"{number}.txt").write_text(text, encoding="utf-8")
@@ -82,13 +84,13 @@ def test_pretraining(base: Path, english: list[str], tmp_path: Path) -> None:
     )[""]
     assert found["best"] == "train.learning_rate=0.01"
     assert found["metric"] == "mlm_loss"
-    both = [
+    final_losses = [
         json.loads(line)["held_out"]["mlm"]
         for path in sorted((tmp_path / "out").glob("*/seed-0/journal.jsonl"))
         for line in path.read_text("utf-8").splitlines()
         if "held_out" in line
     ]
-    assert found["mlm_loss"]["mean"] == pytest.approx(min(both))
+    assert found["mlm_loss"]["mean"] == pytest.approx(min(final_losses))
     changes = {
         "model": shape,
         "sampling": {"length": 32},

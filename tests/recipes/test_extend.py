@@ -1,4 +1,4 @@
-"""A model with more words says again what it said; new words start from their old pieces."""
+"""Vocabulary extension: new embeddings start from the mean of the previous tokens."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bertkit.text.vocabulary_training import train
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    place = tmp_path_factory.mktemp("extend")
+    directory = tmp_path_factory.mktemp("extend")
     tokenizer = train(english[:4], kind="wordpiece", size=200)
-    tiny_folder(place / "model", tokenizer, "mlm", "nsp", length=64)
+    tiny_folder(directory / "model", tokenizer, "mlm", "nsp", length=64)
     for i, text in enumerate(english[:4]):
-        (place / f"{i}.txt").write_text(text, encoding="utf-8")
-    return place
+        (directory / f"{i}.txt").write_text(text, encoding="utf-8")
+    return directory
 
 
-def test_it_grows_and_says_what_it_is_worth(base: Path, tmp_path: Path) -> None:
+def test_extend_adds_words_with_mean_embeddings(base: Path, tmp_path: Path) -> None:
     found = extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", size=20)
     assert found["words"] == 20
     assert found["pieces_a_word"]["after"] < found["pieces_a_word"]["before"]
@@ -36,14 +36,14 @@ def test_it_grows_and_says_what_it_is_worth(base: Path, tmp_path: Path) -> None:
     word = found["first"][0]
     ids = old.tokenizer.ids([word])[0]
     assert len(ids) > 1
-    (place,) = new.tokenizer.ids([word])[0]
+    (index,) = new.tokenizer.ids([word])[0]
     for name in ("encoder.embedding.tokens.weight", "heads.mlm.bias"):
         before, after = (m.model.state_dict()[name] for m in (old, new))
         assert torch.equal(after[: len(before)], before)
-        torch.testing.assert_close(after[place], before[torch.tensor(ids)].mean(0))
+        torch.testing.assert_close(after[index], before[torch.tensor(ids)].mean(0))
 
 
-def test_texts_without_new_words_get_the_same_states(base: Path, tmp_path: Path) -> None:
+def test_extend_keeps_states_of_other_texts(base: Path, tmp_path: Path) -> None:
     extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", words=["zyxzyx"])
     old, new = load(base / "model"), load(tmp_path / "out")
     with torch.no_grad():
@@ -51,16 +51,19 @@ def test_texts_without_new_words_get_the_same_states(base: Path, tmp_path: Path)
     assert torch.equal(a, b)
 
 
-def test_transformers_opens_it(base: Path, tmp_path: Path) -> None:
+def test_extended_tokenizer_matches_hugging_face(base: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", words=["zyxzyx"])
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    ours = load(tmp_path / "out").tokenizer
-    assert theirs("a zyxzyx b")["input_ids"] == ours.encode("a zyxzyx b").ids.tolist()
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    bertkit_tokenizer = load(tmp_path / "out").tokenizer
+    assert (
+        hf_tokenizer("a zyxzyx b")["input_ids"]
+        == bertkit_tokenizer.encode("a zyxzyx b").ids.tolist()
+    )
     transformers.BertForPreTraining.from_pretrained(tmp_path / "out")
 
 
-def test_refusals_leave_nothing(base: Path, tmp_path: Path) -> None:
+def test_rejected_extension_writes_nothing(base: Path, tmp_path: Path) -> None:
     texts = sorted(base.glob("*.txt"))
     with pytest.raises(ConfigError, match="set either words, or size"):
         extend(base / "model", texts, out=tmp_path / "out")
@@ -73,9 +76,11 @@ def test_refusals_leave_nothing(base: Path, tmp_path: Path) -> None:
         extend(base / "model", texts, out=base, size=5)
 
 
-def test_the_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extend_command_adds_words_of_file(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "words.txt").write_text("zyxzyx\n\nxyzxyz\n", encoding="utf-8")
-    asked = ["tokenizer", "extend", str(base / "model"), str(base / "0.txt")]
+    command = ["tokenizer", "extend", str(base / "model"), str(base / "0.txt")]
     words = ["--words", str(tmp_path / "words.txt")]
-    assert cli.run([*asked, "--out", str(tmp_path / "out"), *words]) == 0
+    assert cli.run([*command, "--out", str(tmp_path / "out"), *words]) == 0
     assert json.loads(capsys.readouterr().out)["words"] == 2
