@@ -44,7 +44,7 @@ def table(path: Path) -> Path:
     return path
 
 
-def test_guesser_returns_likeliest_other_words(model: Path) -> None:
+def test_guesser_excludes_the_original_word(model: Path) -> None:
     guesser = Guesser(model, 2)
     assert guesser("the dog ran", [(4, 7), (8, 11)]) == [["home", "ran"], ["home", "dog"]]
     assert guesser.is_token("dog")

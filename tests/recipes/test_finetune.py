@@ -1,4 +1,4 @@
-"""Fine-tuning on a tiny set: learns, keeps the best epoch, and others open what it saved."""
+"""Fine-tuning: results, best epoch, resuming, adapters, and saved files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bertkit.families import BERT, Family
 from bertkit.models.heads import CRFTagger
 from bertkit.models.lora import LoRA, depths
 from bertkit.recipes import finetune as recipe
-from bertkit.recipes import finetune_report as finished
+from bertkit.recipes import finetune_report
 from bertkit.recipes.evaluate import evaluate
 from bertkit.recipes.finetune import Finetune, default_learning_rate, finetune
 from bertkit.tasks import classify, similarity, tag
@@ -54,7 +54,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
 
 
 def rows(count: int, first: int = 0) -> list[LabelExample]:
-    """Texts whose label is whether they speak of a class or of a loop."""
+    """Return texts about a class or a loop, with their labels."""
     found = []
     for i in range(first, first + count):
         word, label = ("class", "thing") if i % 2 else ("loop", "doing")
@@ -82,7 +82,7 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
     return out, scores
 
 
-def test_it_learns(tuned: tuple[Path, dict[str, float]]) -> None:
+def test_finetune_learns_and_records_scores(tuned: tuple[Path, dict[str, float]]) -> None:
     out, scores = tuned
     assert scores["accuracy"] == 1.0
     record = json.loads((out / "scores.json").read_text(encoding="utf-8"))
@@ -93,32 +93,30 @@ def test_it_learns(tuned: tuple[Path, dict[str, float]]) -> None:
     assert load(out).labels == ("doing", "thing")
 
 
-def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
-    base: Path, tmp_path: Path
-) -> None:
+def test_data_frames_and_keywords_match_files_and_settings(base: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     train, dev = (
-        pandas.DataFrame({"body": [e.text for e in some], "about": [e.label for e in some]})
-        for some in (rows(40), rows(8, 200))
+        pandas.DataFrame({"body": [e.text for e in examples], "about": [e.label for e in examples]})
+        for examples in (rows(40), rows(8, 200))
     )
     columns = {"text_column": "body", "label_column": "about"}
     keywords: dict[str, Any] = {"epochs": 2, "learning_rate": 5e-3, "class_weights": "balanced"}
-    told = []
+    recorded = []
     scores = finetune(
         "classify",
         base,
         train=train,
         dev=dev,
         out=tmp_path / "one",
-        on_epoch=lambda epoch, found: told.append((epoch, found["accuracy"])),
+        on_epoch=lambda epoch, found: recorded.append((epoch, found["accuracy"])),
         **columns,
         **keywords,
     )
     record = json.loads((tmp_path / "one" / "scores.json").read_text(encoding="utf-8"))
-    assert told == [(e["epoch"], e["accuracy"]) for e in record["epochs"]]
+    assert recorded == [(e["epoch"], e["accuracy"]) for e in record["epochs"]]
     files = {
-        name: tsv(tmp_path / f"{name}.tsv", some)
-        for name, some in (("train", rows(40)), ("dev", rows(8, 200)))
+        name: tsv(tmp_path / f"{name}.tsv", examples)
+        for name, examples in (("train", rows(40)), ("dev", rows(8, 200)))
     }
     settings = {"epochs": 2, "learning_rate": 5e-3}
     options = {"class_weights": "balanced"}
@@ -126,8 +124,8 @@ def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
         "classify", base, out=tmp_path / "two", settings=settings, options=options, **files
     )
     assert scores == same
-    one, two = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    first, second = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
     named = json.loads((tmp_path / "one" / "config.json").read_text())["bertkit"]["task"]["columns"]
     assert named == {"text_column": "body", "label_column": "about"}
     scored = bertkit.evaluate(tmp_path / "one", dev.assign(remark=dev["body"]))
@@ -152,7 +150,7 @@ def test_rows_and_settings_of_a_program_give_what_files_and_settings_do(
         ),
     ],
 )
-def test_keywords_that_are_wrong_are_named(
+def test_finetune_rejects_unknown_keywords_and_columns(
     base: Path, tmp_path: Path, keywords: dict[str, Any], message: str
 ) -> None:
     table = {"body": ["a film", "a book"], "about": ["x", "y"]}
@@ -164,7 +162,7 @@ def test_keywords_that_are_wrong_are_named(
 @pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed"
 )
-def test_a_tracker_is_told_losses_and_scores(base: Path, tmp_path: Path) -> None:
+def test_tracker_records_losses_and_scores(base: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     settings = replace(SETTINGS, epochs=2, track="tensorboard")
@@ -173,27 +171,27 @@ def test_a_tracker_is_told_losses_and_scores(base: Path, tmp_path: Path) -> None
     events = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     events.Reload()
     assert [e.step for e in events.Scalars("loss")] == [1, 2, 3, 4]
-    told = [e.value for e in events.Scalars("scores/accuracy")]
-    assert max(told) == pytest.approx(scores["accuracy"])
+    recorded = [e.value for e in events.Scalars("scores/accuracy")]
+    assert max(recorded) == pytest.approx(scores["accuracy"])
 
 
-def test_transformers_gives_the_same_logits(tuned: tuple[Path, dict[str, float]]) -> None:
+def test_logits_match_hugging_face(tuned: tuple[Path, dict[str, float]]) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     out, _ = tuned
     texts = [row.text for row in rows(6, 200)]
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
+    hf_model = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     encoded = transformers.AutoTokenizer.from_pretrained(out)(
         texts, padding=True, return_tensors="pt"
     )
     with torch.no_grad():
-        logits = theirs(**encoded).logits
+        logits = hf_model(**encoded).logits
     ready = bertkit.pipeline("classify", out)
     rows_of = [LabelExample(text) for text in texts]
     features = ready.task.features(rows_of, ready.tokenizer, 32, long="error", labelled=False)
-    ours = np.concatenate(run_head(ready.task, ready.engine, features))
-    torch.testing.assert_close(torch.from_numpy(ours), logits, atol=1e-5, rtol=0.0)
-    assert theirs.config.id2label == {0: "doing", 1: "thing"}
-    assert abs(ours[0] - logits[1].numpy()).max() > 1e-3  # the control: another row
+    bertkit_logits = np.concatenate(run_head(ready.task, ready.engine, features))
+    torch.testing.assert_close(torch.from_numpy(bertkit_logits), logits, atol=1e-5, rtol=0.0)
+    assert hf_model.config.id2label == {0: "doing", 1: "thing"}
+    assert abs(bertkit_logits[0] - logits[1].numpy()).max() > 1e-3  # Control: another row differs.
 
 
 def test_evaluate_and_predict_agree(
@@ -215,7 +213,7 @@ def test_evaluate_and_predict_agree(
     assert all(sum(a["scores"].values()) == pytest.approx(1.0) for a in answers)
 
 
-def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> None:
+def test_finetune_is_deterministic(base: Path, tmp_path: Path) -> None:
     weights = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         settings = Finetune(epochs=1, batch_size=8, learning_rate=5e-3, precision="fp32", seed=seed)
@@ -230,8 +228,8 @@ def test_the_same_seed_gives_the_same_weights(base: Path, tmp_path: Path) -> Non
     ("hidden", "rate"),
     [(1024, 5e-5), (768, 5e-5), (512, 7.5e-5), (384, 1e-4), (256, 1.5e-4), (128, 3e-4), (32, 3e-4)],
 )
-def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
-    """But where the vectors of a step are compared."""
+def test_default_learning_rate_decreases_with_hidden_size(hidden: int, rate: float) -> None:
+    """Tasks that compare the embeddings of a step use a constant learning rate."""
     labels, vectors = Classify.from_examples(rows(4), classify.ClassifyOptions()), Similarity()
     assert default_learning_rate(labels, hidden) == pytest.approx(rate, rel=1e-12)
     assert default_learning_rate(vectors, hidden) == 5e-5
@@ -239,31 +237,31 @@ def test_narrow_models_have_a_higher_rate(hidden: int, rate: float) -> None:
     assert default_learning_rate(vectors, hidden, 8) == 5e-5
 
 
-def test_an_epoch_whose_score_is_no_number_is_the_worst(
+def test_epoch_with_nan_score_is_never_best(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def scored(*each: float) -> dict[str, float]:
-        left = iter(each)
+    def scored(*accuracies: float) -> dict[str, float]:
+        left = iter(accuracies)
         scores = lambda *_: {"accuracy": next(left), "f1": math.nan}  # noqa: E731
         monkeypatch.setattr(Classify, "score", scores)
-        settings = replace(SETTINGS, epochs=len(each))
-        out = tmp_path / str(each)
+        settings = replace(SETTINGS, epochs=len(accuracies))
+        out = tmp_path / str(accuracies)
         given = {"train": rows(16), "dev": rows(4), "settings": settings}
         return finetune(Classify, base, **given, out=out)
 
     assert scored(math.nan, 0.25, 0.125)["epoch"] == 2
     record = read_scores(tmp_path / str((math.nan, 0.25, 0.125)) / "scores.json")
     assert record["dev"] == {"accuracy": 0.25, "epoch": 2}
-    assert [one.get("accuracy") for one in record["epochs"]] == [None, 0.25, 0.125]
+    assert [epoch.get("accuracy") for epoch in record["epochs"]] == [None, 0.25, 0.125]
     with pytest.raises(TrainingError, match="dev: accuracy is not finite in any epoch; reduce"):
         scored(math.nan, math.nan)
 
 
-def test_an_epoch_learned_again_replaces_what_it_left(
+def test_repeated_epoch_replaces_its_saved_weights(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it scores less than before, on another machine say, the folder has the weights of an
-    epoch that nobody knows of.
+    """A repeated epoch can reach a lower score, for example on another machine. The model
+    directory must then contain the weights and the score of the repeated epoch.
     """
     given: dict[str, Any] = {"train": rows(16), "dev": rows(4), "out": tmp_path / "out"}
     given["settings"] = replace(SETTINGS, epochs=3, save_minutes=60.0)
@@ -285,19 +283,20 @@ def test_an_epoch_learned_again_replaces_what_it_left(
         finetune(Classify, base, **given, on_epoch=stop, resume=True)
     scored(0.125)
 
-    def stopped(epoch: int, _: object) -> None:
+    def stop_again(epoch: int, _: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        finetune(Classify, base, **given, on_epoch=stopped, resume=True)
-    scored(0.0625)  # of the third epoch, which is not what the folder has
-    (tmp_path / "out" / "notes.json").write_text("{}")  # the control: no file of the model
-    done = finetune(Classify, base, **given, resume=True)
-    assert done == {"accuracy": 0.125, "epoch": 2}
+        finetune(Classify, base, **given, on_epoch=stop_again, resume=True)
+    scored(0.0625)  # The third epoch is worse than the saved epoch.
+    # Control: this file is not part of the model.
+    (tmp_path / "out" / "notes.json").write_text("{}")
+    result = finetune(Classify, base, **given, resume=True)
+    assert result == {"accuracy": 0.125, "epoch": 2}
 
 
-def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -> None:
-    settings, said = replace(SETTINGS, epochs=1), {"train": rows(16), "dev": rows(4)}
+def test_loaded_model_gets_a_missing_head(base: Path, tmp_path: Path) -> None:
+    settings, data = replace(SETTINGS, epochs=1), {"train": rows(16), "dev": rows(4)}
     task = Classify.from_examples(rows(4), classify.ClassifyOptions())
     heads = []
     for model in (base, load(base)):
@@ -306,7 +305,7 @@ def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -
     assert all(torch.equal(weight, heads[1][name]) for name, weight in heads[0].items())
     pooler = load(base).model.heads["nsp"].state_dict()["pooler.transform.dense.weight"]
     assert torch.equal(heads[1]["pooler.transform.dense.weight"], pooler)
-    scores = finetune(Classify, load(base), **said, out=tmp_path / "one", settings=settings)
+    scores = finetune(Classify, load(base), **data, out=tmp_path / "one", settings=settings)
     assert set(scores) >= {"accuracy", "f1"}
     other = [LabelExample(row.text, None, f"not {row.label}", row.where) for row in rows(16)]
     tuned = load(tmp_path / "one")
@@ -316,46 +315,46 @@ def test_an_open_model_gets_the_head_that_it_lacks(base: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("rank", "rate"), [(0, 1e-4), (2, 1e-3)])
-def test_a_crf_learns_as_fast_beside_adapters(
+def test_crf_learning_rate_is_independent_of_adapters(
     rank: int, rate: float, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     real = recipe.adamw
 
     def adamw(weights: Any, **settings: Any) -> Any:
-        told.update(settings)
+        recorded.update(settings)
         return real(weights, **settings)
 
     monkeypatch.setattr(recipe, "adamw", adamw)
     settings = replace(SETTINGS, epochs=1, learning_rate=rate, lora=LoRA(rank=rank))
     finetune(Classify, base, train=rows(8), dev=rows(4), out=tmp_path / "out", settings=settings)
-    assert told["learning_rate"] == rate
-    assert told["learning_rate"] * told["crf_rate"] == pytest.approx(0.01)
+    assert recorded["learning_rate"] == rate
+    assert recorded["learning_rate"] * recorded["crf_rate"] == pytest.approx(0.01)
 
 
-def test_a_run_without_a_rate_has_the_usual_one(base: Path, tmp_path: Path) -> None:
-    asked = replace(SETTINGS, epochs=1, learning_rate=None)
+def test_missing_learning_rate_uses_the_default(base: Path, tmp_path: Path) -> None:
+    base_settings = replace(SETTINGS, epochs=1, learning_rate=None)
     data = {"train": rows(16), "dev": rows(4)}
     for name, rate in (("usual", None), ("same", 3e-4), ("other", 5e-5)):
-        given = replace(asked, learning_rate=rate)
+        given = replace(base_settings, learning_rate=rate)
         finetune(Classify, base, **data, out=tmp_path / name, settings=given)
     usual = tmp_path / "usual"
     assert weights_of(usual) == weights_of(tmp_path / "same")
     assert weights_of(usual) != weights_of(tmp_path / "other")
-    asked_for, done = (
+    requested, used = (
         json.loads((usual / file).read_text(encoding="utf-8"))["settings"]["learning_rate"]
         for file in ("run.json", "scores.json")
     )
-    assert (asked_for, done) == (None, 3e-4)
+    assert (requested, used) == (None, 3e-4)
     assert "- learning_rate = 0.0003\n" in (usual / "README.md").read_text(encoding="utf-8")
-    finetune(Classify, base, **data, out=usual, settings=asked, resume=True)
+    finetune(Classify, base, **data, out=usual, settings=base_settings, resume=True)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
-def test_tokens_that_train_does_not_show_stay_as_they_were(
+def test_embeddings_of_unused_tokens_are_unchanged(
     precision: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the rest learns as it would if all of them could."""
+    """Other weights match training of the complete embedding."""
     table = "bert.embeddings.word_embeddings.weight"
 
     def learned(name: str, weight_decay: float) -> dict[str, torch.Tensor]:
@@ -366,24 +365,24 @@ def test_tokens_that_train_does_not_show_stay_as_they_were(
         finetune("classify", base, train=rows(40), dev=rows(8, 200), out=out, settings=settings)
         return load_file(out / "model.safetensors")
 
-    some, decayed = learned("rows", 0.0), learned("rows", 1.0)
+    used, decayed = learned("rows", 0.0), learned("rows", 1.0)
     monkeypatch.setattr(recipe, "find_used_rows", lambda *given: {})
     every, control = learned("whole", 0.0), learned("whole", 1.0)
-    assert all(torch.allclose(some[name], every[name], atol=2e-5) for name in every)
+    assert all(torch.allclose(used[name], every[name], atol=2e-5) for name in every)
     before, tokenizer = load_file(base / "model.safetensors")[table], load(base).tokenizer
     shown = sorted({int(i) for row in rows(40) for i in tokenizer.encode(row.text).ids})
     assert 5 < len(shown) < len(before)
     assert (decayed[table] != before).any(1).nonzero().flatten().tolist() == shown
-    assert (control[table] != before).any(1).all()  # decay alone would move the others
+    assert (control[table] != before).any(1).all()  # Weight decay would change the other rows.
 
 
-def test_the_best_epoch_is_kept_and_said(
+def test_best_epoch_is_kept_and_reported(
     base: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Scores that fall after the second epoch: the folder must hold the second."""
+    """The saved model is the second epoch if later scores are lower."""
     given = iter([0.5, 0.75, 0.6, 0.7])
     kept: list[bytes] = []
 
@@ -403,7 +402,7 @@ def test_the_best_epoch_is_kept_and_said(
     assert "out contains epoch 2, the best by accuracy" in capsys.readouterr().err
 
 
-def test_a_kept_epoch_survives_what_comes_after(
+def test_best_epoch_is_kept_after_an_error(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = iter([{"accuracy": 0.5}])
@@ -421,7 +420,7 @@ def test_a_kept_epoch_survives_what_comes_after(
     assert load(out).labels == ("doing", "thing")
 
 
-def test_pairs_and_numbers(base: Path, tmp_path: Path) -> None:
+def test_finetune_supports_regression_on_pairs(base: Path, tmp_path: Path) -> None:
     examples = [
         LabelExample(f"the loop {i}", "the loop" if i % 2 else "a class", f"{i % 2 + 0.5}")
         for i in range(16)
@@ -435,7 +434,7 @@ def test_pairs_and_numbers(base: Path, tmp_path: Path) -> None:
     assert evaluate(ready, examples)["pearson"] == pytest.approx(scores["pearson"])
 
 
-def test_rows_longer_than_the_model_are_cut_and_said(
+def test_truncated_examples_are_reported(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = [*rows(4), LabelExample("rain " * 99, None, "doing")]
@@ -446,7 +445,7 @@ def test_rows_longer_than_the_model_are_cut_and_said(
     assert err.index("epoch 1: ") < err.index("warning: dev: all predictions are ")
 
 
-def test_an_untrained_head_is_refused(base: Path) -> None:
+def test_pipeline_rejects_an_untrained_head(base: Path) -> None:
     loaded = load(base, heads=("classify",), labels=("doing", "thing"))
     with pytest.raises(CheckpointError, match="was never trained"):
         bertkit.pipeline("classify", loaded)
@@ -457,10 +456,10 @@ def weights_of(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("gradually", [False, True])
-def test_a_stopped_run_goes_on_to_the_same_weights(
+def test_resumed_run_reaches_the_same_weights(
     gradually: bool, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped after each of its steps in turn, with dropout on."""
+    """The run is stopped after each step and uses dropout."""
     settings = Finetune(
         epochs=2, batch_size=8, learning_rate=5e-3, precision="fp32", save_minutes=0.0,
         gradual_unfreezing=gradually,
@@ -472,7 +471,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
     def stopping(*words: Any, at: int, **named: Any) -> Any:
         for step in steps(*words, **named):
             yield step
-            if step.number == at:  # the checkpoint of this step is there
+            if step.number == at:  # The checkpoint of this step is saved.
                 raise KeyboardInterrupt
 
     for at in range(1, 6):
@@ -496,7 +495,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(
         finetune(Classify, base, **data, out=tmp_path / "none", settings=settings, resume=True)
 
 
-def test_scores_of_rows_that_set_the_threshold_are_named_best(base: Path, tmp_path: Path) -> None:
+def test_scores_with_tuned_threshold_have_best_prefix(base: Path, tmp_path: Path) -> None:
     given = [
         Question("a class ?", "the class of", (("class", 4),) if i % 2 else (), f"q{i}")
         for i in range(8)
@@ -522,13 +521,13 @@ def test_scores_of_rows_that_set_the_threshold_are_named_best(base: Path, tmp_pa
 
 
 def sentences(count: int) -> list[tag.Example]:
-    text, places = "the class number of", [(0, 3), (4, 9), (10, 16), (17, 19)]
+    text, spans = "the class number of", [(0, 3), (4, 9), (10, 16), (17, 19)]
     return [
-        tag.Example(text, places, ["O", "B-x", "I-x", "O"], f"rows:{i + 1}") for i in range(count)
+        tag.Example(text, spans, ["O", "B-x", "I-x", "O"], f"rows:{i + 1}") for i in range(count)
     ]
 
 
-def test_a_crf_moves_as_far_as_it_must_and_resumes(
+def test_crf_uses_high_learning_rate_and_resumes(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Finetune(
@@ -546,13 +545,13 @@ def test_a_crf_moves_as_far_as_it_must_and_resumes(
         "settings": settings,
         "options": {"crf": True},
     }
-    # the best epoch is the last
+    # The last epoch is the best.
     scored = iter(range(100))
     monkeypatch.setattr(tag.Tag, "score", lambda *_: {"f1": float(next(scored))})
     finetune(tag.Tag, base, **given, out=tmp_path / "whole")
     head = load(tmp_path / "whole").model.heads["crf"]
     assert isinstance(head, CRFTagger)
-    # the most that AdamW can move a weight in 8 steps at the rate of the others
+    # The maximum change by AdamW in 8 steps at the rate of other weights.
     assert head.crf.transitions.abs().max() > 8 * settings.learning_rate
 
     def stopping(*words: Any, **named: Any) -> Any:
@@ -570,8 +569,8 @@ def test_a_crf_moves_as_far_as_it_must_and_resumes(
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
-def test_scores_are_those_of_the_saved_folder(base: Path, tmp_path: Path, precision: str) -> None:
-    """Also where bf16 weights learn: what is saved are their fp32 masters."""
+def test_reported_scores_match_the_saved_model(base: Path, tmp_path: Path, precision: str) -> None:
+    """In bf16 training, the fp32 master weights are saved."""
     rows_of = [LabelExample(f"the loop {i}", None, f"{i % 7 + 0.5}") for i in range(24)]
     settings = replace(SETTINGS, precision=precision, epochs=2)
     scores = finetune(
@@ -581,7 +580,7 @@ def test_scores_are_those_of_the_saved_folder(base: Path, tmp_path: Path, precis
     assert found["pearson"] == pytest.approx(scores["pearson"], abs=1e-6)
 
 
-def test_a_run_that_ends_on_a_full_disk_goes_on(
+def test_run_resumes_after_a_full_disk(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(SETTINGS, epochs=2, save_minutes=0.0)
@@ -592,7 +591,7 @@ def test_a_run_that_ends_on_a_full_disk_goes_on(
         raise StorageError("errors.jsonl: the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(finished, "write_mistakes", full)
+        patch.setattr(finetune_report, "write_mistakes", full)
         with pytest.raises(StorageError, match="the disk is full"):
             finetune(Classify, base, **data, out=tmp_path / "out", settings=settings)
     assert (tmp_path / "out" / "checkpoints").exists()
@@ -601,7 +600,7 @@ def test_a_run_that_ends_on_a_full_disk_goes_on(
     assert weights_of(out) == weights_of(tmp_path / "whole")
 
 
-def test_a_run_knows_its_data_by_content(base: Path, tmp_path: Path) -> None:
+def test_run_records_a_hash_of_its_data(base: Path, tmp_path: Path) -> None:
     settings = Finetune(epochs=1, batch_size=8, precision="fp32")
     hashes = []
     for name, count in (("a", 8), ("b", 8), ("c", 10)):
@@ -615,7 +614,9 @@ def test_a_run_knows_its_data_by_content(base: Path, tmp_path: Path) -> None:
     assert hashes[0] == hashes[1] != hashes[2]
 
 
-def test_patience_ends_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_stops_a_run_early(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = iter([0.5, 0.75, 0.6, 0.75])
     monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(given)})
     settings = replace(SETTINGS, patience=1)
@@ -627,7 +628,7 @@ def test_patience_ends_a_run(base: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
-def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precision: str) -> None:
+def test_frozen_layers_are_not_updated(base: Path, tmp_path: Path, precision: str) -> None:
     settings = replace(SETTINGS, frozen_layers=1, precision=precision)
     finetune(Classify, base, train=rows(16), dev=rows(4), out=tmp_path / "out", settings=settings)
     before, after = load(base).model.state_dict(), load(tmp_path / "out").model.state_dict()
@@ -649,15 +650,15 @@ def test_frozen_layers_stay_and_others_move(base: Path, tmp_path: Path, precisio
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
 @pytest.mark.parametrize("family", [BERT, LSTM_LM], ids=lambda family: family.name)
-def test_layers_begin_to_learn_one_after_the_other(
+def test_gradual_unfreezing_trains_one_more_layer_per_epoch(
     family: Family,
     precision: str,
     english: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The heads in the first epoch, then from the top down; one that has not begun stays bit for
-    bit, though weights decay.
+    """The head is trained first, then one more layer per epoch from the top. Frozen layers do
+    not change, even with weight decay.
     """
     writes = family is LSTM_LM
     tokenizer = train_tokenizer(
@@ -667,27 +668,27 @@ def test_layers_begin_to_learn_one_after_the_other(
     shape: dict[str, Any] = {"family": family, "hidden": 32, "layers": 3}
     folder = tiny_folder(tmp_path / "m", tokenizer, "lm" if writes else "mlm", **shape)
     before = load(folder).model.state_dict()
-    better = itertools.count()  # so that the last epoch is kept
+    better = itertools.count()  # The last epoch is the best and is kept.
     monkeypatch.setattr(Classify, "score", lambda *given: {"accuracy": next(better)})
 
     def moved(epochs: int, *, gradually: bool) -> set[int]:
-        """The depths whose weights are others then."""
+        """Return the depths whose weights changed."""
         out = tmp_path / f"{epochs}-{gradually}"
         settings = replace(
             SETTINGS, epochs=epochs, gradual_unfreezing=gradually, precision=precision
         )
         finetune(Classify, folder, train=rows(8), dev=rows(4), out=out, settings=settings)
         after = load(out).model.state_dict()
-        place = depths([name for name in before if name.startswith("encoder.")])
+        depth_of = depths([name for name in before if name.startswith("encoder.")])
         return {
             depth
-            for name, depth in place.items()
+            for name, depth in depth_of.items()
             if not torch.equal(before[name], after[name][: len(before[name])])
         }
 
     for epochs in (1, 2, 3, 5):
         assert moved(epochs, gradually=True) == {n for n in range(4) if n > 4 - epochs}
-    assert moved(1, gradually=False) == {0, 1, 2, 3}  # the control
+    assert moved(1, gradually=False) == {0, 1, 2, 3}  # Control.
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:
@@ -698,16 +699,16 @@ def logits(folder: Path) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
-def test_adapters_learn_and_the_model_stays(
+def test_lora_trains_adapters_and_keeps_the_model(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any
 ) -> None:
-    """Stopped and resumed, too; what is saved at a stop are the adapters and the head."""
+    """Checkpoints contain only adapters and the head; a resumed run reaches the same weights."""
     lora = LoRA(rank=2, dropout=0.1, layers=("qkv", "up"))
     settings = replace(SETTINGS, epochs=6, lora=lora, precision=precision)
     data: dict[str, Any] = {"train": rows(120), "dev": rows(16, 200)}
     out = tmp_path / "whole"
     scores = finetune(Classify, base, **data, out=out, settings=settings)
-    assert scores["accuracy"] > 0.75  # guessing: 0.5
+    assert scores["accuracy"] > 0.75  # Random predictions reach 0.5.
     before, after = load(base).model.state_dict(), load(out).model.state_dict()
     for name, weight in before.items():
         if name.startswith("encoder.") and name.endswith(("qkv.weight", "up.weight")):
@@ -735,11 +736,11 @@ def test_adapters_learn_and_the_model_stays(
         == scores
     )
     assert weights_of(tmp_path / "stopped") == weights_of(out)
-    files = [place / "adapter/adapter_model.safetensors" for place in (out, tmp_path / "stopped")]
+    files = [folder / "adapter/adapter_model.safetensors" for folder in (out, tmp_path / "stopped")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_adapters_go_on_with_the_model_that_they_began_with_alone(
+def test_resume_of_adapters_rejects_changed_frozen_weights(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tmp_path / "model"
@@ -765,7 +766,7 @@ def test_adapters_go_on_with_the_model_that_they_began_with_alone(
         finetune(Classify, model, **given, settings=settings, resume=True)
 
 
-def test_adapters_at_the_command_line(
+def test_lora_options_of_the_finetune_command(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tsv(tmp_path / "rows.tsv", rows(8))
@@ -783,7 +784,7 @@ def test_adapters_at_the_command_line(
     assert "lora.rank: expected `int` >= 0" in capsys.readouterr().err
 
 
-def test_the_folder_explains_itself(tuned: tuple[Path, dict[str, float]]) -> None:
+def test_model_card_code_runs(tuned: tuple[Path, dict[str, float]]) -> None:
     out, _ = tuned
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "| accuracy | 1.0000 |" in card

@@ -1,4 +1,4 @@
-"""What a run leaves beside its model: labels, test rows that chose nothing, what dev taught."""
+"""Reports of fine-tuning: scores per label, test scores, calibration, and thresholds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
 
 
 def rows(count: int, first: int = 0, **labels: str) -> list[LabelExample]:
-    """Texts that speak of a class or of a loop; each with its label."""
+    """Return texts about a class or a loop, with their labels."""
     named = labels or {"class": "thing", "loop": "doing"}
     made = []
     for i in range(first, first + count):
@@ -65,7 +65,7 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
     return out, scores
 
 
-def test_labels_are_scored_one_by_one(tuned: tuple[Path, dict[str, float]]) -> None:
+def test_scores_include_each_label(tuned: tuple[Path, dict[str, float]]) -> None:
     out, scores = tuned
     kept = record(out)
     assert sum(map(sum, kept["confusion"]["counts"])) == kept["data"]["dev"]["rows"] == 16
@@ -77,7 +77,7 @@ def test_labels_are_scored_one_by_one(tuned: tuple[Path, dict[str, float]]) -> N
     assert "| expected ↓, predicted → | doing | thing |" in card
 
 
-def test_the_record_says_what_was_held_out(tuned: tuple[Path, dict[str, float]]) -> None:
+def test_scores_file_records_held_out_examples(tuned: tuple[Path, dict[str, float]]) -> None:
     out, _ = tuned
     data = record(out)["data"]
     assert {name: part["rows"] for name, part in data.items()} == {
@@ -90,21 +90,23 @@ def test_the_record_says_what_was_held_out(tuned: tuple[Path, dict[str, float]])
     assert "16 examples (held out of train: fraction 0.2, seed 0)" in card
 
 
-def test_test_rows_are_scored_once_and_apart(tuned: tuple[Path, dict[str, float]]) -> None:
+def test_test_scores_are_stored_separately(tuned: tuple[Path, dict[str, float]]) -> None:
     out, scores = tuned
-    apart = record(out, "test.json")
+    test_record = record(out, "test.json")
     again = evaluate(str(out), rows(10, 200))
-    assert apart["scores"] == numbers(again)
+    assert test_record["scores"] == numbers(again)
     assert scores["test_accuracy"] == again["accuracy"]
-    assert apart["confusion"] == again["confusion"]
+    assert test_record["confusion"] == again["confusion"]
     assert "test_accuracy" not in record(out)["dev"]
-    assert read_test(out) == {f"test_{name}": value for name, value in apart["scores"].items()}
+    assert read_test(out) == {
+        f"test_{name}": value for name, value in test_record["scores"].items()
+    }
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "## Scores on test" in card
     assert card.index("## Scores on dev") < card.index("## Scores on test")
 
 
-def test_confidences_are_calibrated_by_dev(tuned: tuple[Path, dict[str, float]]) -> None:
+def test_probabilities_are_calibrated_on_dev(tuned: tuple[Path, dict[str, float]]) -> None:
     out, _ = tuned
     about = record(out)["calibration"]
     temperature = bertkit.load(out).settings["bertkit"]["task"]["options"]["temperature"]
@@ -119,13 +121,13 @@ def test_confidences_are_calibrated_by_dev(tuned: tuple[Path, dict[str, float]])
             [LabelExample("the class of it")], ready.tokenizer, 32, long="error", labelled=False
         ),
     )
-    wanted = torch.softmax(torch.from_numpy(row[0]) / temperature, -1)
+    expected = torch.softmax(torch.from_numpy(row[0]) / temperature, -1)
     given = list(ready("the class of it").scores.values())
-    assert given == pytest.approx(wanted.tolist())
+    assert given == pytest.approx(expected.tolist())
     assert given != pytest.approx(torch.softmax(torch.from_numpy(row[0]), -1).tolist())
 
 
-def test_a_finished_run_gives_its_scores_again(
+def test_resume_of_finished_run_returns_its_scores(
     base: Path, tuned: tuple[Path, dict[str, float]], tmp_path: Path
 ) -> None:
     given: dict[str, Any] = {"train": rows(16), "test": rows(4, 200), "settings": SETTINGS}
@@ -138,7 +140,7 @@ def test_a_finished_run_gives_its_scores_again(
         finetune(Classify, base, dev=0.25, out=tmp_path / "a", resume=True, **given)
 
 
-def test_dev_and_test_are_shares_of_one_file(base: Path, tmp_path: Path) -> None:
+def test_dev_and_test_can_be_fractions_of_train(base: Path, tmp_path: Path) -> None:
     out, given = tmp_path / "out", {"train": rows(32), "dev": 0.25, "settings": SETTINGS}
     first = finetune(Classify, base, test=0.125, out=out, **given)
     data = record(out)["data"]
@@ -153,14 +155,14 @@ def test_dev_and_test_are_shares_of_one_file(base: Path, tmp_path: Path) -> None
         finetune(Classify, base, test=0.25, out=out, resume=True, **given)
 
 
-def test_another_metric_chooses_the_epoch(base: Path, tmp_path: Path) -> None:
+def test_metric_setting_selects_the_best_epoch(base: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, metric="matthews", epochs=3)
     finetune(
         Classify, base, train=rows(32), dev=rows(8, 100), out=tmp_path / "a", settings=settings
     )
     kept = record(tmp_path / "a")
     assert kept["metric"] == "matthews"
-    assert kept["dev"]["matthews"] == max(one["matthews"] for one in kept["epochs"])
+    assert kept["dev"]["matthews"] == max(epoch["matthews"] for epoch in kept["epochs"])
     wrong = replace(SETTINGS, metric="f2")
     with pytest.raises(
         ConfigError, match=r"does not have the score 'f2' with these settings; known"
@@ -169,7 +171,7 @@ def test_another_metric_chooses_the_epoch(base: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-def test_thresholds_of_several_labels_are_learned_on_dev(base: Path, tmp_path: Path) -> None:
+def test_multi_label_thresholds_are_selected_on_dev(base: Path, tmp_path: Path) -> None:
     labels = {"class": '["thing"]', "loop": '["doing", "thing"]', "stop": "[]"}
     given: dict[str, Any] = {"train": rows(48, **labels), "dev": rows(12, 100, **labels)}
     out = tmp_path / "learned"
@@ -186,7 +188,7 @@ def test_thresholds_of_several_labels_are_learned_on_dev(base: Path, tmp_path: P
         label
         for label, least in sorted(
             zip(answer.scores, kept["thresholds"], strict=True),
-            key=lambda one: -answer.scores[one[0]],
+            key=lambda pair: -answer.scores[pair[0]],
         )
         if answer.scores[label] >= least
     ]
@@ -198,7 +200,7 @@ def test_thresholds_of_several_labels_are_learned_on_dev(base: Path, tmp_path: P
     assert bertkit.load(fixed).settings["bertkit"]["task"]["options"]["thresholds"] == []
 
 
-def test_a_command_holds_out_and_tests(
+def test_finetune_command_holds_out_dev_and_tests(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, part in (("train", rows(32)), ("test", rows(8, 100))):
@@ -208,17 +210,17 @@ def test_a_command_holds_out_and_tests(
     words += ["--dev", "0.25", "--test", str(tmp_path / "test.tsv"), "--epochs", "1"]
     words += ["--metric", "f1", "--out", str(tmp_path / "out")]
     assert cli.run(words) == 0
-    told = capsys.readouterr()
-    assert "test_accuracy" in json.loads(told.out)
+    printed = capsys.readouterr()
+    assert "test_accuracy" in json.loads(printed.out)
     for line in ("dev: 8 of 32 rows of train, held out (seed 0)", "dev, label by label:", "test, "):
-        assert line in told.err
+        assert line in printed.err
     words[words.index("0.25")] = "1.5"
     words[-1] = str(tmp_path / "other")
     assert cli.run(words) == 2
     assert "a fraction between 0 and 1" in capsys.readouterr().err
 
 
-def test_test_rows_that_do_not_fit_are_refused_before_work(base: Path, tmp_path: Path) -> None:
+def test_finetune_rejects_unknown_test_labels_before_training(base: Path, tmp_path: Path) -> None:
     strange = [LabelExample("a text", None, "other", "test.tsv:3")]
     with pytest.raises(DataError, match=r"test\.tsv:3: label 'other'"):
         finetune(Classify, base, train=rows(8), dev=rows(4), test=strange, out=tmp_path / "out")

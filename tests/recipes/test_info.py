@@ -47,7 +47,7 @@ def test_info_of_a_corpus_prints_samples_and_counts(corpus: Path, capsys: Captur
     assert not capsys.readouterr().out.startswith(("InOrder", "Swapped", "IsNext", "NotNext"))
 
 
-def test_info_of_a_directory_of_runs_prints_their_table(tmp_path: Path, capsys: Captured) -> None:
+def test_info_of_a_directory_prints_its_runs(tmp_path: Path, capsys: Captured) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{}", encoding="utf-8")

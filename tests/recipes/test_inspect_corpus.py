@@ -20,27 +20,27 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]):  # typ
     return prepare([folder / "text.jsonl"], tokenizer=tokenizer, out=folder / "out", processes=1)
 
 
-def test_statistics_count_the_corpus(corpus) -> None:  # type: ignore[no-untyped-def]
+def test_statistics_match_the_corpus(corpus) -> None:  # type: ignore[no-untyped-def]
     found = statistics(corpus)
     assert found["tokens"] == corpus.tokens
     assert found["documents"] == corpus.documents == 30
 
 
 @pytest.mark.parametrize("pairs", ["nsp", "sop", "none"])
-def test_lines_tell_the_truth(corpus, pairs: str) -> None:  # type: ignore[no-untyped-def]
+def test_printed_samples_match_their_masks_and_pairs(corpus, pairs: str) -> None:  # type: ignore[no-untyped-def]
     sampling = Sampling(pairs=pairs, length=64)  # type: ignore[arg-type]
-    samples, drawn = take(corpus, corpus.tokenizer(), sampling, Masking(), seed=1, count=200)
-    says = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped")}
-    for sample in drawn[:20]:
+    samples, sampled = take(corpus, corpus.tokenizer(), sampling, Masking(), seed=1, count=200)
+    labels = {"nsp": ("IsNext", "NotNext"), "sop": ("InOrder", "Swapped")}
+    for sample in sampled[:20]:
         lines = list(readable(samples, sample))
         assert f"{len(sample)} tokens" in lines[0]
         if sample.pair is not None:
-            assert lines[0].startswith(says[pairs][sample.pair])
+            assert lines[0].startswith(labels[pairs][sample.pair])
         assert sum(line.count("←") for line in lines) == len(sample.masked_positions)
         kept = int((sample.ids[sample.masked_positions] == sample.labels).sum())
         assert sum(line.count("←=") for line in lines) >= kept
         assert len(lines) == 1 + (1 if pairs == "none" else 2)
-    found = rates(samples, drawn)
+    found = rates(samples, sampled)
     assert found["[MASK], of selected"] == pytest.approx(0.8, abs=0.05)
     assert sum(v for k, v in found.items() if k.endswith("of selected")) == pytest.approx(1.0)
     assert ("true pairs" in found) == (pairs != "none")

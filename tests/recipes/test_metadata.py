@@ -1,4 +1,4 @@
-"""The head of a card, as the hub reads it, and nothing of this disk."""
+"""Front matter of model cards for the Hugging Face Hub, without local paths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(folder: Path, record: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_hub_reads_task_scores_and_origin(task: str, tmp_path: Path) -> None:
+def test_front_matter_contains_task_scores_and_base_model(task: str, tmp_path: Path) -> None:
     data = read(tmp_path / "a: b", run(task, "google-bert/bert-base-uncased"))
     assert data.base_model == "google-bert/bert-base-uncased"
     assert data.pipeline_tag == PIPELINES[task]
@@ -38,11 +38,11 @@ def test_the_hub_reads_task_scores_and_origin(task: str, tmp_path: Path) -> None
     assert {result.dataset_name for result in data.eval_results} == {"dev.tsv"}
 
 
-def test_the_folder_one_stands_in_has_a_name() -> None:
+def test_model_name_of_the_working_directory() -> None:
     assert model_name(".") == Path.cwd().name
 
 
-def test_a_model_of_this_disk_is_no_origin(tmp_path: Path) -> None:
+def test_local_models_are_not_named_as_base_model(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     for model in (str(tmp_path / "base"), "/data/secret/base"):
         data = read(tmp_path / "mine", run("classify", model))
@@ -55,7 +55,7 @@ def test_a_model_of_this_disk_is_no_origin(tmp_path: Path) -> None:
     assert data_name({"file": None}) == "examples given in Python"
 
 
-def test_a_task_of_ones_own_has_no_name_on_the_hub(tmp_path: Path) -> None:
+def test_custom_task_has_no_pipeline_tag(tmp_path: Path) -> None:
     data = read(tmp_path / "mine", run("mine.stars:Rate", "me/base"))
     assert data.pipeline_tag is None
     assert data.base_model == "me/base"

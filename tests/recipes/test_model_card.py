@@ -1,4 +1,4 @@
-"""The card tells what the folder was made from, how well it does, and how to ask it."""
+"""Model cards: data, scores, settings, and usage."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def run(name: str, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_has_a_card_of_its_own(name: str, tmp_path: Path) -> None:
+def test_card_of_each_task_contains_usage_and_scores(name: str, tmp_path: Path) -> None:
     write_card(tmp_path, run(name))
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     if name in COMMANDS:
@@ -40,14 +40,14 @@ def test_every_task_has_a_card_of_its_own(name: str, tmp_path: Path) -> None:
     assert "- seed = 7" in card
 
 
-def test_a_crf_is_said_to_be_ours_alone(tmp_path: Path) -> None:
+def test_card_states_that_hugging_face_ignores_the_crf(tmp_path: Path) -> None:
     write_card(tmp_path, run("tag", crf=True))
     assert "without the CRF" in (tmp_path / "README.md").read_text(encoding="utf-8")
     write_card(tmp_path, run("tag", crf=False))
     assert "CRF" not in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_task_from_outside_names_its_code(tmp_path: Path) -> None:
+def test_card_of_custom_task_names_its_code(tmp_path: Path) -> None:
     write_card(tmp_path, run("mine.stars:Rate"))
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "loading the model requires its code" in card

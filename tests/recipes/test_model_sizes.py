@@ -1,4 +1,4 @@
-"""The table of variants says what the run files say."""
+"""Table of the models defined by the run files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bertkit.recipes.model_sizes import variants
 from bertkit.recipes.run_file import CONFIGS
 
 
-def test_every_run_file_is_there_families_together() -> None:
+def test_variants_lists_all_run_files_by_family() -> None:
     found = variants()
     assert {v.name for v in found} == {path.stem for path in CONFIGS.glob("*.toml")}
     families = [v.family for v in found]
@@ -15,7 +15,7 @@ def test_every_run_file_is_there_families_together() -> None:
     assert sizes == sorted(sizes)
 
 
-def test_what_sets_them_apart_is_told() -> None:
+def test_variants_describe_method_size_and_data() -> None:
     by_name = {v.name: v for v in variants()}
     bert, roberta, albert = (by_name[f"{name}-base"] for name in ("bert", "roberta", "albert"))
     assert bert.method == "masked tokens + next sentence; 15% of tokens, new every epoch"
@@ -25,12 +25,12 @@ def test_what_sets_them_apart_is_told() -> None:
     assert (bert.embedding, bert.weights) == (768, 12)
     assert bert.data == "1,000,000 × 256 samples of 512 tokens"
     assert by_name["electra-small"].method.startswith("replaced tokens; 15% of tokens")
-    taught = "masked tokens + teacher outputs + teacher hidden states; 15% of tokens"
-    assert by_name["distilbert-base"].method.startswith(taught)
+    distilled = "masked tokens + teacher outputs + teacher hidden states; 15% of tokens"
+    assert by_name["distilbert-base"].method.startswith(distilled)
     assert by_name["minilm-6"].method.startswith("teacher relations; 15%")
 
 
-def test_models_that_write_have_their_decoder_and_no_masks() -> None:
+def test_generative_variants_describe_objective_and_decoder() -> None:
     by_name = {v.name: v for v in variants()}
     methods = {
         "gpt-mini": "next tokens",
@@ -44,5 +44,5 @@ def test_models_that_write_have_their_decoder_and_no_masks() -> None:
     layers = {name: (by_name[name].layers, by_name[name].decoder) for name in methods}
     assert layers["transformer-small"] == (3, 3)
     assert layers["gpt-mini"] == (4, 0)
-    # 4 + 4 layers of 256, and one table: the decoder's layers attend twice
+    # 4 + 4 layers of size 256 and one embedding; decoder layers have two attention blocks.
     assert by_name["bart-mini"].parameters > by_name["gpt-mini"].parameters + 4 * 16 * 256**2

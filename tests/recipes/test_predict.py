@@ -1,4 +1,4 @@
-"""Rows of a program are answered as their texts are."""
+"""Predictions for rows passed from Python."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ TEXTS = ["a", "b c", "d d d"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("predict") / "model"
-    return tiny_folder(place, tiny_tokenizer("abcd"), "classify", labels=("no", "yes"), length=8)
+    directory = tmp_path_factory.mktemp("predict") / "model"
+    return tiny_folder(
+        directory, tiny_tokenizer("abcd"), "classify", labels=("no", "yes"), length=8
+    )
 
 
-def test_any_rows_are_answered_as_their_texts_are(folder: Path, tmp_path: Path) -> None:
+def test_predict_accepts_all_row_types(folder: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     classify = bertkit.pipeline("classify", folder)
     expected = classify(TEXTS)
@@ -42,7 +44,7 @@ def test_any_rows_are_answered_as_their_texts_are(folder: Path, tmp_path: Path) 
     assert (bertkit.frame(expected, table).predicted_label == [a.label for a in expected]).all()
 
 
-def test_what_is_wrong_names_the_row_and_the_keyword(folder: Path) -> None:
+def test_predict_errors_name_the_row_or_keyword(folder: Path) -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"body": ["a", None], "other": ["b", "c"]})
     with pytest.raises(DataError, match=r"^rows\.iloc\[1\]: the text is empty; remove the row"):
@@ -55,24 +57,25 @@ def test_what_is_wrong_names_the_row_and_the_keyword(folder: Path) -> None:
         bertkit.predict(folder, table, txt="body")
 
 
-def test_long_rows_are_cut_and_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_reports_truncated_texts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = ["a", "a b c d a b c d a b"]
-    assert [one.truncated for one in bertkit.predict(folder, texts)] == [False, True]
+    assert [answer.truncated for answer in bertkit.predict(folder, texts)] == [False, True]
     assert "1 of 2 texts were truncated to the maximum length" in capsys.readouterr().err
     with pytest.raises(DataError, match="the limit is 8"):
         bertkit.predict(folder, texts, long="error")
 
 
-def test_the_name_of_a_file_is_no_text(folder: Path, tmp_path: Path) -> None:
+def test_predict_rejects_a_file_name_as_text(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    assert len(bertkit.predict(folder, str(path))) == 1  # no such file: a text
+    # The file does not exist, so the string is a text.
+    assert len(bertkit.predict(folder, str(path))) == 1
     path.write_text("text\na b\nc\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"rows\.csv: a file, not a text; pass a pathlib\.Path"):
         bertkit.predict(folder, str(path))
     assert len(bertkit.predict(folder, path)) == 2
 
 
-def test_texts_that_are_compared_are_answered_together(
+def test_step_batching_predicts_all_texts_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bertkit.recipes.predict_file.ITEMS_PER_CHUNK", 2)

@@ -1,4 +1,4 @@
-"""Answers beside the rows that they are for: every column stays, in every kind of file."""
+"""Prediction files, which keep all columns of their input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Predict = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model that labels texts of letters."""
+    """Fine-tune a model that classifies texts of letters."""
     folder = tmp_path_factory.mktemp("predict")
     base = tiny_folder(folder / "base", tiny_tokenizer("abcdefghijklmnopqrstuvwxyz"))
     rows = "".join(f"{letter} {letter}\t{int(letter > 'm')}\n" for letter in "abcxyz")
@@ -40,7 +40,7 @@ INPUT = 'id;body;label\n1;"a; b";x\n2;c, d;y\n3;"e\n f";x\n'
 COLUMNS = ["id", "body", "label", "predicted_label", "score", "scores.0", "scores.1", "truncated"]
 
 
-def test_columns_that_were_named_for_training_are_known(
+def test_predict_uses_the_column_names_of_training(
     model: str, tmp_path: Path, capsys: Captured
 ) -> None:
     (tmp_path / "in.csv").write_text("body,is_late,more\na b c d,0,a b c d\nx y z z,1,c d e f\n")
@@ -54,13 +54,14 @@ def test_columns_that_were_named_for_training_are_known(
     assert cli.run(["predict", str(folder), *words]) == 0
     assert "text = 'body'" in capsys.readouterr().err
     assert cli.run(["evaluate", str(folder), str(tmp_path / "out.csv")]) == 0
-    assert "text = 'body', label = 'is_late'" in capsys.readouterr().err  # and not the answers
+    # The predicted columns are not used.
+    assert "text = 'body', label = 'is_late'" in capsys.readouterr().err
     (out,) = bertkit.predict(folder, [{"more": "a b", "body": "x y", "is_late": None}])
     assert out == bertkit.pipeline("classify", folder)("x y")
 
 
 @pytest.mark.parametrize("piped", [False, True])
-def test_rows_keep_their_columns(
+def test_predict_keeps_input_columns(
     piped: bool, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     (tmp_path / "in.csv").write_text(INPUT, encoding="utf-8")
@@ -94,7 +95,7 @@ def test_rows_keep_their_columns(
     assert not (tmp_path / "out.tsv").exists()
 
 
-def test_pairs_have_named_columns(model: str, tmp_path: Path) -> None:
+def test_predict_accepts_named_pair_columns(model: str, tmp_path: Path) -> None:
     lines = "first,second,kind\n" + "".join(f"{a} b,c {a},{a > 'm'}\n" for a in "abcxyz")
     (tmp_path / "in.csv").write_text(lines, encoding="utf-8")
     files = [word for name in ("train", "dev") for word in (f"--{name}", str(tmp_path / "in.csv"))]
@@ -111,7 +112,7 @@ def test_pairs_have_named_columns(model: str, tmp_path: Path) -> None:
     assert [(row["one"], row["two"]) for row in rows] == [("a b", "c d"), ("e f", "g h")]
 
 
-def test_json_keeps_what_it_holds(model: str, tmp_path: Path) -> None:
+def test_predict_keeps_json_values(model: str, tmp_path: Path) -> None:
     rows = [{"text": "a b", "n": 7, "more": {"x": [1, None]}}, {"text": "c", "n": None, "more": 1}]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     for kind in ("jsonl", "tsv"):
@@ -125,7 +126,9 @@ def test_json_keeps_what_it_holds(model: str, tmp_path: Path) -> None:
     assert table[2][1] == ""
 
 
-def test_texts_are_rows_too(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_accepts_texts_on_stdin(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("a b\nc\n"))
     assert cli.run(["predict", model, "--out", str(tmp_path / "a.csv")]) == 0
     lines = (tmp_path / "a.csv").read_text().splitlines()
@@ -133,7 +136,7 @@ def test_texts_are_rows_too(model: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert [line.split(",")[0] for line in lines[1:]] == ["a b", "c"]
 
 
-def test_a_dash_is_stdin_where_texts_are_asked_about(
+def test_dash_reads_texts_from_stdin(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     answers = []
@@ -143,12 +146,12 @@ def test_a_dash_is_stdin_where_texts_are_asked_about(
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1]
     assert answers[0].count("\n") == 2
-    monkeypatch.setattr(sys, "stdin", None)  # closed, as by `<&-`
+    monkeypatch.setattr(sys, "stdin", None)  # stdin is closed, for example by `<&-`.
     assert cli.run(["predict", model]) == 2
     assert "stdin: no text; pass one text per line" in capsys.readouterr().err
 
 
-def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captured) -> None:
+def test_predict_reports_truncated_rows(model: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "in.csv").write_text("text\na\n" + "b " * 99 + "\n", encoding="utf-8")
     words = ["predict", model, "--file", str(tmp_path / "in.csv")]
     assert cli.run(words) == 0
@@ -159,19 +162,19 @@ def test_long_rows_are_cut_and_counted(model: str, tmp_path: Path, capsys: Captu
 
 
 @pytest.mark.parametrize(
-    ("out", "said"),
+    ("out", "message"),
     [("a.xlsx", "must be a .csv, .tsv or .jsonl file"), ("in.csv", "already exists")],
 )
-def test_places_where_nothing_is_written(
-    out: str, said: str, tmp_path: Path, capsys: Captured
+def test_predict_rejects_invalid_output_paths(
+    out: str, message: str, tmp_path: Path, capsys: Captured
 ) -> None:
     (tmp_path / "in.csv").write_text("text\na\n", encoding="utf-8")
     words = ["--file", str(tmp_path / "in.csv"), "--out", str(tmp_path / out)]
     assert cli.run(["predict", "nowhere", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_entities_are_answered_without_rows_of_a_table(tmp_path: Path) -> None:
+def test_write_answers_stores_entities_as_json(tmp_path: Path) -> None:
     from bertkit.tasks.tag import TagAnswer
 
     answered = [({"where": "a.txt:1"}, TagAnswer([], ["a"], ["O"]))]
@@ -181,7 +184,7 @@ def test_entities_are_answered_without_rows_of_a_table(tmp_path: Path) -> None:
     )
 
 
-def test_several_labels_are_a_list(tmp_path: Path) -> None:
+def test_write_answers_stores_labels_as_list(tmp_path: Path) -> None:
     answers = [LabelsAnswer(["x", "y"], {"x": 0.5, "y": 0.75}), LabelsAnswer([], {"x": 0, "y": 0})]
     write_answers(tmp_path / "a.csv", [({"text": "t"}, answer) for answer in answers])
     assert (tmp_path / "a.csv").read_text().splitlines() == [
@@ -191,7 +194,7 @@ def test_several_labels_are_a_list(tmp_path: Path) -> None:
     ]
 
 
-def test_a_name_of_the_input_stays_its_own(tmp_path: Path) -> None:
+def test_input_columns_are_not_overwritten(tmp_path: Path) -> None:
     row = {"label": "gold", "scores.a": "mine"}
     write_answers(tmp_path / "a.jsonl", [(row, LabelAnswer("a", 1.0, {"a": 1.0}))])
     held = json.loads((tmp_path / "a.jsonl").read_text())
@@ -209,7 +212,7 @@ def predicted(model: str, file: Path, out: str, *words: str) -> list[dict[str, A
         return list(csv.DictReader(opened))
 
 
-def test_answers_of_answers_keep_the_first(model: str, tmp_path: Path) -> None:
+def test_second_prediction_keeps_the_first(model: str, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("text,label\na b,x\ny z,y\n", encoding="utf-8")
     once = predicted(model, tmp_path / "in.csv", "once.csv")
     twice = predicted(model, tmp_path / "once.csv", "twice.csv", "--text-column", "text")
@@ -218,7 +221,7 @@ def test_answers_of_answers_keep_the_first(model: str, tmp_path: Path) -> None:
         assert row["predicted_predicted_label"] == first["predicted_label"]
 
 
-def test_rows_of_parquet_keep_their_columns(model: str, tmp_path: Path) -> None:
+def test_predict_keeps_parquet_columns(model: str, tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -235,7 +238,7 @@ def test_rows_of_parquet_keep_their_columns(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_fields_of_later_rows_are_kept(kind: str, model: str, tmp_path: Path) -> None:
+def test_predict_keeps_fields_of_later_rows(kind: str, model: str, tmp_path: Path) -> None:
     rows = [{"body": "a"}, {"body": "b", "label": 7}]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     words = ("--text-column", "body")
@@ -245,14 +248,14 @@ def test_fields_of_later_rows_are_kept(kind: str, model: str, tmp_path: Path) ->
     assert first["predicted_label"] in ("0", "1")
 
 
-def test_a_lone_carriage_return_stays_in_its_cell(model: str, tmp_path: Path) -> None:
+def test_predict_keeps_a_carriage_return_in_a_cell(model: str, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b'text,other\n"c\rd",1\na,2\n')
     rows = predicted(model, tmp_path / "in.csv", "out.csv")
     assert [(row["text"], row["other"]) for row in rows] == [("c\rd", "1"), ("a", "2")]
 
 
 @pytest.mark.parametrize("out", ["out.jsonl", "out.csv"])
-def test_half_of_a_pair_is_named_before_work(
+def test_predict_rejects_lone_surrogates_before_writing(
     out: str, model: str, tmp_path: Path, capsys: Captured
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": "\\ud800"}\n')

@@ -1,4 +1,4 @@
-"""Preparing: the tokenizer's ids in order, the same bytes whatever happens on the way."""
+"""Corpus preparation: content, resuming, rejected input, and worker processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tokenizer(vocab: Path) -> Tokenizer:
 
 @pytest.fixture
 def texts(tmp_path: Path, english: list[str]) -> Path:
-    """A folder with text of every kind, about 600 kB."""
+    """Return a directory with about 600 kB of text in all supported formats."""
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "long.txt").write_text("\n\n".join(english[:30]), encoding="utf-8")
@@ -72,11 +72,11 @@ def tokens_of(corpus: Corpus) -> list[list[int]]:
     return [corpus.slice(int(a), int(b)).tolist() for a, b in pairwise(bounds)]
 
 
-# ---- what comes out
+# ---- Content of the corpus
 
 
 @pytest.mark.parametrize("blank_lines", ["paragraphs", "documents"])
-def test_a_corpus_holds_the_tokenizers_ids_of_every_sentence(
+def test_corpus_contains_token_ids_of_all_sentences(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, blank_lines: BlankLines
 ) -> None:
     corpus = prepare(
@@ -97,7 +97,7 @@ def test_a_corpus_holds_the_tokenizers_ids_of_every_sentence(
 
 
 @pytest.mark.parametrize("shard_tokens", [1 << 20, 300])
-def test_where_spaces_are_part_of_words_a_corpus_says_its_documents(
+def test_corpus_of_bpe_tokens_decodes_to_its_documents(
     tmp_path: Path, english: list[str], shard_tokens: int
 ) -> None:
     texts = [" ".join(split(text)) for text in english[:8]]
@@ -108,16 +108,16 @@ def test_where_spaces_are_part_of_words_a_corpus_says_its_documents(
         [tmp_path / "rows.jsonl"], tokenizer=tokenizer, out=tmp_path / "c", processes=1,
         shard_tokens=shard_tokens,
     )  # fmt: skip
-    said = [tokenizer.decode(ids) for ids in tokens_of(corpus)]
-    assert said == texts if shard_tokens > 300 else "".join(said) == "".join(texts)
-    assert any(len(split(text)) > 1 for text in texts)  # else there is no space to lose
+    decoded = [tokenizer.decode(ids) for ids in tokens_of(corpus)]
+    assert decoded == texts if shard_tokens > 300 else "".join(decoded) == "".join(texts)
+    assert any(len(split(text)) > 1 for text in texts)  # Otherwise no space could be lost.
 
 
-def test_a_corpus_knows_where_it_is_from(
+def test_corpus_records_its_sources_and_tokenizer(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
-    said = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     names = [Path(s.file).name for s in corpus.manifest.sources]
     assert names == sorted(p.name for p in texts.iterdir())
     assert corpus.tokenizer().fingerprint == tokenizer.fingerprint
@@ -125,24 +125,24 @@ def test_a_corpus_knows_where_it_is_from(
         "manifest.json",
         "tokenizer",
     ]
-    assert len(said) == 2
-    assert "characters: about" in said[0]
-    assert f"{corpus.tokens:,} tokens" in said[1]
-    assert "2 documents without tokens skipped" in said[1]
+    assert len(lines) == 2
+    assert "characters: about" in lines[0]
+    assert f"{corpus.tokens:,} tokens" in lines[1]
+    assert "2 documents without tokens skipped" in lines[1]
     shards = sum(p.stat().st_size for p in corpus.folder.glob("shard-*"))
     assert shards / corpus.tokens < 2.2
 
 
-def test_the_estimate_is_near(
+def test_token_estimate_is_close_to_the_count(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
-    said = capsys.readouterr().err.splitlines()
-    tokens = int(said[0].split("about ")[1].split(" tokens")[0].replace(",", ""))
+    lines = capsys.readouterr().err.splitlines()
+    tokens = int(lines[0].split("about ")[1].split(" tokens")[0].replace(",", ""))
     assert tokens == pytest.approx(corpus.tokens, rel=0.35, abs=6e4)
 
 
-def test_large_vocabularies_take_four_bytes(tmp_path: Path, vocab: Path) -> None:
+def test_large_vocabularies_use_four_bytes_per_token(tmp_path: Path, vocab: Path) -> None:
     big = tmp_path / "vocab.txt"
     extra = "".join(f"\nx{i}" for i in range(70_000))
     big.write_text(vocab.read_text(encoding="utf-8") + extra, encoding="utf-8")
@@ -154,10 +154,10 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path, vocab: Path) -> None
     assert tokens_of(corpus)[0][-1] > 1 << 16
 
 
-# ---- the same bytes
+# ---- Identical bytes
 
 
-def test_any_number_of_processes_gives_the_same_bytes(
+def test_corpus_is_independent_of_the_number_of_processes(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     found = []
@@ -171,28 +171,28 @@ def test_any_number_of_processes_gives_the_same_bytes(
     assert found[0] == found[1]
 
 
-def test_parts_done_by_others_give_the_same_bytes(
+def test_separate_parts_match_a_complete_run(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: dict[str, Any] = {"tokenizer": tokenizer, "shard_tokens": 5000, "processes": 1}
     whole = prepare([texts], out=tmp_path / "whole", **given)
     out = tmp_path / "parts"
-    for part in ("3/3", "1/3", "1/3"):  # what is done is not done again
+    for part in ("3/3", "1/3", "1/3"):  # Finished parts are not repeated.
         assert prepare([texts], out=out, part=part, **given) is None
-    told = capsys.readouterr().err
-    assert "part 1/3 is finished" in told
-    assert "run the same command without --part" in told
+    messages = capsys.readouterr().err
+    assert "part 1/3 is finished" in messages
+    assert "run the same command without --part" in messages
     assert not (out / "manifest.json").exists()
-    made = inodes(out, ".work/[0-9]*.tokens")
-    prepare([texts], out=out, **given)  # and does the part that nobody did
-    assert made < inodes(out, "shard-*.tokens")
+    finished_inodes = inodes(out, ".work/[0-9]*.tokens")
+    prepare([texts], out=out, **given)  # This call processes the missing part.
+    assert finished_inodes < inodes(out, "shard-*.tokens")
     assert content(out) == content(whole.folder)
 
 
-def test_parts_at_once_of_which_some_are_killed_give_the_same_bytes(
+def test_parallel_parts_match_after_kill_and_restart(
     texts: Path, vocab: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    for i in range(24):  # enough work to be killed in
+    for i in range(24):  # The run must be long enough to be killed.
         shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
     whole = prepare(
         [texts], tokenizer=tokenizer, out=tmp_path / "a", shard_tokens=4000, processes=1
@@ -205,12 +205,12 @@ def test_parts_at_once_of_which_some_are_killed_give_the_same_bytes(
         return subprocess.Popen(command)
 
     runs = {number: start(number) for number in range(1, 9)}
-    alive, end = {2, 5}, time.monotonic() + 60
-    while alive:
+    unkilled, end = {2, 5}, time.monotonic() + 60
+    while unkilled:
         assert time.monotonic() < end
-        for number in [n for n in alive if (out / f".work/{n - 1:06d}.json").exists()]:
+        for number in [n for n in unkilled if (out / f".work/{n - 1:06d}.json").exists()]:
             runs[number].kill()
-            alive.remove(number)
+            unkilled.remove(number)
         time.sleep(0.002)
     for number, run in runs.items():
         assert run.wait() == (-signal.SIGKILL if number in (2, 5) else 0)
@@ -218,13 +218,13 @@ def test_parts_at_once_of_which_some_are_killed_give_the_same_bytes(
         assert run.wait() == 0
     before = inodes(out, ".work/[0-9]*.tokens")
     corpus = prepare([texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=1)
-    assert inodes(out, "shard-*.tokens") == before  # nothing was left to do
+    assert inodes(out, "shard-*.tokens") == before  # No work was left.
     assert content(out) == content(whole.folder)
     corpus.verify()
 
 
 @pytest.mark.parametrize("part", ["0/8", "9/8", "3", "a/b", "-1/8", "/", "²/3"])
-def test_a_part_that_is_none_is_refused(
+def test_prepare_rejects_invalid_parts(
     part: str, texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"part must be a fraction such as 3/8"):
@@ -232,7 +232,7 @@ def test_a_part_that_is_none_is_refused(
     assert not (tmp_path / "c").exists()
 
 
-def test_long_documents_are_cut_and_counted(
+def test_long_documents_are_split_and_counted(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     path = texts / "long.txt"
@@ -261,7 +261,7 @@ def inodes(folder: Path, pattern: str) -> set[int]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_run_goes_on_to_the_same_bytes(
+def test_killed_run_resumes_to_the_same_bytes(
     texts: Path,
     vocab: Path,
     tokenizer: Tokenizer,
@@ -269,18 +269,18 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     processes: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for i in range(24):  # enough work to be killed in
+    for i in range(24):  # The run must be long enough to be killed.
         shutil.copy(texts / "long.txt", texts / f"more{i}.txt")
-    straight = prepare(
+    uninterrupted = prepare(
         [texts], tokenizer=tokenizer, out=tmp_path / "a", shard_tokens=4000, processes=1
     )
     script, out = tmp_path / "run.py", tmp_path / "b"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(texts), str(vocab), str(out), str(processes)]
     redone = 0
-    for wanted in (1, 20, 60):
+    for finished_units in (1, 20, 60):
         run = subprocess.Popen(command)
-        wait_for(lambda n=wanted: len(list((out / ".work").glob("*.json"))) > n, run)
+        wait_for(lambda n=finished_units: len(list((out / ".work").glob("*.json"))) > n, run)
         run.kill()
         run.wait()
         done = {p.stem for p in (out / ".work").glob("[0-9]*.json")}
@@ -292,8 +292,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     capsys.readouterr()
     corpus = prepare([texts], tokenizer=tokenizer, out=out, shard_tokens=4000, processes=2)
     assert "remaining)" in capsys.readouterr().err
-    assert set(kept.values()) <= inodes(out, "shard-*")  # finished shards were not written again
-    assert content(out) == content(straight.folder)
+    assert set(kept.values()) <= inodes(out, "shard-*")  # Finished shards are not written again.
+    assert content(out) == content(uninterrupted.folder)
     corpus.verify()
 
 
@@ -305,13 +305,13 @@ def wait_for(happened: Callable[[], bool], run: subprocess.Popen[bytes]) -> None
         time.sleep(0.002)
 
 
-def test_a_run_killed_while_naming_shards_goes_on(
+def test_run_killed_while_renaming_shards_resumes(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(out: Path) -> Corpus:
         return prepare([texts], tokenizer=tokenizer, out=out, processes=1, shard_tokens=9000)
 
-    straight = run(tmp_path / "a")
+    uninterrupted = run(tmp_path / "a")
     replace, left = Path.replace, [7]
 
     def failing(self: Path, target: Path) -> Path:
@@ -327,60 +327,64 @@ def test_a_run_killed_while_naming_shards_goes_on(
             run(tmp_path / "b")
     assert len(list((tmp_path / "b").glob("shard-*"))) == 7
     run(tmp_path / "b")
-    assert content(tmp_path / "b") == content(straight.folder)
+    assert content(tmp_path / "b") == content(uninterrupted.folder)
 
 
-# ---- refused, with nothing written
+# ---- Rejected without output
 
 
-def begin(texts: Path, tokenizer: Tokenizer, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave unfinished work there."""
+def leave_unfinished_work(
+    texts: Path, tokenizer: Tokenizer, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Start a run and interrupt it before it finishes."""
     with monkeypatch.context() as patch:
         patch.setattr(recipe, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             prepare([texts], tokenizer=tokenizer, out=out, processes=1)
 
 
-def test_unfinished_work_is_not_mixed_with_other_settings_or_text(
+def test_resume_rejects_changed_settings_or_text(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "c"
-    begin(texts, tokenizer, out, monkeypatch)
+    leave_unfinished_work(texts, tokenizer, out, monkeypatch)
     before = content(out)
 
-    def refused(message: str, **changes: Any) -> None:
+    def check_rejected(message: str, **changes: Any) -> None:
         options: dict[str, Any] = {"tokenizer": tokenizer, "out": out, "processes": 1} | changes
         with pytest.raises(DataError, match=message):
             prepare(options.pop("paths", [texts]), **options)
         assert content(out) == before
 
-    refused("whose blank_lines was 'paragraphs'; use the original", blank_lines="documents")
-    refused("whose tokenizer was different", tokenizer=tiny_tokenizer("a"))
-    refused(r"packed.txt.gz was .*long.txt", paths=[texts / "packed.txt.gz"])
-    refused(r"on 23 files, not 1", paths=[texts / "long.txt"])
+    check_rejected("whose blank_lines was 'paragraphs'; use the original", blank_lines="documents")
+    check_rejected("whose tokenizer was different", tokenizer=tiny_tokenizer("a"))
+    check_rejected(r"packed.txt.gz was .*long.txt", paths=[texts / "packed.txt.gz"])
+    check_rejected(r"on 23 files, not 1", paths=[texts / "long.txt"])
     with (texts / "rows.jsonl").open("a") as file:
         file.write("\n")
-    refused("rows.jsonl has changed since")
+    check_rejected("rows.jsonl has changed since")
     (out / ".work" / "plan.json").write_text("{")
     before = content(out)
-    refused("plan.json: damaged")
+    check_rejected("plan.json: damaged")
 
 
-def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_prepare_keeps_existing_output_and_input(
+    texts: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     out = tmp_path / "c"
     path = texts / "short00.txt"
 
-    def refused(message: str, paths: list[Path], out: Path) -> None:
+    def check_rejected(message: str, paths: list[Path], out: Path) -> None:
         before = content(tmp_path)
         with pytest.raises(ConfigError, match=message):
             prepare(paths, tokenizer=tokenizer, out=out, processes=1)
         assert content(tmp_path) == before
 
     prepare([path], tokenizer=tokenizer, out=out, processes=1)
-    refused("already exists; choose another out= or delete it", [path], out)
-    refused("already exists", [path], texts)
-    refused("already exists", [path], path)
-    refused("is within the input", [texts], texts / "corpus")
+    check_rejected("already exists; choose another out= or delete it", [path], out)
+    check_rejected("already exists", [path], texts)
+    check_rejected("already exists", [path], path)
+    check_rejected("is within the input", [texts], texts / "corpus")
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -396,7 +400,7 @@ def test_what_stands_in_the_way_is_kept(texts: Path, tokenizer: Tokenizer, tmp_p
         ),
     ],
 )
-def test_bad_text_is_refused_before_anything_is_written(
+def test_prepare_rejects_invalid_text_before_writing(
     texts: Path,
     tokenizer: Tokenizer,
     tmp_path: Path,
@@ -412,7 +416,7 @@ def test_bad_text_is_refused_before_anything_is_written(
     assert not out.exists()
 
 
-def test_text_without_a_token_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_prepare_rejects_text_without_tokens(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\u200b \u200b", encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.txt: the text has no tokens"):
@@ -420,7 +424,7 @@ def test_text_without_a_token_is_refused(tokenizer: Tokenizer, tmp_path: Path) -
     assert not (tmp_path / "c").exists()
 
 
-def test_a_disk_too_small_is_refused_before_anything_is_written(
+def test_prepare_rejects_insufficient_disk_space_before_writing(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
@@ -432,7 +436,7 @@ def test_a_disk_too_small_is_refused_before_anything_is_written(
     assert not (tmp_path / "a").exists()
 
 
-def test_a_full_disk_keeps_what_is_finished(
+def test_full_disk_keeps_finished_shards(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "c"
@@ -455,7 +459,7 @@ def test_a_full_disk_keeps_what_is_finished(
     assert len(kept & inodes(out, "shard-*.tokens")) >= finished
 
 
-def test_two_at_once_in_one_place_are_refused(
+def test_prepare_rejects_a_second_process(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     out = tmp_path / "c"
@@ -467,11 +471,11 @@ def test_two_at_once_in_one_place_are_refused(
     prepare([texts], tokenizer=tokenizer, out=out, processes=1)
 
 
-# ---- processes
+# ---- Worker processes
 
 
 class _Dies:
-    """A worker killed by the system, as for want of memory."""
+    """A worker killed by the system, for example when memory runs out."""
 
     def __init__(self, work: Path) -> None:
         self.lock = work
@@ -486,36 +490,36 @@ class _Fails(_Dies):
 
 
 class _DiesOnce(_Dies):
-    """In the middle of a unit, the first time."""
+    """A worker that dies once, in the middle of a unit."""
 
     def __call__(self, step: object, number: int, unit: workers.Unit) -> Any:
         yield 10
         if not (self.lock / f"died-{number}").exists() and number == 1:
             (self.lock / f"died-{number}").touch()
-            time.sleep(0.2)  # so that the message gets there
+            time.sleep(0.2)  # The message needs time to arrive.
             super().__call__()
         yield unit
 
 
-def test_a_unit_whose_workers_die_again_and_again_is_given_up(tmp_path: Path) -> None:
+def test_pool_raises_after_repeated_worker_deaths(tmp_path: Path) -> None:
     pool = workers.WorkerPool(_Dies(tmp_path), 2)  # type: ignore[arg-type]
     with pool, pytest.raises(StorageError, match="worker processes died 3 times on the same text"):
         list(pool.run("check", {0: workers.Unit([])}))
 
 
-def test_a_dead_workers_unit_is_done_again(
+def test_unit_of_dead_worker_is_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     units = {number: workers.Unit([("text", number, number + 1)]) for number in range(4)}
     with workers.WorkerPool(_DiesOnce(tmp_path), 2) as pool:  # type: ignore[arg-type]
-        told = list(pool.run("check", units))
-    assert {n: m for n, m in told if isinstance(m, workers.Unit)} == units
-    assert sum(m for _, m in told if isinstance(m, int)) == 40
-    assert (1, -10) in told
+        messages = list(pool.run("check", units))
+    assert {n: m for n, m in messages if isinstance(m, workers.Unit)} == units
+    assert sum(m for _, m in messages if isinstance(m, int)) == 40
+    assert (1, -10) in messages
     assert "a new worker restarts its text" in capsys.readouterr().err
 
 
-def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:
+def test_worker_error_includes_its_traceback(tmp_path: Path) -> None:
     pool = workers.WorkerPool(_Fails(tmp_path), 2)  # type: ignore[arg-type]
     with pool, pytest.raises(ZeroDivisionError) as caught:
         list(pool.run("check", {0: workers.Unit([])}))
@@ -523,7 +527,7 @@ def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:
     assert "in __call__" in caught.value.__notes__[0]
 
 
-def test_no_worker_outlives_its_owner(tmp_path: Path, texts: Path, vocab: Path) -> None:
+def test_workers_stop_with_their_parent_process(tmp_path: Path, texts: Path, vocab: Path) -> None:
     script, out = tmp_path / "run.py", tmp_path / "c"
     script.write_text(SCRIPT)
     for i in range(8):
@@ -533,7 +537,7 @@ def test_no_worker_outlives_its_owner(tmp_path: Path, texts: Path, vocab: Path) 
     run.kill()
     run.wait()
     with (out / ".work" / "workers").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for them
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Wait until the workers have stopped.
         before = inodes(out / ".work", "*")
         time.sleep(0.2)
         assert inodes(out / ".work", "*") == before

@@ -1,4 +1,4 @@
-"""A pretraining run: what its folder holds, and that others read the same from it."""
+"""Pretraining runs: results, saved files, resuming, distillation, and other libraries."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    place = tmp_path_factory.mktemp("pretrain")
+    directory = tmp_path_factory.mktemp("pretrain")
     for i, text in enumerate(english[:16]):
-        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
     tokenizer = train(english[:16], kind="wordpiece", size=300)
-    files = sorted(place.glob("*.txt"))
-    return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+    files = sorted(directory.glob("*.txt"))
+    return prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
 
 
-def test_from_text_to_a_model_by_names_alone(
+def test_all_steps_accept_strings_as_paths(
     tmp_path: Path, english: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Text in place of paths, one in place of a list, a run file in place of its settings."""
+    """Steps accept strings as paths, single paths, and run file names."""
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     for i, text in enumerate(english[:4]):
@@ -94,7 +94,7 @@ def test_from_text_to_a_model_by_names_alone(
     assert load("run").model.config.hidden == SETTINGS["model"]["hidden"]
     with pytest.raises(ConfigError, match=r"^no-such\.toml: no such file"):
         pretrain("no-such.toml", corpus="corpus", out="other")
-    with pytest.raises(DataError, match=r"^nowhere"):  # the run file was found, by its bare name
+    with pytest.raises(DataError, match=r"^nowhere"):  # The run file is found by its name.
         pretrain("bert-base", corpus="nowhere", out="other")
     assert not Path("other").exists()
 
@@ -106,7 +106,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, d
     return out, pretrain(SETTINGS, corpus=corpus, out=out)
 
 
-def test_it_learns_and_scores_what_it_held_out(run: tuple[Path, dict[str, float]]) -> None:
+def test_pretrain_learns_and_evaluates_held_out_text(run: tuple[Path, dict[str, float]]) -> None:
     out, scores = run
     held_out = [r for r in Journal(out).records() if "held_out" in r]
     assert [r["step"] for r in held_out] == [0, 20, 40]
@@ -116,7 +116,7 @@ def test_it_learns_and_scores_what_it_held_out(run: tuple[Path, dict[str, float]
     assert scores["mlm_loss"] == losses[2]
 
 
-def test_the_folder_holds_a_whole_run(run: tuple[Path, dict[str, float]]) -> None:
+def test_run_directory_contains_all_files(run: tuple[Path, dict[str, float]]) -> None:
     out, _ = run
     assert {p.name for p in out.iterdir()} == {
         *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
@@ -126,12 +126,12 @@ def test_the_folder_holds_a_whole_run(run: tuple[Path, dict[str, float]]) -> Non
     checkpoints = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert checkpoints == ["step-00000030", "step-00000040"]
     record = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    assert record["config"]["train"]["max_grad_norm"] == 1.0  # complete, defaults included
+    assert record["config"]["train"]["max_grad_norm"] == 1.0  # Defaults are included.
     last = out / "checkpoints" / checkpoints[-1] / "model.safetensors"
     assert last.read_bytes() == (out / "model.safetensors").read_bytes()
 
 
-def test_a_finished_run_has_a_model_card(run: tuple[Path, dict[str, float]]) -> None:
+def test_model_card_code_of_finished_run_works(run: tuple[Path, dict[str, float]]) -> None:
     out, scores = run
     card = ModelCard.load(out / "README.md")
     assert (card.data.pipeline_tag, card.data.library_name) == ("fill-mask", "transformers")
@@ -144,14 +144,16 @@ def test_a_finished_run_has_a_model_card(run: tuple[Path, dict[str, float]]) -> 
     assert "candidates" in printed.getvalue()
 
 
-def test_a_finished_run_resumes_to_itself(run: tuple[Path, dict[str, float]], corpus: Path) -> None:
+def test_resume_of_finished_run_changes_nothing(
+    run: tuple[Path, dict[str, float]], corpus: Path
+) -> None:
     out, scores = run
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file() and p.suffix != ".svg"}
     assert pretrain(SETTINGS, corpus=corpus, out=out, resume=True) == scores
     assert {p: p.read_bytes() for p in before} == before
 
 
-def test_a_run_goes_on_over_a_damaged_journal(
+def test_resume_skips_damaged_journal_lines(
     run: tuple[Path, dict[str, float]],
     corpus: Path,
     tmp_path: Path,
@@ -167,7 +169,7 @@ def test_a_run_goes_on_over_a_damaged_journal(
         assert (out / "journal.jsonl").read_bytes() == whole
 
 
-def test_transformers_gives_the_same_loss(run: tuple[Path, dict[str, float]], corpus: Path) -> None:
+def test_loss_matches_hugging_face(run: tuple[Path, dict[str, float]], corpus: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     from bertkit.data.collate import collate
     from bertkit.objectives.pretrain import pretrain as objective
@@ -177,26 +179,26 @@ def test_transformers_gives_the_same_loss(run: tuple[Path, dict[str, float]], co
     samples = Samples(opened, opened.tokenizer(), Sampling(length=32), Masking(), seed=5)
     (batch,) = collate(samples.batch(0, 8), head="nsp", max_batch_tokens=10**6)
     losses, _ = evaluate(load(out).model, objective, [batch])
-    theirs = transformers.BertForPreTraining.from_pretrained(out).eval()
-    ours, loss = sum(losses.values()), their_loss(theirs, batch)
-    assert ours == pytest.approx(loss, abs=1e-5)
-    theirs.bert.embeddings.LayerNorm.eps = 1e-2  # the control: a wrong setting shows
-    assert ours != pytest.approx(their_loss(theirs, batch), abs=1e-5)
+    hf_model = transformers.BertForPreTraining.from_pretrained(out).eval()
+    bertkit_loss, loss = sum(losses.values()), hf_loss(hf_model, batch)
+    assert bertkit_loss == pytest.approx(loss, abs=1e-5)
+    hf_model.bert.embeddings.LayerNorm.eps = 1e-2  # Control: a wrong setting changes the loss.
+    assert bertkit_loss != pytest.approx(hf_loss(hf_model, batch), abs=1e-5)
 
 
-def their_loss(theirs: Any, batch: Batch) -> float:
+def hf_loss(hf_model: Any, batch: Batch) -> float:
     layout = batch.layout
     shape = len(layout.lengths), max(layout.lengths)
-    place = layout.sequence_ids, layout.positions
+    indices = layout.sequence_ids, layout.positions
 
     def padded(values: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.long).index_put(place, values)
+        return torch.zeros(shape, dtype=torch.long).index_put(indices, values)
 
     assert batch.token_indices is not None
     at = layout.sequence_ids[batch.token_indices], layout.positions[batch.token_indices]
     labels = torch.full(shape, -100).index_put(at, batch.targets["mlm"])
     with torch.no_grad():
-        answer = theirs(
+        answer = hf_model(
             input_ids=padded(batch.ids),
             token_type_ids=padded(batch.types),
             attention_mask=padded(torch.ones_like(batch.ids)),
@@ -207,7 +209,7 @@ def their_loss(theirs: Any, batch: Batch) -> float:
 
 
 @pytest.mark.parametrize("pairs", ["sop", "none"])
-def test_other_objectives(pairs: str, corpus: Path, tmp_path: Path) -> None:
+def test_sampling_pairs_determine_the_heads(pairs: str, corpus: Path, tmp_path: Path) -> None:
     settings = override(SETTINGS, [("sampling.pairs", pairs), ("train.steps", "2")])
     scores = pretrain(settings, corpus=corpus, out=tmp_path / "run")
     heads = {"mlm"} if pairs == "none" else {"mlm", pairs}
@@ -217,13 +219,13 @@ def test_other_objectives(pairs: str, corpus: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def running_text(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    """The same documents in a vocabulary to write with."""
-    place = tmp_path_factory.mktemp("next")
+    """Return a corpus of the same documents for generative models."""
+    directory = tmp_path_factory.mktemp("next")
     for i, text in enumerate(english[:16]):
-        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
     tokenizer = train(english[:16], kind="bpe", size=400, use="write")
-    files = sorted(place.glob("*.txt"))
-    return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+    files = sorted(directory.glob("*.txt"))
+    return prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
 
 
 NEXT = override(
@@ -236,7 +238,7 @@ RECURRENT = {**NEXT, "family": "lstm-lm", "model": {"layers": 2, "hidden": 32, "
 
 
 @pytest.mark.parametrize("settings", [NEXT, RECURRENT], ids=["gpt2", "lstm-lm"])
-def test_next_words_are_learned_and_written(
+def test_causal_model_learns_and_generates(
     running_text: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     scores = pretrain(settings, corpus=running_text, out=tmp_path / "run")
@@ -253,7 +255,7 @@ def test_next_words_are_learned_and_written(
 
 
 @pytest.mark.parametrize("settings", [NEXT, RECURRENT], ids=["gpt2", "lstm-lm"])
-def test_a_run_of_next_words_that_was_stopped_goes_on_to_the_same_weights(
+def test_resumed_causal_run_reaches_the_same_weights(
     running_text: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     settings = override(settings, [("train.steps", "6"), ("train.save_every", "3")])
@@ -261,8 +263,8 @@ def test_a_run_of_next_words_that_was_stopped_goes_on_to_the_same_weights(
         pretrain(settings, corpus=running_text, out=tmp_path / name)
     shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000006")
     pretrain(settings, corpus=running_text, out=tmp_path / "parts", resume=True)
-    one, other = (tmp_path / name / "model.safetensors" for name in ("whole", "parts"))
-    assert one.read_bytes() == other.read_bytes()
+    whole, resumed = (tmp_path / name / "model.safetensors" for name in ("whole", "parts"))
+    assert whole.read_bytes() == resumed.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -280,7 +282,7 @@ def test_a_run_of_next_words_that_was_stopped_goes_on_to_the_same_weights(
         ),
     ],
 )
-def test_what_next_words_cannot_be_learned_with(
+def test_causal_pretraining_rejects_incompatible_settings(
     running_text: Path, changes: list[tuple[str, str]], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BertkitError, match=message):
@@ -288,13 +290,13 @@ def test_what_next_words_cannot_be_learned_with(
     assert not (tmp_path / "run").exists()
 
 
-def test_next_words_need_a_vocabulary_with_an_end(corpus: Path, tmp_path: Path) -> None:
+def test_causal_pretraining_requires_an_eos_token(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(BertkitError, match="has no eos token"):
         pretrain(NEXT, corpus=corpus, out=tmp_path / "run")
 
 
-def test_a_shorter_first_part(corpus: Path, tmp_path: Path) -> None:
-    """As BERT, which saw 128 tokens for nine tenths of its steps and then 512."""
+def test_first_length_limits_samples_of_first_steps(corpus: Path, tmp_path: Path) -> None:
+    """BERT used 128 tokens for 90% of its steps and then 512 tokens."""
     more = [("sampling.first_length", "16"), ("sampling.first_share", "0.5"), ("train.steps", "4")]
     settings = override(
         SETTINGS, [*more, ("sampling.short_seq_probability", "0.0"), ("train.log_every", "1")]
@@ -304,7 +306,7 @@ def test_a_shorter_first_part(corpus: Path, tmp_path: Path) -> None:
     assert max(tokens[:2]) <= 16 * 16 < min(tokens[2:])
 
 
-def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> None:
+def test_resume_accepts_only_changes_of_free_settings(corpus: Path, tmp_path: Path) -> None:
     settings = override(SETTINGS, [("train.steps", "4"), ("train.save_every", "2")])
     out = tmp_path / "run"
     pretrain(settings, corpus=corpus, out=out)
@@ -317,14 +319,14 @@ def test_settings_that_may_change_on_resume(corpus: Path, tmp_path: Path) -> Non
     betas = override(settings, [("train.betas", "[0.9, 0.98]")])
     with pytest.raises(ConfigError, match=r"train\.betas \(was \[0\.9, 0\.999\]\): changed"):
         pretrain(betas, corpus=corpus, out=out, resume=True)
-    taught = {**settings, "teacher": {"model": str(out)}}
-    taught["sampling"] = {**settings["sampling"], "pairs": "none"}
+    distilled = {**settings, "teacher": {"model": str(out)}}
+    distilled["sampling"] = {**settings["sampling"], "pairs": "none"}
     with pytest.raises(ConfigError, match=r"teacher \(was None\)"):
-        pretrain(taught, corpus=corpus, out=out, resume=True)
+        pretrain(distilled, corpus=corpus, out=out, resume=True)
 
 
-class Told:
-    """A tracker."""
+class RecordingTracker:
+    """A tracker that records its calls."""
 
     steps: ClassVar[list[tuple[int, dict[str, float]]]] = []
 
@@ -338,33 +340,37 @@ class Told:
         assert finished
 
 
-def test_a_tracker_is_told_what_the_journal_is(
+def test_tracker_receives_all_journal_records(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracker, "TRACKERS", {"tensorboard": Told})
-    monkeypatch.setattr(Told, "steps", [])
+    monkeypatch.setattr(tracker, "TRACKERS", {"tensorboard": RecordingTracker})
+    monkeypatch.setattr(RecordingTracker, "steps", [])
     monkeypatch.setattr(recipe, "check_tracker", lambda track, setting: None)
     more = [("train.steps", "4"), ("train.log_every", "1"), ("train.track", "tensorboard")]
     settings, out = override(SETTINGS, more), tmp_path / "run"
     pretrain(settings, corpus=corpus, out=out)
     records = [r for r in Journal(out).records() if "tracked" not in r]
-    assert [step for step, _ in Told.steps] == [r["step"] for r in records] == [0, 1, 2, 3, 4, 4]
-    assert Told.steps[1][1]["loss"] == records[1]["loss"]
-    assert Told.steps[-1][1]["held_out/mlm"] == records[-1]["held_out"]["mlm"]
+    assert (
+        [step for step, _ in RecordingTracker.steps]
+        == [r["step"] for r in records]
+        == [0, 1, 2, 3, 4, 4]
+    )
+    assert RecordingTracker.steps[1][1]["loss"] == records[1]["loss"]
+    assert RecordingTracker.steps[-1][1]["held_out/mlm"] == records[-1]["held_out"]["mlm"]
 
 
-def test_a_tracker_that_is_not_there_is_said_before_work(
+def test_missing_tracker_package_is_rejected_before_training(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
-    monkeypatch.setattr(tracker, "importlib", nothing)
+    no_packages = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr(tracker, "importlib", no_packages)
     settings = override(SETTINGS, [("train.track", "mlflow")])
     with pytest.raises(ConfigError, match=r'train\.track = "mlflow" is not installed'):
         pretrain(settings, corpus=corpus, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_mfu_is_said_where_a_peak_is_known(
+def test_mfu_is_reported_if_peak_is_known(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = [("train.steps", "2"), ("train.log_every", "1"), ("train.parts", "2")]
@@ -372,18 +378,19 @@ def test_mfu_is_said_where_a_peak_is_known(
         settings = override(SETTINGS, [*more, ("train.peak_flops", peak)])
         pretrain(settings, corpus=corpus, out=tmp_path / peak)
         lines = [r for r in Journal(tmp_path / peak).records() if "loss" in r]
-        # the body has 4 · 32² + 2 · 32 · 64 weights, and more comes on top
+        # The layers have 4 · 32² + 2 · 32 · 64 weights; other weights are added.
         least = 6 * 8192 * lines[0]["tokens"]
         seconds = lines[0]["tokens"] / lines[0]["tokens_per_second"] + lines[0]["data_wait"]
         needed = lines[0]["mfu"] * float(peak) * seconds
         assert least < needed < 4 * least
     assert re.search(r"tokens/s\s+mfu \d+\.\d%", capsys.readouterr().err)
     pretrain(override(SETTINGS, more), corpus=corpus, out=tmp_path / "cpu")
-    assert all("mfu" not in r for r in Journal(tmp_path / "cpu").records())  # none is honest
+    # The peak of a CPU is unknown.
+    assert all("mfu" not in r for r in Journal(tmp_path / "cpu").records())
 
 
-def test_a_run_of_other_samples_is_not_resumed(corpus: Path, tmp_path: Path) -> None:
-    """As one is that began with an older version; with these draws it goes on."""
+def test_resume_rejects_runs_with_other_samples(corpus: Path, tmp_path: Path) -> None:
+    """A run of an older version may use other samples, so it cannot be resumed."""
     settings, out = override(SETTINGS, [("train.steps", "2")]), tmp_path / "run"
     pretrain(settings, corpus=corpus, out=out)
     pretrain(settings, corpus=corpus, out=out, resume=True)
@@ -394,26 +401,26 @@ def test_a_run_of_other_samples_is_not_resumed(corpus: Path, tmp_path: Path) -> 
         pretrain(settings, corpus=corpus, out=out, resume=True)
 
 
-def test_every_seed_is_scored_on_the_same_text(corpus: Path, tmp_path: Path) -> None:
-    """So the losses of two seeds compare: the same weights have the same loss."""
+def test_all_seeds_use_the_same_held_out_text(corpus: Path, tmp_path: Path) -> None:
+    """Losses of two seeds are comparable because equal weights have equal losses."""
     scores = []
     for seed in ("1", "2"):
         start = override(SETTINGS, [("train.seed", seed), ("train.steps", "1")])
-        small = load(pretrained(corpus, tmp_path))
+        small = load(short_run(corpus, tmp_path))
         pretrain(start, corpus=corpus, out=tmp_path / seed, start_from=small)
         scores.append(next(iter(Journal(tmp_path / seed).records()))["held_out"])
     assert scores[0] == scores[1]
 
 
-def pretrained(corpus: Path, place: Path) -> Path:
-    """A model of one step."""
-    out = place / "start"
+def short_run(corpus: Path, directory: Path) -> Path:
+    """Return a model trained for one step."""
+    out = directory / "start"
     if not out.exists():
         pretrain(override(SETTINGS, [("train.steps", "1")]), corpus=corpus, out=out)
     return out
 
 
-def test_bad_input_leaves_no_folder(corpus: Path, tmp_path: Path) -> None:
+def test_rejected_pretraining_writes_nothing(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(ConfigError, match=r"must be at most model\.max_positions"):
         pretrain(override(SETTINGS, [("sampling.length", "65")]), corpus=corpus, out=out)
@@ -422,7 +429,7 @@ def test_bad_input_leaves_no_folder(corpus: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_seed_decides_the_weights(corpus: Path, tmp_path: Path) -> None:
+def test_pretrain_is_deterministic(corpus: Path, tmp_path: Path) -> None:
     found = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         settings = override(SETTINGS, [("train.seed", seed), ("train.steps", "2")])
@@ -449,7 +456,7 @@ RELATIVES = {
 
 
 @pytest.mark.parametrize("family", RELATIVES)
-def test_a_relative_is_pretrained_fine_tuned_distilled_and_opened_elsewhere(
+def test_tuned_and_distilled_families_match_hugging_face(
     family: str, english: list[str], tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
@@ -467,7 +474,7 @@ def test_a_relative_is_pretrained_fine_tuned_distilled_and_opened_elsewhere(
         "train": {**SETTINGS["train"], "steps": 20},
     }
     losses = pretrain(settings, corpus=corpus, out=tmp_path / "run")
-    assert losses["mlm_loss"] < 5.9  # that of guessing among 400 pieces is 6.0
+    assert losses["mlm_loss"] < 5.9  # Random predictions among 400 tokens reach 6.0.
     data = [
         LabelExample(text[:60], None, "ab"[i % 2], f"row {i}") for i, text in enumerate(english[:8])
     ]
@@ -479,15 +486,15 @@ def test_a_relative_is_pretrained_fine_tuned_distilled_and_opened_elsewhere(
     finetune("classify", tmp_path / "run", out=tmp_path / "tuned", **rest)
     distill(tmp_path / "tuned", student=tmp_path / "run", out=tmp_path / "student", **rest)
     for folder in (tmp_path / "tuned", tmp_path / "student"):
-        ours = load(folder)
-        theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        bertkit_model = load(folder)
+        hf_model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
         encoded = transformers.AutoTokenizer.from_pretrained(folder)("a class of objects")
-        encoding = ours.tokenizer.encode("a class of objects")
+        encoding = bertkit_model.tokenizer.encode("a class of objects")
         assert encoding.ids.tolist() == encoded["input_ids"]
         with torch.no_grad():
-            mine = ours.model(Batch.of([encoding]))["classify"]
-            other = theirs.eval()(torch.tensor([encoded["input_ids"]])).logits
-        torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
+            bertkit_logits = bertkit_model.model(Batch.of([encoding]))["classify"]
+            hf_logits = hf_model.eval()(torch.tensor([encoded["input_ids"]])).logits
+        torch.testing.assert_close(bertkit_logits, hf_logits, atol=1e-5, rtol=0)
 
 
 ELECTRA: dict[str, Any] = {
@@ -499,13 +506,13 @@ ELECTRA: dict[str, Any] = {
 }
 
 
-def test_electra_finds_what_its_generator_replaced(corpus: Path, tmp_path: Path) -> None:
+def test_electra_learns_and_matches_hugging_face(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     scores = pretrain(ELECTRA, corpus=corpus, out=out)
     held_out = [r["held_out"] for r in Journal(out).records() if "held_out" in r]
     assert held_out[0]["mlm"] > held_out[-1]["mlm"] == scores["mlm_loss"]
     assert held_out[0]["rtd"] > held_out[-1]["rtd"] == scores["rtd_loss"]
-    assert scores["rtd_accuracy"] > 0.8  # that all are real is right for 85 %
+    assert scores["rtd_accuracy"] > 0.8  # Predicting "original" for all tokens reaches 85%.
     model, generator = load(out), load(out / "generator")
     assert set(model.model.heads) == {"rtd"}
     assert set(generator.model.heads) == {"mlm"}
@@ -513,21 +520,23 @@ def test_electra_finds_what_its_generator_replaced(corpus: Path, tmp_path: Path)
     assert not model.report.unused
     for part in ("tokens", "positions", "types"):
         name = f"encoder.embedding.{part}.weight"
-        both = model.model.state_dict()[name], generator.model.state_dict()[name]
-        assert torch.equal(*both), name
+        tables = model.model.state_dict()[name], generator.model.state_dict()[name]
+        assert torch.equal(*tables), name
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     encoding = model.tokenizer.encode("a class of objects")
     ids = torch.from_numpy(encoding.ids)[None]
-    for ours, theirs in (
+    for bertkit_model, hf_model in (
         (model, transformers.ElectraForPreTraining.from_pretrained(out)),
         (generator, transformers.ElectraForMaskedLM.from_pretrained(out / "generator")),
     ):
         with torch.no_grad():
-            (mine,) = ours.model(Batch.of([encoding])).values()
-            torch.testing.assert_close(mine, theirs.eval()(ids).logits[0], atol=1e-5, rtol=0)
+            (bertkit_logits,) = bertkit_model.model(Batch.of([encoding])).values()
+            torch.testing.assert_close(
+                bertkit_logits, hf_model.eval()(ids).logits[0], atol=1e-5, rtol=0
+            )
 
 
-def test_a_student_learns_from_its_teacher(
+def test_student_starts_from_and_learns_from_teacher(
     run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
 ) -> None:
     teacher, _ = run
@@ -539,31 +548,31 @@ def test_a_student_learns_from_its_teacher(
         "train": {**SETTINGS["train"], "steps": 4, "learning_rate": 1e-9},
     }
     scores = pretrain(settings, corpus=corpus, out=tmp_path / "same")
-    untaught = {name: value for name, value in settings.items() if name != "teacher"}
-    random = pretrain(untaught, corpus=corpus, out=tmp_path / "random")
-    assert scores["mlm_loss"] < random["mlm_loss"] - 0.1  # it began as its teacher
-    narrow = {
+    without_teacher = {name: value for name, value in settings.items() if name != "teacher"}
+    random = pretrain(without_teacher, corpus=corpus, out=tmp_path / "random")
+    assert scores["mlm_loss"] < random["mlm_loss"] - 0.1  # The student starts from the teacher.
+    small_student = {
         **settings,
         "model": {**SETTINGS["model"], "hidden": 16},
         "teacher": {"model": str(teacher)},
         "train": {**SETTINGS["train"], "steps": 20},
     }
     out = tmp_path / "narrow"
-    pretrain(narrow, corpus=corpus, out=out)
+    pretrain(small_student, corpus=corpus, out=out)
     steps = [r for r in Journal(out).records() if "loss" in r]
     assert all(steps[-1][term] < steps[0][term] for term in ("labels", "outputs", "states"))
     opened = load(out)
     assert set(opened.model.heads) == {"mlm"}
-    assert not opened.report.unused  # what turned its states is not in the folder
+    assert not opened.report.unused  # The projection of its states is not saved.
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     transformers.DistilBertForMaskedLM.from_pretrained(out)
 
 
-def test_a_seed_decides_what_a_student_learns(
+def test_distillation_is_deterministic(
     run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
 ) -> None:
-    """Also after this process has packed a teacher before, which tries oneDNN out the first
-    time.
+    """The first teacher of a process tests whether oneDNN is available. This must not change
+    the results.
     """
     settings = {
         **SETTINGS,
@@ -574,14 +583,14 @@ def test_a_seed_decides_what_a_student_learns(
     found = []
     for name, seed in (("first", "1"), ("again", "1"), ("other", "2")):
         if name == "first":
-            linear.unavailable.cache_clear()  # as in a fresh process
-        one = override(settings, [("train.seed", seed), ("train.steps", "1")])
-        pretrain(one, corpus=corpus, out=tmp_path / name)
+            linear.unavailable.cache_clear()  # A new process starts without a cached result.
+        changed = override(settings, [("train.seed", seed), ("train.steps", "1")])
+        pretrain(changed, corpus=corpus, out=tmp_path / name)
         found.append((tmp_path / name / "model.safetensors").read_bytes())
     assert found[0] == found[1] != found[2]
 
 
-def test_another_teacher_in_its_place_ends_no_run(
+def test_resume_rejects_changed_teacher_weights(
     run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
 ) -> None:
     teacher, out = shutil.copytree(run[0], tmp_path / "teacher"), tmp_path / "run"
@@ -603,30 +612,30 @@ def test_another_teacher_in_its_place_ends_no_run(
 MOST, FIRST = "model.max_positions", "sampling.first_length"
 
 
-def test_teachers_that_cannot_teach_are_refused(
+def test_pretrain_rejects_invalid_teacher_settings(
     run: tuple[Path, dict[str, float]], corpus: Path, english: list[str], tmp_path: Path
 ) -> None:
-    none = {**SETTINGS, "sampling": {**SETTINGS["sampling"], "pairs": "none"}}
+    no_pairs = {**SETTINGS, "sampling": {**SETTINGS["sampling"], "pairs": "none"}}
     teacher = {"model": str(run[0])}
     for wrong, message in (
         ({**SETTINGS, "teacher": teacher}, "sampling.pairs = 'nsp' is not supported with teacher"),
         ({**ELECTRA, "teacher": teacher}, "generator cannot be combined with teacher"),
-        ({**none, "teacher": {"model": "nowhere/at-all"}}, "nowhere"),
-        ({**none, "teacher": {**teacher, "follow": [2]}}, r"got \[2\]"),
+        ({**no_pairs, "teacher": {"model": "nowhere/at-all"}}, "nowhere"),
+        ({**no_pairs, "teacher": {**teacher, "follow": [2]}}, r"got \[2\]"),
         (
             {
-                **none,
+                **no_pairs,
                 "model": {**SETTINGS["model"], "hidden": 16},
                 "teacher": {**teacher, "start": True},
             },
             "teacher.start: encoder.embedding.tokens.weight of the teacher has a different shape",
         ),
         (
-            override({**none, "teacher": teacher}, [(MOST, "128"), ("sampling.length", "65")]),
+            override({**no_pairs, "teacher": teacher}, [(MOST, "128"), ("sampling.length", "65")]),
             r"sampling\.length must be .* maximum length of 64 tokens, got 65; reduce it",
         ),
         (
-            override({**none, "teacher": teacher}, [(MOST, "128"), (FIRST, "65")]),
+            override({**no_pairs, "teacher": teacher}, [(MOST, "128"), (FIRST, "65")]),
             r"sampling\.first_length must be .* 64 tokens, got 65",
         ),
     ):
@@ -635,7 +644,7 @@ def test_teachers_that_cannot_teach_are_refused(
         assert not (tmp_path / "run").exists()
 
 
-def test_samples_may_be_as_long_as_a_teacher_reads(
+def test_samples_can_have_the_teacher_maximum_length(
     run: tuple[Path, dict[str, float]], corpus: Path, tmp_path: Path
 ) -> None:
     settings = {**SETTINGS, "teacher": {"model": str(run[0])}}
@@ -661,7 +670,7 @@ GROWING = [("train.first_batch_size", "4"), ("train.batch_warmup_steps", "6")]
     ],
     ids=["electra", "muon", "growing batches", "muon in bf16"],
 )
-def test_a_run_in_two_parts_is_the_run_in_one(
+def test_resumed_run_matches_an_uninterrupted_run(
     settings: dict[str, Any],
     corpus: Path,
     tmp_path: Path,
@@ -687,9 +696,9 @@ def test_a_run_in_two_parts_is_the_run_in_one(
             assert file.read_bytes() == other.read_bytes(), file
 
 
-@pytest.mark.parametrize("way", ["by processes", "from elsewhere", "in two parts"])
-def test_a_corpus_of_many_volumes_is_the_same_however_it_is_read(
-    way: str,
+@pytest.mark.parametrize("method", ["by processes", "from elsewhere", "in two parts"])
+def test_multi_volume_corpus_is_independent_of_reading_method(
+    method: str,
     corpus: Path,
     english: list[str],
     tmp_path: Path,
@@ -706,9 +715,9 @@ def test_a_corpus_of_many_volumes_is_the_same_however_it_is_read(
     settings = override(SETTINGS, [("train.steps", "8"), ("train.save_every", "4")])
     pretrain(settings, corpus=large.folder, out=tmp_path / "one")
     text: Path | str = large.folder
-    if way == "by processes":
+    if method == "by processes":
         settings = override(settings, [("train.loader_processes", "2")])
-    elif way == "from elsewhere":
+    elif method == "from elsewhere":
         text = f"file://{large.folder}"
     else:
         save = Run.save
@@ -722,8 +731,8 @@ def test_a_corpus_of_many_volumes_is_the_same_however_it_is_read(
             with pytest.raises(KeyboardInterrupt):
                 pretrain(settings, corpus=text, out=tmp_path / "two")
     pretrain(settings, corpus=text, out=tmp_path / "two", resume="auto")
-    one, two = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    first, second = (load_file(tmp_path / out / "model.safetensors") for out in ("one", "two"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize(
@@ -731,7 +740,7 @@ def test_a_corpus_of_many_volumes_is_the_same_however_it_is_read(
     [(SETTINGS, Run, "publish"), (ELECTRA, recipe, "save")],
     ids=["bert", "electra"],
 )
-def test_a_kill_between_checkpoint_and_folder_is_made_good(
+def test_resume_completes_an_interrupted_publication(
     settings: dict[str, Any],
     owner: Any,
     name: str,
@@ -743,33 +752,35 @@ def test_a_kill_between_checkpoint_and_folder_is_made_good(
     out, last = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-00000004"
     original = getattr(owner, name)
 
-    def killed(*rest: Any, **named: Any) -> None:
+    def interrupted(*rest: Any, **named: Any) -> None:
         if last.exists():
             raise KeyboardInterrupt
         original(*rest, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, killed)
+        patch.setattr(owner, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
             pretrain(settings, corpus=corpus, out=out)
-    theirs = load_file(last / "model.safetensors")
+    checkpoint = load_file(last / "model.safetensors")
     before = load_file(out / "model.safetensors")
-    assert any(not torch.equal(before[name], theirs[name]) for name in before)
+    assert any(not torch.equal(before[name], checkpoint[name]) for name in before)
     pretrain(settings, corpus=corpus, out=out, resume=True)
     after = load_file(out / "model.safetensors")
-    assert all(torch.equal(after[name], theirs[name]) for name in after)
+    assert all(torch.equal(after[name], checkpoint[name]) for name in after)
 
 
 @pytest.mark.parametrize(("device", "rate"), [("cuda:1", 0.1), ("cuda", 0.0), ("cpu", 0.1)])
-def test_a_kernel_that_is_slow_on_a_gpu_is_said(
+def test_slow_attention_kernel_on_gpu_is_reported(
     device: str, rate: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warn(Train(steps=10), attention_dropout=rate, device=device)
-    said = "attention_dropout = 0.1 disables the fast attention kernel" in capsys.readouterr().err
-    assert said == (device == "cuda:1")
+    is_reported = (
+        "attention_dropout = 0.1 disables the fast attention kernel" in capsys.readouterr().err
+    )
+    assert is_reported == (device == "cuda:1")
 
 
-def test_batches_grow_to_their_size() -> None:
+def test_batch_warmup_increases_the_batch_size() -> None:
     settings = Train(steps=10, batch_size=12, first_batch_size=4, batch_warmup_steps=4)
     found = [settings.samples(step) for step in range(6)]
     assert found == [(0, 4), (4, 6), (10, 8), (18, 10), (28, 12), (40, 12)]
@@ -801,7 +812,7 @@ def test_batches_grow_to_their_size() -> None:
         ({"model": {"layer_sharing": [0, 0]}}, "layer_sharing must have one index per layer"),
     ],
 )
-def test_what_a_family_has_not_is_refused_before_work(
+def test_unsupported_family_settings_are_rejected_before_training(
     settings: dict[str, Any], message: str, corpus: Path, tmp_path: Path
 ) -> None:
     model = {**SETTINGS["model"], **settings.get("model", {})}

@@ -1,4 +1,4 @@
-"""Settings of a run that cannot go together are refused in a sentence."""
+"""Validation of pretraining settings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CAUSAL = {"attention": {"causal": True}}
         ({"train": {"first_window_share": 0.2}}, "train: first_window_share requires first_window"),
     ],
 )
-def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_config_rejects_incompatible_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decode(config_class(settings), merged(RUN, settings))
 
@@ -71,7 +71,7 @@ def test_what_cannot_go_together_is_refused(settings: dict[str, Any], message: s
         {"train": {"first_window": 8}, "generator": GENERATOR},
     ],
 )
-def test_what_can_is_not(settings: dict[str, Any]) -> None:
+def test_config_accepts_compatible_settings(settings: dict[str, Any]) -> None:
     assert decode(config_class(settings), merged(RUN, settings))
 
 
@@ -117,7 +117,7 @@ def test_objectives_describe_their_method(name: str) -> None:
         ({"lm_scaled": False}, False),
     ],
 )
-def test_t5_scales_states_by_default_if_output_is_tied(
+def test_t5_scales_states_if_output_is_tied(
     head: dict[str, bool], scaled: bool, table: str
 ) -> None:
     size = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}

@@ -1,4 +1,4 @@
-"""The steps of a pretraining do what the run's settings say."""
+"""Effects of the training settings on pretraining steps."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from bertkit.training.journal import Journal
 from bertkit.training.master_weights import Masters
 
 Learned = tuple[dict[str, Tensor], list[dict[str, Any]]]
-"""The weights at the end of a run, and its journal."""
+"""Final weights and journal of a run."""
 
 SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "intermediate": 32, "max_positions": 32}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    place = tmp_path_factory.mktemp("learn")
+    directory = tmp_path_factory.mktemp("learn")
     for i, text in enumerate(english[:8]):
-        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
     tokenizer = train(english[:8], kind="wordpiece", size=300)
-    files = sorted(place.glob("*.txt"))
-    return prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
+    files = sorted(directory.glob("*.txt"))
+    return prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
 
 
 @pytest.fixture
 def learned(corpus: Path, tmp_path: Path) -> Callable[..., Learned]:
-    """Runs of six steps with these settings of `train`."""
+    """Return a function that runs six steps with the given `train` settings."""
 
     def run(name: str, *, resume: bool = False, **settings: Any) -> Learned:
-        usual = {"steps": 6, "batch_size": 4, "learning_rate": 1e-2, "precision": "fp32"}
+        defaults = {"steps": 6, "batch_size": 4, "learning_rate": 1e-2, "precision": "fp32"}
         run_file = {
             "model": SHAPE,
             "sampling": {"length": 32, "held_out": 0.1},
-            "train": {**usual, "log_every": 1, "save_every": 100, "device": "cpu", **settings},
+            "train": {**defaults, "log_every": 1, "save_every": 100, "device": "cpu", **settings},
         }
         pretrain(run_file, corpus=corpus, out=tmp_path / name, resume=resume)
         return read_tensors(tmp_path / name), Journal(tmp_path / name).records()
@@ -66,7 +66,7 @@ def losses(run: Learned) -> list[float]:
     return [record["loss"] for record in run[1] if "loss" in record]
 
 
-def test_the_optimizer_has_the_settings_of_the_run() -> None:
+def test_optimizer_uses_the_run_settings() -> None:
     train = Train(
         steps=10, learning_rate=0.2, weight_decay=0.3, betas=(0.8, 0.9), eps=1e-8,
         embedding_learning_rate=0.4,
@@ -82,28 +82,28 @@ def test_the_optimizer_has_the_settings_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(("decay", "stable"), [(0, 600), (100, 900)])
-def test_wsd_decays_over_two_fifths_where_nothing_else_is_said(decay: int, stable: int) -> None:
+def test_wsd_decays_over_two_fifths_by_default(decay: int, stable: int) -> None:
     train = Train(steps=1000, schedule="wsd", decay_steps=decay)
     _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), SINGLE_PROCESS)
     assert plan(stable) == 1.0 > plan(stable + 1)
 
 
-def test_without_a_bound_gradients_stay_as_they_are(learned: Callable[..., Learned]) -> None:
+def test_zero_max_grad_norm_disables_clipping(learned: Callable[..., Learned]) -> None:
     free = losses(learned("free", max_grad_norm=0))
     assert free == losses(learned("wide", max_grad_norm=1e9))
-    assert free != losses(learned("narrow", max_grad_norm=1e-3))  # the control
+    assert free != losses(learned("narrow", max_grad_norm=1e-3))  # Control.
 
 
-def test_z_loss_is_learned_from_and_not_scored(learned: Callable[..., Learned]) -> None:
+def test_z_loss_affects_training_but_not_scores(learned: Callable[..., Learned]) -> None:
     plain, with_z = learned("plain"), learned("with_z", z_loss=0.1)
-    log_z = math.log(300)  # all pieces are about as likely at first
+    log_z = math.log(300)  # All tokens have similar probability at first.
     assert losses(with_z)[0] - losses(plain)[0] == pytest.approx(0.1 * log_z**2, rel=0.2)
     scores = [[r["held_out"] for r in run[1] if "held_out" in r] for run in (plain, with_z)]
     assert scores[0][0] == scores[1][0]
     assert scores[0][1] != scores[1][1]
 
 
-def test_layers_may_begin_at_zero(learned: Callable[..., Learned]) -> None:
+def test_zero_init_sets_output_layers_to_zero(learned: Callable[..., Learned]) -> None:
     tiny = {"learning_rate": 1e-12, "steps": 1}
     (plain, _), (zero, _) = learned("plain", **tiny), learned("zero", zero_init=True, **tiny)
     for name, weight in zero.items():
@@ -112,7 +112,7 @@ def test_layers_may_begin_at_zero(learned: Callable[..., Learned]) -> None:
         assert last or torch.allclose(weight, plain[name], atol=1e-9), name
 
 
-def test_a_model_that_starts_from_another_does_not_begin_at_zero(
+def test_zero_init_cannot_be_combined_with_start_model(
     learned: Callable[..., Learned], corpus: Path, tmp_path: Path
 ) -> None:
     learned("first", steps=1)
@@ -127,7 +127,7 @@ def test_a_model_that_starts_from_another_does_not_begin_at_zero(
 
 
 @pytest.mark.parametrize("schedule", ["linear", "step"])
-def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
+def test_mask_probability_follows_its_schedule_when_resumed(
     corpus: Path, tmp_path: Path, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     masking = {"first_mlm_probability": 0.6, "schedule": schedule, "first_share": 0.5}
@@ -139,14 +139,14 @@ def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
     }
     shares: list[float] = []
 
-    def watched(samples: RunSamples, step: int) -> list[Batch]:
-        batches = drawn(samples, step)
+    def recorded(samples: RunSamples, step: int) -> list[Batch]:
+        batches = original(samples, step)
         masked = sum(len(batch.targets["mlm"]) for batch in batches)
         shares.append(masked / sum(batch.tokens for batch in batches))
         return batches
 
-    drawn = RunSamples.batches
-    monkeypatch.setattr(RunSamples, "batches", watched)
+    original = RunSamples.batches
+    monkeypatch.setattr(RunSamples, "batches", recorded)
     pretrain(run_file, corpus=corpus, out=tmp_path / "run")
     assert len(shares) == 8
     assert shares[0] > 0.5
@@ -157,7 +157,7 @@ def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
     ]
     pretrain({**run_file, "masking": {}}, corpus=corpus, out=tmp_path / "control")
     others = [r["held_out"] for r in Journal(tmp_path / "control").records() if "held_out" in r]
-    assert held_out[0] == others[0]["mlm"]  # the same masks before the first step
+    assert held_out[0] == others[0]["mlm"]  # The masks are equal before the first step.
     whole = read_tensors(tmp_path / "run")
     for number in (4, 6, 8):
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{number:08d}")
@@ -168,45 +168,45 @@ def test_the_share_of_masks_follows_its_schedule_bit_for_bit(
     assert all(torch.equal(weight, whole[name]) for name, weight in again.items())
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # of one core
-def test_the_first_steps_may_have_a_window(
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # On one core.
+def test_first_window_limits_attention_in_first_steps(
     learned: Callable[..., Learned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int | None] = []
 
-    def watched(samples: RunSamples, step: int) -> list[Batch]:
-        batches = drawn(samples, step)
+    def recorded(samples: RunSamples, step: int) -> list[Batch]:
+        batches = original(samples, step)
         seen.extend({batch.window for batch in batches})
         return batches
 
-    drawn = RunSamples.batches
-    monkeypatch.setattr(RunSamples, "batches", watched)
-    usual = {"save_every": 1, "keep": 9, "loader_processes": 0}
-    narrow = learned("narrow", first_window=2, **usual)
+    original = RunSamples.batches
+    monkeypatch.setattr(RunSamples, "batches", recorded)
+    defaults = {"save_every": 1, "keep": 9, "loader_processes": 0}
+    narrow = learned("narrow", first_window=2, **defaults)
     assert seen == [2, 2, 2, None, None, None]
-    plain, wide = learned("plain", **usual), learned("wide", first_window=32, **usual)
+    plain, wide = learned("plain", **defaults), learned("wide", first_window=32, **defaults)
     assert losses(narrow)[0] != losses(plain)[0]
-    assert losses(wide) == losses(plain)  # the control: all of a sample is within 32 tokens
-    # what is scored sees all: before the first step the windows have changed nothing
+    assert losses(wide) == losses(plain)  # Control: the window of 32 tokens covers all samples.
+    # Evaluation has no window, so scores before the first step are equal.
     scores = [[r["held_out"] for r in run[1] if "held_out" in r] for run in (narrow, plain)]
     assert scores[0][0] == scores[1][0]
     assert scores[0][1] != scores[1][1]
     for step in (2, 3, 4, 5, 6):
         shutil.rmtree(tmp_path / "narrow" / "checkpoints" / f"step-{step:08d}")
     seen.clear()
-    again, _ = learned("narrow", first_window=2, resume=True, **usual)
+    again, _ = learned("narrow", first_window=2, resume=True, **defaults)
     assert seen == [2, 2, None, None, None]
-    beside, _ = learned("beside", first_window=2, **usual | {"loader_processes": 2})
-    for weights in (again, beside):
+    by_processes, _ = learned("processes", first_window=2, **defaults | {"loader_processes": 2})
+    for weights in (again, by_processes):
         assert all(torch.equal(weight, narrow[0][name]) for name, weight in weights.items())
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_ends_with_the_mean_of_its_last_weights(
+def test_average_steps_saves_the_mean_of_last_weights(
     learned: Callable[..., Learned], tmp_path: Path, optimizer: str
 ) -> None:
-    usual = {"save_every": 1, "keep": 9, "optimizer": optimizer}
-    plain, mean = learned("plain", **usual), learned("mean", average_steps=3, **usual)
+    defaults = {"save_every": 1, "keep": 9, "optimizer": optimizer}
+    plain, mean = learned("plain", **defaults), learned("mean", average_steps=3, **defaults)
 
     def weights(run: str, step: int) -> dict[str, Tensor]:
         return read_tensors(tmp_path / run / "checkpoints" / f"step-{step:08d}")
@@ -215,21 +215,22 @@ def test_a_run_ends_with_the_mean_of_its_last_weights(
     for name, weight in mean[0].items():
         expected = torch.stack([tensors[name] for tensors in last]).mean(0)
         torch.testing.assert_close(weight, expected, atol=1e-6, rtol=1e-5)
-        assert torch.equal(weights("mean", 5)[name], last[1][name])  # none of it before the end
+        # The average is only used at the end.
+        assert torch.equal(weights("mean", 5)[name], last[1][name])
     assert any(not torch.equal(weight, plain[0][name]) for name, weight in mean[0].items())
     assert losses(mean) == losses(plain)
     scores = [[r["held_out"] for r in run[1] if "held_out" in r] for run in (plain, mean)]
     assert scores[0][0] == scores[1][0]
     assert scores[0][1] != scores[1][1]
-    for kept in (3, 4, 5):  # before the first step that counts, and behind some of them
+    for kept in (3, 4, 5):  # Before the first averaged step, and after some of them.
         for step in range(kept + 1, 7):
             shutil.rmtree(tmp_path / "mean" / "checkpoints" / f"step-{step:08d}")
-        again, journal = learned("mean", average_steps=3, resume=True, **usual)
+        again, journal = learned("mean", average_steps=3, resume=True, **defaults)
         assert all(torch.equal(weight, again[name]) for name, weight in mean[0].items())
         assert [r["held_out"] for r in journal if "held_out" in r] == scores[1]
 
 
-def test_a_setting_that_moves_nothing_leaves_no_folder(
+def test_unused_optimizer_setting_is_rejected_before_training(
     learned: Callable[..., Learned], tmp_path: Path
 ) -> None:
     with pytest.raises(BertkitError, match=r"momentum requires optimizer = .muon"):
@@ -241,7 +242,7 @@ PEAK, GROWN = "the learning rate never reaches its peak", "the batch never grows
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"decay_steps": 10_600}, f"10600 decay steps are more than train.steps = 1000: {PEAK}"),
         (
@@ -261,19 +262,19 @@ PEAK, GROWN = "the learning rate never reaches its peak", "the batch never grows
         ({"first_batch_size": 8, "batch_warmup_steps": 1000}, ""),
     ],
 )
-def test_a_plan_that_does_not_reach_its_peak_is_said(
-    settings: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+def test_schedule_below_its_peak_is_reported(
+    settings: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = Train(**{"steps": 1000, "schedule": "wsd", "warmup_steps": 50, **settings})
     warn(train, attention_dropout=0.0, device="cpu")
     found = " ".join(capsys.readouterr().err.split())
-    assert re.search(said, found) if said else not found
-    assert found.count("never") == bool(said)
+    assert re.search(message, found) if message else not found
+    assert found.count("never") == bool(message)
     _, plan = optimization(train, Masters(tiny_model(20, "mlm"), torch.float32), SINGLE_PROCESS)
-    assert (max(map(plan, range(1, 1001))) < 1) == (PEAK in said)
+    assert (max(map(plan, range(1, 1001))) < 1) == (PEAK in message)
 
 
-def test_memory_that_ends_while_step_0_is_scored_is_said(
+def test_run_resumes_after_out_of_memory_in_evaluation(
     learned: Callable[..., Learned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> Any:
@@ -284,20 +285,20 @@ def test_memory_that_ends_while_step_0_is_scored_is_said(
         with pytest.raises(TrainingError, match=r"^out of memory: lower max_batch_tokens"):
             learned("run")
     weights, journal = learned("run", resume=True)
-    whole, wanted = learned("whole")  # the control
+    whole, expected = learned("whole")  # Control.
     assert [r["held_out"] for r in journal if "held_out" in r] == [
-        r["held_out"] for r in wanted if "held_out" in r
+        r["held_out"] for r in expected if "held_out" in r
     ]
     assert all(torch.equal(weight, whole[name]) for name, weight in weights.items())
 
 
-def test_weights_that_the_last_step_ruined_are_not_saved(
+def test_infinite_weights_after_last_step_are_not_saved(
     learned: Callable[..., Learned], tmp_path: Path
 ) -> None:
-    """No held-out text has told of them, and no next step can."""
+    """The last step has no evaluation or later step that would detect these weights."""
     ruin = {"learning_rate": 1e39, "warmup_steps": 1, "evaluate_samples": 0}
     with pytest.raises(TrainingError, match=r"^step 1: weights are no longer finite; start over"):
         learned("run", steps=1, **ruin)
     assert not (tmp_path / "run" / "checkpoints").exists()
-    weights, _ = learned("whole", steps=1, warmup_steps=1, evaluate_samples=0)  # the control
+    weights, _ = learned("whole", steps=1, warmup_steps=1, evaluate_samples=0)  # Control.
     assert all(weight.isfinite().all() for weight in weights.values())

@@ -1,4 +1,4 @@
-"""Pruning: which heads matter, that those gone stay gone, and what is refused."""
+"""Pruning of attention heads and layers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def rows(count: int) -> list[LabelExample]:
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("prune")
+    directory = tmp_path_factory.mktemp("prune")
     texts = [" ".join(row.text for row in rows(60))]
     tokenizer = train(texts, kind="wordpiece", size=120)
-    tiny_folder(place / "base", tokenizer, "mlm", hidden=24, layers=3, heads=3)
+    tiny_folder(directory / "base", tokenizer, "mlm", hidden=24, layers=3, heads=3)
     data = {"train": rows(64), "dev": rows(32)}
-    finetune(Classify, place / "base", **data, out=place / "tuned", settings=SETTINGS)
-    return place / "tuned"
+    finetune(Classify, directory / "base", **data, out=directory / "tuned", settings=SETTINGS)
+    return directory / "tuned"
 
 
-def apart(count: int) -> dict[str, list[LabelExample]]:
-    """Rows that choose, and others that are scored."""
+def separate_rows(count: int) -> dict[str, list[LabelExample]]:
+    """Return rows that rank heads and separate rows for scoring."""
     return {"data": rows(count), "dev": rows(2 * count)[count:]}
 
 
@@ -58,12 +58,12 @@ def file(path: Path) -> Path:
     return path
 
 
-def test_importance_is_the_formula(tuned: Path) -> None:
-    """Against its definition, a factor on each head's output, one example at a time."""
+def test_importance_matches_its_definition(tuned: Path) -> None:
+    """Compare with the definition: the gradient of a factor on each head's output, per example."""
     ready = bertkit.pipeline("classify", tuned)
     loaded, task = ready.loaded, ready.task
     features = task.features(rows(6), loaded.tokenizer, 32, long="error", labelled=True)
-    ours = compute_importance(loaded.model, task, features)
+    importance = compute_importance(loaded.model, task, features)
     sums = torch.zeros(3, 3)
     for feature in features:
         factors = torch.ones(3, 3, requires_grad=True)
@@ -81,11 +81,11 @@ def test_importance_is_the_formula(tuned: Path) -> None:
         sums += change.abs()
         for hook in hooks:
             hook.remove()
-    wanted = sums / sums.norm(dim=1, keepdim=True)
-    np.testing.assert_allclose(ours, wanted.numpy(), atol=1e-5)
+    expected = sums / sums.norm(dim=1, keepdim=True)
+    np.testing.assert_allclose(importance, expected.numpy(), atol=1e-5)
 
 
-def test_the_least_important_go_and_each_layer_keeps_one() -> None:
+def test_select_heads_keeps_one_head_per_layer() -> None:
     scores = np.array([[0.1, 0.2, 0.3], [0.9, 0.5, 0.6]])
     assert select_heads(scores, 2) == [(1, 1), (1, 2)]
     assert select_heads(scores, 3) == [(1, 1), (1, 2), (2, 2)]
@@ -93,49 +93,49 @@ def test_the_least_important_go_and_each_layer_keeps_one() -> None:
     assert select_heads(scores, 2, pruned_heads=[(1, 2)]) == [(1, 1), (2, 2)]
 
 
-def test_rows_that_choose_are_not_those_that_score(tuned: Path, tmp_path: Path) -> None:
-    """Other rows to choose by change what heads weigh, not the score before; and the reverse."""
-    one, two = rows(4), [replace(row, label="good") for row in rows(30)[9:23:3]]
-    first = prune(tuned, data=one, dev=rows(24), out=tmp_path / "first", count=4)
-    other = prune(tuned, data=two, dev=rows(24), out=tmp_path / "other", count=4)
+def test_prune_uses_separate_rows_for_ranking_and_scoring(tuned: Path, tmp_path: Path) -> None:
+    """`data` affects only head importance, and `dev` affects only scores."""
+    data, dev = rows(4), [replace(row, label="good") for row in rows(30)[9:23:3]]
+    first = prune(tuned, data=data, dev=rows(24), out=tmp_path / "first", count=4)
+    other = prune(tuned, data=dev, dev=rows(24), out=tmp_path / "other", count=4)
     assert first["importance"] != other["importance"]
     assert first["before"] == other["before"]
-    again = prune(tuned, data=one, dev=two, out=tmp_path / "again", count=4)
+    again = prune(tuned, data=data, dev=dev, out=tmp_path / "again", count=4)
     assert again["importance"] == first["importance"]
-    assert (again["before"]["rows"], first["before"]["rows"]) == (len(two), 24)
+    assert (again["before"]["rows"], first["before"]["rows"]) == (len(dev), 24)
     ready = bertkit.pipeline("classify", tuned)
-    features = ready.task.features(one, ready.loaded.tokenizer, 32, long="error", labelled=True)
-    weighed = compute_importance(ready.loaded.model, ready.task, features)
-    np.testing.assert_allclose(first["importance"], weighed, atol=1e-4)
+    features = ready.task.features(data, ready.loaded.tokenizer, 32, long="error", labelled=True)
+    importance = compute_importance(ready.loaded.model, ready.task, features)
+    np.testing.assert_allclose(first["importance"], importance, atol=1e-4)
     with pytest.raises(ConfigError, match="data: must differ from dev="):
-        prune(tuned, data=one, dev=one, out=tmp_path / "no", count=4)
+        prune(tuned, data=data, dev=data, out=tmp_path / "no", count=4)
 
 
-def test_what_is_gone_is_not_taken_again(tuned: Path, tmp_path: Path) -> None:
-    first = prune(tuned, **apart(16), out=tmp_path / "one", count=2)["heads"]
+def test_prune_ignores_pruned_heads(tuned: Path, tmp_path: Path) -> None:
+    first = prune(tuned, **separate_rows(16), out=tmp_path / "one", count=2)["heads"]
     assert (
         count_prunable_heads(load(tmp_path / "one").model)
         == count_prunable_heads(load(tuned).model) - 2
     )
-    again = prune(tmp_path / "one", **apart(16), out=tmp_path / "two", count=2)["heads"]
+    again = prune(tmp_path / "one", **separate_rows(16), out=tmp_path / "two", count=2)["heads"]
     assert not {tuple(head) for head in first} & {tuple(head) for head in again}
     with pytest.raises(ConfigError, match="must be from 1 to 2, got 3"):
-        prune(tmp_path / "two", **apart(16), out=tmp_path / "three", count=3)
+        prune(tmp_path / "two", **separate_rows(16), out=tmp_path / "three", count=3)
 
 
-def test_a_pruned_folder_opens_elsewhere_and_says_the_same(tuned: Path, tmp_path: Path) -> None:
+def test_pruned_model_matches_hugging_face(tuned: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     found = prune(tuned, data=rows(16), dev=rows(24), out=tmp_path / "out", count=4)
     assert len(found["heads"]) == 4
     assert np.shape(found["importance"]) == (3, 3)
     text = rows(3)[2].text
-    (ours,) = bertkit.pipeline("classify", tmp_path / "out")([text])
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    (answer,) = bertkit.pipeline("classify", tmp_path / "out")([text])
+    hf_model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(
         text, return_tensors="pt"
     )
-    chances = torch.softmax(theirs.eval()(**encoded).logits[0], -1).tolist()
-    assert list(ours.scores.values()) == pytest.approx(chances, abs=1e-5)
+    probabilities = torch.softmax(hf_model.eval()(**encoded).logits[0], -1).tolist()
+    assert list(answer.scores.values()) == pytest.approx(probabilities, abs=1e-5)
     assert found["after"] == bertkit_scores(tmp_path / "out")
 
 
@@ -145,7 +145,7 @@ def bertkit_scores(folder: Path) -> dict[str, float]:
     return evaluate(bertkit.pipeline("classify", folder), rows(24))
 
 
-def test_pruned_heads_stay_dead_when_fine_tuned(tuned: Path, tmp_path: Path) -> None:
+def test_fine_tuning_keeps_pruned_heads_at_zero(tuned: Path, tmp_path: Path) -> None:
     prune(tuned, dev=rows(24), out=tmp_path / "out", heads=[(1, 2), (3, 1)])
     data = {"train": rows(32), "dev": rows(16)}
     finetune(Classify, tmp_path / "out", **data, out=tmp_path / "again", settings=SETTINGS)
@@ -155,11 +155,11 @@ def test_pruned_heads_stay_dead_when_fine_tuned(tuned: Path, tmp_path: Path) -> 
         assert not attention.out.weight.unflatten(1, (3, -1))[:, head].any()
         assert not attention.qkv.weight.unflatten(0, (3, 3, -1))[2, head].any()
         assert not attention.qkv.bias.view(3, 3, -1)[2, head].any()
-    moved = [m.encoder.blocks[0].attention.out.weight for m in (before, after)]
-    assert not torch.equal(*moved)
+    weights = [m.encoder.blocks[0].attention.out.weight for m in (before, after)]
+    assert not torch.equal(*weights)
 
 
-def test_layers_are_kept_in_their_order(tuned: Path, tmp_path: Path) -> None:
+def test_prune_keeps_layers_in_order(tuned: Path, tmp_path: Path) -> None:
     found = prune(tuned, dev=rows(24), out=tmp_path / "out", layers=[1, 3])
     assert found["layers"] == [1, 3]
     old, new = load(tuned).model.state_dict(), load(tmp_path / "out").model.state_dict()
@@ -184,7 +184,7 @@ def test_layers_are_kept_in_their_order(tuned: Path, tmp_path: Path) -> None:
         ({"layers": [4]}, r"got \[4\]"),
     ],
 )
-def test_refusals_leave_nothing(
+def test_rejected_pruning_writes_nothing(
     parts: dict[str, object], message: str, tuned: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -192,7 +192,7 @@ def test_refusals_leave_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
+def test_shared_layers_are_pruned_together() -> None:
     model = tiny_model(
         20,
         family=ALBERT,
@@ -209,7 +209,9 @@ def test_shared_layers_lose_a_head_together_and_cannot_be_taken_alone() -> None:
         keep_layers(model, [1])
 
 
-def test_the_command(tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_command_removes_heads(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["edit", "prune", str(tuned), "--dev", str(file(tmp_path / "dev.tsv"))]
     assert cli.run([*words, "--head", "1.2", "--head", "2.3", "--out", str(tmp_path / "out")]) == 0
     found = json.loads(capsys.readouterr().out)

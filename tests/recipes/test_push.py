@@ -1,4 +1,4 @@
-"""Publishing a model: what goes, what stays, who may, and others open what is there."""
+"""Publication of models: uploaded files, permissions, and download."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def hub() -> Iterator[str]:
         yield address
 
 
-def said(
+def run_command(
     hub: str, cache: Path, *words: object, token: str | None = TOKEN
 ) -> subprocess.CompletedProcess[str]:
-    """What a command says in a process that takes our server for the hub."""
+    """Run a command that uses the test server as the hub."""
     return subprocess.run(
         [sys.executable, "-m", "bertkit", *map(str, words)],
         env=environment(hub, cache, token),
@@ -47,8 +47,8 @@ def said(
     )
 
 
-def test_a_model_is_published_and_opened_by_others(hub: str, tuned: Path, tmp_path: Path) -> None:
-    done = said(hub, tmp_path, "push", tuned, "me/mine", "--private")
+def test_pushed_model_can_be_downloaded(hub: str, tuned: Path, tmp_path: Path) -> None:
+    done = run_command(hub, tmp_path, "push", tuned, "me/mine", "--private")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"{hub}/me/mine"
     pushed = Hub.pushed["me/mine"]
@@ -56,9 +56,9 @@ def test_a_model_is_published_and_opened_by_others(hub: str, tuned: Path, tmp_pa
     assert not pushed.keys() & {"run.json", "scores.json", "journal.jsonl", "errors.html"}
     assert pushed["model.safetensors"] == (tuned / "model.safetensors").read_bytes()
     assert all(str(tuned.parent).encode() not in content for content in pushed.values())
-    opened = said(hub, tmp_path / "other", "predict", "me/mine", "number 3", token=None)
+    opened = run_command(hub, tmp_path / "other", "predict", "me/mine", "number 3", token=None)
     assert opened.returncode == 0, opened.stderr
-    here = said(hub, tmp_path, "predict", tuned, "number 3", token=None)
+    here = run_command(hub, tmp_path, "predict", tuned, "number 3", token=None)
     assert json.loads(opened.stdout) == json.loads(here.stdout)
 
 
@@ -71,10 +71,10 @@ def test_a_model_is_published_and_opened_by_others(hub: str, tuned: Path, tmp_pa
         ("mine", TOKEN, "not a valid repository name; use a name such as me/my-model"),
     ],
 )
-def test_who_may_not_is_told(
+def test_push_rejects_missing_permissions_and_invalid_names(
     hub: str, tuned: Path, tmp_path: Path, name: str, token: str | None, sentence: str
 ) -> None:
-    done = said(hub, tmp_path, "push", tuned, name, token=token)
+    done = run_command(hub, tmp_path, "push", tuned, name, token=token)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -82,20 +82,20 @@ def test_who_may_not_is_told(
     assert not Hub.pushed.get(name)
 
 
-def test_what_is_no_model_is_not_published(hub: str, tmp_path: Path) -> None:
+def test_push_rejects_a_directory_without_model(hub: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    done = said(hub, tmp_path, "push", tmp_path / "empty", "me/mine")
+    done = run_command(hub, tmp_path, "push", tmp_path / "empty", "me/mine")
     assert done.returncode == 2
     assert "config.json" in done.stderr
     assert not Hub.pushed
 
 
-def test_a_hub_that_hangs_up_is_told(
+def test_push_reports_a_closed_connection(
     hub: str, tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Hub, "do_PUT", lambda self: self.connection.close())
-    done = said(hub, tmp_path, "push", tuned, "me/mine")
+    done = run_command(hub, tmp_path, "push", tuned, "me/mine")
     assert done.returncode == 2
     assert "me/mine: upload to the hub failed" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not Hub.pushed["me/mine"]  # nothing is there by halves
+    assert not Hub.pushed["me/mine"]  # No partial upload remains.

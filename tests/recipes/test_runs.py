@@ -1,4 +1,4 @@
-"""Runs as a table: what differed, what it took, how well they did, and seeds as one row."""
+"""Tables of runs: differing settings, duration, scores, and means over seeds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def test_seeds_are_a_row_and_what_differs_a_column(tuned: Path) -> None:
+def test_table_averages_seeds_and_shows_differing_settings(tuned: Path) -> None:
     found = table(runs([str(tuned / "a_b"), str(tuned / "slower")], format="csv") or "")
     seeds, slower = found
     assert seeds["run"] == "a_b (2 seeds)"
@@ -54,46 +54,46 @@ def test_seeds_are_a_row_and_what_differs_a_column(tuned: Path) -> None:
     assert (seeds["batch_size"], slower["batch_size"]) == ("8", "16")
     assert (seeds["steps"], slower["steps"]) == ("8", "4")
     assert not {"seed", "epochs", "epoch"} & seeds.keys()
-    each = [
+    accuracies = [
         json.loads(path.read_text("utf-8"))["dev"]["accuracy"]
         for path in (tuned / "a_b").glob("*/scores.json")
     ]
-    summary = mean_and_sd(each)
+    summary = mean_and_sd(accuracies)
     assert float(seeds["accuracy"]) == pytest.approx(summary["mean"], abs=1e-5)
     assert ("accuracy_sd" in seeds) == (summary["sd"] > 0)
-    alone = json.loads((tuned / "slower" / "scores.json").read_text("utf-8"))["dev"]["accuracy"]
-    assert float(slower["accuracy"]) == pytest.approx(alone, abs=1e-5)
+    accuracy = json.loads((tuned / "slower" / "scores.json").read_text("utf-8"))["dev"]["accuracy"]
+    assert float(slower["accuracy"]) == pytest.approx(accuracy, abs=1e-5)
     tokens = [int(row["tokens"]) for row in found]
-    assert tokens[0] == tokens[1] > 0  # two epochs of the same examples
+    assert tokens[0] == tokens[1] > 0  # Both runs use two epochs of the same examples.
     assert all(re.fullmatch(r"\d+\.\d{4}", row["minutes"]) for row in found)
 
 
-def test_a_folder_of_runs_and_the_forms(
+def test_runs_command_writes_tables_and_plot(
     tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture, out = tmp_path / "curves.svg", tmp_path / "table.tex"
     assert cli.run(["runs", str(tuned), "--picture", str(picture)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len({len(line) for line in lines}) == 1  # columns stand below each other
+    assert len({len(line) for line in lines}) == 1  # The columns are aligned.
     assert lines[0].startswith("| run")
     assert set(lines[1]) == {"|", "-"}
     assert len(lines) == 4
-    drawn = picture.read_text(encoding="utf-8")
-    assert ">accuracy<" in drawn
-    assert drawn.count('class="line') == 2 * 3  # a line a run, and in the legend
+    svg = picture.read_text(encoding="utf-8")
+    assert ">accuracy<" in svg
+    assert svg.count('class="line') == 2 * 3  # One line per run in the plot, and one in the legend.
     assert cli.run(["runs", str(tuned), "--format", "latex", "--out", str(out)]) == 0
     assert capsys.readouterr().out == ""
     for words in (["--out", str(out)], ["--picture", str(picture)]):
         assert cli.run(["runs", str(tuned), *words]) == 2
         assert f"{words[1]} already exists; choose another {words[0]}" in capsys.readouterr().err
-    assert picture.read_text(encoding="utf-8") == drawn
+    assert picture.read_text(encoding="utf-8") == svg
     latex = out.read_text(encoding="utf-8")
     assert latex.startswith("\\begin{tabular}{l")
     assert "batch\\_size" in latex
     assert latex.count(" \\\\\n") == 3
 
 
-def written(folder: Path, record: Any, *lines: Any) -> str:
+def write_run(folder: Path, record: Any, *lines: Any) -> str:
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
     journal = "".join(json.dumps(line) + "\n" for line in lines)
@@ -101,11 +101,11 @@ def written(folder: Path, record: Any, *lines: Any) -> str:
     return str(folder)
 
 
-def test_a_pretraining_counts_the_steps_between_its_lines(tmp_path: Path) -> None:
+def test_pretraining_totals_include_steps_between_records(tmp_path: Path) -> None:
     fast = {"tokens": 100, "tokens_per_second": 50.0, "data_wait": 1.0, "loss": 3.0}
     held_out = {"held_out": {"mlm": 2.5}, "held_out_accuracy": {"mlm": 0.25}}
     lines = ({"step": 10, **fast}, {"step": 20, **fast}, {"step": 20, **held_out})
-    folder = written(tmp_path / "run", {"config": {"train": {"steps": 20}}}, *lines)
+    folder = write_run(tmp_path / "run", {"config": {"train": {"steps": 20}}}, *lines)
     (row,) = table(runs([folder], format="csv") or "")
     assert row == {
         "run": "run", "steps": "20", "tokens": "2000", "minutes": "1.0000",
@@ -113,8 +113,8 @@ def test_a_pretraining_counts_the_steps_between_its_lines(tmp_path: Path) -> Non
     }  # fmt: skip
 
 
-def test_of_different_kinds_no_settings_are_shown_and_test_is(tuned: Path, tmp_path: Path) -> None:
-    other = written(tmp_path / "run", {"config": {"train": {"steps": 20}}})
+def test_runs_of_different_types_show_only_scores(tuned: Path, tmp_path: Path) -> None:
+    other = write_run(tmp_path / "run", {"config": {"train": {"steps": 20}}})
     (tuned / "slower" / "test.json").write_text('{"scores": {"accuracy": 0.75}}', encoding="utf-8")
     try:
         found = table(runs([str(tuned / "slower"), other], format="csv") or "")
@@ -125,9 +125,9 @@ def test_of_different_kinds_no_settings_are_shown_and_test_is(tuned: Path, tmp_p
     assert found[0]["test_accuracy"] == "0.75"
 
 
-def test_a_run_that_has_not_begun_and_names_that_break_a_table(tmp_path: Path) -> None:
-    folder = written(tmp_path / "a|b_%", {"config": {"model": "x&y"}})
-    other = written(tmp_path / "c", {})
+def test_runs_escapes_names_and_accepts_unstarted_runs(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a|b_%", {"config": {"model": "x&y"}})
+    other = write_run(tmp_path / "c", {})
     assert (runs([folder, other]) or "").splitlines()[2].startswith("| a\\|b_%")
     assert r"a|b\_\%" in (runs([folder, other], format="latex") or "")
     with pytest.raises(CheckpointError, match="not a run directory"):

@@ -47,15 +47,17 @@ def continue_pretraining(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> tuple[Path, Path]:
-    """A model and a corpus of its vocabulary."""
-    place = tmp_path_factory.mktemp("start")
+def model_and_corpus(
+    tmp_path_factory: pytest.TempPathFactory, english: list[str]
+) -> tuple[Path, Path]:
+    """Return a model and a corpus with its vocabulary."""
+    directory = tmp_path_factory.mktemp("start")
     for i, text in enumerate(english[:16]):
-        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
     tokenizer = train(english[:16], kind="wordpiece", size=300)
-    files = sorted(place.glob("*.txt"))
-    corpus = prepare(files, tokenizer=tokenizer, out=place / "corpus", processes=1).folder
-    return folder_of(place / "model", tokenizer, "mlm", "nsp"), corpus
+    files = sorted(directory.glob("*.txt"))
+    corpus = prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
+    return folder_of(directory / "model", tokenizer, "mlm", "nsp"), corpus
 
 
 def folder_of(folder: Path, tokenizer: Tokenizer, *heads: str, family: Family = BERT) -> Path:
@@ -63,8 +65,8 @@ def folder_of(folder: Path, tokenizer: Tokenizer, *heads: str, family: Family = 
     return tiny_folder(folder, tokenizer, *heads, family=family, **shape)
 
 
-def test_pooling_and_length_are_kept(made: tuple[Path, Path], tmp_path: Path) -> None:
-    folder, corpus = made
+def test_pooling_and_length_are_kept(model_and_corpus: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, corpus = model_and_corpus
     start, pooling = tmp_path / "start", Pooling("max", prompts=Prompts({"query": "find: "}))
     opened = load(folder)
     save(start, opened.model, opened.tokenizer, BERT, pooling=pooling, length=40)
@@ -79,29 +81,33 @@ def test_pooling_and_length_are_kept(made: tuple[Path, Path], tmp_path: Path) ->
     assert load(tmp_path / "bare").pooling is None
 
 
-def test_loss_falls_and_start_model_is_unchanged(made: tuple[Path, Path], tmp_path: Path) -> None:
-    folder, corpus = made
+def test_loss_falls_and_start_model_is_unchanged(
+    model_and_corpus: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, corpus = model_and_corpus
     before = (folder / "model.safetensors").read_bytes()
     found = continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=FAST)
-    assert set(found["before"]) == {"mlm", "nsp"}  # the pairs of the folder's own head
+    assert set(found["before"]) == {"mlm", "nsp"}  # The NSP head of the model determines the pairs.
     assert found["after"]["mlm"] < found["before"]["mlm"]
     assert (folder / "model.safetensors").read_bytes() == before
     assert load(tmp_path / "run").model.config == load(folder).model.config
 
 
-def test_run_starts_from_weights_of_model(made: tuple[Path, Path], tmp_path: Path) -> None:
-    folder, corpus = made
+def test_run_starts_from_weights_of_model(
+    model_and_corpus: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, corpus = model_and_corpus
     still = [*FAST, ("train.steps", "1"), ("train.learning_rate", "1e-12")]
     continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=still)
-    mine, theirs = (load(f).model.state_dict() for f in (tmp_path / "run", folder))
-    for name, weight in theirs.items():
-        torch.testing.assert_close(mine[name], weight, atol=1e-6, rtol=0)
+    run_weights, start_weights = (load(f).model.state_dict() for f in (tmp_path / "run", folder))
+    for name, weight in start_weights.items():
+        torch.testing.assert_close(run_weights[name], weight, atol=1e-6, rtol=0)
 
 
 def test_missing_head_is_newly_initialized(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_and_corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, corpus = made
+    folder, corpus = model_and_corpus
     tokenizer = load(folder).tokenizer
     bare = tmp_path / "bare"
     folder_of(bare, tokenizer)
@@ -112,10 +118,10 @@ def test_missing_head_is_newly_initialized(
 
 @pytest.mark.parametrize("family", [GPT2, LSTM_LM], ids=["gpt2", "lstm-lm"])
 def test_generative_model_continues_and_resumes(
-    family: Family, made: tuple[Path, Path], english: list[str], tmp_path: Path
+    family: Family, model_and_corpus: tuple[Path, Path], english: list[str], tmp_path: Path
 ) -> None:
     tokenizer = train(english[:16], kind="bpe", size=400, use="write")
-    files = sorted(made[1].parent.glob("*.txt"))
+    files = sorted(model_and_corpus[1].parent.glob("*.txt"))
     corpus = prepare(files, tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
     start = folder_of(tmp_path / "start", tokenizer, "lm", family=family)
     (start / "generation_config.json").write_text('{"num_beams": 3, "suppress_tokens": [7]}')
@@ -130,8 +136,10 @@ def test_generative_model_continues_and_resumes(
     assert again == found
 
 
-def test_resume_rejects_another_start_model(made: tuple[Path, Path], tmp_path: Path) -> None:
-    folder, corpus = made
+def test_resume_rejects_another_start_model(
+    model_and_corpus: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, corpus = model_and_corpus
     steps = [*FAST, ("train.steps", "2")]
     out = tmp_path / "run"
     continue_pretraining(folder, corpus=corpus, out=out, settings=steps)
@@ -141,13 +149,13 @@ def test_resume_rejects_another_start_model(made: tuple[Path, Path], tmp_path: P
     loaded.save(other)
     with pytest.raises(ConfigError, match=r"weights\.start"):
         continue_pretraining(other, corpus=corpus, out=out, settings=steps, resume=True)
-    moved = folder.rename(tmp_path / "moved")  # the same weights in another place
+    moved = folder.rename(tmp_path / "moved")  # The weights are unchanged in another directory.
     continue_pretraining(moved, corpus=corpus, out=out, settings=steps, resume=True)
     moved.rename(folder)
 
 
-def test_a_model_with_a_decoder_is_refused(
-    made: tuple[Path, Path], english: list[str], tmp_path: Path
+def test_start_rejects_encoder_decoder_models(
+    model_and_corpus: tuple[Path, Path], english: list[str], tmp_path: Path
 ) -> None:
     assert BART.decoder is not None
     tokenizer = train(english[:16], kind="bpe", size=400, use="encode")
@@ -155,14 +163,16 @@ def test_a_model_with_a_decoder_is_refused(
     encoder, decoder = (kind.config({"vocab": 400, **shape}) for kind in (BART, BART.decoder))
     save(tmp_path / "both", build(encoder, ("lm",), decoder=decoder), tokenizer, BART)
     with pytest.raises(ConfigError, match="encoder-decoder models is not supported"):
-        continue_pretraining(tmp_path / "both", corpus=made[1], out=tmp_path / "run", settings=FAST)
+        continue_pretraining(
+            tmp_path / "both", corpus=model_and_corpus[1], out=tmp_path / "run", settings=FAST
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_corpus_of_another_vocabulary_is_refused(
-    made: tuple[Path, Path], tmp_path: Path, english: list[str]
+def test_start_rejects_a_corpus_of_another_vocabulary(
+    model_and_corpus: tuple[Path, Path], tmp_path: Path, english: list[str]
 ) -> None:
-    _, corpus = made
+    _, corpus = model_and_corpus
     other = train(english[:5], kind="wordpiece", size=280)
     folder_of(tmp_path / "other", other, "mlm")
     with pytest.raises(DataError, match=r"its vocabulary differs .* run bertkit prepare"):
@@ -170,10 +180,10 @@ def test_a_corpus_of_another_vocabulary_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_setting_that_changes_the_shape_is_refused(
-    made: tuple[Path, Path], tmp_path: Path
+def test_start_rejects_changed_model_settings(
+    model_and_corpus: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    folder, corpus = made
+    folder, corpus = model_and_corpus
     wider = [*FAST, ("model.hidden", "64")]
     with pytest.raises(BertkitError, match=r"model\.hidden"):
         continue_pretraining(folder, corpus=corpus, out=tmp_path / "run", settings=wider)
@@ -185,13 +195,15 @@ def test_a_setting_that_changes_the_shape_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_finds_the_model_in_the_record(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_resume_finds_the_model_in_the_record(
+    model_and_corpus: tuple[Path, Path], tmp_path: Path
+) -> None:
     """The model card names the model, which is not among the settings of the run."""
-    start, corpus = made
+    start, corpus = model_and_corpus
     run = tmp_path / "run"
     words = [f"--{name}={value}" for name, value in FAST]
-    begun = ["pretrain", "--start", str(start), "--corpus", str(corpus), "--out", str(run), *words]
-    assert cli.run(begun) == 0
+    args = ["pretrain", "--start", str(start), "--corpus", str(corpus), "--out", str(run), *words]
+    assert cli.run(args) == 0
     card = (run / "README.md").read_text("utf-8")
     assert "starting from `model`" in card
     (run / "README.md").unlink()
@@ -199,10 +211,10 @@ def test_resume_finds_the_model_in_the_record(made: tuple[Path, Path], tmp_path:
     assert (run / "README.md").read_text("utf-8") == card
 
 
-def test_a_run_file_cannot_be_combined_with_a_model(
-    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_start_cannot_be_combined_with_a_run_file(
+    model_and_corpus: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, corpus = made
+    folder, corpus = model_and_corpus
     words = ["--start", str(folder), "--corpus", str(corpus), "--out", str(tmp_path / "run")]
     assert cli.run(["pretrain", "bert-tiny", *words]) == 2
     assert "bert-tiny: a run file cannot be combined with --start" in capsys.readouterr().err

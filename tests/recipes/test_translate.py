@@ -1,4 +1,4 @@
-"""A model learns to translate from pairs, says how well, and is opened elsewhere."""
+"""Training, evaluation, and export of translation models."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ NUMBERS = {"en": ["one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Numbers in two languages, in the other order."""
-    place = tmp_path_factory.mktemp("translate")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create pairs of German numbers and reversed English numbers."""
+    directory = tmp_path_factory.mktemp("translate")
     generator = torch.Generator().manual_seed(0)
     for part, count in (("train", 600), ("dev", 40)):
         rows = [
@@ -57,50 +57,56 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]  # fmt: skip
         for language, order in (("de", 1), ("en", -1)):
             lines = [" ".join(NUMBERS[language][n] for n in row[::order]) for row in rows]
-            path = place / f"{part}.{language}.txt"
+            path = directory / f"{part}.{language}.txt"
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    files = [place / "train.de.txt", place / "train.en.txt"]
-    train_vocabulary(files, out=place / "v", kind="unigram", use="translate", size=40)
-    prepare_pairs(source=files[0], target=files[1], tokenizer=place / "v", out=place / "pairs")
-    return place
+    files = [directory / "train.de.txt", directory / "train.en.txt"]
+    train_vocabulary(files, out=directory / "v", kind="unigram", use="translate", size=40)
+    prepare_pairs(
+        source=files[0], target=files[1], tokenizer=directory / "v", out=directory / "pairs"
+    )
+    return directory
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> tuple[Path, dict[str, float]]:
+def run(directory: Path) -> tuple[Path, dict[str, float]]:
     torch.set_num_threads(1)
-    return place / "run", pretrain(SETTINGS, corpus=place / "pairs", out=place / "run")
+    return directory / "run", pretrain(SETTINGS, corpus=directory / "pairs", out=directory / "run")
 
 
-def test_it_learns_to_translate(run: tuple[Path, dict[str, float]], place: Path) -> None:
+def test_translation_model_learns_and_matches_sacrebleu(
+    run: tuple[Path, dict[str, float]], directory: Path
+) -> None:
     folder, scores = run
     assert scores["lm_accuracy"] > 0.9
-    found = evaluate_translation(folder, place / "dev.de.txt", place / "dev.en.txt")
+    found = evaluate_translation(folder, directory / "dev.de.txt", directory / "dev.en.txt")
     assert found.bleu > 80
     assert (found.sentences, found.cut) == (40, 0)
-    texts = (place / "dev.de.txt").read_text(encoding="utf-8").splitlines()
-    right = (place / "dev.en.txt").read_text(encoding="utf-8").splitlines()
-    written = [one.text for one, *_ in bertkit.pipeline("generate", folder)(texts)]
+    texts = (directory / "dev.de.txt").read_text(encoding="utf-8").splitlines()
+    right = (directory / "dev.en.txt").read_text(encoding="utf-8").splitlines()
+    written = [answer.text for answer, *_ in bertkit.pipeline("generate", folder)(texts)]
     assert found.bleu == sacrebleu.corpus_bleu(written, [right]).score
     assert found.chrf == sacrebleu.corpus_chrf(written, [right]).score
     assert "tok:13a" in found.signatures[0]
-    backwards = evaluate_translation(folder, place / "dev.en.txt", place / "dev.de.txt")
-    assert backwards.bleu < 20  # the control
+    backwards = evaluate_translation(folder, directory / "dev.en.txt", directory / "dev.de.txt")
+    assert backwards.bleu < 20  # Control.
 
 
-def test_the_mean_of_checkpoints_is_a_model(
-    run: tuple[Path, dict[str, float]], place: Path, tmp_path: Path
+def test_average_returns_the_mean_of_checkpoints(
+    run: tuple[Path, dict[str, float]], directory: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run[0], folder)
     average(folder, out=tmp_path / "mean", last=2)
     files = [path / "model.safetensors" for path in sorted((folder / "checkpoints").iterdir())[-2:]]
-    one, other = map(load_file, files)
+    first, second = map(load_file, files)
     mean = load_file(tmp_path / "mean" / "model.safetensors")
-    assert any(not torch.equal(one[name], other[name]) for name in mean)
+    assert any(not torch.equal(first[name], second[name]) for name in mean)
     for name, weight in mean.items():
-        exact = (one[name].double() + other[name].double()) / 2
+        exact = (first[name].double() + second[name].double()) / 2
         assert torch.equal(weight, exact.float()), name
-    found = evaluate_translation(tmp_path / "mean", place / "dev.de.txt", place / "dev.en.txt")
+    found = evaluate_translation(
+        tmp_path / "mean", directory / "dev.de.txt", directory / "dev.en.txt"
+    )
     assert found.bleu > 60
     with pytest.raises(CheckpointError, match=r"cannot average 99 of"):
         average(folder, out=tmp_path / "more", last=99)
@@ -110,22 +116,24 @@ def test_the_mean_of_checkpoints_is_a_model(
     assert not (tmp_path / "more").exists()
 
 
-def test_transformers_translates_with_it(run: tuple[Path, dict[str, float]], place: Path) -> None:
-    folder, _ = run
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    ours = bertkit.pipeline("generate", folder)
-    texts = (place / "dev.de.txt").read_text(encoding="utf-8").splitlines()[:10]
-    for text, (answer, *_) in zip(texts, ours(texts, Decoding(beams=3)), strict=True):
-        ids = torch.from_numpy(ours.tokenizer.encode(text).ids)[None]
-        written = theirs.generate(ids, num_beams=3, max_new_tokens=30)[0].tolist()
-        kept = [i for i in written if i not in (ours.tokenizer.pad, ours.tokenizer.eos)]
-        assert ours.target.decode(kept) == answer.text
-
-
-def test_ctranslate2_translates_with_it(
-    run: tuple[Path, dict[str, float]], place: Path, tmp_path: Path
+def test_translations_match_hugging_face(
+    run: tuple[Path, dict[str, float]], directory: Path
 ) -> None:
-    """Which begins with zeros where transformers has the vector of the padding piece."""
+    folder, _ = run
+    hf_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    translate = bertkit.pipeline("generate", folder)
+    texts = (directory / "dev.de.txt").read_text(encoding="utf-8").splitlines()[:10]
+    for text, (answer, *_) in zip(texts, translate(texts, Decoding(beams=3)), strict=True):
+        ids = torch.from_numpy(translate.tokenizer.encode(text).ids)[None]
+        written = hf_model.generate(ids, num_beams=3, max_new_tokens=30)[0].tolist()
+        tokens = [i for i in written if i not in (translate.tokenizer.pad, translate.tokenizer.eos)]
+        assert translate.target.decode(tokens) == answer.text
+
+
+def test_translations_match_ctranslate2(
+    run: tuple[Path, dict[str, float]], directory: Path, tmp_path: Path
+) -> None:
+    """CTranslate2 starts from a zero vector, transformers from the padding embedding."""
     folder, _ = run
     weight = bertkit.load(folder).model.encoder.embedding.tokens.weight
     assert not weight[bertkit.load(folder).tokenizer.pad].any()
@@ -133,35 +141,38 @@ def test_ctranslate2_translates_with_it(
     converter = pytest.importorskip("ctranslate2.converters")
     import ctranslate2
 
-    with warnings.catch_warnings(action="ignore"):  # a tokenizer recommends another package
+    with warnings.catch_warnings(action="ignore"):  # The tokenizer recommends another package.
         converter.TransformersConverter(str(folder)).convert(str(tmp_path / "ct2"))
     translator = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32")
-    ours = bertkit.pipeline("generate", folder)
-    texts = (place / "dev.de.txt").read_text(encoding="utf-8").splitlines()[:20]
-    rows = [ours.tokenizer.pieces(one.ids) for one in ours.tokenizer.encode_batch(texts)]
+    translate = bertkit.pipeline("generate", folder)
+    texts = (directory / "dev.de.txt").read_text(encoding="utf-8").splitlines()[:20]
+    rows = [
+        translate.tokenizer.pieces(encoding.ids)
+        for encoding in translate.tokenizer.encode_batch(texts)
+    ]
     found = translator.translate_batch(rows, beam_size=3)
-    for one, (answer, *_) in zip(found, ours(texts, Decoding(beams=3)), strict=True):
-        assert "".join(one.hypotheses[0]).replace("▁", " ").strip() == answer.text
+    for translation, (answer, *_) in zip(found, translate(texts, Decoding(beams=3)), strict=True):
+        assert "".join(translation.hypotheses[0]).replace("▁", " ").strip() == answer.text
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, LSTMS], ids=["marian", "lstm"])
-def test_a_run_in_two_parts_is_the_run_in_one(
-    place: Path, tmp_path: Path, settings: dict[str, Any]
+def test_resumed_run_matches_an_uninterrupted_run(
+    directory: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     first = override(settings, [("train.schedule", "constant"), ("train.steps", "40")])
     first = override(first, [("train.save_every", "20"), ("train.evaluate_every", "40")])
-    whole = pretrain(first, corpus=place / "pairs", out=tmp_path / "whole")
-    pretrain(first, corpus=place / "pairs", out=tmp_path / "parts")
+    whole = pretrain(first, corpus=directory / "pairs", out=tmp_path / "whole")
+    pretrain(first, corpus=directory / "pairs", out=tmp_path / "parts")
     for checkpoint in (tmp_path / "parts" / "checkpoints").glob("*40"):
         for file in checkpoint.iterdir():
             file.unlink()
         checkpoint.rmdir()
-    again = pretrain(first, corpus=place / "pairs", out=tmp_path / "parts", resume=True)
+    again = pretrain(first, corpus=directory / "pairs", out=tmp_path / "parts", resume=True)
     assert again == whole
-    one, other = (
+    whole_weights, resumed_weights = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")
     )
-    assert one == other
+    assert whole_weights == resumed_weights
 
 
 @pytest.mark.parametrize(
@@ -174,19 +185,19 @@ def test_a_run_in_two_parts_is_the_run_in_one(
         ([("train.label_smoothing", "1.0")], "label_smoothing"),
     ],
 )
-def test_what_cannot_be_learned(
-    place: Path, tmp_path: Path, changes: list[tuple[str, str]], message: str
+def test_pretrain_rejects_invalid_translation_settings(
+    directory: Path, tmp_path: Path, changes: list[tuple[str, str]], message: str
 ) -> None:
     with pytest.raises(BertkitError, match=message):
-        pretrain(override(SETTINGS, changes), corpus=place / "pairs", out=tmp_path / "run")
+        pretrain(override(SETTINGS, changes), corpus=directory / "pairs", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_bleu_by_length_is_the_bleu_of_each_group(
-    run: tuple[Path, dict[str, float]], place: Path, tmp_path: Path
+def test_bleu_by_length_matches_each_group(
+    run: tuple[Path, dict[str, float]], directory: Path, tmp_path: Path
 ) -> None:
     sides = [
-        (place / f"train.{name}.txt").read_text(encoding="utf-8").splitlines()[:120]
+        (directory / f"train.{name}.txt").read_text(encoding="utf-8").splitlines()[:120]
         for name in ("de", "en")
     ]
     files = [tmp_path / "de.txt", tmp_path / "en.txt"]
@@ -210,6 +221,8 @@ def test_evaluation_rejects_empty_files(run: tuple[Path, dict[str, float]], tmp_
         evaluate_translation(run[0], tmp_path / "empty.txt", tmp_path / "empty.txt")
 
 
-def test_references_of_another_length(run: tuple[Path, dict[str, float]], place: Path) -> None:
+def test_evaluation_rejects_references_of_another_length(
+    run: tuple[Path, dict[str, float]], directory: Path
+) -> None:
     with pytest.raises(DataError, match="40 and 600 lines"):
-        evaluate_translation(run[0], place / "dev.de.txt", place / "train.en.txt")
+        evaluate_translation(run[0], directory / "dev.de.txt", directory / "train.en.txt")

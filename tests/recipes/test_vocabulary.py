@@ -1,4 +1,4 @@
-"""From files to a vocabulary folder, or a refusal that leaves nothing behind."""
+"""Vocabulary training from files, and rejected settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def texts(english: list[str], tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_folder_holds_what_was_learned(texts: Path, english: list[str], tmp_path: Path) -> None:
+def test_train_vocabulary_saves_the_trained_tokenizer(
+    texts: Path, english: list[str], tmp_path: Path
+) -> None:
     out = tmp_path / "vocab"
     tokenizer = train_vocabulary([texts], kind="wordpiece", size=500, out=out)
     assert Tokenizer.load(out).fingerprint == tokenizer.fingerprint
@@ -33,7 +35,7 @@ def test_the_folder_holds_what_was_learned(texts: Path, english: list[str], tmp_
     assert tokenizer.fingerprint == train(english[:10], kind="wordpiece", size=500).fingerprint
 
 
-def test_a_text_that_has_fewer_pieces_is_told(
+def test_vocabulary_below_the_given_size_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").write_text("one two three one two", encoding="utf-8")
@@ -41,7 +43,7 @@ def test_a_text_that_has_fewer_pieces_is_told(
     assert "tokens (--size 500): the text has no more" in capsys.readouterr().err
 
 
-def test_settings_reach_the_vocabulary(texts: Path, tmp_path: Path) -> None:
+def test_train_vocabulary_applies_settings(texts: Path, tmp_path: Path) -> None:
     tokenizer = train_vocabulary(
         [texts], kind="bpe", size=400, lowercase=True, max_length=128, out=tmp_path / "vocab"
     )
@@ -49,7 +51,7 @@ def test_settings_reach_the_vocabulary(texts: Path, tmp_path: Path) -> None:
     assert tokenizer.encode("The").ids.tolist() == tokenizer.encode("the").ids.tolist()
 
 
-def test_a_folder_that_holds_something_is_refused(texts: Path, tmp_path: Path) -> None:
+def test_train_vocabulary_rejects_existing_output(texts: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already exists; choose another out="):
         train_vocabulary([texts], kind="wordpiece", size=500, out=texts)
     with pytest.raises(ConfigError, match="already exists; choose another out="):
@@ -59,7 +61,7 @@ def test_a_folder_that_holds_something_is_refused(texts: Path, tmp_path: Path) -
     assert (tmp_path / "empty" / "vocab.txt").is_file()
 
 
-def test_a_refusal_writes_nothing(texts: Path, tmp_path: Path) -> None:
+def test_rejected_vocabulary_training_writes_nothing(texts: Path, tmp_path: Path) -> None:
     out = tmp_path / "vocab"
     with pytest.raises(ConfigError, match="size must be at least"):
         train_vocabulary([texts], kind="wordpiece", size=20, out=out)

@@ -156,7 +156,7 @@ DEPTHS = {"encoder.embedding.": 3, "encoder.blocks.0.": 2, "encoder.blocks.1.": 
 NORM = NormSettings(place="pre", final=True)
 
 
-def test_final_norm_has_the_learning_rate_of_the_last_layer() -> None:
+def test_final_norm_uses_the_last_layer_rate() -> None:
     model = tiny_model(20, "classify", labels=("a", "b"), layers=2, norm=NORM)
     weights = dict(model.named_parameters())
     optimizer = adamw(weights, learning_rate=0.1, weight_decay=0.5, layer_decay=0.5)
