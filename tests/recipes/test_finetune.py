@@ -551,7 +551,7 @@ def test_crf_uses_high_learning_rate_and_resumes(
     finetune(tag.Tag, base, **given, out=tmp_path / "whole")
     head = load(tmp_path / "whole").model.heads["crf"]
     assert isinstance(head, CRFTagger)
-    # The maximum change by AdamW in 8 steps at the rate of other weights.
+    # AdamW cannot change a weight by more in 8 steps at the rate of other weights.
     assert head.crf.transitions.abs().max() > 8 * settings.learning_rate
 
     def stopping(*words: Any, **named: Any) -> Any:

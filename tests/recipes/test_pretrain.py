@@ -474,7 +474,7 @@ def test_tuned_and_distilled_families_match_hugging_face(
         "train": {**SETTINGS["train"], "steps": 20},
     }
     losses = pretrain(settings, corpus=corpus, out=tmp_path / "run")
-    assert losses["mlm_loss"] < 5.9  # Random predictions among 400 tokens reach 6.0.
+    assert losses["mlm_loss"] < 5.9  # Random predictions among 400 tokens have a loss of 6.0.
     data = [
         LabelExample(text[:60], None, "ab"[i % 2], f"row {i}") for i, text in enumerate(english[:8])
     ]

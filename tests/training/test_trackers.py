@@ -179,7 +179,7 @@ def test_directories_of_equal_names_are_separate_runs(trackio: list[Any], folder
 
 
 class RecordingTracker:
-    """A tracker that fails at a step."""
+    """A tracker that records steps and can fail at one of them."""
 
     FAILS = 0
     STEPS: ClassVar[list[Any]] = []
