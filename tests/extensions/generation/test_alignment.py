@@ -1,4 +1,4 @@
-"""LSTMs learn to reverse; where they look while they write goes from the end to the start."""
+"""Attention of translation models, such as LSTMs trained to reverse sequences."""
 
 from __future__ import annotations
 
@@ -34,59 +34,68 @@ SETTINGS = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Letters, and the same from the last to the first."""
-    place, numbers = tmp_path_factory.mktemp("reverse"), random.Random(0)
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory with pairs of letter sequences and reversed sequences."""
+    directory, numbers = tmp_path_factory.mktemp("reverse"), random.Random(0)
     for part, count in (("train", 1500), ("dev", 60)):
         rows = [numbers.choices(LETTERS, k=numbers.randint(2, 7)) for _ in range(count)]
-        for name, way in (("source", 1), ("target", -1)):
-            text = "".join(" ".join(row[::way]) + "\n" for row in rows)
-            (place / f"{part}.{name}.txt").write_text(text, encoding="utf-8")
-    files = place / "train.source.txt", place / "train.target.txt"
-    train_vocabulary([files[0]], out=place / "v", kind="unigram", use="translate", size=20)
-    prepare_pairs(source=files[0], target=files[1], tokenizer=place / "v", out=place / "pairs")
-    return place
+        for name, step in (("source", 1), ("target", -1)):
+            text = "".join(" ".join(row[::step]) + "\n" for row in rows)
+            (directory / f"{part}.{name}.txt").write_text(text, encoding="utf-8")
+    files = directory / "train.source.txt", directory / "train.target.txt"
+    train_vocabulary([files[0]], out=directory / "v", kind="unigram", use="translate", size=20)
+    prepare_pairs(
+        source=files[0], target=files[1], tokenizer=directory / "v", out=directory / "pairs"
+    )
+    return directory
 
 
-def learned(place: Path, attention: str, steps: int = 400) -> Path:
-    """By the command, as a person would."""
+def trained_model(directory: Path, attention: str, steps: int = 400) -> Path:
+    """Train a model with `bertkit pretrain`, unless it exists."""
     torch.set_num_threads(1)
-    out = place / f"{attention}-{steps}"
+    out = directory / f"{attention}-{steps}"
     if not out.exists():
         more = [f"model.recurrent.attention={attention}", f"train.steps={steps}"]
         more += ["model.recurrent.direction=both"]
-        told = ["pretrain", "lstm-small", "--corpus", str(place / "pairs"), "--out", str(out)]
-        assert cli.run([*told, *SETTINGS, *more]) == 0
+        command = [
+            "pretrain",
+            "lstm-small",
+            "--corpus",
+            str(directory / "pairs"),
+            "--out",
+            str(out),
+        ]
+        assert cli.run([*command, *SETTINGS, *more]) == 0
     return out
 
 
 @pytest.mark.parametrize("attention", ["luong", "bahdanau"])
-def test_it_learns_to_reverse_and_looks_where_it_should(place: Path, attention: str) -> None:
-    folder = learned(place, attention)
-    files = place / "dev.source.txt", place / "dev.target.txt"
+def test_model_reverses_and_attends_right_to_left(directory: Path, attention: str) -> None:
+    folder = trained_model(directory, attention)
+    files = directory / "dev.source.txt", directory / "dev.target.txt"
     for beams in (1, 3):
         score = evaluate_translation(folder, *files, decoding=Decoding(beams=beams))
         assert score.bleu > 90
         assert (score.sentences, score.cut) == (60, 0)
-    assert evaluate_translation(folder, files[0], files[0]).bleu < 20  # the control
-    looked = alignment(folder, "a b c d e")
-    assert looked.source == ["▁a", "▁b", "▁c", "▁d", "▁e", "</s>"]
-    assert looked.target == ["▁e", "▁d", "▁c", "▁b", "▁a", "</s>"]
-    assert looked.weights.shape == (6, 6)
-    np.testing.assert_allclose(looked.weights.sum(1), 1, atol=1e-6)
-    # the state of a letter may say what came just before, too
-    best = looked.weights[:5].argmax(1)
+    assert evaluate_translation(folder, files[0], files[0]).bleu < 20  # control
+    result = alignment(folder, "a b c d e")
+    assert result.source == ["▁a", "▁b", "▁c", "▁d", "▁e", "</s>"]
+    assert result.target == ["▁e", "▁d", "▁c", "▁b", "▁a", "</s>"]
+    assert result.weights.shape == (6, 6)
+    np.testing.assert_allclose(result.weights.sum(1), 1, atol=1e-6)
+    # The state of a letter can also encode the previous letter.
+    best = result.weights[:5].argmax(1)
     assert (np.diff(best) <= 0).all()
     assert best[0] - best[4] >= 3
 
 
-def test_a_translation_that_is_given(place: Path) -> None:
-    loaded = bertkit.load(learned(place, "luong"))
-    own, given = alignment(loaded, "a b c"), alignment(loaded, "a b c", "c b a")
-    np.testing.assert_array_equal(own.weights, given.weights)
-    other = alignment(bertkit.pipeline("generate", loaded), "a b c", "h")
-    assert other.target == ["▁h", "</s>"]
-    assert other.weights.shape == (2, 4)
+def test_alignment_accepts_given_translation(directory: Path) -> None:
+    loaded = bertkit.load(trained_model(directory, "luong"))
+    generated, given = alignment(loaded, "a b c"), alignment(loaded, "a b c", "c b a")
+    np.testing.assert_array_equal(generated.weights, given.weights)
+    forced = alignment(bertkit.pipeline("generate", loaded), "a b c", "h")
+    assert forced.target == ["▁h", "</s>"]
+    assert forced.weights.shape == (2, 4)
     for text, translation, message in (
         (" ", None, "text: must not be empty"),
         ("a b", "a " * 40, "translation: 40 tokens, but the model supports"),
@@ -96,88 +105,97 @@ def test_a_translation_that_is_given(place: Path) -> None:
             alignment(loaded, text, translation)
 
 
-def test_the_window_shows_the_same(place: Path) -> None:
-    loaded = bertkit.load(learned(place, "luong"))
+def test_decoder_steps_match_alignment(directory: Path) -> None:
+    loaded = bertkit.load(trained_model(directory, "luong"))
     steps = decoder_steps(bertkit.pipeline("generate", loaded), "a b c", beams=2)
     assert steps.written == "c b a"
     assert (steps.model.layers, steps.model.heads, len(steps.attention)) == (1, 1, 1)
-    drawn = decoded(steps.mean[0])
-    np.testing.assert_allclose(drawn, alignment(loaded, "a b c").weights, atol=1e-3)
+    weights = decoded(steps.mean[0])
+    np.testing.assert_allclose(weights, alignment(loaded, "a b c").weights, atol=1e-3)
 
 
-def test_what_was_cut_has_no_end(place: Path) -> None:
-    loaded = bertkit.load(learned(place, "luong"))
+def test_truncated_translation_has_no_eos_token(directory: Path) -> None:
+    loaded = bertkit.load(trained_model(directory, "luong"))
     assert alignment(loaded, "a b c").target[-1] == "</s>"
-    loaded.model.heads["lm"].bias.data[loaded.tokenizer.eos] = -1e4  # it never ends
-    looked = alignment(loaded, "a b c")
-    assert "</s>" not in looked.target
-    assert looked.weights.shape == (len(looked.target), 4)
+    loaded.model.heads["lm"].bias.data[loaded.tokenizer.eos] = -1e4  # EOS is never generated
+    result = alignment(loaded, "a b c")
+    assert "</s>" not in result.target
+    assert result.weights.shape == (len(result.target), 4)
     request = Request(np.array([0]), np.arange(4))
     stepper = bertkit.pipeline("generate", loaded).stepper
-    assert len(looked.target) == stepper.max_new_tokens(request)
+    assert len(result.target) == stepper.max_new_tokens(request)
 
 
-def test_the_command_prints_numbers_or_draws_them(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_command_prints_weights_or_saves_figure(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, out = str(learned(place, "luong")), tmp_path / "a.svg"
-    looked = alignment(folder, "a b c", "c b a")
+    folder, out = str(trained_model(directory, "luong")), tmp_path / "a.svg"
+    expected = alignment(folder, "a b c", "c b a")
     capsys.readouterr()
     assert cli.run(["view", "align", folder, "a b c", "--translation", "c b a"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert (printed["source"], printed["target"]) == (looked.source, looked.target)
-    np.testing.assert_allclose(printed["weights"], looked.weights, atol=1e-4)
+    assert (printed["source"], printed["target"]) == (expected.source, expected.target)
+    np.testing.assert_allclose(printed["weights"], expected.weights, atol=1e-4)
     assert cli.run(["view", "align", folder, "a b c", "--out", str(out)]) == 0
     assert capsys.readouterr().err == f"{out}: 4 source tokens, 4 target tokens\n"
-    drawn = re.findall(r'fill-opacity="([\d.]+)"', out.read_text(encoding="utf-8"))
-    np.testing.assert_allclose(list(map(float, drawn)), looked.weights.flatten(), atol=1e-3)
-    for words, message in (
+    opacities = re.findall(r'fill-opacity="([\d.]+)"', out.read_text(encoding="utf-8"))
+    np.testing.assert_allclose(list(map(float, opacities)), expected.weights.flatten(), atol=1e-3)
+    for options, message in (
         (["--out", str(out)], "already exists"),
         (["--out", str(tmp_path / "a.png")], "the suffix must be .svg"),
     ):
-        assert cli.run(["view", "align", folder, "a b c", *words]) == 2
+        assert cli.run(["view", "align", folder, "a b c", *options]) == 2
         assert message in capsys.readouterr().err
-    assert cli.run(["view", "align", str(learned(place, "none", steps=20)), "a b c"]) == 2
+    assert cli.run(["view", "align", str(trained_model(directory, "none", steps=20)), "a b c"]) == 2
     assert "the decoder has no attention" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("attention", ["none", "context"])
-def test_what_has_no_attention_says_so(place: Path, attention: str) -> None:
-    folder = learned(place, attention, steps=20)
+def test_alignment_rejects_decoder_without_attention(directory: Path, attention: str) -> None:
+    folder = trained_model(directory, attention, steps=20)
     with pytest.raises(CheckpointError, match="the decoder has no attention to the source"):
         alignment(folder, "a b c")
     with pytest.raises(CheckpointError, match="has no attention"):
         decoder_steps(bertkit.pipeline("generate", folder), "a b c")
     assert "decode" not in ServedModel(str(folder), "fp32").pipelines
-    assert "decode" in ServedModel(str(learned(place, "luong")), "fp32").pipelines
+    assert "decode" in ServedModel(str(trained_model(directory, "luong")), "fp32").pipelines
 
 
-def test_the_command_translates_line_by_line(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_command_translates_line_by_line(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = learned(place, "luong")
+    folder = trained_model(directory, "luong")
     (tmp_path / "text.txt").write_text("a b c\n\nd e f g\n", encoding="utf-8")
     capsys.readouterr()
     assert cli.run(["generate", str(folder), "--file", str(tmp_path / "text.txt")]) == 0
     assert capsys.readouterr().out == "c b a\n\ng f e d\n"
-    words = ["generate", str(folder), "--file", str(tmp_path / "text.txt")]
-    assert cli.run([*words, "--beams", "3", "--best", "2", "--scores"]) == 0
+    command = ["generate", str(folder), "--file", str(tmp_path / "text.txt")]
+    assert cli.run([*command, "--beams", "3", "--best", "2", "--scores"]) == 0
     first, empty, _ = map(json.loads, capsys.readouterr().out.splitlines())
     assert first[0]["text"] == "c b a"
     assert first[0]["score"] > first[1]["score"]
     assert empty == []
-    assert cli.run([*words, "--stream"]) == 2
+    assert cli.run([*command, "--stream"]) == 2
     assert "--stream: not supported by a translation model" in capsys.readouterr().err
     writer = bertkit.pipeline("generate", folder)
     ((given,),) = writer(["a b c"], prefix="h")
     assert given.text.startswith("h")
 
 
-def test_an_unknown_attention_is_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = ["pretrain", "lstm-small", "--corpus", str(place / "pairs"), "--out", str(place / "x")]
-    assert cli.run([*told, "model.recurrent.attention=dot"]) == 2
+def test_pretrain_rejects_unknown_attention(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "pretrain",
+        "lstm-small",
+        "--corpus",
+        str(directory / "pairs"),
+        "--out",
+        str(directory / "x"),
+    ]
+    assert cli.run([*command, "model.recurrent.attention=dot"]) == 2
     assert "model.recurrent.attention: invalid enum value 'dot'" in capsys.readouterr().err
-    assert not (place / "x").exists()
+    assert not (directory / "x").exists()
 
 
 @pytest.mark.parametrize(("family", "forced"), [("bart", False), ("bart", True), ("t5", False)])
@@ -193,7 +211,7 @@ def test_alignment_matches_cross_attention_of_transformers(
         settings["forced_bos_token_id"] = bertkit.Tokenizer.load(folder).bos
         path.write_text(json.dumps(settings), encoding="utf-8")
     text, translation = "the cat sat on the mat", "a cat slept"
-    found = alignment(folder, text, translation)
+    result = alignment(folder, text, translation)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager")
     labels = tokenizer(text_target=translation, return_tensors="pt")["input_ids"]
@@ -201,6 +219,6 @@ def test_alignment_matches_cross_attention_of_transformers(
     with torch.no_grad():
         output = model.eval()(input_ids=source, labels=labels, output_attentions=True)
     expected = torch.stack(output.cross_attentions).mean((0, 2))[0].numpy()
-    assert found.target == tokenizer.convert_ids_to_tokens(labels[0].tolist())
-    assert (found.target[0] == "<s>") == (family == "bart")
-    np.testing.assert_allclose(found.weights, expected, atol=1e-5)
+    assert result.target == tokenizer.convert_ids_to_tokens(labels[0].tolist())
+    assert (result.target[0] == "<s>") == (family == "bart")
+    np.testing.assert_allclose(result.weights, expected, atol=1e-5)

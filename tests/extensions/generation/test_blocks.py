@@ -1,4 +1,4 @@
-"""Blocks tile their documents: every token is predicted once, from those before it in its own."""
+"""Blocks of documents: each token is predicted once, from its own document."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bertkit.text.vocabulary_training import train
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Corpus:
-    place = tmp_path_factory.mktemp("blocks")
+    directory = tmp_path_factory.mktemp("blocks")
     for i, text in enumerate(["x", *english[:9]]):
-        (place / f"{i:02}.txt").write_text(text, encoding="utf-8")
+        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
     tokenizer = train(english[:9], kind="bpe", size=300, use="write")
-    files = sorted(place.glob("*.txt"))
-    return Corpus.open(prepare(files, tokenizer=tokenizer, out=place / "c", processes=1).folder)
+    files = sorted(directory.glob("*.txt"))
+    return Corpus.open(prepare(files, tokenizer=tokenizer, out=directory / "c", processes=1).folder)
 
 
 @pytest.fixture(scope="module")
@@ -32,26 +32,24 @@ def tokenizer(corpus: Corpus) -> Tokenizer:
 
 
 @given(length=st.integers(1, 4000), chosen=st.sets(st.integers(0, 9), min_size=1))
-def test_blocks_tile_their_documents(
+def test_blocks_cover_documents_without_overlap(
     corpus: Corpus, tokenizer: Tokenizer, length: int, chosen: set[int]
 ) -> None:
     documents = np.array(sorted(chosen))
     blocks = Blocks(corpus, tokenizer, length=length, documents=documents)
-    drawn = [blocks.sample(0, index) for index in range(len(blocks))]
-    assert all(1 <= len(block) <= length for block in drawn)
-    assert all((block.ids[1:] == block.labels[:-1]).all() for block in drawn)
+    samples = [blocks.sample(0, index) for index in range(len(blocks))]
+    assert all(1 <= len(block) <= length for block in samples)
+    assert all((block.ids[1:] == block.labels[:-1]).all() for block in samples)
     expected_ids, expected_labels = [], []
     for document in documents:
         text = corpus.slice(*map(int, corpus.document_starts[document : document + 2]))
         expected_ids += [tokenizer.eos, *text]
         expected_labels += [*text, tokenizer.eos]
-    assert np.concatenate([block.ids for block in drawn]).tolist() == expected_ids
-    assert np.concatenate([block.labels for block in drawn]).tolist() == expected_labels
+    assert np.concatenate([block.ids for block in samples]).tolist() == expected_ids
+    assert np.concatenate([block.labels for block in samples]).tolist() == expected_labels
 
 
-def test_an_epoch_has_every_block_once_in_an_order_of_its_own(
-    corpus: Corpus, tokenizer: Tokenizer
-) -> None:
+def test_epochs_contain_every_block_once_in_new_order(corpus: Corpus, tokenizer: Tokenizer) -> None:
     blocks = Blocks(corpus, tokenizer, length=50, seed=3)
     first, second = (blocks.batch(n * len(blocks), len(blocks)) for n in (0, 1))
     everything = sorted(tuple(blocks.sample(0, i).ids) for i in range(len(blocks)))
@@ -63,7 +61,7 @@ def test_an_epoch_has_every_block_once_in_an_order_of_its_own(
     assert tuple(blocks.sample(EVALUATION_EPOCH, 4).ids) == tuple(blocks.sample(0, 4).ids)
 
 
-def test_a_vocabulary_without_an_end_is_refused(corpus: Corpus, english: list[str]) -> None:
-    reading = train(english[:9], kind="wordpiece", size=300)
+def test_blocks_reject_tokenizer_without_eos_token(corpus: Corpus, english: list[str]) -> None:
+    tokenizer = train(english[:9], kind="wordpiece", size=300)
     with pytest.raises(TokenizerError, match="has no eos token"):
-        Blocks(corpus, reading, length=50)
+        Blocks(corpus, tokenizer, length=50)

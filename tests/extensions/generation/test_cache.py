@@ -1,4 +1,4 @@
-"""What a step reads of a cache, in one operation or in two."""
+"""Attention of one decoding step over the key/value cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def packed_keys(groups: int) -> tuple[Tensor, Tensor, Packed]:
 
 
 def naive(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None) -> Tensor:
-    """Of one query. Shapes: q (H, K), k and v (T, G, K), bias (H, T) -> (H, K)."""
+    """Compute attention for q (H, K), k and v (T, G, K), and bias (H, T); return (H, K)."""
     k, v = (x.repeat_interleave(HEADS // x.shape[1], 1) for x in (k, v))
     scores = torch.einsum("hk,thk->ht", q, k) * scale
     return torch.einsum(
@@ -31,20 +31,20 @@ def naive(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None) ->
     )
 
 
-@pytest.mark.parametrize("few", [0, 1000])  # in two products; in one operation
+@pytest.mark.parametrize("fused_rows", [0, 1000])  # two matmuls; one fused operation
 @pytest.mark.parametrize("groups", [6, 2])
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_query_reads_its_row_as_far_as_itself(
-    monkeypatch: pytest.MonkeyPatch, few: int, groups: int, width: int, biased: bool
+def test_query_attends_to_its_row_up_to_itself(
+    monkeypatch: pytest.MonkeyPatch, fused_rows: int, groups: int, width: int, biased: bool
 ) -> None:
-    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", few)
+    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", fused_rows)
     torch.manual_seed(0)
     keys, values, layout = packed_keys(groups)
-    of = Cache.of([keys], [values], layout)
+    kv_cache = Cache.of([keys], [values], layout)
     rows = len(LENGTHS)
-    for _ in range(2):  # the second step reads what the first wrote
-        step = of.append(width)
+    for _ in range(2):  # the second step uses the keys of the first step
+        step = kv_cache.append(width)
         q = torch.randn(rows * width, HEADS, WIDTH)
         new = torch.randn(rows * width, 2, groups, WIDTH)
         longest = step.layout.longest
@@ -52,92 +52,94 @@ def test_a_query_reads_its_row_as_far_as_itself(
         if bias is not None:
             step.bias(bias)
         out = step.layer(0)(q, new, 0.3).view(rows, width, HEADS, WIDTH)
-        both = of.layers[0].both
+        entries = kv_cache.layers[0].both
         for row in range(rows):
             for ahead in range(width):
-                seen = int(of.lengths[row]) + ahead + 1
-                k, v = both[:, row, :, :seen].transpose(1, 2)
+                num_keys = int(kv_cache.lengths[row]) + ahead + 1
+                k, v = entries[:, row, :, :num_keys].transpose(1, 2)
                 torch.testing.assert_close(
                     torch.stack([k[-1], v[-1]]), new[row * width + ahead]
-                )  # it was written where it is read
-                some = None if bias is None else bias[row, :, ahead, :seen]
-                expected = naive(q[row * width + ahead], k, v, 0.3, some)
+                )  # the new keys and values are the last entries
+                row_bias = None if bias is None else bias[row, :, ahead, :num_keys]
+                expected = naive(q[row * width + ahead], k, v, 0.3, row_bias)
                 torch.testing.assert_close(out[row, ahead], expected, atol=1e-5, rtol=1e-5)
-                if seen > 1:  # the control: one key fewer is another mixture
+                if num_keys > 1:  # control: one key fewer changes the output
                     fewer = naive(
                         q[row * width + ahead],
                         k[1:],
                         v[1:],
                         0.3,
-                        None if some is None else some[:, 1:],
+                        None if row_bias is None else row_bias[:, 1:],
                     )
                     assert not torch.allclose(out[row, ahead], fewer, atol=1e-5)
-        of.advance(torch.full((rows,), width))
+        kv_cache.advance(torch.full((rows,), width))
 
 
-@pytest.mark.parametrize("few", [0, 1000])
+@pytest.mark.parametrize("fused_rows", [0, 1000])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_query_reads_its_source_alone(
-    monkeypatch: pytest.MonkeyPatch, few: int, beams: int
+def test_query_attends_only_to_its_source(
+    monkeypatch: pytest.MonkeyPatch, fused_rows: int, beams: int
 ) -> None:
-    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", few)
+    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", fused_rows)
     torch.manual_seed(0)
     keys, values, layout = packed_keys(HEADS)
     rows = len(LENGTHS)
-    of = Cache.of([keys[layout.first]], [values[layout.first]], Packed.of([1] * rows))
+    kv_cache = Cache.of([keys[layout.first]], [values[layout.first]], Packed.of([1] * rows))
     order = torch.tensor([2, 0, 3, 1])
-    of.sources = Sources.of([torch.stack([keys, values], 1)], layout, order)
-    of.keep(torch.arange(rows).repeat_interleave(beams))
-    source = of.append(1).source(0)
+    kv_cache.sources = Sources.of([torch.stack([keys, values], 1)], layout, order)
+    kv_cache.keep(torch.arange(rows).repeat_interleave(beams))
+    source = kv_cache.append(1).source(0)
     assert source is not None
     q = torch.randn(rows * beams, HEADS, WIDTH)
     out = source(q, None, 0.3)
     for row in range(rows * beams):
-        place = int(order[row // beams])
-        own = slice(int(layout.first[place]), int(layout.first[place]) + LENGTHS[place])
-        expected = naive(q[row], keys[own], values[own], 0.3, None)
+        index = int(order[row // beams])
+        positions = slice(int(layout.first[index]), int(layout.first[index]) + LENGTHS[index])
+        expected = naive(q[row], keys[positions], values[positions], 0.3, None)
         torch.testing.assert_close(out[row], expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("few", [0, 1000])
+@pytest.mark.parametrize("fused_rows", [0, 1000])
 @pytest.mark.parametrize("groups", [6, 2])
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), beams=st.integers(1, 4))
-def test_a_beam_reads_what_it_went_on_from_alone(
-    monkeypatch: pytest.MonkeyPatch, few: int, groups: int, data: st.DataObject, beams: int
+def test_beam_attends_only_to_its_ancestors(
+    monkeypatch: pytest.MonkeyPatch, fused_rows: int, groups: int, data: st.DataObject, beams: int
 ) -> None:
-    """Beside a cache in which every beam has a copy of its own keys."""
-    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", few)
-    monkeypatch.setattr(cache, "BEAM_STEPS", 2)  # what nobody sees is left behind often
+    """The expected values come from a cache with a copy of the keys per beam."""
+    monkeypatch.setattr(cache, "FUSED_MAX_ROWS", fused_rows)
+    monkeypatch.setattr(cache, "BEAM_STEPS", 2)  # unused keys are removed often
     torch.manual_seed(0)
     keys, values, layout = packed_keys(groups)
     copies = Cache.of([keys], [values], layout)
-    of = Cache.of([keys], [values], layout).branch(beams)
+    kv_cache = Cache.of([keys], [values], layout).branch(beams)
     copies.keep(torch.arange(len(LENGTHS)).repeat_interleave(beams))
     requests = len(LENGTHS)
     for _ in range(7):
         rows = requests * beams
         q = torch.randn(rows, HEADS, WIDTH)
         new = torch.randn(rows, 2, groups, WIDTH)
-        step, plain = of.append(1), copies.append(1)
+        step, plain = kv_cache.append(1), copies.append(1)
         assert torch.equal(step.layout.positions, plain.layout.positions)
         expected = plain.layer(0)(q, new, 0.3)
         torch.testing.assert_close(step.layer(0)(q, new, 0.3), expected, atol=1e-5, rtol=1e-5)
-        if beams > 1:  # the control: a neighbor's keys make another mixture
+        if beams > 1:  # control: the keys of another beam change the output
             assert not torch.allclose(expected.roll(1, 0), expected, atol=1e-3)
-        for one in (of, copies):
-            one.advance(torch.ones(rows, dtype=torch.long))
-        going = data.draw(st.lists(st.integers(0, requests - 1), unique=True, min_size=1))
+        for each in (kv_cache, copies):
+            each.advance(torch.ones(rows, dtype=torch.long))
+        remaining = data.draw(st.lists(st.integers(0, requests - 1), unique=True, min_size=1))
         beam = st.lists(st.integers(0, beams - 1), min_size=beams, max_size=beams)
-        kept = torch.tensor([one * beams + b for one in sorted(going) for b in data.draw(beam)])
-        for one in (of, copies):
-            one.keep(kept)
-        requests = len(going)
+        selected = torch.tensor(
+            [request * beams + b for request in sorted(remaining) for b in data.draw(beam)]
+        )
+        for each in (kv_cache, copies):
+            each.keep(selected)
+        requests = len(remaining)
 
 
-def test_beams_grow_by_one_token_at_a_time() -> None:
+def test_branched_cache_rejects_two_tokens_per_step() -> None:
     keys, values, layout = packed_keys(HEADS)
     with pytest.raises(ValueError, match="one token at a time, not by 2"):
         Cache.of([keys], [values], layout).branch(2).append(2)

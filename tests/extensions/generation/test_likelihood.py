@@ -1,6 +1,4 @@
-"""Choices and sentences are told apart by transformers' own log-probabilities; the threshold by
-train alone.
-"""
+"""Scores of choices and sentences, compared with transformers."""
 
 from __future__ import annotations
 
@@ -36,16 +34,16 @@ from bertkit.text.vocabulary_training import END_OF_TEXT, train
 def folder(
     request: pytest.FixtureRequest, english: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    place = tmp_path_factory.mktemp("likelihood")
+    directory = tmp_path_factory.mktemp("likelihood")
     spec = json.loads(train(english[:40], kind="bpe", size=500, use="write").core.to_str())
     if request.param != "gpt2":
         spec["added_tokens"] = []
         del spec["model"]["vocab"][END_OF_TEXT]
-    (place / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    (directory / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
     family = GPT2 if request.param == "gpt2" else OPENAI_GPT
-    tokenizer = bertkit.Tokenizer.load(place)
+    tokenizer = bertkit.Tokenizer.load(directory)
     shape = {"length": 60, "intermediate": 64, "spread": 0.3}
-    return tiny_folder(place / "model", tokenizer, "lm", family=family, **shape)
+    return tiny_folder(directory / "model", tokenizer, "lm", family=family, **shape)
 
 
 QUESTIONS = [
@@ -57,8 +55,8 @@ QUESTIONS = [
 ]
 
 
-def theirs(folder: Path, before: str, text: str) -> np.ndarray[Any, Any]:
-    """The log-probability of each token of a text, all read at once by transformers."""
+def hf_logprobs(folder: Path, before: str, text: str) -> np.ndarray[Any, Any]:
+    """Return the log-probability of each token of `text`, computed by transformers."""
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = bertkit.load(folder).tokenizer
@@ -70,104 +68,102 @@ def theirs(folder: Path, before: str, text: str) -> np.ndarray[Any, Any]:
     return every[-len(second) :]
 
 
-def test_choices_are_those_of_their_log_probabilities(folder: Path) -> None:
+def test_choice_accuracy_matches_transformers(folder: Path) -> None:
     mean, summed = [], []
     for question in QUESTIONS:
         texts = [(question.text, f" {choice}") for choice in question.choices]
         if question.stem:
             texts = [(f"{question.text}\n{question.stem}", text) for _, text in texts]
-        if "_ is" in question.text:  # the choice is put there, and the rest is scored
-            before, behind = question.text.split("_")
-            texts = [(before + choice, behind) for choice in question.choices]
-        scores = [theirs(folder, *text) for text in texts]
-        mean.append(np.argmax([one.mean() for one in scores]) == question.answer)
-        summed.append(np.argmax([one.sum() for one in scores]) == question.answer)
-    found = evaluate_likelihood(folder, QUESTIONS)
+        if "_ is" in question.text:  # the choice fills the gap, and the rest is scored
+            before, suffix = question.text.split("_")
+            texts = [(before + choice, suffix) for choice in question.choices]
+        scores = [hf_logprobs(folder, *text) for text in texts]
+        mean.append(np.argmax([logprobs.mean() for logprobs in scores]) == question.answer)
+        summed.append(np.argmax([logprobs.sum() for logprobs in scores]) == question.answer)
+    result = evaluate_likelihood(folder, QUESTIONS)
     chance = np.mean([1 / 3, 1 / 2, 1 / 2, 1 / 2, 1 / 2])
-    assert found == ChoicesScore(np.mean(mean), np.mean(summed), pytest.approx(chance), 1, 5)
-    some = evaluate_likelihood(folder, QUESTIONS, rows=2)
-    assert some.rows == 2
+    assert result == ChoicesScore(np.mean(mean), np.mean(summed), pytest.approx(chance), 1, 5)
+    limited = evaluate_likelihood(folder, QUESTIONS, rows=2)
+    assert limited.rows == 2
 
 
-def test_the_files_of_choose_are_read(folder: Path, tmp_path: Path) -> None:
+def test_evaluate_likelihood_accepts_multiple_choice_file(folder: Path, tmp_path: Path) -> None:
     rows = [{"context": q.text, "question": q.stem, "choices": q.choices, "label": q.answer}
             for q in QUESTIONS if q.stem]  # fmt: skip
     (tmp_path / "q.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
-    found = evaluate_likelihood(folder, tmp_path / "q.jsonl")
-    assert isinstance(found, ChoicesScore)
-    assert found.rows == 1
+    result = evaluate_likelihood(folder, tmp_path / "q.jsonl")
+    assert isinstance(result, ChoicesScore)
+    assert result.rows == 1
 
 
 SENTENCES = [
     ("The class statement defines a class.", "1"), ("class The a.", "0"), ("Names are bound.", "1"),
     ("of the of", "0"), ("A name refers to an object.", "1"), ("to to refers", "0"),
 ]  # fmt: skip
-LABELLED = [
-    LabelExample(text, None, label, f"row {i}") for i, (text, label) in enumerate(SENTENCES)
-]
+LABELED = [LabelExample(text, None, label, f"row {i}") for i, (text, label) in enumerate(SENTENCES)]
 
 
-def test_the_threshold_is_of_train_and_the_score_of_dev(folder: Path) -> None:
-    means = [theirs(folder, "", text)[:].mean() for text, _ in SENTENCES]
+def test_threshold_uses_train_and_score_uses_dev(folder: Path) -> None:
+    means = [hf_logprobs(folder, "", text)[:].mean() for text, _ in SENTENCES]
     if not bertkit.load(folder).tokenizer.ends:  # the first token has no probability
         tokens = bertkit.load(folder).tokenizer.ids([text for text, _ in SENTENCES])
-        every = [theirs(folder, "", text) for text, _ in SENTENCES]
-        assert all(len(one) == len(ids) - 1 for one, ids in zip(every, tokens, strict=True))
-    learned, scored = LABELLED[:4], LABELLED[2:]
-    found = evaluate_likelihood(folder, scored, train=learned)
-    assert isinstance(found, AcceptabilityScore)
-    likely = np.array([one.label == "1" for one in learned])
-    assert found.threshold == pytest.approx(best_threshold(np.array(means[:4]), likely), abs=1e-4)
-    given = ["1" if mean >= found.threshold else "0" for mean in means[2:]]
-    expected = metrics.classification(given, [str(e.label) for e in scored], ["0", "1"])
-    assert found.matthews == pytest.approx(expected["matthews"])
-    assert found.accuracy == pytest.approx(expected["accuracy"])
-    other = evaluate_likelihood(folder, scored, train=[*learned, LABELLED[1], LABELLED[3]])
-    turned = [LabelExample(e.text, None, "10"[int(str(e.label))]) for e in scored]
-    control = evaluate_likelihood(folder, turned, train=learned)
-    assert isinstance(other, AcceptabilityScore)
+        every = [hf_logprobs(folder, "", text) for text, _ in SENTENCES]
+        assert all(len(row) == len(ids) - 1 for row, ids in zip(every, tokens, strict=True))
+    train_rows, dev_rows = LABELED[:4], LABELED[2:]
+    result = evaluate_likelihood(folder, dev_rows, train=train_rows)
+    assert isinstance(result, AcceptabilityScore)
+    likely = np.array([row.label == "1" for row in train_rows])
+    assert result.threshold == pytest.approx(best_threshold(np.array(means[:4]), likely), abs=1e-4)
+    predictions = ["1" if mean >= result.threshold else "0" for mean in means[2:]]
+    expected = metrics.classification(predictions, [str(e.label) for e in dev_rows], ["0", "1"])
+    assert result.matthews == pytest.approx(expected["matthews"])
+    assert result.accuracy == pytest.approx(expected["accuracy"])
+    retrained = evaluate_likelihood(folder, dev_rows, train=[*train_rows, LABELED[1], LABELED[3]])
+    swapped = [LabelExample(e.text, None, "10"[int(str(e.label))]) for e in dev_rows]
+    control = evaluate_likelihood(folder, swapped, train=train_rows)
+    assert isinstance(retrained, AcceptabilityScore)
     assert isinstance(control, AcceptabilityScore)
-    assert control.threshold == found.threshold  # what is scored chooses nothing
-    assert control.matthews == pytest.approx(-found.matthews)
+    assert control.threshold == result.threshold  # dev does not change the threshold
+    assert control.matthews == pytest.approx(-result.matthews)
 
 
-def test_a_label_is_the_word_that_is_likeliest_behind_the_text(folder: Path) -> None:
+def test_zero_shot_label_is_the_most_probable_word(folder: Path) -> None:
     words = {"0": "false", "1": "true"}
     right = 0
-    for example in LABELLED:
+    for example in LABELED:
         scores = {
-            label: theirs(folder, f"{example.text} very", f" {word}").sum()
+            label: hf_logprobs(folder, f"{example.text} very", f" {word}").sum()
             for label, word in words.items()
         }
-        right += max(scores, key=lambda one: scores[one]) == example.label
-    template, format_message = (
+        right += max(scores, key=lambda name: scores[name]) == example.label
+    template, label_words = (
         "{text} very {label}",
         [f"{label}={word}" for label, word in words.items()],
     )
-    more: dict[str, Any] = {"template": template, "words": format_message, "shots": [0]}
-    (found,) = evaluate_prompts(folder, train=LABELLED[:2], dev=LABELLED, **more)
-    assert found.accuracy == pytest.approx(right / len(LABELLED))
+    options: dict[str, Any] = {"template": template, "words": label_words, "shots": [0]}
+    (result,) = evaluate_prompts(folder, train=LABELED[:2], dev=LABELED, **options)
+    assert result.accuracy == pytest.approx(right / len(LABELED))
 
 
 SCORES = st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=20)
 
 
 @given(rows=SCORES)
-def test_no_threshold_has_a_higher_correlation(rows: list[tuple[int, bool]]) -> None:
-    scores, likely = np.array([float(s) for s, _ in rows]), np.array([one for _, one in rows])
+def test_best_threshold_maximizes_correlation(rows: list[tuple[int, bool]]) -> None:
+    scores, likely = np.array([float(s) for s, _ in rows]), np.array([flag for _, flag in rows])
 
     def matthews(threshold: float) -> float:
-        given, actual = (["01"[int(x)] for x in side] for side in (scores >= threshold, likely))
-        return metrics.classification(given, actual, ["0", "1"])["matthews"]
+        predicted, actual = (["01"[int(x)] for x in side] for side in (scores >= threshold, likely))
+        return metrics.classification(predicted, actual, ["0", "1"])["matthews"]
 
-    found = matthews(best_threshold(scores, likely))
-    assert found == pytest.approx(
+    best = matthews(best_threshold(scores, likely))
+    assert best == pytest.approx(
         max(matthews(t) for t in {*(np.unique(scores) + 0.5), -9.0}), abs=1e-9
     )
 
 
 @pytest.mark.parametrize(
-    ("examples", "more", "message"),
+    ("examples", "options", "message"),
     [
         (
             [LabelExample("word " * 80, None, "1", "a:1")],
@@ -175,7 +171,7 @@ def test_no_threshold_has_a_higher_correlation(rows: list[tuple[int, bool]]) -> 
             "a:1: expected 1 to 59 tokens to score, got",
         ),
         (
-            LABELLED[:2],
+            LABELED[:2],
             {"train": [LabelExample("a", None, x) for x in "012"]},
             "expected two labels, got 3",
         ),
@@ -183,18 +179,18 @@ def test_no_threshold_has_a_higher_correlation(rows: list[tuple[int, bool]]) -> 
         ([LabelExample("a b", None, "7", "f:2")], {}, "f:2: label '7' is not in the training file"),
     ],
 )
-def test_what_cannot_be_scored(
-    folder: Path, examples: list[LabelExample], more: dict[str, Any], message: str
+def test_evaluate_likelihood_rejects_invalid_examples(
+    folder: Path, examples: list[LabelExample], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(BertkitError, match=message):
-        evaluate_likelihood(folder, examples, **{"train": LABELLED, **more})
+        evaluate_likelihood(folder, examples, **{"train": LABELED, **options})
 
 
-def test_only_models_that_write_are_asked(tiny: Path) -> None:
+def test_evaluate_likelihood_rejects_model_without_lm_head(tiny: Path) -> None:
     with pytest.raises(CheckpointError, match="use a generative model"):
         evaluate_likelihood(tiny, QUESTIONS)
 
 
-def test_a_choice_that_fills_the_model_is_refused(folder: Path) -> None:
+def test_evaluate_likelihood_rejects_too_long_choice(folder: Path) -> None:
     with pytest.raises(DataError, match=r"a question: expected .* tokens to score"):
         evaluate_likelihood(folder, [ChoiceQuestion("a", ("word " * 80, "b"), 0)])

@@ -1,4 +1,4 @@
-"""Marian's folders: the ids of transformers, whatever a text holds, and the same text back."""
+"""Tokenizers of Marian models, compared with transformers."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ ODD = [
 def sentences(english: list[str]) -> list[str]:
     lines = " ".join(" ".join(english).split()).split(". ")
     lines = [line for line in lines if 20 < len(line) < 300]
-    # of a line of asterisks many cuts score alike, and which is first differs by rounding
+    # Repeated symbols have many segmentations with equal scores; rounding selects one.
     return [line for line in lines if not re.search(r"([^\w\s])\1\1", line)]
 
 
 def write_folder(folder: Path, texts: list[str], rule: str) -> Path:
-    """Two models, of the texts and of the same in capitals; every fiftieth piece has no id."""
+    """Write SentencePiece models of the texts and of the texts in uppercase.
+
+    Every 50th token has no id.
+    """
     folder.mkdir()
-    pieces: set[str] = set()
-    for side, own in (("source", texts), ("target", [text.upper() for text in texts])):
+    tokens: set[str] = set()
+    for side, side_texts in (("source", texts), ("target", [text.upper() for text in texts])):
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(own),
+            sentence_iterator=iter(side_texts),
             model_prefix=str(folder / side),
             vocab_size=600,
             normalization_rule_name=rule,
@@ -56,10 +59,10 @@ def write_folder(folder: Path, texts: list[str], rule: str) -> Path:
         (folder / f"{side}.model").rename(folder / f"{side}.spm")
         (folder / f"{side}.vocab").unlink()
         model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
-        pieces |= {model.id_to_piece(i) for i in range(model.get_piece_size())}
-    numbered = [p for i, p in enumerate(sorted(pieces - {"<s>", "</s>", "<unk>"})) if i % 50]
+        tokens |= {model.id_to_piece(i) for i in range(model.get_piece_size())}
+    numbered = [p for i, p in enumerate(sorted(tokens - {"<s>", "</s>", "<unk>"})) if i % 50]
     names = ["</s>", "<unk>", *numbered, ">>de<<", "<pad>"]
-    ids = {piece: i for i, piece in enumerate(names)}
+    ids = {token: i for i, token in enumerate(names)}
     (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
     config = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -74,28 +77,28 @@ def folder(
     return write_folder(path, sentences(english)[:1500], request.param)
 
 
-def test_ids_and_texts_are_those_of_transformers(folder: Path, english: list[str]) -> None:
-    peer = transformers.MarianTokenizer.from_pretrained(folder)
+def test_ids_and_texts_match_transformers(folder: Path, english: list[str]) -> None:
+    hf_tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     source, target = Tokenizer.load(folder), Tokenizer.load(folder, side="target")
-    own = sentences(english)[1400:1700]
-    texts = [*own, *(text.upper() for text in own), *ODD]
-    others = 0
+    lines = sentences(english)[1400:1700]
+    texts = [*lines, *(text.upper() for text in lines), *ODD]
+    num_different = 0
     for text in texts:
         ids = source.encode(text).ids.tolist()
-        assert ids == peer(text)["input_ids"]
-        assert source.decode(ids) == peer.decode(ids, skip_special_tokens=True)
+        assert ids == hf_tokenizer(text)["input_ids"]
+        assert source.decode(ids) == hf_tokenizer.decode(ids, skip_special_tokens=True)
         ids = target.encode(text).ids.tolist()
-        assert ids == peer(text_target=text)["input_ids"]
-        assert target.decode(ids) == peer.decode(
+        assert ids == hf_tokenizer(text_target=text)["input_ids"]
+        assert target.decode(ids) == hf_tokenizer.decode(
             ids, skip_special_tokens=True, use_source_tokenizer=False
         )
-        others += ids != source.encode(text).ids.tolist()
-    assert others > len(texts) / 2  # a control: each side has pieces of its own
+        num_different += ids != source.encode(text).ids.tolist()
+    assert num_different > len(texts) / 2  # control: the sides have different vocabularies
     assert any(source.unk in encoding.ids for encoding in source.encode_batch(texts))
 
 
-def test_texts_of_a_corpus_have_the_same_ids(folder: Path, english: list[str]) -> None:
-    """By the fast way, which makes no strings of pieces."""
+def test_ids_match_encode(folder: Path, english: list[str]) -> None:
+    """`ids` creates no token strings."""
     tokenizer = Tokenizer.load(folder)
     texts = sentences(english)[:200]
     for text, ids in zip(texts, tokenizer.ids(texts), strict=True):
@@ -103,21 +106,21 @@ def test_texts_of_a_corpus_have_the_same_ids(folder: Path, english: list[str]) -
         assert len({*ids}) > 1
 
 
-def test_known_text_comes_back(folder: Path, english: list[str]) -> None:
+def test_decode_restores_text_without_unknown_tokens(folder: Path, english: list[str]) -> None:
     tokenizer = Tokenizer.load(folder)
-    known = 0
+    num_known = 0
     for text in sentences(english)[:300]:
         encoding = tokenizer.encode(text)
         if tokenizer.unk not in encoding.ids:
-            known += 1
+            num_known += 1
             assert tokenizer.decode(encoding.ids) in (text, unicodedata.normalize("NFKC", text))
-    assert known > 50
+    assert num_known > 50
     assert tokenizer.decode([tokenizer.eos, tokenizer.pad]) == ""
 
 
 @given(text=st.text(max_size=40))
 @settings(max_examples=100)
-def test_offsets_stay_inside_the_text_and_in_order(text: str, folder: Path) -> None:
+def test_offsets_are_sorted_and_within_the_text(text: str, folder: Path) -> None:
     encoding = Tokenizer.load(folder).encode(text)
     spans = [
         tuple(span) for span, s in zip(encoding.offsets, encoding.sequence, strict=True) if s == 0
@@ -127,30 +130,30 @@ def test_offsets_stay_inside_the_text_and_in_order(text: str, folder: Path) -> N
     assert encoding.ids[-1] == Tokenizer.load(folder).eos
 
 
-def test_offsets_are_of_the_characters_that_a_piece_stands_for(folder: Path) -> None:
+def test_offsets_match_the_characters_of_each_token(folder: Path) -> None:
     text = "the list of names"
     tokenizer = Tokenizer.load(folder)
     encoding = tokenizer.encode(text)
-    for piece, (start, end) in zip(tokenizer.pieces(encoding.ids), encoding.offsets, strict=True):
-        if piece not in ("</s>", "<unk>"):
-            assert unicodedata.normalize("NFKC", text[start:end]).strip() in piece
+    for token, (start, end) in zip(tokenizer.pieces(encoding.ids), encoding.offsets, strict=True):
+        if token not in ("</s>", "<unk>"):
+            assert unicodedata.normalize("NFKC", text[start:end]).strip() in token
 
 
-def test_a_saved_folder_is_the_same(folder: Path, tmp_path: Path) -> None:
+def test_saved_tokenizer_equals_original(folder: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(folder)
     tokenizer.save(tmp_path)
-    again, text = Tokenizer.load(tmp_path), "the list of names"
-    assert again.fingerprint == tokenizer.fingerprint
+    reloaded, text = Tokenizer.load(tmp_path), "the list of names"
+    assert reloaded.fingerprint == tokenizer.fingerprint
     assert Tokenizer.load(folder, side="target").fingerprint != tokenizer.fingerprint
-    peer = transformers.MarianTokenizer.from_pretrained(tmp_path)
-    assert peer(text)["input_ids"] == again.encode(text).ids.tolist()
+    hf_tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path)
+    assert hf_tokenizer(text)["input_ids"] == reloaded.encode(text).ids.tolist()
     assert (tmp_path / "source.spm").read_bytes() == (folder / "source.spm").read_bytes()
 
 
-def test_roles_are_those_that_have_an_id(folder: Path) -> None:
+def test_tokenizer_has_only_special_tokens_with_ids(folder: Path) -> None:
     tokenizer = Tokenizer.load(folder)
     assert (tokenizer.eos, tokenizer.unk, tokenizer.pad) == (0, 1, tokenizer.vocab_size - 1)
-    for role in ("bos", "cls", "mask"):  # <s> is a piece, and has no id
+    for role in ("bos", "cls", "mask"):  # the SentencePiece token <s> has no id
         with pytest.raises(TokenizerError, match=f"has no {role} token"):
             tokenizer.need(role)
     [ids] = tokenizer.ids(["a</s>"])
@@ -172,7 +175,7 @@ def test_roles_are_those_that_have_an_id(folder: Path) -> None:
         ("vocab.json", b'{"a": 0}', r"vocab\.json: has no </s>; download"),
     ],
 )
-def test_a_damaged_folder_is_refused_by_file(
+def test_load_rejects_damaged_files(
     name: str, content: bytes | None, message: str, folder: Path, tmp_path: Path
 ) -> None:
     damaged = tmp_path / "damaged"

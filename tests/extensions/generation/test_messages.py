@@ -1,4 +1,4 @@
-"""Conversations from files: what is wrong is said with its line."""
+"""Conversations and preferences from files; errors contain the line number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.extensions.generation.messages import read_conversations, read_pref
 GOOD = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
 
 
-def test_rows_are_read(tmp_path: Path) -> None:
+def test_read_conversations_returns_messages_and_lines(tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
     path.write_text(f"{GOOD}\n{GOOD}\n")
     first, second = read_conversations(path)
@@ -22,7 +22,7 @@ def test_rows_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ('{"text": "a"}', 'no field "messages"'),
         ('{"messages": []}', "must contain at least one message"),
@@ -33,26 +33,26 @@ def test_rows_are_read(tmp_path: Path) -> None:
         ("{", "JSON"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(row: str, said: str, tmp_path: Path) -> None:
+def test_read_conversations_rejects_invalid_row(row: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "talk.jsonl"
     path.write_text(f"{GOOD}\n{row}\n")
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=message) as error:
         read_conversations(path)
     assert f"{path}:2" in str(error.value)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_read_conversations_rejects_other_file_types(tmp_path: Path) -> None:
     path = tmp_path / "talk.tsv"
     path.write_text("a\tb\n")
     with pytest.raises(DataError, match=r"\.jsonl"):
         read_conversations(path)
 
 
-ASKED = '"messages": [{"role": "user", "content": "a"}]'
-PAIR = f'{{{ASKED}, "chosen": "b", "rejected": "c"}}'
+PROMPT = '"messages": [{"role": "user", "content": "a"}]'
+PAIR = f'{{{PROMPT}, "chosen": "b", "rejected": "c"}}'
 
 
-def test_preferences_are_read(tmp_path: Path) -> None:
+def test_read_preferences_accepts_messages_and_prompts(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(f'{PAIR}\n{{"prompt": "a", "chosen": "b", "rejected": "c", "id": 3}}\n')
     first, second = read_preferences(path)
@@ -62,31 +62,29 @@ def test_preferences_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ('{"chosen": "b", "rejected": "c"}', 'no field "messages"'),
-        (f'{{{ASKED}, "rejected": "c"}}', 'no field "chosen"'),
-        (f'{{{ASKED}, "chosen": "c"}}', 'no field "rejected"'),
-        (f'{{{ASKED}, "chosen": "b", "rejected": 3}}', "rejected is not a string"),
-        (f'{{{ASKED}, "chosen": "b", "rejected": " "}}', "rejected is empty; remove the row"),
-        (f'{{{ASKED}, "chosen": "", "rejected": "c"}}', "chosen is empty; remove the row"),
-        (f'{{{ASKED}, "chosen": "b", "rejected": "b"}}', "chosen and rejected are equal"),
+        (f'{{{PROMPT}, "rejected": "c"}}', 'no field "chosen"'),
+        (f'{{{PROMPT}, "chosen": "c"}}', 'no field "rejected"'),
+        (f'{{{PROMPT}, "chosen": "b", "rejected": 3}}', "rejected is not a string"),
+        (f'{{{PROMPT}, "chosen": "b", "rejected": " "}}', "rejected is empty; remove the row"),
+        (f'{{{PROMPT}, "chosen": "", "rejected": "c"}}', "chosen is empty; remove the row"),
+        (f'{{{PROMPT}, "chosen": "b", "rejected": "b"}}', "chosen and rejected are equal"),
         ('{"prompt": "", "chosen": "b", "rejected": "c"}', "prompt is empty"),
         (
-            f'{{{ASKED}, "prompt": "a", "chosen": "b", "rejected": "c"}}',
+            f'{{{PROMPT}, "prompt": "a", "chosen": "b", "rejected": "c"}}',
             "messages cannot be combined with prompt",
         ),
         (PAIR.replace("user", "bot"), "bot"),
         (PAIR.replace("user", "assistant"), "the last message must not be the assistant's"),
-        (PAIR.replace(ASKED, '"messages": []'), "must contain at least one message"),
+        (PAIR.replace(PROMPT, '"messages": []'), "must contain at least one message"),
         ("[]", "expected a JSON object, got list"),
     ],
 )
-def test_what_is_wrong_with_a_pair_is_named_with_its_line(
-    row: str, said: str, tmp_path: Path
-) -> None:
+def test_read_preferences_rejects_invalid_row(row: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(f"{PAIR}\n{row}\n")
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=message) as error:
         read_preferences(path)
     assert f"{path}:2" in str(error.value)

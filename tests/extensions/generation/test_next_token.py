@@ -15,26 +15,30 @@ TEXTS = ["The class", "A statement that is longer than the first", ""]
 
 
 def test_candidates_match_transformers(writer: tuple[object, bertkit.Loaded]) -> None:
-    theirs, loaded = writer
+    hf_model, loaded = writer
     pipeline, tokenizer = NextToken(loaded), loaded.tokenizer
-    texts = TEXTS if tokenizer.ends else TEXTS[:2]  # nothing stands before a text of GPT's
+    texts = TEXTS if tokenizer.ends else TEXTS[:2]  # GPT has no token before the text
     answers = pipeline(texts, top=5)
     for text, answer in zip(texts, answers, strict=True):
         ids = tokenizer.ids([text])[0]
         ids = ids if len(ids) else np.array([tokenizer.eos])
         with torch.no_grad():
-            logits = theirs(torch.from_numpy(ids)[None]).logits[0, -1]  # type: ignore[operator]
+            logits = hf_model(torch.from_numpy(ids)[None]).logits[0, -1]  # type: ignore[operator]
         expected = likeliest(tokenizer, torch.softmax(logits, -1), 5)
-        assert [one.token for one in answer] == [one.token for one in expected]
-        scores = [one.score for one in expected]
-        np.testing.assert_allclose([one.score for one in answer], scores, atol=1e-5)
-        alone = pipeline([text], top=2)
-        assert [one.token for one in alone[0]] == [one.token for one in answer[:2]]
+        assert [candidate.token for candidate in answer] == [
+            candidate.token for candidate in expected
+        ]
+        scores = [candidate.score for candidate in expected]
+        np.testing.assert_allclose([candidate.score for candidate in answer], scores, atol=1e-5)
+        single = pipeline([text], top=2)
+        assert [candidate.token for candidate in single[0]] == [
+            candidate.token for candidate in answer[:2]
+        ]
     many = pipeline([texts[0]] * 300, top=2)  # more than one batch
     assert len(many) == 300
     assert {answer[0].token for answer in many} == {answers[0][0].token}
     assert pipeline(texts[0], top=2)[0][0].token == answers[0][0].token
-    assert len({answer[0].score for answer in answers}) == len(texts)  # the control: texts differ
+    assert len({answer[0].score for answer in answers}) == len(texts)  # control: texts differ
 
 
 def test_text_that_fills_the_model_is_rejected(writer: tuple[object, bertkit.Loaded]) -> None:

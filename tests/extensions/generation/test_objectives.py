@@ -119,7 +119,7 @@ def changes(settings: dict[str, Any], name: str = "settings") -> list[str]:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared pairs in `pairs`, and `test.tsv`: numbers and the same numbers reversed."""
+    """Prepared pairs in `pairs`, and `test.tsv`: sequences of number words and their reversals."""
     folder = tmp_path_factory.mktemp("translation")
     rows = [[WORDS[n * step % 9] for n in range(1, 3 + step % 4)] for step in range(200)]
     lines = [" ".join(row) + "\t" + " ".join(row[::-1]) for row in rows]
@@ -150,7 +150,7 @@ def test_variants_differ_in_architecture(trained: tuple[Path, dict[str, Any]]) -
     configs = [bertkit.load(out / name / "seed-0").model.config for name in result]
     assert [config.is_sequential for config in configs] == [True, True, False]
     recurrent = [config.recurrent for config in configs[:2]]  # type: ignore[attr-defined]
-    assert [(one.direction, one.attention) for one in recurrent] == [
+    assert [(config.direction, config.attention) for config in recurrent] == [
         ("backward", "none"),
         ("both", "luong"),
     ]

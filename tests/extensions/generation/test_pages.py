@@ -1,4 +1,4 @@
-"""The pages on models that write: what they hold is what the library computes, within limits."""
+"""Web pages of generative models: contents, links, and limits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TEXT = "the cat sat on the mat"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("writers")
-    return {family: write_model(place / family, family) for family in ("t5", "bart")}
+    directory = tmp_path_factory.mktemp("writers")
+    return {family: write_model(directory / family, family) for family in ("t5", "bart")}
 
 
 @pytest.fixture(scope="module")
@@ -41,61 +41,63 @@ def both(llama: Path, bert: Path) -> ModelRegistry:  # noqa: F811
 
 
 def alert(html: str) -> str:
-    (said,) = re.findall('<p role="alert">(.*?)</p>', html)
-    return str(said)
+    (message,) = re.findall('<p role="alert">(.*?)</p>', html)
+    return str(message)
 
 
-def held(html: str) -> Any:
+def page_data(html: str) -> Any:
     data = re.search('id="data">(.*?)</script>', html, re.S)
     assert data is not None
     return json.loads(data[1])
 
 
-def test_links_lead_to_what_the_models_can(
+def test_pages_link_only_to_supported_pages(
     server: Server, writers: ModelRegistry, both: ModelRegistry
 ) -> None:
     first = server(at=writers).get("/", follow_redirects=False)
     assert first.headers["location"] == "/steps"
-    for registry, there, absent in ((writers, "/steps", "/gap"), (both, "/gap", "/steps")):
-        found = server(at=registry).get("/damage").text
-        assert f'<a href="{there}"' in found
-        assert f'<a href="{absent}"' not in found
+    for registry, linked, absent in ((writers, "/steps", "/gap"), (both, "/gap", "/steps")):
+        page = server(at=registry).get("/damage").text
+        assert f'<a href="{linked}"' in page
+        assert f'<a href="{absent}"' not in page
 
 
-def test_pages_that_no_model_fills_lead_elsewhere(
+def test_unsupported_pages_redirect(
     server: Server, writers: ModelRegistry, both: ModelRegistry
 ) -> None:
-    nothing = server(at=ModelRegistry([], None), runs=[Path("run")])
+    client = server(at=ModelRegistry([], None), runs=[Path("run")])
     for path in ("/", "/steps", "/gap", "/damage"):
-        answer = nothing.get(path, follow_redirects=False)
+        answer = client.get(path, follow_redirects=False)
         assert answer.status_code == 303
-    assert nothing.get("/damage").url.path == "/training"
+    assert client.get("/damage").url.path == "/training"
     assert server(at=both).get("/steps", follow_redirects=False).headers["location"] == "/"
     assert server(at=writers).get("/gap", follow_redirects=False).headers["location"] == "/"
 
 
-def test_the_page_of_steps_holds_the_models_numbers(
+def test_steps_page_matches_decoder_steps(
     server: Server, writers: ModelRegistry, models: dict[str, Path]
 ) -> None:
-    asked = {"text": TEXT, "beams": "2", "model": "t5"}
-    shown = server(at=writers).get("/steps", params=asked)
-    assert shown.status_code == 200
-    data = held(shown.text)
-    wanted = decoder_steps(Generate(bertkit.load(models["t5"])), TEXT, beams=2)
-    assert data["written"] == wanted.written
-    assert data["target"] == wanted.target
-    assert len(data["beams"]) == len(wanted.beams) > 0
-    for layer, own in zip(data["attention"], wanted.attention, strict=True):
+    params = {"text": TEXT, "beams": "2", "model": "t5"}
+    page = server(at=writers).get("/steps", params=params)
+    assert page.status_code == 200
+    data = page_data(page.text)
+    expected = decoder_steps(Generate(bertkit.load(models["t5"])), TEXT, beams=2)
+    assert data["written"] == expected.written
+    assert data["target"] == expected.target
+    assert len(data["beams"]) == len(expected.beams) > 0
+    for layer, weights in zip(data["attention"], expected.attention, strict=True):
         layer["shape"] = tuple(layer["shape"])
-        np.testing.assert_allclose(decoded(Array(**layer)), decoded(own), atol=1e-3)
-    assert "selected>2</option>" in shown.text
-    usual = server(at=writers).get("/steps", params={"text": TEXT, "beams": "default of the model"})
-    assert usual.status_code == 200
-    assert held(usual.text)["model"]["name"] == "t5"
+        np.testing.assert_allclose(decoded(Array(**layer)), decoded(weights), atol=1e-3)
+    assert "selected>2</option>" in page.text
+    default = server(at=writers).get(
+        "/steps", params={"text": TEXT, "beams": "default of the model"}
+    )
+    assert default.status_code == 200
+    assert page_data(default.text)["model"]["name"] == "t5"
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "status", "said"),
+    ("path", "params", "status", "message"),
     [
         ("/steps", {"text": "a", "beams": "99"}, 422, "beams"),
         ("/steps", {"text": "a", "beams": "x"}, 422, "beams"),
@@ -120,21 +122,28 @@ def test_the_page_of_steps_holds_the_models_numbers(
         ),
     ],
 )
-def test_what_cannot_be_is_said_above_the_form(
-    path: str, asked: dict[str, str], status: int, said: str, server: Server, writers: ModelRegistry
+def test_page_shows_error_of_invalid_request(
+    path: str,
+    params: dict[str, str],
+    status: int,
+    message: str,
+    server: Server,
+    writers: ModelRegistry,
 ) -> None:
-    answer = server(Limits(text_characters=500), at=writers).get(path, params=asked)
+    answer = server(Limits(text_characters=500), at=writers).get(path, params=params)
     assert answer.status_code == status
-    assert said in alert(answer.text)
+    assert message in alert(answer.text)
 
 
-def test_more_than_the_queue_takes_is_refused(server: Server, writers: ModelRegistry) -> None:
+def test_steps_page_rejects_request_larger_than_queue(
+    server: Server, writers: ModelRegistry
+) -> None:
     answer = server(Limits(queue_tokens=20), at=writers).get("/steps", params={"text": TEXT})
     assert answer.status_code == 413
     assert "exceeds the maximum of 20 tokens" in alert(answer.text)
 
 
-def test_a_text_is_damaged_and_the_next_seed_offered(
+def test_corruption_page_shows_corrupted_text_and_next_seed(
     server: Server, writers: ModelRegistry
 ) -> None:
     client = server(at=writers)
@@ -147,6 +156,5 @@ def test_a_text_is_damaged_and_the_next_seed_offered(
     assert TEXT in following
     assert 'value="4"' in following
     bart = client.get("/damage", params={"text": TEXT, "damage": "BART: masks for spans"}).text
-    assert (
-        "&lt;mask&gt;" in bart or "[MASK]" in bart
-    )  # its own vocabulary is taken, which has a mask
+    # BART's own vocabulary has a mask token.
+    assert "&lt;mask&gt;" in bart or "[MASK]" in bart

@@ -1,4 +1,4 @@
-"""Pairs on disk come back as they were, and what a decoder reads is one place behind its labels."""
+"""Prepared translation pairs: storage, batches, and rejected files."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
-def place(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A language and the same in capitals."""
-    place = tmp_path_factory.mktemp("pairs")
+def directory(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory with texts, the same texts in uppercase, and a vocabulary."""
+    directory = tmp_path_factory.mktemp("pairs")
     lines = [line for line in sentences(english) if len(line) < 120][:400]
-    (place / "a.txt").write_text("\n".join(lines), encoding="utf-8")
-    (place / "b.txt").write_text("\n".join(line.upper() for line in lines), encoding="utf-8")
-    files = [place / "a.txt", place / "b.txt"]
-    train_vocabulary(files, out=place / "v", kind="unigram", use="translate", size=500)
-    return place
+    (directory / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    (directory / "b.txt").write_text("\n".join(line.upper() for line in lines), encoding="utf-8")
+    files = [directory / "a.txt", directory / "b.txt"]
+    train_vocabulary(files, out=directory / "v", kind="unigram", use="translate", size=500)
+    return directory
 
 
 @pytest.fixture(scope="module")
-def pairs(place: Path) -> Pairs:
+def pairs(directory: Path) -> Pairs:
     return prepare_pairs(
-        source=place / "a.txt", target=place / "b.txt", tokenizer=place / "v", out=place / "pairs"
+        source=directory / "a.txt",
+        target=directory / "b.txt",
+        tokenizer=directory / "v",
+        out=directory / "pairs",
     )
 
 
-def test_texts_come_back_with_their_ends(place: Path, pairs: Pairs) -> None:
+def test_samples_match_encoded_texts(directory: Path, pairs: Pairs) -> None:
     tokenizer = pairs.tokenizer()
-    lines = (place / "a.txt").read_text(encoding="utf-8").split("\n")
+    lines = (directory / "a.txt").read_text(encoding="utf-8").split("\n")
     samples = PairSamples(pairs, tokenizer, start=tokenizer.pad, length=1000)
     assert len(samples) == len(lines) == pairs.manifest.pairs
     for number, line in enumerate(lines[:50]):
@@ -49,12 +52,12 @@ def test_texts_come_back_with_their_ends(place: Path, pairs: Pairs) -> None:
         assert len({*pair.source.tolist()}) > 2
 
 
-def test_a_batch_holds_each_pair_once_with_its_own_source(pairs: Pairs) -> None:
+def test_batches_contain_each_pair_once_with_its_source(pairs: Pairs) -> None:
     tokenizer = pairs.tokenizer()
     samples = PairSamples(pairs, tokenizer, start=tokenizer.pad, length=1000)
-    drawn = samples.batch(0, 120)
-    found = []
-    for batch in pack_by_length(drawn, pack_pairs, 900):
+    sampled = samples.batch(0, 120)
+    batched = []
+    for batch in pack_by_length(sampled, pack_pairs, 900):
         assert batch.source is not None
         assert batch.source_order is not None
         assert batch.tokens <= 900
@@ -62,17 +65,17 @@ def test_a_batch_holds_each_pair_once_with_its_own_source(pairs: Pairs) -> None:
         sizes = list(batch.layout.lengths)
         sides = batch.ids.split(sizes), batch.targets["lm"].split(sizes)
         for order, ids, labels in zip(batch.source_order.tolist(), *sides, strict=True):
-            found.append((*sources[order].tolist(), -1, *ids.tolist(), -1, *labels.tolist()))
-    expected = [(*p.source.tolist(), -1, *p.ids.tolist(), -1, *p.labels.tolist()) for p in drawn]
-    assert sorted(found) == sorted(expected)
+            batched.append((*sources[order].tolist(), -1, *ids.tolist(), -1, *labels.tolist()))
+    expected = [(*p.source.tolist(), -1, *p.ids.tolist(), -1, *p.labels.tolist()) for p in sampled]
+    assert sorted(batched) == sorted(expected)
 
 
-def test_held_out_pairs_are_apart_and_long_ones_left_out(pairs: Pairs) -> None:
-    learned, held_out = split_pairs(pairs, 0.1)
+def test_split_is_disjoint_and_long_pairs_are_skipped(pairs: Pairs) -> None:
+    train_rows, held_out = split_pairs(pairs, 0.1)
     assert len(held_out) == 40
-    assert sorted([*learned, *held_out]) == list(range(400))
+    assert sorted([*train_rows, *held_out]) == list(range(400))
     tokenizer = pairs.tokenizer()
-    short = PairSamples(pairs, tokenizer, start=0, length=20, documents=learned)
+    short = PairSamples(pairs, tokenizer, start=0, length=20, documents=train_rows)
     assert len(short) + short.skipped == 360
     assert 0 < short.skipped < 360
     assert max(len(short.sample(0, i).source) for i in range(len(short))) <= 20
@@ -89,14 +92,17 @@ def test_held_out_pairs_are_apart_and_long_ones_left_out(pairs: Pairs) -> None:
         ("a\nb\nc", "x\ny\n \n", "t:3: empty"),
     ],
 )
-def test_files_that_do_not_belong_together(
-    place: Path, tmp_path: Path, source: str, target: str, message: str
+def test_prepare_pairs_rejects_files_that_do_not_match(
+    directory: Path, tmp_path: Path, source: str, target: str, message: str
 ) -> None:
     (tmp_path / "s").write_text(source, encoding="utf-8")
     (tmp_path / "t").write_text(target, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         prepare_pairs(
-            source=tmp_path / "s", target=tmp_path / "t", tokenizer=place / "v", out=tmp_path / "p"
+            source=tmp_path / "s",
+            target=tmp_path / "t",
+            tokenizer=directory / "v",
+            out=tmp_path / "p",
         )
     assert not (tmp_path / "p").exists()
 
@@ -110,19 +116,22 @@ def test_files_that_do_not_belong_together(
         ("rows.jsonl", '{"target": "A B", "source": "a b"}\n{"target": "C", "source": "c"}\n', {}),
     ],
 )  # fmt: skip
-def test_rows_of_one_file_are_the_same_pairs(
-    place: Path, tmp_path: Path, name: str, content: str, columns: dict[str, str]
+def test_table_gives_same_pairs_as_two_files(
+    directory: Path, tmp_path: Path, name: str, content: str, columns: dict[str, str]
 ) -> None:
     (tmp_path / "s").write_text("a b\nc\n", encoding="utf-8")
     (tmp_path / "t").write_text("A B\nC\n", encoding="utf-8")
     (tmp_path / name).write_text(content, encoding="utf-8")
-    made = prepare_pairs(
-        source=tmp_path / "s", target=tmp_path / "t", tokenizer=place / "v", out=tmp_path / "one"
+    expected = prepare_pairs(
+        source=tmp_path / "s",
+        target=tmp_path / "t",
+        tokenizer=directory / "v",
+        out=tmp_path / "one",
     )
     rows = prepare_pairs(
-        file=tmp_path / name, tokenizer=place / "v", out=tmp_path / "two", **columns
+        file=tmp_path / name, tokenizer=directory / "v", out=tmp_path / "two", **columns
     )
-    assert rows.manifest.sha256 == made.manifest.sha256
+    assert rows.manifest.sha256 == expected.manifest.sha256
 
 
 @pytest.mark.parametrize(
@@ -138,28 +147,30 @@ def test_rows_of_one_file_are_the_same_pairs(
         ("de\ten\na\tA\n", {"source_column": "nl"}, "no column 'nl'"),
     ],
 )
-def test_rows_that_hold_no_pairs(
-    place: Path, tmp_path: Path, content: str, options: dict[str, str], message: str
+def test_prepare_pairs_rejects_invalid_rows(
+    directory: Path, tmp_path: Path, content: str, options: dict[str, str], message: str
 ) -> None:
     file = tmp_path / "rows.tsv"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
-        prepare_pairs(file=file, tokenizer=place / "v", out=tmp_path / "p", **options)
+        prepare_pairs(file=file, tokenizer=directory / "v", out=tmp_path / "p", **options)
     assert not (tmp_path / "p").exists()
 
 
-def test_texts_come_from_one_place(place: Path, tmp_path: Path) -> None:
-    a, b = place / "a.txt", place / "b.txt"
-    to: dict[str, Path] = {"tokenizer": place / "v", "out": tmp_path / "p"}
+def test_prepare_pairs_rejects_missing_or_conflicting_inputs(
+    directory: Path, tmp_path: Path
+) -> None:
+    a, b = directory / "a.txt", directory / "b.txt"
+    options: dict[str, Path] = {"tokenizer": directory / "v", "out": tmp_path / "p"}
     with pytest.raises(ConfigError, match="pass source= and target=, or file="):
-        prepare_pairs(source=a, **to)
+        prepare_pairs(source=a, **options)
     with pytest.raises(ConfigError, match="pass source= and target=, or file="):
-        prepare_pairs(source=a, target=b, file=a, **to)
+        prepare_pairs(source=a, target=b, file=a, **options)
     with pytest.raises(ConfigError, match="require file="):
-        prepare_pairs(source=a, target=b, source_column="de", **to)
+        prepare_pairs(source=a, target=b, source_column="de", **options)
 
 
-def test_a_damaged_folder_is_named(pairs: Pairs, place: Path, tmp_path: Path) -> None:
+def test_open_rejects_damaged_directory(pairs: Pairs, directory: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a directory of pairs"):
         Pairs.open(tmp_path)
     (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
@@ -169,10 +180,13 @@ def test_a_damaged_folder_is_named(pairs: Pairs, place: Path, tmp_path: Path) ->
     (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(DataError, match=r"source\.tokens: missing or truncated"):
         Pairs.open(tmp_path)
-    reading = Tokenizer.load(place / "v")
-    assert reading.fingerprint == manifest["tokenizer"]
+    tokenizer = Tokenizer.load(directory / "v")
+    assert tokenizer.fingerprint == manifest["tokenizer"]
     with pytest.raises(BertkitError):
         prepare_pairs(
-            source=place / "a.txt", target=place / "b.txt", tokenizer=place / "v", out=pairs.folder
+            source=directory / "a.txt",
+            target=directory / "b.txt",
+            tokenizer=directory / "v",
+            out=pairs.folder,
         )
     assert np.array_equal(Pairs.open(pairs.folder).text("source", 3), pairs.text("source", 3))

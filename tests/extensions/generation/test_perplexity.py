@@ -1,4 +1,4 @@
-"""A text costs what its tokens cost one by one, however it is cut and batched."""
+"""Perplexity of texts, compared with token losses computed separately."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertkit.text.vocabulary_training import END_OF_TEXT, train
 @pytest.mark.parametrize(
     "family", [GPT2, OPENAI_GPT, LSTM_LM], ids=["gpt2", "no end token", "lstm-lm"]
 )
-def test_the_loss_of_a_text_is_that_of_its_tokens(
+def test_perplexity_matches_token_losses(
     family: Family, english: list[str], tmp_path: Path
 ) -> None:
     spec = json.loads(train(english[:30], kind="bpe", size=400, use="write").core.to_str())
@@ -39,23 +39,23 @@ def test_the_loss_of_a_text_is_that_of_its_tokens(
     texts = [english[0][:300], "Grüße 🙂", english[1][:50]]
     for i, text in enumerate(texts):
         (tmp_path / f"{i}.txt").write_text(text, encoding="utf-8")
-    found = evaluate_text(folder, sorted(tmp_path.glob("*.txt")))
+    result = evaluate_text(folder, sorted(tmp_path.glob("*.txt")))
     stepper = stepper_of(bertkit.load(folder).model)
     nats, count = 0.0, 0
     for ids in tokenizer.ids(texts):
-        whole = [*tokenizer.ends, *ids.tolist(), *tokenizer.ends]
-        for place in range(1, len(whole)):
-            before = whole[(place - 1) // 20 * 20 : place]
+        text_ids = [*tokenizer.ends, *ids.tolist(), *tokenizer.ends]
+        for position in range(1, len(text_ids)):
+            before = text_ids[(position - 1) // 20 * 20 : position]
             _, logits = stepper.start([Request(np.array(before))])
-            nats -= float(torch.log_softmax(logits, -1)[0, whole[place]])
+            nats -= float(torch.log_softmax(logits, -1)[0, text_ids[position]])
             count += 1
     size = sum(len(text.encode()) for text in texts)
-    assert (found.tokens, found.bytes) == (count, size)
-    assert found.perplexity == pytest.approx(math.exp(nats / count), rel=1e-4)
-    assert found.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-4)
+    assert (result.tokens, result.bytes) == (count, size)
+    assert result.perplexity == pytest.approx(math.exp(nats / count), rel=1e-4)
+    assert result.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-4)
 
 
-def test_a_model_that_does_not_write_has_none(tiny: Path, tmp_path: Path) -> None:
+def test_evaluate_text_rejects_model_without_lm_head(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text", encoding="utf-8")
     with pytest.raises(CheckpointError, match="has no lm head; use a generative model"):
         evaluate_text(tiny, [tmp_path / "a.txt"])

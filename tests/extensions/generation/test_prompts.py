@@ -1,4 +1,4 @@
-"""Prompts with examples: the label that the whole prompt makes likeliest, without a look at dev."""
+"""Few-shot prompts: predicted labels, calibration, and sampled examples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("rows")
+    directory = tmp_path_factory.mktemp("rows")
     rows = {
         "train": [(f"good {i}", "fine") for i in range(6)]
         + [(f"bad {i}", "poor") for i in range(6)],
@@ -46,34 +46,34 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     for name, texts in rows.items():
         lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in texts]
-        (place / f"{name}.jsonl").write_text("".join(lines))
-    return {name: place / f"{name}.jsonl" for name in rows}
+        (directory / f"{name}.jsonl").write_text("".join(lines))
+    return {name: directory / f"{name}.jsonl" for name in rows}
 
 
-def test_without_examples_the_likeliest_word_is_the_answer(
+def test_zero_shot_prediction_is_the_most_probable_word(
     folder: Path, files: dict[str, Path]
 ) -> None:
-    (found,) = evaluate_prompts(
+    (result,) = evaluate_prompts(
         folder, **files, template=TEMPLATE, words=["fine=yes", "poor=no"], shots=[0]
     )
     right = calibrated = 0
     words = {"fine": " yes", "poor": " no"}
-    empty = {label: after_end(folder, "T: N/A\nL:", word) for label, word in words.items()}
+    empty = {label: logprob_after(folder, "T: N/A\nL:", word) for label, word in words.items()}
     for line in files["dev"].read_text().splitlines():
         row = json.loads(line)
         prompt = f"T: {row['text']}\nL:"
-        scores = {label: after_end(folder, prompt, word) for label, word in words.items()}
-        right += max(scores, key=lambda one: scores[one]) == row["label"]
-        off = {label: scores[label] - empty[label] for label in words}
-        calibrated += max(off, key=lambda one: off[one]) == row["label"]
-    assert found.accuracy == pytest.approx(right / 3)
-    assert found.calibrated == pytest.approx(calibrated / 3)
-    assert found.commonest == pytest.approx(2 / 3)
-    assert (found.shots, found.deviation, found.rows) == (0, 0.0, 3)
+        scores = {label: logprob_after(folder, prompt, word) for label, word in words.items()}
+        right += max(scores, key=lambda name: scores[name]) == row["label"]
+        differences = {label: scores[label] - empty[label] for label in words}
+        calibrated += max(differences, key=lambda name: differences[name]) == row["label"]
+    assert result.accuracy == pytest.approx(right / 3)
+    assert result.calibrated == pytest.approx(calibrated / 3)
+    assert result.commonest == pytest.approx(2 / 3)
+    assert (result.shots, result.deviation, result.rows) == (0, 0.0, 3)
 
 
-def after_end(folder: Path, prompt: str, word: str) -> float:
-    """Behind the end token, where a text begins."""
+def logprob_after(folder: Path, prompt: str, word: str) -> float:
+    """Return the log-probability of `word` after the EOS token and `prompt`."""
     loaded = bertkit.load(folder)
     stepper = Stepper(loaded.model, vocab=loaded.tokenizer.vocab_size)
     ids = np.append([loaded.tokenizer.eos], loaded.tokenizer.ids([prompt])[0])
@@ -85,19 +85,19 @@ def after_end(folder: Path, prompt: str, word: str) -> float:
     return total
 
 
-def test_examples_are_drawn_by_the_seed_alone(
+def test_examples_depend_only_on_the_seed(
     folder: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
-    asked: dict[str, Any] = {**files, "template": TEMPLATE, "shots": [0, 2], "draws": 2}
-    one = evaluate_prompts(folder, **asked, out=tmp_path / "out")
-    assert one == evaluate_prompts(folder, **asked)
-    assert [row.shots for row in one] == [0, 2]
+    options: dict[str, Any] = {**files, "template": TEMPLATE, "shots": [0, 2], "draws": 2}
+    scores = evaluate_prompts(folder, **options, out=tmp_path / "out")
+    assert scores == evaluate_prompts(folder, **options)
+    assert [row.shots for row in scores] == [0, 2]
     assert json.loads((tmp_path / "out" / "accuracy.json").read_text())[1]["shots"] == 2
     assert (tmp_path / "out" / "accuracy.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(
-    ("changed", "error", "said"),
+    ("changed", "error", "message"),
     [
         ({"template": "{text}"}, ConfigError, "template"),
         ({"template": "{label} {text}"}, ConfigError, "template"),
@@ -106,23 +106,25 @@ def test_examples_are_drawn_by_the_seed_alone(
         ({"template": "x" * 250 + TEMPLATE}, DataError, "leaves no space for new tokens"),
     ],
 )
-def test_what_cannot_be_asked_is_named(
+def test_evaluate_prompts_rejects_invalid_options(
     changed: dict[str, Any],
     error: type[BertkitError],
-    said: str,
+    message: str,
     folder: Path,
     files: dict[str, Path],
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         evaluate_prompts(folder, **{**files, "template": TEMPLATE, "shots": [0], **changed})
 
 
-def test_a_folder_in_use_is_left_as_it_is(folder: Path, files: dict[str, Path]) -> None:
+def test_evaluate_prompts_rejects_existing_output_directory(
+    folder: Path, files: dict[str, Path]
+) -> None:
     with pytest.raises(ConfigError, match="already exists"):
         evaluate_prompts(folder, **files, out=folder)
 
 
-def test_a_label_that_train_lacks_is_named(
+def test_evaluate_prompts_rejects_label_missing_from_train(
     folder: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
     dev = tmp_path / "dev.jsonl"

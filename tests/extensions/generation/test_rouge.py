@@ -1,4 +1,4 @@
-"""ROUGE of what a model writes, beside a baseline."""
+"""ROUGE of generated summaries and of the lead baseline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "t5", "t5")
 
 
-def test_scores_stand_beside_the_first_words(
+def test_lead_baseline_matches_rouge_score(
     t5: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "texts.jsonl"
@@ -31,10 +31,13 @@ def test_scores_stand_beside_the_first_words(
     assert score["documents"] == 4
     assert score["lead_words"] == 2
     scorer = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[dev]'")
-    theirs = scorer.RougeScorer(["rouge1", "rougeL"])
+    rouge_scorer = scorer.RougeScorer(["rouge1", "rougeL"])
     best = [
-        max(theirs.score(one, " ".join(text.split()[:2]))["rouge1"].fmeasure for one in several)
-        for text, several in zip(ROWS, references, strict=True)
+        max(
+            rouge_scorer.score(target, " ".join(text.split()[:2]))["rouge1"].fmeasure
+            for target in targets
+        )
+        for text, targets in zip(ROWS, references, strict=True)
     ]
     assert score["lead_rouge1"] == pytest.approx(sum(best) / 4)
     assert run(["evaluate", "summaries", f"{t5}", f"{file}", "--lead-words", "9"]) == 0

@@ -1,6 +1,4 @@
-"""Models that write, behind HTTP: as OpenAI's client asks, together as alone, freed when nobody
-reads.
-"""
+"""HTTP routes of generative models: OpenAI's API, batching, and closed streams."""
 
 from __future__ import annotations
 
@@ -54,12 +52,12 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     core = vocabulary("plain").core
     core.add_special_tokens(["<pad>", "<unk>", "<s>", "</s>"])
     tokenizer, family = Tokenizer(core, {"eos_token": "</s>"}), FAMILIES["bart"]
-    theirs = {"vocab_size": tokenizer.vocab_size, "d_model": 32, "max_position_embeddings": 64}
+    hf_config = {"vocab_size": tokenizer.vocab_size, "d_model": 32, "max_position_embeddings": 64}
     for side in ("encoder", "decoder"):
-        theirs |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 64}
-    theirs["pad_token_id"] = tokenizer.pad
+        hf_config |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 64}
+    hf_config["pad_token_id"] = tokenizer.pad
     torch.manual_seed(0)
-    model = build(family.read_config(theirs), ("lm",), decoder=family.read_decoder(theirs))
+    model = build(family.read_config(hf_config), ("lm",), decoder=family.read_decoder(hf_config))
     save(out, model, tokenizer, family)
     return out
 
@@ -78,12 +76,14 @@ PROMPT = {"prompt": "once upon", "max_tokens": 12, "seed": 3}
 TALK = {"messages": [{"role": "user", "content": "Who are you?"}], "max_tokens": 9}
 
 
-def alone(writer: Generate, prompt: str, tokens: int, temperature: float, seed: int) -> str:
+def generate_alone(
+    writer: Generate, prompt: str, tokens: int, temperature: float, seed: int
+) -> str:
     decoding = Decoding(max_tokens=tokens, temperature=temperature, seed=seed)
     return writer([prompt], decoding)[0][0].text
 
 
-def test_a_completion_is_what_the_pipeline_writes(server: Server, writer: Generate) -> None:
+def test_completions_route_matches_pipeline(server: Server, writer: Generate) -> None:
     client = server()
     answer = client.post("/v1/completions", json=PROMPT)
     assert answer.status_code == 200
@@ -97,7 +97,7 @@ def test_a_completion_is_what_the_pipeline_writes(server: Server, writer: Genera
     assert body["model"] == "writer"
 
 
-def test_a_turn_is_what_the_pipeline_says(server: Server, writer: Generate) -> None:
+def test_chat_route_matches_pipeline(server: Server, writer: Generate) -> None:
     body = server().post("/v1/chat/completions", json={**TALK, "temperature": 0}).json()
     ((text,),) = writer([[Message("user", "Who are you?")]], Decoding(max_tokens=9))
     (choice,) = body["choices"]
@@ -112,23 +112,25 @@ def events(raw: str) -> Iterator[dict[str, Any]]:
         yield json.loads(line.removeprefix("data: "))
 
 
-def test_the_pieces_of_a_stream_are_the_text(server: Server) -> None:
+def test_stream_parts_concatenate_to_the_text(server: Server) -> None:
     client = server()
-    whole = client.post("/v1/completions", json={**PROMPT, "n": 2}).json()["choices"]
-    asked = {**PROMPT, "n": 2, "stream": True, "stream_options": {"include_usage": True}}
-    with client.stream("POST", "/v1/completions", json=asked) as answer:
+    choices = client.post("/v1/completions", json={**PROMPT, "n": 2}).json()["choices"]
+    body = {**PROMPT, "n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    with client.stream("POST", "/v1/completions", json=body) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         *parts, usage = events(answer.read().decode())
     assert usage["usage"]["completion_tokens"] > 0
-    for index, choice in enumerate(whole):
-        mine = [part["choices"][0] for part in parts if part["choices"][0]["index"] == index]
-        assert "".join(part["text"] for part in mine) == choice["text"]
-        assert mine[-1]["finish_reason"] == choice["finish_reason"]
-        assert len(mine) > 3
-    assert whole[0]["text"] != whole[1]["text"]
+    for index, choice in enumerate(choices):
+        choice_parts = [
+            part["choices"][0] for part in parts if part["choices"][0]["index"] == index
+        ]
+        assert "".join(part["text"] for part in choice_parts) == choice["text"]
+        assert choice_parts[-1]["finish_reason"] == choice["finish_reason"]
+        assert len(choice_parts) > 3
+    assert choices[0]["text"] != choices[1]["text"]
 
 
-def test_a_stream_that_has_not_begun_in_time_is_refused(
+def test_stream_is_rejected_if_not_started_in_time(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def parts(_: LiveText) -> AsyncIterator[Any]:
@@ -141,41 +143,41 @@ def test_a_stream_that_has_not_begun_in_time_is_refused(
     assert answer.json()["error"]["message"].startswith("no response within 0.2 s")
 
 
-def test_openais_client_is_understood(server: Server, writer: Generate) -> None:
+def test_openai_client_is_supported(server: Server, writer: Generate) -> None:
     openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
     client = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=server())
     messages = [{"role": "user", "content": "Who are you?"}]
-    asked = {"model": "writer", "messages": messages, "max_tokens": 9, "temperature": 0}
-    answer = client.chat.completions.create(**asked)
-    parts = client.chat.completions.create(**asked, stream=True)
+    request = {"model": "writer", "messages": messages, "max_tokens": 9, "temperature": 0}
+    answer = client.chat.completions.create(**request)
+    parts = client.chat.completions.create(**request, stream=True)
     text = answer.choices[0].message.content
     assert text
     assert "".join(part.choices[0].delta.content or "" for part in parts) == text
     with pytest.raises(openai.UnprocessableEntityError, match="no model 'other'"):
-        client.chat.completions.create(**{**asked, "model": "other"})
+        client.chat.completions.create(**{**request, "model": "other"})
 
 
-def test_requests_share_steps_and_get_the_texts_they_get_alone(
+def test_concurrent_requests_match_texts_of_single_requests(
     server: Server, writer: Generate
 ) -> None:
     client = server()
-    asked = [
+    requests = [
         (f"text {number} " * (1 + number % 3), 5 + 3 * number, 0.5 * (number % 3), number)
         for number in range(12)
     ]
 
-    def ask(one: tuple[str, int, float, int]) -> str:
-        prompt, tokens, temperature, seed = one
+    def complete(request: tuple[str, int, float, int]) -> str:
+        prompt, tokens, temperature, seed = request
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": temperature, "seed": seed}
         text: str = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
         return text
 
     with ThreadPoolExecutor(12) as pool:
-        together = list(pool.map(ask, asked))
-    assert together == [alone(writer, *one) for one in asked]
+        together = list(pool.map(complete, requests))
+    assert together == [generate_alone(writer, *request) for request in requests]
 
 
-def test_who_leaves_in_mid_stream_frees_the_place_at_once(writer: Generate) -> None:
+def test_closed_stream_leaves_the_batch_before_next_step(writer: Generate) -> None:
     async def run() -> None:
         live, texts = LiveBatch(writer, 4096), []
         rules, decoding = writer.rules([""]), Decoding(max_tokens=100)
@@ -186,16 +188,16 @@ def test_who_leaves_in_mid_stream_frees_the_place_at_once(writer: Generate) -> N
         assert live.step(live.take()) == 2
         texts[0].gone = True
         assert live.step(live.take()) == 1
-        written = len(texts[0].row.ids)
+        num_tokens = len(texts[0].row.ids)
         while live:
             live.step(live.take())
-        assert len(texts[0].row.ids) == written
+        assert len(texts[0].row.ids) == num_tokens
         assert texts[1].row.ended is not None
 
     asyncio.run(run())
 
 
-def test_a_stream_that_is_closed_leaves_nothing_behind(writer: Generate) -> None:
+def test_closed_stream_frees_the_queue(writer: Generate) -> None:
     batcher = Batcher(queue_tokens=10_000, batch_tokens=4096, metrics=Metrics())
 
     async def run() -> None:
@@ -218,7 +220,7 @@ def test_a_stream_that_is_closed_leaves_nothing_behind(writer: Generate) -> None
     batcher.close()
 
 
-def test_a_defect_of_one_step_is_told_and_the_next_text_is_written(
+def test_failed_step_returns_500_and_next_request_succeeds(
     server: Server, registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = registry.supporting("write")["writer"]
@@ -235,7 +237,7 @@ def test_a_defect_of_one_step_is_told_and_the_next_text_is_written(
 
 
 @pytest.mark.parametrize(
-    ("route", "body", "said"),
+    ("route", "body", "message"),
     [
         ("completions", {"prompt": "x" * 300}, "leaves no space for new tokens"),
         ("completions", {"prompt": "a", "top_p": 0}, "0"),
@@ -247,21 +249,21 @@ def test_a_defect_of_one_step_is_told_and_the_next_text_is_written(
         ("chat/completions", {"messages": [{"role": "user", "content": " "}]}, "is empty"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
-    route: str, body: dict[str, Any], said: str, server: Server
+def test_routes_reject_invalid_request(
+    route: str, body: dict[str, Any], message: str, server: Server
 ) -> None:
     answer = server().post(f"/v1/{route}", json=body)
     assert answer.status_code == 422
-    assert said in answer.json()["error"]["message"]
+    assert message in answer.json()["error"]["message"]
 
 
-def test_more_than_the_queue_takes_is_refused(server: Server) -> None:
+def test_completions_route_rejects_request_larger_than_queue(server: Server) -> None:
     client = server(limits=Limits(queue_tokens=50))
     answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 90})
     assert answer.status_code in (413, 429)
 
 
-def test_it_is_described_and_well(server: Server) -> None:
+def test_info_health_and_openapi_describe_the_model(server: Server) -> None:
     client = server()
     assert client.get("/health/ready").status_code == 200
     (model,) = client.get("/info").json()["models"]
@@ -271,27 +273,27 @@ def test_it_is_described_and_well(server: Server) -> None:
     assert "/embed" not in paths
 
 
-def test_the_window_shows_what_is_written_and_how_likely(server: Server, writer: Generate) -> None:
+def test_page_shows_text_and_token_probabilities(server: Server, writer: Generate) -> None:
     client = server()
     page = client.get("/ask?what=write&text=once+upon").text
     ((text,),) = writer(["once upon"], Decoding(max_tokens=100))
     assert "Probability of each token" in page
     assert page.count("<tr") > text.tokens
-    said = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi\nhello"})
-    assert said.status_code == 200
-    assert "Probability of each token" in said.text
-    odd = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi"})
-    assert "must end with a line of the model" in odd.text
+    response = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi\nhello"})
+    assert response.status_code == 200
+    assert "Probability of each token" in response.text
+    invalid = client.get("/ask", params={"what": "chat", "text": "and?", "other": "hi"})
+    assert "must end with a line of the model" in invalid.text
 
 
-def test_documents_are_summarized(server: Server, tmp_path: Path) -> None:
-    """At the route of the task that chooses sentences, in the same form."""
+def test_summarize_route_matches_pipeline(server: Server, tmp_path: Path) -> None:
+    """Abstractive and extractive models share the route and the response format."""
     folder = write_model(tmp_path / "bart", "bart")
     client = server(at=ModelRegistry([str(folder)], None))
     texts = ["the cat sat on the mat and slept", "the cat " * 100]
     answers = client.post("/summarize", json={"inputs": texts}).json()
     expected = WriteSummaries(bertkit.load(folder))(texts)
-    assert [answer["text"] for answer in answers] == [one.text for one in expected]
+    assert [answer["text"] for answer in answers] == [summary.text for summary in expected]
     assert [answer["truncated"] for answer in answers] == [False, True]
     assert "/summarize" in client.get("/openapi.json").json()["paths"]
     page = client.get("/ask", params={"what": "summarize", "text": texts[0]})
@@ -299,7 +301,7 @@ def test_documents_are_summarized(server: Server, tmp_path: Path) -> None:
     assert client.post("/summarize", json={"inputs": " "}).status_code == 422
 
 
-def test_texts_are_translated(server: Server, translator: Path) -> None:
+def test_translate_route_matches_pipeline(server: Server, translator: Path) -> None:
     client = server(at=ModelRegistry([str(translator)], None))
     texts = ["a b c", "d"]
     answers = client.post("/translate", json={"inputs": texts, "beams": 3}).json()
@@ -307,7 +309,7 @@ def test_texts_are_translated(server: Server, translator: Path) -> None:
     expected = pipeline(texts, Decoding(beams=3))
     assert [answer["text"] for answer in answers] == [best.text for best, *_ in expected]
     assert set(answers[0]) == {"text", "score", "tokens", "ended"}
-    one = client.post("/translate", json={"inputs": "d", "beams": 3}).json()
-    assert one["text"] == answers[1]["text"]
+    single = client.post("/translate", json={"inputs": "d", "beams": 3}).json()
+    assert single["text"] == answers[1]["text"]
     assert client.post("/v1/completions", json=PROMPT).status_code == 404
     assert client.get("/ask?what=translate&text=a").status_code == 200

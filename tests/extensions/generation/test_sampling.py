@@ -27,20 +27,22 @@ def test_frequencies_match_probabilities(
     scores = torch.tensor([logits], dtype=torch.float64)
     draws = 4000
     numbers = torch.tensor([uniform(7, n) for n in range(draws)], dtype=torch.float64)
-    drawn = sample(scores.expand(draws, -1), numbers, decoding).bincount(minlength=len(logits))
-    chances = np.exp(np.array(logits) / temperature)
-    order = np.argsort(-chances, kind="stable")
+    counts = sample(scores.expand(draws, -1), numbers, decoding).bincount(minlength=len(logits))
+    unnormalized = np.exp(np.array(logits) / temperature)
+    order = np.argsort(-unnormalized, kind="stable")
     order = order[:top_k]
-    shares = chances[order] / chances[order].sum()
-    kept = (np.cumsum(shares) - shares < top_p) & (shares >= min_p * shares.max() - 1e-12)
-    if len({*np.round(shares, 9)}) < len(shares):
+    probabilities = unnormalized[order] / unnormalized[order].sum()
+    is_kept = (np.cumsum(probabilities) - probabilities < top_p) & (
+        probabilities >= min_p * probabilities.max() - 1e-12
+    )
+    if len({*np.round(probabilities, 9)}) < len(probabilities):
         return  # either of two equal tokens may be kept
     expected = np.zeros(len(logits))
-    expected[order[kept]] = shares[kept] / shares[kept].sum()
-    assert (drawn.numpy()[expected == 0] == 0).all()
+    expected[order[is_kept]] = probabilities[is_kept] / probabilities[is_kept].sum()
+    assert (counts.numpy()[expected == 0] == 0).all()
     likely = expected * draws > 5
     if likely.sum() > 1:
-        observed = drawn.numpy()[likely]
+        observed = counts.numpy()[likely]
         weights = expected[likely] / expected[likely].sum()
         assert chisquare(observed, weights * observed.sum()).pvalue > 1e-6
 

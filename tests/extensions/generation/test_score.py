@@ -1,4 +1,4 @@
-"""Scores of given texts: those of the whole text read at once, in any company."""
+"""Scores of given texts, compared with one forward pass over each text."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def stepper(request: pytest.FixtureRequest) -> Stepper:
     return stepper_of(tiny_model(VOCAB, "lm", family=family, spread=0.2, **shape).eval())
 
 
-def whole(stepper: Stepper, ids: list[int]) -> torch.Tensor:
-    """The log-probability of each token but the first, all read at once."""
+def full_logprobs(stepper: Stepper, ids: list[int]) -> torch.Tensor:
+    """Return the log-probability of each token after the first, from one forward pass."""
     row = torch.tensor(ids)
     batch = Batch(row, torch.zeros_like(row), Packed.of([len(row)]))
     with torch.no_grad():
@@ -44,60 +44,66 @@ TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
     texts=st.lists(st.one_of(st.just([]), TOKENS), min_size=1, max_size=6),
     endings=st.lists(TOKENS, min_size=1, max_size=3),
 )
-def test_it_is_the_score_of_the_whole_text(
+def test_score_matches_full_forward_pass(
     stepper: Stepper, prompt: list[int], texts: list[list[int]], endings: list[list[int]]
 ) -> None:
     scores = score(stepper, np.array(prompt), texts, endings)
     for text, row in zip(texts, scores, strict=True):
-        read = [*prompt, *text]
-        expected = [float(whole(stepper, [*read, *e])[len(read) - 1 :].sum()) for e in endings]
+        context = [*prompt, *text]
+        expected = [
+            float(full_logprobs(stepper, [*context, *e])[len(context) - 1 :].sum()) for e in endings
+        ]
         np.testing.assert_allclose(row, expected, atol=1e-4)
-        alone = score(stepper, np.array(prompt), [text], endings)
-        np.testing.assert_allclose(alone[0], row, atol=1e-4)
+        single = score(stepper, np.array(prompt), [text], endings)
+        np.testing.assert_allclose(single[0], row, atol=1e-4)
 
 
 @pytest.mark.parametrize("logits", [1, 7 * VOCAB, 1 << 26])
-def test_pairs_are_scored_some_at_a_time(
+def test_scores_in_small_batches_match_forward_pass(
     stepper: Stepper, monkeypatch: pytest.MonkeyPatch, logits: int
 ) -> None:
     monkeypatch.setattr("bertkit.extensions.generation.score.MAX_LOGITS", logits)
     pairs = [([5], [1, 2, 3]), ([6, 7], [4]), ([5], [9]), ([5], [8, 8]), ([6, 7], [1] * 9)]
     expected = [
-        float(whole(stepper, [*first, *second])[len(first) - 1 :].sum()) for first, second in pairs
+        float(full_logprobs(stepper, [*first, *second])[len(first) - 1 :].sum())
+        for first, second in pairs
     ]
     np.testing.assert_allclose(score_each(stepper, pairs), expected, atol=1e-4)
     rows = score(stepper, np.array([5]), [[3], [4, 4]], [[1], [2, 2], [3] * 5])
-    read = [[5, 3], [5, 4, 4]]
-    wanted = [
-        [float(whole(stepper, [*r, *e])[len(r) - 1 :].sum()) for e in ([1], [2, 2], [3] * 5)]
-        for r in read
+    contexts = [[5, 3], [5, 4, 4]]
+    expected_rows = [
+        [
+            float(full_logprobs(stepper, [*context, *e])[len(context) - 1 :].sum())
+            for e in ([1], [2, 2], [3] * 5)
+        ]
+        for context in contexts
     ]
-    np.testing.assert_allclose(rows, wanted, atol=1e-4)
+    np.testing.assert_allclose(rows, expected_rows, atol=1e-4)
 
 
 @pytest.mark.parametrize("ending", [[1], [1, 2, 3]])
-def test_control_another_prompt_or_text_gives_other_scores(
-    stepper: Stepper, ending: list[int]
-) -> None:
-    one, other = (score(stepper, np.array(prompt), [[4], [7]], [ending]) for prompt in ([5], [6]))
-    assert np.abs(one - other).min() > 1e-3
-    assert np.abs(one[0] - one[1]).min() > 1e-3
+def test_score_depends_on_prompt_and_text(stepper: Stepper, ending: list[int]) -> None:
+    first, second = (
+        score(stepper, np.array(prompt), [[4], [7]], [ending]) for prompt in ([5], [6])
+    )
+    assert np.abs(first - second).min() > 1e-3
+    assert np.abs(first[0] - first[1]).min() > 1e-3
 
 
-def test_a_text_is_read_once(stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
+def test_score_runs_each_text_once(stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+    step_tokens: list[int] = []
     step = type(stepper).step
 
     def counted(self: Stepper, state: StepperState, ids: torch.Tensor) -> torch.Tensor:
-        read.append(ids.numel())
+        step_tokens.append(ids.numel())
         return step(self, state, ids)
 
     monkeypatch.setattr(type(stepper), "step", counted)
     score(stepper, np.array([5]), [[1, 2, 3], [4, 5, 6]], [[7], [8], [9]])
-    assert sum(read) == 6
+    assert sum(step_tokens) == 6
 
 
-def test_what_does_not_fit_is_refused(stepper: Stepper) -> None:
+def test_score_rejects_too_long_text(stepper: Stepper) -> None:
     with pytest.raises(DataError, match="leaves no space for new tokens"):
         score(stepper, np.arange(30), [[1] * 36], [[1], [2]])
     score(stepper, np.arange(30), [[1] * 30], [[1], [2] * 4])

@@ -1,4 +1,4 @@
-"""Summaries that a model writes, asked for in one way whatever made them."""
+"""Abstractive summaries, with the interface of extractive summaries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHORT = Decoding(max_tokens=6)
 
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As Google's T5 is: its config says what stands before a document."""
+    """Directory of a T5 model whose config contains a prompt for summaries."""
     folder = write_model(tmp_path_factory.mktemp("models") / "t5", "t5")
     config = json.loads((folder / "config.json").read_text())
     config["task_specific_params"] = {"summarization": {"prefix": "summarize: "}}
@@ -35,7 +35,7 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_summary_is_what_the_model_writes_of_the_document(t5: Path) -> None:
+def test_summary_matches_generated_text_of_prompted_document(t5: Path) -> None:
     summarize = bertkit.pipeline("summarize", t5)
     assert isinstance(summarize, WriteSummaries)
     documents = [*ROWS, "the cat " * 100]
@@ -43,28 +43,31 @@ def test_a_summary_is_what_the_model_writes_of_the_document(t5: Path) -> None:
     assert [answer.truncated for answer in answers] == [False] * len(ROWS) + [True]
     texts = bertkit.pipeline("generate", t5)([f"summarize: {text}" for text in ROWS], SHORT)
     assert [a.text for a in answers[:-1]] == [best.text.strip() for best, *_ in texts]
-    bare = bertkit.pipeline("generate", t5)(list(ROWS), SHORT)
-    assert [best.text for best, *_ in bare] != [best.text for best, *_ in texts]
-    # in any company
-    assert [summarize([one], SHORT)[0] for one in documents] == answers
+    unprompted = bertkit.pipeline("generate", t5)(list(ROWS), SHORT)
+    assert [best.text for best, *_ in unprompted] != [best.text for best, *_ in texts]
+    # Other documents do not change a summary.
+    assert [summarize([document], SHORT)[0] for document in documents] == answers
 
 
-def test_a_folder_that_is_written_again_writes_as_before(t5: Path, tmp_path: Path) -> None:
+def test_resaved_model_generates_same_summaries(t5: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(t5, tmp_path / "model"))
-    says = json.loads((model / "generation_config.json").read_text())
-    says |= {"num_beams": 3, "no_repeat_ngram_size": 2}
-    (model / "generation_config.json").write_text(json.dumps(says))
-    opened = load(model)
-    assert opened.generation.decoding.beams == 3
-    resave(opened, opened.model, tmp_path / "again")
-    again = load(tmp_path / "again")
-    assert again.generation == opened.generation
-    summaries = [bertkit.pipeline("summarize", one)(list(ROWS)) for one in (model, again.folder)]
+    settings = json.loads((model / "generation_config.json").read_text())
+    settings |= {"num_beams": 3, "no_repeat_ngram_size": 2}
+    (model / "generation_config.json").write_text(json.dumps(settings))
+    loaded = load(model)
+    assert loaded.generation.decoding.beams == 3
+    resave(loaded, loaded.model, tmp_path / "again")
+    resaved = load(tmp_path / "again")
+    assert resaved.generation == loaded.generation
+    summaries = [
+        bertkit.pipeline("summarize", directory)(list(ROWS))
+        for directory in (model, resaved.folder)
+    ]
     assert summaries[0] == summaries[1]
-    assert summaries[0] != bertkit.pipeline("summarize", t5)(list(ROWS))  # the control
+    assert summaries[0] != bertkit.pipeline("summarize", t5)(list(ROWS))  # control
 
 
-def test_many_documents_are_written_a_few_at_a_time(
+def test_documents_are_summarized_in_batches_of_limited_size(
     t5: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summarize = bertkit.pipeline("summarize", t5)
@@ -83,21 +86,19 @@ def test_many_documents_are_written_a_few_at_a_time(
     assert max(sizes) <= 100
 
 
-def test_settings_of_writing_are_no_use_where_sentences_are_chosen(
-    tmp_path: Path, tiny: Path
-) -> None:
+def test_extractive_model_rejects_generation_settings(tmp_path: Path, tiny: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"text": "a b c. d e f.", "summary": "a b c."}) + "\n")
     finetune(
         "summarize", tiny, train=rows, dev=rows, out=tmp_path / "m", settings=Finetune(epochs=1)
     )
-    chooses = bertkit.pipeline("summarize", tmp_path / "m")
-    assert summaries(chooses, ["a b c. d e f."])[0].sentences
+    extractive = bertkit.pipeline("summarize", tmp_path / "m")
+    assert summaries(extractive, ["a b c. d e f."])[0].sentences
     with pytest.raises(ConfigError, match="selects sentences and does not generate text"):
-        summaries(chooses, ["a b c. d e f."], SHORT)
+        summaries(extractive, ["a b c. d e f."], SHORT)
 
 
-def test_what_cannot_be_summarized_is_refused(t5: Path, tmp_path: Path) -> None:
+def test_summarize_rejects_empty_and_too_long_documents(t5: Path, tmp_path: Path) -> None:
     summarize = bertkit.pipeline("summarize", t5)
     with pytest.raises(DataError, match="the document is empty"):
         summarize(["a cat", " "])
@@ -114,14 +115,14 @@ def test_what_cannot_be_summarized_is_refused(t5: Path, tmp_path: Path) -> None:
     assert odd.prompt == ""
 
 
-def test_a_model_that_cannot_write_says_what_can(tiny: Path) -> None:
+def test_summarize_rejects_model_without_lm_head(tiny: Path) -> None:
     with pytest.raises(CheckpointError):
         bertkit.pipeline("summarize", tiny)
     with pytest.raises(CheckpointError, match="no lm head"):
         WriteSummaries(bertkit.load(tiny))
 
 
-def test_the_command_prints_a_line_for_each_document(
+def test_command_prints_one_line_per_document(
     t5: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [*ROWS, "the cat " * 100]
@@ -142,9 +143,7 @@ def test_the_command_prints_a_line_for_each_document(
     assert "--text-column requires --file" in capsys.readouterr().err
 
 
-def test_the_option_prompt_replaces_the_prompt_of_the_model(
-    t5: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prompt_option_replaces_model_prompt(t5: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summarize = bertkit.pipeline("summarize", t5)
     summarize.prompt = "a dog "
     text = next(iter(ROWS))

@@ -1,4 +1,4 @@
-"""Tuned for conversations, a model learns the assistant's words, and says them."""
+"""Fine-tuning on conversations, with a loss on the assistant's tokens only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_its_loss_is_that_of_the_assistants_tokens(folder: Path) -> None:
+def test_loss_and_scores_use_only_assistant_tokens(folder: Path) -> None:
     loaded, task = bertkit.load(folder), Chat()
     features = task.features(EXAMPLES, loaded.tokenizer, 256, long="truncate", labelled=True)
     batch = make_batch(task, features)
@@ -48,8 +48,8 @@ def test_its_loss_is_that_of_the_assistants_tokens(folder: Path) -> None:
     following = batch.ids[batch.token_indices + 1]
     expected = -logits[torch.arange(len(following)), following].mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    said = sum(len(m.content) for m in TALK if m.role == "assistant") + 2  # and ends
-    assert len(following) == said + len(TALK[1].content) + 1
+    num_tokens = sum(len(m.content) for m in TALK if m.role == "assistant") + 2  # two end tokens
+    assert len(following) == num_tokens + len(TALK[1].content) + 1
 
     outputs = run_head(task, Engine(loaded.model), features)
     answers = task.answers(by_example(EXAMPLES, group(features), outputs), torch.nn.Identity())
@@ -58,13 +58,13 @@ def test_its_loss_is_that_of_the_assistants_tokens(folder: Path) -> None:
     assert scores["perplexity"] == pytest.approx(math.exp(expected.item()), rel=1e-5)
 
 
-def test_a_turn_behind_what_is_read_is_named(folder: Path) -> None:
+def test_features_reject_assistant_message_after_maximum_length(folder: Path) -> None:
     loaded = bertkit.load(folder)
     with pytest.raises(DataError, match=r"a:1: the assistant's first message starts after 20"):
         Chat().features(EXAMPLES, loaded.tokenizer, 20, long="truncate", labelled=True)
 
 
-def test_models_with_an_encoder_are_refused(tmp_path: Path) -> None:
+def test_finetune_rejects_encoder_decoder_model(tmp_path: Path) -> None:
     model = write_model(tmp_path / "t5", "t5")
     with pytest.raises(CheckpointError, match="not supported by encoder-decoder models"):
         finetune("chat", model, train=EXAMPLES, dev=EXAMPLES, out=tmp_path / "out")

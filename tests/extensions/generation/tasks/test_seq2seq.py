@@ -1,4 +1,4 @@
-"""A model with an encoder and a decoder learns to write one text from another."""
+"""Fine-tuning of encoder-decoder models on text pairs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXAMPLES = [
 
 
 def write_model(folder: Path, family: str) -> Path:
-    """A model of random weights, whose vocabulary knows the letters of the rows."""
+    """Write a randomly initialized model with a vocabulary trained on the rows."""
     texts = folder.parent / f"{family}.txt"
     texts.write_text("\n".join([*ROWS, *ROWS.values(), "summarize: "]))
     use = "spans" if family == "t5" else "encode"
@@ -51,15 +51,15 @@ def write_model(folder: Path, family: str) -> Path:
     tokenizer = bertkit.Tokenizer.load(folder.parent / f"{family}-vocabulary")
     shape: dict[str, Any] = {"vocab": tokenizer.vocab_size, "hidden": 64, "layers": 2, "heads": 4}
     shape |= {"intermediate": 128, "max_positions": 64}
-    ours = FAMILIES[family]
-    assert ours.decoder is not None
+    model_family = FAMILIES[family]
+    assert model_family.decoder is not None
     torch.manual_seed(0)
-    model = build(ours.config(shape), ("lm",), decoder=ours.decoder.config(shape))
+    model = build(model_family.config(shape), ("lm",), decoder=model_family.decoder.config(shape))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1 and "embedding" not in name:
-                weight.mul_(5)  # so that what is read matters
-    save(folder, model, tokenizer, ours)
+                weight.mul_(5)  # the output depends on the source
+    save(folder, model, tokenizer, model_family)
     return folder
 
 
@@ -89,32 +89,34 @@ def test_target_has_the_special_tokens_of_the_tokenizer(single: str, forced: int
     assert feature.encoding.ids.tolist() == [7, *starts, *tokenizer.ids(["ab"])[0], 1]
 
 
-def test_its_loss_is_that_of_transformers(folder: Path) -> None:
+def test_loss_and_scores_match_transformers(folder: Path) -> None:
     """The labels of a row are the target with the special tokens of the tokenizer."""
     loaded, task = task_for(folder)
     features = task.features(EXAMPLES, loaded.tokenizer, 64, long="error", labelled=True)
     batch = make_batch(task, features)
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    hf_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     losses, counts = [], []
     with torch.no_grad():
-        ours = task.loss(loaded.model, batch, totals([batch])).total.item()
+        bertkit_loss = task.loss(loaded.model, batch, totals([batch])).total.item()
         for text, target in ROWS.items():
             source = torch.tensor(loaded.tokenizer.encode(text).ids)[None]
             labels = torch.tensor(loaded.tokenizer.encode(target).ids)[None]
-            losses.append(theirs(input_ids=source, labels=labels).loss.item())
+            losses.append(hf_model(input_ids=source, labels=labels).loss.item())
             counts.append(labels.numel())
-        other = theirs(input_ids=source.flip(1), labels=labels).loss.item()
-    assert ours == pytest.approx(np.average(losses, weights=counts), abs=3e-6)
-    assert abs(other - losses[-1]) > 6e-6  # it reads the source
+        flipped_loss = hf_model(input_ids=source.flip(1), labels=labels).loss.item()
+    assert bertkit_loss == pytest.approx(np.average(losses, weights=counts), abs=3e-6)
+    assert abs(flipped_loss - losses[-1]) > 6e-6  # control: the loss depends on the source
 
     outputs = run_head(task, Engine(loaded.model, max_batch_tokens=30), features)
     answers = task.answers(by_example(EXAMPLES, group(features), outputs), torch.nn.Identity())
     assert [answer.tokens for answer in answers] == counts
     assert [-a.log_probability for a in answers] == pytest.approx(losses, abs=1e-5)
-    assert task.score(answers, EXAMPLES)["log_probability"] == pytest.approx(-ours, abs=1e-5)
+    assert task.score(answers, EXAMPLES)["log_probability"] == pytest.approx(
+        -bertkit_loss, abs=1e-5
+    )
 
 
-def test_what_was_learned_is_written(folder: Path, tmp_path: Path) -> None:
+def test_finetuned_model_generates_training_targets(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in ROWS.items()))
     settings = Finetune(epochs=80, batch_size=4, learning_rate=3e-3, weight_decay=0.0)
@@ -125,15 +127,15 @@ def test_what_was_learned_is_written(folder: Path, tmp_path: Path) -> None:
     assert scores["perplexity"] < 1.5
     writer = bertkit.pipeline("generate", tmp_path / "out")
     assert [best.text.strip() for best, *_ in writer(list(ROWS))] == list(ROWS.values())
-    guessed = writer(list(ROWS), Decoding(lookup=4))
-    assert [best.text.strip() for best, *_ in guessed] == list(ROWS.values())
-    # the prompt belongs to the model
-    asked = writer.requests(["the cat"])[0].source
-    assert asked is not None
-    assert "summarize" in writer.tokenizer.decode(asked.tolist())
+    with_lookup = writer(list(ROWS), Decoding(lookup=4))
+    assert [best.text.strip() for best, *_ in with_lookup] == list(ROWS.values())
+    # The prompt is saved with the model.
+    source = writer.requests(["the cat"])[0].source
+    assert source is not None
+    assert "summarize" in writer.tokenizer.decode(source.tolist())
 
 
-def test_long_texts_are_cut_or_refused(folder: Path) -> None:
+def test_features_truncate_or_reject_long_texts(folder: Path) -> None:
     loaded, task = task_for(folder, Seq2seqOptions(prompt="summarize: "))
     (feature,) = task.features(EXAMPLES[:1], loaded.tokenizer, 14, long="truncate", labelled=True)
     assert feature.truncated
@@ -148,7 +150,7 @@ def test_long_texts_are_cut_or_refused(folder: Path) -> None:
         task.features(long, loaded.tokenizer, 14, long="error", labelled=True)
 
 
-def test_a_model_without_a_decoder_is_refused(tiny: Path, tmp_path: Path) -> None:
+def test_finetune_rejects_model_without_decoder(tiny: Path, tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text('{"source": "a b", "target": "a"}\n')
     with pytest.raises(CheckpointError, match=r"not an encoder-decoder model; use T5, BART"):
@@ -157,15 +159,15 @@ def test_a_model_without_a_decoder_is_refused(tiny: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ('{"source": " ", "target": "a"}', ":1: the document is empty"),
         ('{"source": "a", "target": ""}', ":1: no target"),
         ('{"source": "a", "goal": "b"}', "no column has a known name for the target"),
     ],
 )
-def test_bad_rows_are_named(row: str, said: str, tmp_path: Path) -> None:
+def test_reader_rejects_invalid_rows(row: str, message: str, tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text(row + "\n")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         Seq2seq.reader.read(data, Reading(), labelled=True)
