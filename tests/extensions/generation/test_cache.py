@@ -127,15 +127,15 @@ def test_beam_attends_only_to_its_ancestors(
         torch.testing.assert_close(step.layer(0)(q, new, 0.3), expected, atol=1e-5, rtol=1e-5)
         if beams > 1:  # control: the keys of another beam change the output
             assert not torch.allclose(expected.roll(1, 0), expected, atol=1e-3)
-        for each in (kv_cache, copies):
-            each.advance(torch.ones(rows, dtype=torch.long))
+        for tested in (kv_cache, copies):
+            tested.advance(torch.ones(rows, dtype=torch.long))
         remaining = data.draw(st.lists(st.integers(0, requests - 1), unique=True, min_size=1))
         beam = st.lists(st.integers(0, beams - 1), min_size=beams, max_size=beams)
         selected = torch.tensor(
             [request * beams + b for request in sorted(remaining) for b in data.draw(beam)]
         )
-        for each in (kv_cache, copies):
-            each.keep(selected)
+        for tested in (kv_cache, copies):
+            tested.keep(selected)
         requests = len(remaining)
 
 

@@ -73,15 +73,9 @@ def check(shown: CorruptedText, corruption: CorruptionType) -> None:
         assert marked == removed
         assert shown.target == shown.text
     elif corruption == "spans":  # each span follows its sentinel
-        sentinels = [
-            token_and_span for token_and_span in shown.source if token_and_span[1] is not None
-        ]
-        assert [
-            token_and_span for token_and_span in marked if token_and_span not in sentinels
-        ] == removed
-        assert [
-            token_and_span for token_and_span in marked if token_and_span in sentinels
-        ] == sentinels
+        sentinels = [item for item in shown.source if item[1] is not None]
+        assert [item for item in marked if item not in sentinels] == removed
+        assert [item for item in marked if item in sentinels] == sentinels
     else:
         assert marked == removed == shown.target
 

@@ -9,7 +9,7 @@ from bertkit.extensions.generation.length_groups import MAX_GROUPS, MIN_TEXTS, g
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=400))
-def test_each_text_is_in_one_group_of_its_length(lengths: list[int]) -> None:
+def test_groups_contain_each_text_once_by_length(lengths: list[int]) -> None:
     groups = groups_by_length(["a " * length for length in lengths])
     assert sorted(n for group in groups for n in group.indices) == list(range(len(lengths)))
     assert 1 <= len(groups) <= MAX_GROUPS
