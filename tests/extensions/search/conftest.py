@@ -1,4 +1,4 @@
-"""Stores of both kinds, and a world small enough to check by hand."""
+"""Fixtures that open a LanceDB or a Qdrant store, and small passages and vectors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SPEC = Spec(
 
 
 def passage(id: str, text: str, number: int = 0, *, digest: str = "", **fields: Any) -> Passage:
-    held = {"year": fields.get("year"), "the author": fields.get("author")}
-    return Passage(id, number, text, 0, len(text), f"docs:{id}", digest or text, held)
+    field_values = {"year": fields.get("year"), "the author": fields.get("author")}
+    return Passage(id, number, text, 0, len(text), f"docs:{id}", digest or text, field_values)
 
 
 def unit(*numbers: float) -> NDArray[np.float32]:
@@ -38,7 +38,7 @@ def unit(*numbers: float) -> NDArray[np.float32]:
 
 @pytest.fixture(params=["lance", "qdrant"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]:
-    """Opens the same store again and again, of one kind or the other."""
+    """Function that opens the same store, in LanceDB or in Qdrant, at each call."""
     from bertkit.extensions.search.lance import LanceStore
     from bertkit.extensions.search.qdrant import QdrantStore
 

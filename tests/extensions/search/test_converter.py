@@ -1,4 +1,4 @@
-"""Reading within bounds: what takes too long or too much is named, and the next file is read."""
+"""The converter limits time, memory and text length, and reads the next file after an error."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from bertkit.extensions.search import converter
 from bertkit.extensions.search.converter import Converter
 
 
-def page(path: Path, text: str) -> Path:
+def write_page(path: Path, text: str) -> Path:
     path.write_text(f"<p>{text}", encoding="utf-8")
     return path
 
 
-def test_a_file_is_read_once(tmp_path: Path) -> None:
-    file = page(tmp_path / "a.html", "hällo")
+def test_converter_reads_each_file_once(tmp_path: Path) -> None:
+    file = write_page(tmp_path / "a.html", "hällo")
     with Converter() as convert:
         assert convert(file).text == "hällo"
-        page(file, "changed")
+        write_page(file, "changed")
         assert convert(file).text == "hällo"
-        assert convert(page(tmp_path / "b.html", "other")).text == "other"
+        assert convert(write_page(tmp_path / "b.html", "other")).text == "other"
         folder = Path(convert._folder.name)
         assert folder.exists()
     assert not folder.exists()
 
 
-def test_a_file_that_cannot_be_read_is_named_as_it_was(
+def test_converter_reports_unreadable_file_by_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -36,38 +36,44 @@ def test_a_file_that_cannot_be_read_is_named_as_it_was(
     with Converter() as convert:
         with pytest.raises(DataError, match=r"^a.html:1: not UTF-8"):
             convert(Path("a.html"))
-        assert convert(page(Path("b.html"), "next")).text == "next"
+        assert convert(write_page(Path("b.html"), "next")).text == "next"
 
 
-def test_time_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converter_rejects_file_after_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(converter, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(converter, "CHILD", "import time; time.sleep(60)")
     with Converter() as convert:
         with pytest.raises(DataError, match=r"a.html: not read within 0.5 seconds; .* be damaged"):
-            convert(page(tmp_path / "a.html", "a"))
+            convert(write_page(tmp_path / "a.html", "a"))
         monkeypatch.undo()
-        assert convert(page(tmp_path / "b.html", "next")).text == "next"
+        assert convert(write_page(tmp_path / "b.html", "next")).text == "next"
 
 
-def test_an_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converter_reports_crash_of_child_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(converter, "CHILD", "import os; os.abort()")
     with Converter() as convert, pytest.raises(DataError, match="reading it crashed"):
-        convert(page(tmp_path / "a.html", "a"))
+        convert(write_page(tmp_path / "a.html", "a"))
 
 
-def test_memory_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converter_rejects_file_above_memory_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("resource")
-    small = (
+    code = (
         "from bertkit.extensions.search import converter\n"
         "converter.MAX_MEMORY_BYTES = 200 << 20\nconverter.main()"
     )
-    monkeypatch.setattr(converter, "CHILD", small)
+    monkeypatch.setattr(converter, "CHILD", code)
     with Converter() as convert:
-        assert convert(page(tmp_path / "a.html", "short")).text == "short"
+        assert convert(write_page(tmp_path / "a.html", "short")).text == "short"
         with pytest.raises(DataError, match=r"b.html: (reading it|damaged)"):
-            convert(page(tmp_path / "b.html", "<b>x</b>" * 500_000))
+            convert(write_page(tmp_path / "b.html", "<b>x</b>" * 500_000))
 
 
-def test_a_text_that_is_too_long(tmp_path: Path) -> None:
+def test_converter_rejects_too_long_document(tmp_path: Path) -> None:
     with Converter() as convert, pytest.raises(DataError, match="the document has 16,777,217 char"):
-        convert(page(tmp_path / "a.html", "x" * (converter.MAX_DOCUMENT_CHARACTERS + 1)))
+        convert(write_page(tmp_path / "a.html", "x" * (converter.MAX_DOCUMENT_CHARACTERS + 1)))

@@ -1,4 +1,4 @@
-"""Files as text: their headings, their tables, and nothing from elsewhere."""
+"""Each file format returns its text, headings and tables, and never includes other files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from bertkit.extensions.search.document_formats import Extracted, convert, html,
 
 
 def outline(extracted: Extracted) -> list[tuple[int, str]]:
-    """Level and title of each heading, which stands where it says."""
+    """Return the level and title of each heading, and check its position in the text."""
     for heading in extracted.headings:
-        held = " ".join(extracted.text[heading.start : heading.end].split())
-        assert heading.title in held
+        heading_text = " ".join(extracted.text[heading.start : heading.end].split())
+        assert heading.title in heading_text
     return [(heading.level, heading.title) for heading in extracted.headings]
 
 
-def test_headings_of_markdown() -> None:
+def test_markdown_headings_exclude_code_and_front_matter() -> None:
     text = (
         "---\ntitle: x\n---\n# One #\n\ntext\n\n```sh\n# no heading\n```\nTwo words\n---\n\n"
         "- item\n---\n\n| a |\n|---|\n\n#hashtag\n### *Three*\r\nend\n\na\nb\n===\n"
@@ -38,14 +38,14 @@ def test_headings_of_markdown() -> None:
 
 
 @given(st.text(alphabet="#=-`~ \n\tab"))
-def test_headings_of_any_markdown_stand_in_order(text: str) -> None:
+def test_markdown_headings_are_in_text_order(text: str) -> None:
     extracted = markdown(text)
     outline(extracted)
-    ends = [0, *(place for h in extracted.headings for place in (h.start, h.end))]
+    ends = [0, *(position for h in extracted.headings for position in (h.start, h.end))]
     assert ends == sorted(ends)
 
 
-def test_a_page_is_its_visible_text() -> None:
+def test_html_returns_only_visible_text() -> None:
     page = "<script>alert('x')</script><ul><li>a<li>b</ul><template>no</template>c<br>d<!-- e -->"
     assert html(page).text == "a\nb\n\nc\nd"
     assert html("a<p>b</p>c<div>d<p>e</p></div>f").text == "a\n\nb\n\nc\n\nd\n\ne\n\nf"
@@ -72,11 +72,11 @@ def test_a_page_is_its_visible_text() -> None:
         ("<ul><li><a>One</a><li><a>Two</a></ul>", "One\nTwo"),
     ],
 )
-def test_navigation_of_a_page_is_no_text(page: str, text: str) -> None:
+def test_html_ignores_navigation(page: str, text: str) -> None:
     assert html(page).text == text
 
 
-def test_headings_and_tables_of_a_page() -> None:
+def test_html_keeps_headings_and_tables() -> None:
     page = (
         "<title>T</title><h1>One <i>more</i></h1><p>text</p><h3>Deep</h3><table><tr><th>Name"
         "<th>Age</tr><tr><td>Ada</td><td>36</td></tr><tr><td></td><td>7</td></tr></table>"
@@ -86,13 +86,13 @@ def test_headings_and_tables_of_a_page() -> None:
     assert extracted.text.endswith("Deep\n\nName | Age\nAda | 36\n | 7")
 
 
-def test_pages_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_html_requires_beautiful_soup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bs4", None)
     with pytest.raises(DataError, match="requires Beautiful Soup; run pip install"):
         html("<p>a")
 
 
-def test_pages_of_a_pdf(tmp_path: Path) -> None:
+def test_convert_pdf_returns_pages_and_headings(tmp_path: Path) -> None:
     pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.pdf"
     file.write_bytes(
@@ -107,17 +107,18 @@ def test_pages_of_a_pdf(tmp_path: Path) -> None:
     assert convert(packed) == extracted
 
 
-def test_pdfs_that_cannot_be_read(tmp_path: Path) -> None:
+def test_convert_rejects_unreadable_pdf(tmp_path: Path) -> None:
     pypdf = pytest.importorskip("pypdf", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.pdf"
-    for password, said in (("secret", "encrypted; save it without a password"), ("", None)):
+    for password, message in (("secret", "encrypted; save it without a password"), ("", None)):
         writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf(["Some text."])))
         writer.encrypt(password, "owner", algorithm="AES-256")
         writer.write(file)
-        if said is None:  # locked for its owner alone: everyone may read it
+        # With only an owner password, everyone may read the file.
+        if message is None:
             assert convert(file).text == "Some text."
         else:
-            with pytest.raises(DataError, match=f"a.pdf: {said}"):
+            with pytest.raises(DataError, match=f"a.pdf: {message}"):
                 convert(file)
     file.write_bytes(pdf(["", ""]))
     with pytest.raises(DataError, match=r"a.pdf: contains no text \(pages: 2\).* run OCR"):
@@ -128,7 +129,7 @@ def test_pdfs_that_cannot_be_read(tmp_path: Path) -> None:
             convert(file)
 
 
-def test_a_word_document(tmp_path: Path) -> None:
+def test_convert_docx_returns_headings_and_tables(tmp_path: Path) -> None:
     docx = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
     document = docx.Document()
     document.add_heading("Report", 0)
@@ -143,7 +144,7 @@ def test_a_word_document(tmp_path: Path) -> None:
     assert outline(extracted) == [(0, "Report"), (2, "Results")]
 
 
-def test_no_other_file_gets_into_a_word_document(
+def test_convert_docx_ignores_external_entities(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docx = pytest.importorskip("docx", reason="pip install 'bertkit[search]'")
@@ -199,7 +200,7 @@ c     d
 """
 
 
-def test_restructured_text(tmp_path: Path) -> None:
+def test_convert_rst_returns_headings_and_text(tmp_path: Path) -> None:
     pytest.importorskip("docutils", reason="pip install 'bertkit[search]'")
     file = tmp_path / "a.rst"
     file.write_text(RST)
@@ -209,7 +210,7 @@ def test_restructured_text(tmp_path: Path) -> None:
         assert text in extracted.text
 
 
-def test_no_other_file_gets_into_restructured_text(tmp_path: Path) -> None:
+def test_convert_rst_ignores_included_files(tmp_path: Path) -> None:
     pytest.importorskip("docutils", reason="pip install 'bertkit[search]'")
     secret = tmp_path / "secret"
     secret.write_text("the hidden words")
@@ -224,7 +225,7 @@ def test_no_other_file_gets_into_restructured_text(tmp_path: Path) -> None:
     assert "hidden words" not in text
 
 
-def test_a_notebook() -> None:
+def test_notebook_returns_cell_sources() -> None:
     cells = [
         {"cell_type": "markdown", "source": ["# Load\n", "\n", "First."]},
         {"cell_type": "code", "source": "x = 1", "outputs": [{"text": "unseen"}]},
@@ -238,12 +239,12 @@ def test_a_notebook() -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"cells": 1}', '{"cells": [{}]}', "[" * 100_000])
-def test_what_is_no_notebook(text: str) -> None:
+def test_notebook_rejects_invalid_json(text: str) -> None:
     with pytest.raises(DataError, match="invalid notebook"):
         notebook(text)
 
 
-def test_characters_that_nobody_prints(tmp_path: Path) -> None:
+def test_convert_removes_control_characters(tmp_path: Path) -> None:
     file = tmp_path / "a.html"
     file.write_text("<p>a&#1;b")
     assert "\x01" not in convert(file).text
@@ -252,13 +253,13 @@ def test_characters_that_nobody_prints(tmp_path: Path) -> None:
         convert(file)
 
 
-def test_settings_of_a_site_are_no_heading_whatever_ends_lines() -> None:
+def test_markdown_front_matter_is_ignored_with_any_newline() -> None:
     for end in ("\n", "\r\n"):
         text = end.join(["---", "title: x", "---", "# One", "a", ""])
         assert [h.title for h in markdown(text).headings] == ["One"]
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 4])
-def test_a_rule_below_a_paragraph_is_no_heading(lines: int) -> None:
+def test_markdown_rule_below_paragraph_is_not_heading(lines: int) -> None:
     text = "".join(f"line {chr(97 + n)}\n" for n in range(lines)) + "---\n"
     assert len(markdown(text).headings) == (lines == 1)

@@ -1,4 +1,4 @@
-"""Documents: every kind of file gives its text, and what cannot be searched is named."""
+"""Documents of tables and files, and errors for invalid rows and files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bertkit.extensions.search.converter import MAX_DOCUMENT_CHARACTERS
 from bertkit.extensions.search.documents import Document, DocumentColumns, documents, list_files
 
 
-def rows(path: Path, *found: Any) -> Path:
-    path.write_text("\n".join(json.dumps(row) for row in found), encoding="utf-8")
+def write_rows(path: Path, *records: Any) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in records), encoding="utf-8")
     return path
 
 
-def test_a_row_is_a_document(tmp_path: Path) -> None:
-    file = rows(
+def test_documents_returns_one_document_per_row(tmp_path: Path) -> None:
+    file = write_rows(
         tmp_path / "a.jsonl",
         {"_id": 7, "title": "On wings", "text": "They lift.", "year": 1958, "by": "A. B."},
         {"_id": "x", "title": "", "text": ["One.", "Two."], "year": None, "by": ["A", "B"]},
@@ -31,7 +31,7 @@ def test_a_row_is_a_document(tmp_path: Path) -> None:
     ]
 
 
-def test_columns_are_as_named(tmp_path: Path) -> None:
+def test_documents_uses_specified_columns(tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text('name,body,n\n"first, one",It says.,2\nsecond,It asks.,\n', encoding="utf-8")
     columns = DocumentColumns(id="name", text=("body",), keep=("n:number",))
@@ -41,11 +41,11 @@ def test_columns_are_as_named(tmp_path: Path) -> None:
         ("second", "It asks.", None),
     ]
     assert found[1].source == f"{table}:3"
-    unnamed = rows(tmp_path / "b.jsonl", {"text": "Only text."})
+    unnamed = write_rows(tmp_path / "b.jsonl", {"text": "Only text."})
     assert next(documents([unnamed], DocumentColumns())).id == "b.jsonl:1"
 
 
-def test_files_are_documents_by_their_path(tmp_path: Path) -> None:
+def test_documents_uses_relative_paths_as_ids(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.md").write_text("# Wings\n\nThey *lift*.", encoding="utf-8")
     (tmp_path / "b.txt").write_text("Plain.", encoding="utf-8")
@@ -59,13 +59,12 @@ def test_files_are_documents_by_their_path(tmp_path: Path) -> None:
     }
 
 
-def test_a_folder_is_listed_with_what_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_files_reports_skipped_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.md", "b.png", "c.png", "Makefile", "d.html", ".hidden.md", "e.rst"):
         (tmp_path / name).write_text("x", encoding="utf-8")
     monkeypatch.setattr("bertkit.extensions.search.document_formats.find_spec", lambda name: None)
-    listing = list_files(str(tmp_path))  # text, and alone
+    # The directory may be a string, without a list around it.
+    listing = list_files(str(tmp_path))
     assert [name for _, name in listing.files] == ["a.md", "d.html"]
     assert str(listing) == (
         "files: 2 (1 .html, 1 .md); skipped: 5 (2 .png, 1 .rst (run pip install "
@@ -81,29 +80,31 @@ def test_a_folder_is_listed_with_what_is_left_out(
         list_files([tmp_path, tmp_path / "a.md"])
 
 
-def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
+def test_documents_continues_after_invalid_files_and_rows(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff")
     (tmp_path / "b.md").touch()
-    rows(tmp_path / "c.jsonl", {"id": 1, "text": "good"}, {"id": 1, "text": "twice"}, {"id": 2})
+    write_rows(
+        tmp_path / "c.jsonl", {"id": 1, "text": "good"}, {"id": 1, "text": "twice"}, {"id": 2}
+    )
     (tmp_path / "d.jsonl").write_text('{"id": 3, "text": "good"}\nno JSON\n', encoding="utf-8")
     (tmp_path / "e.html").write_text("<p>good", encoding="utf-8")
     (tmp_path / "f.html").write_text("<p>", encoding="utf-8")
-    bad: list[DataError] = []
-    used = [d.id for d in documents([tmp_path], DocumentColumns(), on_error=bad.append)]
+    errors: list[DataError] = []
+    used = [d.id for d in documents([tmp_path], DocumentColumns(), on_error=errors.append)]
     assert used == ["1", "3", "e.html"]
-    said = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: the id"]
-    said += [
+    expected = ["a.txt:1: not UTF-8", "b.md: the file is empty", "c.jsonl:2: the id"]
+    expected += [
         "c.jsonl:3: field 'text' not",
         "d.jsonl:2: invalid JSON",
         "f.html: the document contains",
     ]
-    assert len(bad) == len(said)
-    for error, words in zip(bad, said, strict=True):
-        assert words in str(error)
+    assert len(errors) == len(expected)
+    for error, message in zip(errors, expected, strict=True):
+        assert message in str(error)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "expected"),
     [
         ({"id": "a", "text": " \n"}, r"docs.jsonl:2: the document contains no text"),
         ({"id": "a"}, r"docs.jsonl:2: field 'text' not found; known: 'id'"),
@@ -119,15 +120,15 @@ def test_what_cannot_be_used_stops_nothing_else(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_unusable_documents_are_named(row: dict[str, str], said: str, tmp_path: Path) -> None:
-    file = rows(tmp_path / "docs.jsonl", {"id": "0", "text": "good"}, row)
-    with pytest.raises(DataError, match=said):
+def test_documents_rejects_invalid_rows(row: dict[str, str], expected: str, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "docs.jsonl", {"id": "0", "text": "good"}, row)
+    with pytest.raises(DataError, match=expected):
         list(documents([file], DocumentColumns()))
 
 
-def test_what_is_no_number_is_named(tmp_path: Path) -> None:
+def test_documents_rejects_invalid_numbers_in_fields(tmp_path: Path) -> None:
     for value in ("12a", True, [1], "nan", float("inf"), 10**400):
-        file = rows(tmp_path / "a.jsonl", {"id": "a", "text": "b", "year": value})
+        file = write_rows(tmp_path / "a.jsonl", {"id": "a", "text": "b", "year": value})
         with pytest.raises(DataError, match=r"a.jsonl:1: field 'year' must be a number"):
             list(documents([file], DocumentColumns(keep=("year:number",))))
     with pytest.raises(DataError, match="field 'years' not found; did you mean 'year'"):
@@ -135,12 +136,12 @@ def test_what_is_no_number_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [("a", "a:number"), ("",), (":text",), ("id",)])
-def test_kept_fields_have_one_name(keep: tuple[str, ...]) -> None:
+def test_document_columns_rejects_invalid_keep(keep: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="keep"):
         DocumentColumns(keep=keep).fields()
 
 
-def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+def test_documents_rejects_non_utf8_and_unsupported_files(tmp_path: Path) -> None:
     file = tmp_path / "a.md"
     file.write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"a.md:1: not UTF-8"):

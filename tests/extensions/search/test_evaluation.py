@@ -1,4 +1,4 @@
-"""Scoring a search, and rows mined from it that training reads."""
+"""Retrieval scores, and training rows with hard negatives mined from a search."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LETTERS = "abcdefghijklmnop"
 
 
 @pytest.fixture(scope="module")
-def world(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Searcher, Path, Path]:
-    """A document of each letter, and queries that repeat one: the first is the right one."""
+def searchable(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Searcher, Path, Path]:
+    """Searcher with one document per letter, queries that repeat a letter, and judgments."""
     folder = tmp_path_factory.mktemp("judge")
     rows = [{"id": letter, "text": f"{letter} {letter}"} for letter in LETTERS]
     (folder / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -31,15 +31,19 @@ def world(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Searche
     return Searcher(str(folder / "store")), queries, judgments
 
 
-def test_the_right_one_first_is_everything(world: tuple[Searcher, Path, Path]) -> None:
-    searcher, queries, judgments = world
+def test_scores_are_one_if_relevant_document_is_first(
+    searchable: tuple[Searcher, Path, Path],
+) -> None:
+    searcher, queries, judgments = searchable
     scores = evaluate_retrieval(searcher, queries=queries, judgments=judgments)
     assert scores.pop("queries") == 4
     assert set(scores.values()) == {1.0}
 
 
-def test_the_wrong_one_first_is_less(world: tuple[Searcher, Path, Path], tmp_path: Path) -> None:
-    searcher, queries, _ = world
+def test_scores_decrease_if_irrelevant_document_is_first(
+    searchable: tuple[Searcher, Path, Path], tmp_path: Path
+) -> None:
+    searcher, queries, _ = searchable
     wrong = tmp_path / "j.tsv"
     wrong.write_text("qa\tb\t1\nqa\tnowhere\t1\n", encoding="utf-8")
     scores = evaluate_retrieval(searcher, queries=queries, judgments=wrong)
@@ -47,20 +51,21 @@ def test_the_wrong_one_first_is_less(world: tuple[Searcher, Path, Path], tmp_pat
     assert scores["recall@100"] == 0.5
 
 
-def test_documents_that_are_not_in_the_store_are_no_zeros(
-    world: tuple[Searcher, Path, Path], tmp_path: Path
+def test_evaluation_rejects_judgments_without_stored_documents(
+    searchable: tuple[Searcher, Path, Path], tmp_path: Path
 ) -> None:
-    searcher, queries, _ = world
-    swapped = tmp_path / "j.txt"  # the third column is TREC's 0, and the second the document
-    swapped.write_text("qa a 0 1\n", encoding="utf-8")
+    searcher, queries, _ = searchable
+    # The third column is TREC's 0, and the second column is the document.
+    swapped_columns = tmp_path / "j.txt"
+    swapped_columns.write_text("qa a 0 1\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"j.txt: .* none of its relevant .* \(1, such as '0'"):
-        evaluate_retrieval(searcher, queries=queries, judgments=swapped)
+        evaluate_retrieval(searcher, queries=queries, judgments=swapped_columns)
     with pytest.raises(DataError, match="check the ids, and that the columns are query, document"):
-        mine(searcher, queries=queries, judgments=swapped, out=tmp_path / "rows.jsonl")
+        mine(searcher, queries=queries, judgments=swapped_columns, out=tmp_path / "rows.jsonl")
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-def test_map_sees_a_thousand_documents(tiny: Path, tmp_path: Path) -> None:
+def test_map_includes_a_thousand_documents(tiny: Path, tmp_path: Path) -> None:
     rows = [{"id": str(n), "text": "a"} for n in range(300)] + [{"id": "far", "text": "z q"}]
     (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     index([tmp_path / "docs.jsonl"], model=tiny, store=str(tmp_path / "store"), precision="fp32")
@@ -78,15 +83,18 @@ def test_map_sees_a_thousand_documents(tiny: Path, tmp_path: Path) -> None:
         ]
         == 0.0
     )
-    assert read == [100]  # a re-ranker reads no more than it does in a search
+    # The re-ranker scores as many documents as in a search.
+    assert read == [100]
 
 
-def test_rows_are_what_training_reads(world: tuple[Searcher, Path, Path], tmp_path: Path) -> None:
-    searcher, queries, judgments = world
-    said = mine(
+def test_mined_rows_are_valid_training_data(
+    searchable: tuple[Searcher, Path, Path], tmp_path: Path
+) -> None:
+    searcher, queries, judgments = searchable
+    counts = mine(
         searcher, queries=queries, judgments=judgments, out=tmp_path / "s.jsonl", negatives=3
     )
-    assert said == {"queries": 4, "rows": 4}
+    assert counts == {"queries": 4, "rows": 4}
     examples, _ = find("similarity").reader.read(tmp_path / "s.jsonl", Reading(), labelled=True)
     for letter, example in zip(LETTERS, examples, strict=False):
         anchor, positive, *negatives = example.texts
@@ -105,16 +113,16 @@ def test_rows_are_what_training_reads(world: tuple[Searcher, Path, Path], tmp_pa
     assert all(e.choices[e.answer] == e.text for e in examples)
 
 
-def test_margins_are_the_re_rankers(
-    world: tuple[Searcher, Path, Path], tiny: Path, tmp_path: Path
+def test_mined_margins_equal_reranker_scores(
+    searchable: tuple[Searcher, Path, Path], tiny: Path, tmp_path: Path
 ) -> None:
     from bertkit.checkpoint.directory import load, save
 
-    searcher, queries, judgments = world
+    searcher, queries, judgments = searchable
     loaded = load(tiny, heads=["classify"], labels=["score"])
     save(tmp_path / "cross", loaded.model, loaded.tokenizer, loaded.family, labels=["score"])
     judge = Searcher(searcher.store, rerank=tmp_path / "cross")
-    said = mine(
+    counts = mine(
         judge,
         queries=queries,
         judgments=judgments,
@@ -122,7 +130,7 @@ def test_margins_are_the_re_rankers(
         negatives=2,
         margins=True,
     )
-    assert said["rows"] == 8
+    assert counts["rows"] == 8
     assert judge.rerank is not None
     for line in (tmp_path / "m.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -130,10 +138,10 @@ def test_margins_are_the_re_rankers(
         assert row["label"] == pytest.approx(right - wrong, abs=1e-5)
 
 
-def test_what_cannot_be_mined_is_refused(
-    world: tuple[Searcher, Path, Path], tmp_path: Path
+def test_mining_rejects_invalid_arguments(
+    searchable: tuple[Searcher, Path, Path], tmp_path: Path
 ) -> None:
-    searcher, queries, judgments = world
+    searcher, queries, judgments = searchable
     out = tmp_path / "rows.jsonl"
     with pytest.raises(ConfigError, match="margins= requires rerank="):
         mine(searcher, queries=queries, judgments=judgments, out=out, margins=True)

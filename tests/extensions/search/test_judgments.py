@@ -1,4 +1,4 @@
-"""Queries and judgments, in the forms of BEIR and of TREC."""
+"""Queries and relevance judgments in BEIR and TREC format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_queries_of_both_forms(tmp_path: Path) -> None:
+def test_read_queries_accepts_jsonl_and_tsv(tmp_path: Path) -> None:
     lines = '{"_id": 1, "text": " What lifts? "}\n\n{"id": "b", "text": "Why?"}\n'
     assert read_queries(write(tmp_path / "a.jsonl", lines)) == {"1": "What lifts?", "b": "Why?"}
     assert read_queries(write(tmp_path / "a.tsv", "1\tWhat lifts?\nb\tWhy?\tNow?\n")) == {
@@ -24,10 +24,10 @@ def test_queries_of_both_forms(tmp_path: Path) -> None:
     }
 
 
-def test_judgments_of_both_forms(tmp_path: Path) -> None:
-    wanted = {"1": {"d 1": 2, "d2": 0}, "2": {"d2": 1}}
+def test_read_judgments_accepts_beir_and_trec(tmp_path: Path) -> None:
+    expected = {"1": {"d 1": 2, "d2": 0}, "2": {"d2": 1}}
     beir = "query-id\tcorpus-id\tscore\n1\td 1\t2\n1\td2\t0\n2\td2\t1\n"
-    assert read_judgments(write(tmp_path / "a.tsv", beir)) == wanted
+    assert read_judgments(write(tmp_path / "a.tsv", beir)) == expected
     trec = "1 0 d1 2\n1 0 d2 0\n2 0 d2 1\n"
     assert read_judgments(write(tmp_path / "b.txt", trec)) == {
         "1": {"d1": 2, "d2": 0},
@@ -35,19 +35,19 @@ def test_judgments_of_both_forms(tmp_path: Path) -> None:
     }
 
 
-def test_a_first_line_may_name_the_columns_in_any_order(tmp_path: Path) -> None:
+def test_judgments_header_accepts_any_column_order(tmp_path: Path) -> None:
     text = "corpus-id\tscore\tquery-id\nd1\t2\tq1\n"
     assert read_judgments(write(tmp_path / "a.tsv", text)) == {"q1": {"d1": 2}}
 
 
-def test_a_first_line_with_a_fraction_is_no_header(tmp_path: Path) -> None:
+def test_judgments_first_line_with_decimal_grade_is_data(tmp_path: Path) -> None:
     assert read_judgments(write(tmp_path / "a.tsv", "q1\td1\t1.0\nq1\td2\t0.0\n")) == {
         "q1": {"d1": 1, "d2": 0}
     }
     assert read_judgments(write(tmp_path / "b", "1 0 12 1.0\n")) == {"1": {"12": 1}}
 
 
-def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
+def test_read_queries_splits_lines_only_at_newlines(tmp_path: Path) -> None:
     text = "what\u2028is\x85this"
     assert read_queries(write(tmp_path / "a.tsv", f"1\t{text}\r\n")) == {"1": text}
     for number in (1, 1.0):
@@ -56,7 +56,7 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("a.tsv", "1 no tab", r"a.tsv:1: expected .* got one column"),
         ("a.tsv", "1\tA\n1\tB", r"a.tsv:2: the query id '1' already exists"),
@@ -76,13 +76,15 @@ def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
         ("a.csv", "1,A", r"a.csv: unsupported file type"),
     ],
 )
-def test_unusable_queries_are_named(name: str, text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=said):
+def test_read_queries_rejects_invalid_lines(
+    name: str, text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
         read_queries(write(tmp_path / name, text))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("1 d1 1\n1 d2", r"q:2: expected .* got 2 columns"),
         ("1 d1 1\n1 d2 high", r"q:2: the grade must be an integer, got 'high'"),
@@ -91,12 +93,12 @@ def test_unusable_queries_are_named(name: str, text: str, said: str, tmp_path: P
         ("topic\tpage\tgrade\n1\td1\t1", r"q:1: cannot find .* in topic, page, grade; rename"),
     ],
 )
-def test_unusable_judgments_are_named(text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=said):
+def test_read_judgments_rejects_invalid_lines(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
         read_judgments(write(tmp_path / "q", text))
 
 
-def test_only_queries_with_an_answer_count() -> None:
+def test_select_judged_keeps_queries_with_relevant_documents() -> None:
     queries = {"1": "a", "2": "b", "3": "c"}
     grades = {"1": {"d": 1}, "2": {"d": 0}, "9": {"d": 1}}
     assert select_judged(queries, grades, Path("q")) == {"1": {"d": 1}}

@@ -1,4 +1,4 @@
-"""Search by words: every language, and queries of frequent words."""
+"""Keyword search in each script, conditions on hits, and positions of sentences."""
 
 from __future__ import annotations
 
@@ -69,18 +69,18 @@ def test_search_by_words_finds_substrings_in_each_script(store: Store) -> None:
     assert found == {query: [id] for query, id in QUERIES.items()}
 
 
-def test_search_by_words_finds_nothing_without_common_words(store: Store) -> None:
+def test_search_by_words_returns_nothing_without_common_words(store: Store) -> None:
     for query in ("天气", "Bern", "?!", "…", " ", "日本語"):
         assert store.by_words(query, 3) == []
 
 
 @pytest.mark.parametrize("text", TEXTS.values())
-def test_query_keywords_are_passage_keywords(text: str) -> None:
+def test_query_keywords_are_in_passage_keywords(text: str) -> None:
     assert set(query_keywords(text)) <= set(passage_keywords(text))
     assert all(word == word.strip() and " " not in word for word in passage_keywords(text))
 
 
-def test_keywords_of_mixed_text() -> None:
+def test_keywords_of_text_in_two_scripts() -> None:
     assert passage_keywords("Pythonで書く v2") == ["python", "で", "書", "く", "で書", "書く", "v2"]
     assert query_keywords("Pythonで書く 猫") == ["python", "で書", "書く", "猫"]
 
@@ -100,7 +100,7 @@ def indexed(tiny: Path, tmp_path: Path) -> Searcher:
     return Searcher(str(tmp_path / "store"))
 
 
-def test_each_field_of_a_hit_is_a_condition(indexed: Searcher) -> None:
+def test_condition_filters_by_each_field_of_hit(indexed: Searcher) -> None:
     hits = indexed("b c", top=9)
     assert len(hits) == 5
     for hit in hits:
@@ -115,8 +115,8 @@ def test_each_field_of_a_hit_is_a_condition(indexed: Searcher) -> None:
 
 
 def test_conditions_filter_by_path_type_and_date(indexed: Searcher, tmp_path: Path) -> None:
-    def ids(*where: str) -> set[str]:
-        return {hit.id for hit in indexed("b c", top=9, where=where)}
+    def ids(*filters: str) -> set[str]:
+        return {hit.id for hit in indexed("b c", top=9, where=filters)}
 
     assert ids(f"source={tmp_path}/docs/it/a.md") == {"it/a.md"}
     assert ids("suffix=.txt") == {"b.txt"}
@@ -128,7 +128,7 @@ def test_conditions_filter_by_path_type_and_date(indexed: Searcher, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("where", "message"),
+    ("condition", "message"),
     [
         ("score>=0.4", "score depends on the query; use .?.?min.score"),
         ("sentence=a", "sentence depends on the query; use text"),
@@ -138,9 +138,9 @@ def test_conditions_filter_by_path_type_and_date(indexed: Searcher, tmp_path: Pa
         ("sufix=.md", "field 'sufix' not found in this store; did you mean 'suffix'"),
     ],
 )
-def test_condition_is_rejected(where: str, message: str) -> None:
+def test_conditions_rejects_invalid_condition(condition: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        conditions([where], {})
+        conditions([condition], {})
 
 
 def test_condition_on_a_kept_column_precedes_a_stored_field() -> None:

@@ -1,4 +1,4 @@
-"""A store on disk: half-written and damaged ones say so, and searches see finished runs alone."""
+"""LanceDB stores: finished and unfinished runs, damaged files, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -16,59 +16,65 @@ from tests.extensions.search.conftest import SPEC, passage, unit
 from bertkit.errors import SearchError
 
 
-def made(place: Path) -> None:
+def make_store(store_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
-    store = LanceStore.open(str(place), SPEC)
+    store = LanceStore.open(str(store_path), SPEC)
     store.replace([passage("a", "first"), passage("b", "second")], np.stack([unit(1, 0, 0, 0)] * 2))
     store.finish()
 
 
-def test_searches_see_what_was_finished(tmp_path: Path) -> None:
+def test_search_returns_only_finished_runs(tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
-    place = str(tmp_path / "store")
-    writer = LanceStore.open(place, SPEC)
+    store_path = str(tmp_path / "store")
+    writer = LanceStore.open(store_path, SPEC)
     writer.replace([passage("a", "first")], unit(1, 0, 0, 0)[None])
     with pytest.raises(SearchError, match="was not completed; run it again"):
-        LanceStore.open(place, None)
+        LanceStore.open(store_path, None)
     writer.finish()
-    reader = LanceStore.open(place, None)
+    reader = LanceStore.open(store_path, None)
     writer.replace([passage("a", "changed")], unit(1, 0, 0, 0)[None])
     writer.replace([passage("b", "second")], unit(1, 0, 0, 0)[None])
-    for store in (reader, LanceStore.open(place, None)):
+    for store in (reader, LanceStore.open(store_path, None)):
         assert [h.text for h in store.by_vector(unit(1, 0, 0, 0), 9)] == ["first"]
         assert [h.text for h in store.by_words("first changed second", 9)] == ["first"]
     assert writer.digests(["a", "b"]) == {"a": "changed", "b": "second"}
     writer.finish()
-    now = LanceStore.open(place, None)
+    now = LanceStore.open(store_path, None)
     assert {h.text for h in now.by_words("first changed second", 9)} == {"changed", "second"}
-    assert [h.text for h in reader.by_vector(unit(1, 0, 0, 0), 9)] == ["first"]  # as it was opened
+    # A reader keeps the version that it opened.
+    assert [h.text for h in reader.by_vector(unit(1, 0, 0, 0), 9)] == ["first"]
 
 
-def test_memory_and_disk_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_search_matches_search_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bertkit.extensions.search import lance
 
     rng = np.random.default_rng(0)
     store = lance.LanceStore.open(str(tmp_path / "store"), SPEC)
-    for start in range(0, 300, 100):  # several versions, the first changed by the last
-        found = [passage(f"d{i % 250}", f"text {i}") for i in range(start, start + 100)]
-        store.replace(found, np.stack([unit(*rng.standard_normal(4)) for _ in found]))
+    # The last of several versions changes documents of the first version.
+    for start in range(0, 300, 100):
+        passages = [passage(f"d{i % 250}", f"text {i}") for i in range(start, start + 100)]
+        store.replace(passages, np.stack([unit(*rng.standard_normal(4)) for _ in passages]))
     store.finish()
-    asked = [unit(*rng.standard_normal(4)) for _ in range(5)]
+    queries = [unit(*rng.standard_normal(4)) for _ in range(5)]
     in_memory = lance.LanceStore.open(str(tmp_path / "store"), None)
     assert in_memory._cached is not None
     monkeypatch.setattr(lance, "MAX_CACHED_BYTES", 0)
     on_disk = lance.LanceStore.open(str(tmp_path / "store"), None)
     assert on_disk._cached is None
-    for vector in asked:
-        one, other = (s.by_vector(vector, 7) for s in (in_memory, on_disk))
-        assert [h.text for h in one] == [h.text for h in other]
-        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-6)
-    assert len(in_memory.by_vector(asked[0], 1000)) == len(in_memory) == 250
+    for vector in queries:
+        cached_hits, disk_hits = (s.by_vector(vector, 7) for s in (in_memory, on_disk))
+        assert [h.text for h in cached_hits] == [h.text for h in disk_hits]
+        assert [h.score for h in cached_hits] == pytest.approx(
+            [h.score for h in disk_hits], abs=1e-6
+        )
+    assert len(in_memory.by_vector(queries[0], 1000)) == len(in_memory) == 250
 
 
-def test_places_that_are_no_store_are_left_alone(tmp_path: Path) -> None:
+def test_open_rejects_files_and_other_directories(tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
     file = tmp_path / "file"
@@ -86,71 +92,72 @@ def test_places_that_are_no_store_are_left_alone(tmp_path: Path) -> None:
     assert [p.name for p in folder.iterdir()] == ["mine"]
 
 
-def test_a_run_killed_before_it_began_is_no_obstacle(tmp_path: Path) -> None:
+def test_open_removes_partial_file_of_killed_run(tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
-    place = tmp_path / "store"
-    place.mkdir()
-    (place / ".bertkit.json.partial-999999999").write_text("{")
-    assert len(LanceStore.open(str(place), SPEC)) == 0
-    assert not list(place.glob("*.partial-*"))
+    store_path = tmp_path / "store"
+    store_path.mkdir()
+    (store_path / ".bertkit.json.partial-999999999").write_text("{")
+    assert len(LanceStore.open(str(store_path), SPEC)) == 0
+    assert not list(store_path.glob("*.partial-*"))
 
 
-def test_a_store_of_which_nothing_is_found_may_begin_anew_with_other_settings(
+def test_unfinished_store_is_recreated_with_other_settings(
     tmp_path: Path,
 ) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
-    place = str(tmp_path / "store")
-    first = LanceStore.open(place, SPEC)
+    store_path = str(tmp_path / "store")
+    first = LanceStore.open(store_path, SPEC)
     first.replace([passage("a", "b")], unit(1, 0, 0, 0)[None])
-    first.close()  # and not finished
+    # The run is closed before `finish`.
+    first.close()
     other = msgspec.structs.replace(SPEC, long="truncate")
-    with closing(LanceStore.open(place, other)) as store:
+    with closing(LanceStore.open(store_path, other)) as store:
         assert (len(store), store.spec.long) == (0, "truncate")
         store.replace([passage("a", "b")], unit(1, 0, 0, 0)[None])
         store.finish()
     with pytest.raises(SearchError, match='the store uses long="truncate", not window'):
-        LanceStore.open(place, SPEC)
-    assert len(LanceStore.open(place, None)) == 1
+        LanceStore.open(store_path, SPEC)
+    assert len(LanceStore.open(store_path, None)) == 1
 
 
 @pytest.mark.parametrize("lost", ["data", "_versions"])
-def test_a_damaged_store_says_so(lost: str, tmp_path: Path) -> None:
+def test_store_without_files_raises_search_error(lost: str, tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import TABLE, LanceStore
 
-    place = tmp_path / "store"
-    made(place)
-    shutil.rmtree(place / f"{TABLE}.lance" / lost)
+    store_path = tmp_path / "store"
+    make_store(store_path)
+    shutil.rmtree(store_path / f"{TABLE}.lance" / lost)
     with pytest.raises(SearchError, match="the store is damaged, or cannot be read"):
-        LanceStore.open(str(place), None).by_vector(unit(1, 0, 0, 0), 1)
+        LanceStore.open(str(store_path), None).by_vector(unit(1, 0, 0, 0), 1)
 
 
-def test_a_store_cut_short_says_so(tmp_path: Path) -> None:
+def test_store_with_truncated_files_raises_search_error(tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import TABLE, LanceStore
 
-    place = tmp_path / "store"
-    made(place)
-    for file in (place / f"{TABLE}.lance" / "data").rglob("*"):
+    store_path = tmp_path / "store"
+    make_store(store_path)
+    for file in (store_path / f"{TABLE}.lance" / "data").rglob("*"):
         if file.is_file():
             file.write_bytes(file.read_bytes()[:64])
     with pytest.raises(SearchError, match="the store is damaged"):
-        LanceStore.open(str(place), None).by_vector(unit(1, 0, 0, 0), 1)
+        LanceStore.open(str(store_path), None).by_vector(unit(1, 0, 0, 0), 1)
 
 
 @pytest.mark.parametrize("column", ["end", "vector", "words"])
-def test_store_without_a_column_is_damaged(column: str, tmp_path: Path) -> None:
+def test_store_without_column_raises_search_error(column: str, tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
-    place = tmp_path / "store"
-    made(place)
-    store = LanceStore.open(str(place), SPEC)
+    store_path = tmp_path / "store"
+    make_store(store_path)
+    store = LanceStore.open(str(store_path), SPEC)
     store.table.drop_columns([column])
     store._tag()
     store.close()
 
     def search() -> None:
-        store = LanceStore.open(str(place), None)
+        store = LanceStore.open(str(store_path), None)
         store.by_vector(unit(1, 0, 0, 0), 1)
         store.by_words("wing", 1)
 
@@ -158,27 +165,28 @@ def test_store_without_a_column_is_damaged(column: str, tmp_path: Path) -> None:
         search()
 
 
-def test_two_runs_do_not_write_at_once(tmp_path: Path) -> None:
+def test_open_rejects_second_writer(tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
-    place = str(tmp_path / "store")
-    made(Path(place))
-    writer = LanceStore.open(place, SPEC)
+    store_path = str(tmp_path / "store")
+    make_store(Path(store_path))
+    writer = LanceStore.open(store_path, SPEC)
     with pytest.raises(SearchError, match="store: another `bertkit index` is writing to it; wait"):
-        LanceStore.open(place, SPEC)
-    assert len(LanceStore.open(place, None)) == 2  # searches do not wait
+        LanceStore.open(store_path, SPEC)
+    # Searches do not wait for the writer.
+    assert len(LanceStore.open(store_path, None)) == 2
     writer.close()
-    LanceStore.open(place, SPEC).close()
+    LanceStore.open(store_path, SPEC).close()
 
 
-def test_a_reader_goes_on_when_its_version_is_gone(tmp_path: Path) -> None:
+def test_reader_uses_new_version_after_cleanup(tmp_path: Path) -> None:
     from bertkit.extensions.search.lance import LanceStore
 
-    place = str(tmp_path / "store")
-    made(Path(place))
-    readers = [LanceStore.open(place, None) for _ in range(2)]
+    store_path = str(tmp_path / "store")
+    make_store(Path(store_path))
+    readers = [LanceStore.open(store_path, None) for _ in range(2)]
     assert {hit.text for hit in readers[0].by_vector(unit(1, 0, 0, 0), 9)} == {"first", "second"}
-    writer = LanceStore.open(place, SPEC)
+    writer = LanceStore.open(store_path, SPEC)
     writer.replace([passage(id, "changed") for id in "ab"], np.stack([unit(1, 0, 0, 0)] * 2))
     writer.finish()
     time.sleep(1.1)
@@ -191,7 +199,7 @@ def test_a_reader_goes_on_when_its_version_is_gone(tmp_path: Path) -> None:
         readers[0].by_vector(unit(1, 0, 0, 0), 9)
 
 
-def test_a_run_that_goes_on_after_weeks_ends_well(
+def test_unfinished_run_is_completed_after_weeks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertkit.extensions.search import lance
@@ -201,7 +209,8 @@ def test_a_run_that_goes_on_after_weeks_ends_well(
     store.finish()
     for id in "bc":
         store.replace([passage(id, id)], unit(1, 0, 0, 0)[None])
-    store.close()  # killed before it had ended
+    # The run is stopped before `finish`.
+    store.close()
     time.sleep(1.1)
     monkeypatch.setattr(lance, "WEEK", timedelta(seconds=1))
     again = lance.LanceStore.open(str(tmp_path / "store"), SPEC)

@@ -1,4 +1,4 @@
-"""Queries: documents by their best passage, lists joined by rank, and what a store refuses."""
+"""Searches: ranking of documents, hybrid search, prompts, and rejected queries and models."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def hit(id: str, passage: int = 0, score: float = 0.0) -> Hit:
     st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3)), max_size=40),
     st.integers(1, 7),
 )
-def test_asking_for_more_finds_every_document(keys: list[tuple[str, int]], top: int) -> None:
-    hits = [hit(*key) for key in dict.fromkeys(keys)]
-    asked: list[int] = []
+def test_best_documents_returns_every_document(keys: list[tuple[str, int]], top: int) -> None:
+    ranked = [hit(*key) for key in dict.fromkeys(keys)]
+    counts: list[int] = []
 
-    def ask(count: int) -> list[Hit]:
-        asked.append(count)
-        return hits[:count]
+    def search(count: int) -> list[Hit]:
+        counts.append(count)
+        return ranked[:count]
 
-    assert best_documents(ask, top) == by_document(hits)[:top]
-    assert len(set(asked)) == len(asked)
+    assert best_documents(search, top) == by_document(ranked)[:top]
+    assert len(set(counts)) == len(counts)
 
 
 def test_documents_with_the_same_text_count_once() -> None:
@@ -58,26 +58,28 @@ def test_documents_with_the_same_text_count_once() -> None:
 
 
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_copies_of_a_document_take_one_place(hybrid: bool, minilm: Path, tmp_path: Path) -> None:
+def test_search_returns_one_copy_of_equal_documents(
+    hybrid: bool, minilm: Path, tmp_path: Path
+) -> None:
     copies = {f"tea{i}.txt": TEXTS["tea"] for i in range(5)} | {"tea.md": f"{TEXTS['tea']}\n"}
     others = {f"{id}.txt": text for id, text in TEXTS.items() if id != "tea"}
     for name, text in (copies | others).items():
         (tmp_path / "docs" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
-    place = str(tmp_path / "store")
-    index([tmp_path / "docs"], model=minilm, store=place)
-    searcher = Searcher(place)
-    found = searcher("a hot drink of tea leaves", top=4, hybrid=hybrid)
-    assert len({h.text.strip() for h in found}) == len(found) == 4
-    assert found[0].id in copies
+    store_path = str(tmp_path / "store")
+    index([tmp_path / "docs"], model=minilm, store=store_path)
+    searcher = Searcher(store_path)
+    hits = searcher("a hot drink of tea leaves", top=4, hybrid=hybrid)
+    assert len({h.text.strip() for h in hits}) == len(hits) == 4
+    assert hits[0].id in copies
     assert len(searcher.many(["tea"], top=9, hybrid=hybrid, distinct=False)[0]) == 9
 
 
-def test_ranks_are_joined() -> None:
-    one, two = [hit("a"), hit("b"), hit("c")], [hit("c"), hit("d")]
-    found = fuse_ranks([one, two])
-    assert [h.id for h in found] == ["c", "a", "b", "d"]
-    assert found[0].score == pytest.approx(1 / 63 + 1 / 61)
+def test_fuse_ranks_adds_reciprocal_ranks() -> None:
+    first, second = [hit("a"), hit("b"), hit("c")], [hit("c"), hit("d")]
+    hits = fuse_ranks([first, second])
+    assert [h.id for h in hits] == ["c", "a", "b", "d"]
+    assert hits[0].score == pytest.approx(1 / 63 + 1 / 61)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +88,9 @@ def store(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     table = folder / "docs.csv"
     lines = [f'{id},"{text}",{len(text)}' for id, text in TEXTS.items()]
     table.write_text("\n".join(["id,text,size", *lines]), encoding="utf-8")
-    place = str(folder / "store")
-    index([table], model=minilm, store=place, columns=DocumentColumns(keep=("size:number",)))
-    return place
+    store_path = str(folder / "store")
+    index([table], model=minilm, store=store_path, columns=DocumentColumns(keep=("size:number",)))
+    return store_path
 
 
 @pytest.fixture(scope="module")
@@ -96,76 +98,74 @@ def searcher(store: str) -> Searcher:
     return Searcher(store)
 
 
-def test_what_means_the_same_is_found(searcher: Searcher) -> None:
-    found = searcher("How do I get out of a for loop?", top=2)
-    assert found[0].id == "loop"
-    assert found[0].text == TEXTS["loop"]
-    assert len(found) == 2
-    assert 1.0 >= found[0].score > found[1].score
+def test_search_returns_documents_of_similar_meaning(searcher: Searcher) -> None:
+    hits = searcher("How do I get out of a for loop?", top=2)
+    assert hits[0].id == "loop"
+    assert hits[0].text == TEXTS["loop"]
+    assert len(hits) == 2
+    assert 1.0 >= hits[0].score > hits[1].score
     several = searcher.many(["a hot drink", "pets"], top=1)
     assert [hits[0].id for hits in several] == ["tea", "cats"]
 
 
-def test_a_hit_shows_its_best_sentence(minilm: Path, tmp_path: Path) -> None:
+def test_hit_contains_its_best_sentence(minilm: Path, tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(
         "# Work\n\nCats sleep. You have thirty days of holiday a year. Dogs bark.\n\n"
         "| drink | price |\n|---|---|\n| tea | 2 |\n- Bread costs 5.\n",
         encoding="utf-8",
     )
-    place = str(tmp_path / "store")
-    index([tmp_path / "a.md"], model=minilm, store=place)
-    searcher = Searcher(place)
+    store_path = str(tmp_path / "store")
+    index([tmp_path / "a.md"], model=minilm, store=store_path)
+    searcher = Searcher(store_path)
     for query, sentence in (
         ("vacation", "You have thirty days of holiday a year."),
         ("price of tea", "| tea | 2 |"),
         ("price of bread", "- Bread costs 5."),
     ):
-        (found,) = searcher(query, sentences=True)
-        assert (found.sentence, found.heading) == (sentence, "Work")
+        (best,) = searcher(query, sentences=True)
+        assert (best.sentence, best.heading) == (sentence, "Work")
     assert searcher("vacation")[0].sentence == ""
     assert searcher("vacation", where=["id=b"], sentences=True) == []
 
 
-def test_words_help_where_meaning_does_not(searcher: Searcher) -> None:
+def test_hybrid_search_finds_rare_words(searcher: Searcher) -> None:
     assert searcher("dusk", hybrid=True)[0].id == "cats"
     assert {h.id for h in searcher("dusk", hybrid=True)} == set(TEXTS)
 
 
-def test_conditions_leave_documents_out(searcher: Searcher) -> None:
+def test_search_applies_conditions(searcher: Searcher) -> None:
     size = len(TEXTS["tea"])
     assert [h.id for h in searcher("a loop", where=[f"size<={size}"])] == ["tea"]
     with pytest.raises(ConfigError, match="did you mean 'size'"):
         searcher("a loop", where=["sise>3"])
 
 
-def test_a_cross_encoder_orders_what_is_found(
-    store: str, tiny: Path, tmp_path: Path, minilm: Path
-) -> None:
+def test_cross_encoder_sorts_hits(store: str, tiny: Path, tmp_path: Path, minilm: Path) -> None:
     from bertkit.checkpoint.directory import load, save
 
     loaded = load(minilm, heads=["classify"], labels=["score"])
     save(tmp_path / "cross", loaded.model, loaded.tokenizer, loaded.family, labels=["score"])
     searcher = Searcher(store, rerank=tmp_path / "cross")
-    found = searcher("a loop")
-    assert {h.id for h in found} == set(TEXTS)
+    hits = searcher("a loop")
+    assert {h.id for h in hits} == set(TEXTS)
     assert searcher.rerank is not None
-    scores = searcher.rerank("a loop", [h.text for h in found])
-    np.testing.assert_allclose([h.score for h in found], scores, atol=1e-6)
+    scores = searcher.rerank("a loop", [h.text for h in hits])
+    np.testing.assert_allclose([h.score for h in hits], scores, atol=1e-6)
     assert sorted(scores, reverse=True) == list(scores)
 
 
-def test_a_long_document_leaves_room_for_others(searcher: Searcher) -> None:
-    """A hundred of its passages are nearer than any of another document."""
-    hits = [hit("long", i) for i in range(150)] + [hit(f"short{i}") for i in range(9)]
+def test_search_returns_other_documents_besides_long_document(searcher: Searcher) -> None:
+    """A hundred passages of one document have higher scores than all other documents."""
+    ranked = [hit("long", i) for i in range(150)] + [hit(f"short{i}") for i in range(9)]
 
     class Stub:
         spec = searcher.store.spec
 
         def by_vector(self, vector: object, count: int, filters: object) -> list[Hit]:
-            return hits[:count]
+            return ranked[:count]
 
         def by_words(self, query: str, count: int, filters: object) -> list[Hit]:
-            return hits[:count]
+            return ranked[:count]
 
     stubbed = copy.copy(searcher)
     stubbed.store = Stub()  # type: ignore[assignment]
@@ -177,12 +177,12 @@ def test_a_long_document_leaves_room_for_others(searcher: Searcher) -> None:
 
 
 @pytest.mark.parametrize("query", ["", " \n"])
-def test_an_empty_query_is_refused(query: str, searcher: Searcher) -> None:
+def test_search_rejects_empty_query(query: str, searcher: Searcher) -> None:
     with pytest.raises(DataError, match="the query is empty"):
         searcher(query)
 
 
-def test_a_long_query_is_refused_or_cut(searcher: Searcher) -> None:
+def test_search_rejects_or_truncates_long_query(searcher: Searcher) -> None:
     query = "break loop " * 10_000
     with pytest.raises(DataError, match="20002 tokens, but the limit is 256"):
         searcher(query)
@@ -193,14 +193,14 @@ def test_a_long_query_is_refused_or_cut(searcher: Searcher) -> None:
         searcher("loop", top=0)
 
 
-def test_another_model_is_refused(store: str, tiny: Path) -> None:
+def test_searcher_rejects_other_model(store: str, tiny: Path) -> None:
     with pytest.raises(SearchError, match=r"was made with the model .* differ"):
         Searcher(store, model=tiny)
 
 
 @pytest.fixture(scope="module")
 def asymmetric(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real model with prompts like those of E5."""
+    """A pretrained model with the prompts of E5."""
     folder = tmp_path_factory.mktemp("asymmetric") / "model"
     shutil.copytree(minilm, folder)
     settings = {"prompts": {"query": "query: ", "document": "passage: "}}
@@ -216,37 +216,42 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_documents_and_queries_have_their_prompts(
+def test_prompts_match_sentence_transformers(
     asymmetric: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
-    theirs, query = peer.SentenceTransformer(str(asymmetric), device="cpu"), "a hot drink"
-    wanted = theirs.encode_document(list(TEXTS.values())) @ theirs.encode_query(query)
-    bare = theirs.encode(list(TEXTS.values())) @ theirs.encode(query)
-    place = str(tmp_path / "store")
-    index([table], model=asymmetric, store=place, precision="fp32")
-    said = "prompts: 'passage: ' before each passage, 'query: ' before each query"
-    assert said in capsys.readouterr().err
-    scores = {hit.id: hit.score for hit in Searcher(place)(query)}
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="pip install 'bertkit[dev]'"
+    )
+    st_model = sentence_transformers.SentenceTransformer(str(asymmetric), device="cpu")
+    query = "a hot drink"
+    expected = st_model.encode_document(list(TEXTS.values())) @ st_model.encode_query(query)
+    bare = st_model.encode(list(TEXTS.values())) @ st_model.encode(query)
+    store_path = str(tmp_path / "store")
+    index([table], model=asymmetric, store=store_path, precision="fp32")
+    log_line = "prompts: 'passage: ' before each passage, 'query: ' before each query"
+    assert log_line in capsys.readouterr().err
+    scores = {hit.id: hit.score for hit in Searcher(store_path)(query)}
     assert "prompt: 'query: '" in capsys.readouterr().err
-    np.testing.assert_allclose([scores[id] for id in TEXTS], wanted, atol=1e-6)
-    assert abs(wanted - bare).max() > 1e-2
+    np.testing.assert_allclose([scores[id] for id in TEXTS], expected, atol=1e-6)
+    assert abs(expected - bare).max() > 1e-2
     with pytest.raises(SearchError, match=r"the store uses query_prompt='query: ', not ''"):
-        index([table], model=asymmetric, store=place, query_prompt="")
+        index([table], model=asymmetric, store=store_path, query_prompt="")
     with pytest.raises(SearchError, match=r"the store uses prompt='passage: ', not 'text: '"):
-        index([table], model=asymmetric, store=place, prompt="text: ")
-    again = index([table], model=asymmetric, store=place, prompt="document", query_prompt="query")
+        index([table], model=asymmetric, store=store_path, prompt="text: ")
+    again = index(
+        [table], model=asymmetric, store=store_path, prompt="document", query_prompt="query"
+    )
     assert again["unchanged"] == len(TEXTS)
 
 
-def test_a_store_goes_by_its_own_prompts(
+def test_search_uses_prompts_of_store(
     asymmetric: Path,
     minilm: Path,
     table: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Stores keep the prompts of their index, also none, whatever the model has at the search."""
+    """The prompts of the model at search time are ignored, even if the store has no prompts."""
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     index([table], model=minilm, store=first, precision="fp32")
     index(
@@ -254,52 +259,67 @@ def test_a_store_goes_by_its_own_prompts(
         precision="fp32",
     )  # fmt: skip
     capsys.readouterr()
-    found = [
-        [hit.score for hit in Searcher(place, model=model)("pets")]
-        for place in (first, second)
+    scores = [
+        [hit.score for hit in Searcher(store_path, model=model)("pets")]
+        for store_path in (first, second)
         for model in (minilm, asymmetric)
     ]
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["prompt: none (the model has query, document)", *["prompt: 'query: '"] * 2]
-    assert found[0] == found[1]
-    assert found[2] == found[3]
-    assert np.abs(np.subtract(found[0], found[2])).max() > 1e-2
+    log = capsys.readouterr().err.splitlines()
+    assert log == ["prompt: none (the model has query, document)", *["prompt: 'query: '"] * 2]
+    assert scores[0] == scores[1]
+    assert scores[2] == scores[3]
+    assert np.abs(np.subtract(scores[0], scores[2])).max() > 1e-2
 
 
-def test_vectors_are_compared_as_the_model_says(minilm: Path, table: Path, tmp_path: Path) -> None:
+def test_search_uses_similarity_function_of_model(
+    minilm: Path, table: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "dot"
     shutil.copytree(minilm, folder)
     parts = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps(parts[:2]))  # without Normalize
+    # The third module is Normalize.
+    (folder / "modules.json").write_text(json.dumps(parts[:2]))
     settings = folder / "config_sentence_transformers.json"
     settings.write_text(json.dumps({"similarity_fn_name": "dot"}))
-    peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
-    theirs = peer.SentenceTransformer(str(folder), device="cpu")
-    wanted = theirs.similarity(theirs.encode("pets"), theirs.encode(list(TEXTS.values())))[0]
-    place = str(tmp_path / "store")
-    index([table], model=folder, store=place, precision="fp32")
-    scores = {hit.id: hit.score for hit in Searcher(place)("pets")}
-    np.testing.assert_allclose([scores[id] for id in TEXTS], wanted, atol=1e-4)
-    assert max(scores.values()) > 2  # no cosine
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="pip install 'bertkit[dev]'"
+    )
+    st_model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    vectors = st_model.encode(list(TEXTS.values()))
+    expected = st_model.similarity(st_model.encode("pets"), vectors)[0]
+    store_path = str(tmp_path / "store")
+    index([table], model=folder, store=store_path, precision="fp32")
+    scores = {hit.id: hit.score for hit in Searcher(store_path)("pets")}
+    np.testing.assert_allclose([scores[id] for id in TEXTS], expected, atol=1e-4)
+    # Cosine similarities are at most 1.
+    assert max(scores.values()) > 2
     settings.write_text(json.dumps({"similarity_fn_name": "manhattan"}))
     with pytest.raises(ConfigError, match="manhattan similarity is not supported"):
         index([table], model=folder, store=str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
 
 
-def test_a_prompt_that_fills_passages_is_refused(minilm: Path, table: Path, tmp_path: Path) -> None:
-    place = str(tmp_path / "store")
+def test_index_rejects_prompt_longer_than_passages(
+    minilm: Path, table: Path, tmp_path: Path
+) -> None:
+    store_path = str(tmp_path / "store")
     with pytest.raises(ConfigError, match="length = 16 is too short: the prompt"):
-        index([table], model=minilm, store=place, length=16, prompt="one two three four five six: ")
-    assert not Path(place).exists()
+        index(
+            [table],
+            model=minilm,
+            store=store_path,
+            length=16,
+            prompt="one two three four five six: ",
+        )
+    assert not Path(store_path).exists()
 
 
-def test_a_model_that_moved_is_named(tiny: Path, tmp_path: Path) -> None:
+def test_searcher_reports_path_of_missing_model(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "model")
     (tmp_path / "a.txt").write_text("a b c")
-    place = str(tmp_path / "store")
-    index([tmp_path / "a.txt"], model=tmp_path / "model", store=place)
+    store_path = str(tmp_path / "store")
+    index([tmp_path / "a.txt"], model=tmp_path / "model", store=store_path)
     (tmp_path / "model").rename(tmp_path / "moved")
     with pytest.raises(SearchError, match=r"cannot load its model .* model="):
-        Searcher(place)
-    assert Searcher(place, model=tmp_path / "moved")("b")[0].id == "a.txt"
+        Searcher(store_path)
+    assert Searcher(store_path, model=tmp_path / "moved")("b")[0].id == "a.txt"

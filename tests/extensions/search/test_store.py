@@ -1,4 +1,4 @@
-"""Both stores keep the same promises: what is found, in which order, and what replaces what."""
+"""LanceDB and Qdrant stores return, replace, move and remove documents in the same way."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bertkit.extensions.search.store import Condition, Spec, Store, conditions, 
 
 Opened = Callable[..., Store]
 
-WINGS = passage("wings", "a wing lifts in a stream of air", year=1958.0, author="O'Neil")
+WING = passage("wings", "a wing lifts in a stream of air", year=1958.0, author="O'Neil")
 HEAT = passage("heat", "heat flows through a slab", year=1961.0)
-BOTH = passage("both", "heat of a wing at high speed", author="Li")
+WING_AND_HEAT = passage("both", "heat of a wing at high speed", author="Li")
 
 
 @pytest.fixture
 def store(opened: Opened) -> Store:
     store = opened(SPEC)
     vectors = np.stack([unit(1, 0, 0, 0), unit(0, 1, 0, 0), unit(1, 1, 0, 0)])
-    store.replace([WINGS, HEAT, BOTH], vectors)
+    store.replace([WING, HEAT, WING_AND_HEAT], vectors)
     store.finish()
     store.close()
     return store
@@ -34,20 +34,20 @@ def ids(hits: list[Any]) -> list[str]:
     return [hit.id for hit in hits]
 
 
-def test_the_nearest_come_first_whole(store: Store, opened: Opened) -> None:
+def test_vector_search_returns_nearest_passages_with_fields(store: Store, opened: Opened) -> None:
     hits = opened().by_vector(unit(2, 1, 0, 0), 2)
     assert ids(hits) == ["both", "wings"]
     assert [hit.score for hit in hits] == pytest.approx([3 / 10**0.5, 2 / 5**0.5], abs=1e-6)
-    assert hits[1].text == WINGS.text
-    assert (hits[1].start, hits[1].end, hits[1].passage) == (0, len(WINGS.text), 0)
+    assert hits[1].text == WING.text
+    assert (hits[1].start, hits[1].end, hits[1].passage) == (0, len(WING.text), 0)
     assert hits[1].source == "docs:wings"
     assert hits[1].fields == {"year": 1958.0, "the author": "O'Neil"}
     assert len(opened()) == 3
 
 
-def test_a_text_that_moves_to_another_document_is_not_found_under_the_old(store: Store) -> None:
-    """As where a row is put before rows that are named by their lines."""
-    moved = [passage("wings", "new"), passage("heat", WINGS.text), passage("both", HEAT.text)]
+def test_text_moved_to_other_document_has_new_id(store: Store) -> None:
+    """A row inserted before others changes ids that are line numbers."""
+    moved = [passage("wings", "new"), passage("heat", WING.text), passage("both", HEAT.text)]
     store.replace(moved, np.stack([unit(1, 0, 0, 0)] * 3))
     store.finish()
     hits = store.by_vector(unit(1, 0, 0, 0), 10)
@@ -55,7 +55,7 @@ def test_a_text_that_moves_to_another_document_is_not_found_under_the_old(store:
     assert store.digests([p.id for p in moved]) == {p.id: p.digest for p in moved}
 
 
-def test_words_are_found(store: Store) -> None:
+def test_keyword_search_returns_matching_documents(store: Store) -> None:
     assert ids(store.by_words("a stream", 3)[:1]) == ["wings"]
     assert ids(store.by_words("Slab", 3)) == ["heat"]
     assert set(ids(store.by_words("the wing", 3))) == {"wings", "both"}
@@ -64,7 +64,7 @@ def test_words_are_found(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "found"),
+    ("filters", "expected"),
     [
         (["year>=1960"], {"heat"}),
         (["year<1960"], {"wings"}),
@@ -76,57 +76,57 @@ def test_words_are_found(store: Store) -> None:
         (["id=both"], {"both"}),
     ],
 )
-def test_conditions_are_met_by_all_that_is_found(
-    where: list[str], found: set[str], store: Store
+def test_searches_return_only_documents_that_match_conditions(
+    filters: list[str], expected: set[str], store: Store
 ) -> None:
-    met = conditions(where, SPEC.fields)
-    assert set(ids(store.by_vector(unit(1, 1, 1, 1), 3, met))) == found
-    assert set(ids(store.by_words("heat wing", 3, met))) == found
+    parsed = conditions(filters, SPEC.fields)
+    assert set(ids(store.by_vector(unit(1, 1, 1, 1), 3, parsed))) == expected
+    assert set(ids(store.by_words("heat wing", 3, parsed))) == expected
 
 
-def test_a_document_replaces_the_one_of_its_id(store: Store, opened: Opened) -> None:
-    again = opened(SPEC)
+def test_replace_removes_old_passages_of_same_id(store: Store, opened: Opened) -> None:
+    reopened = opened(SPEC)
     parts = [passage("wings", f"part {i}", i, digest="parts") for i in range(3)]
-    again.replace(parts, np.stack([unit(0, 0, 1, 0)] * 3))
-    again.finish()
-    assert len(again) == 5
-    one = [passage("wings", "whole", digest="whole")]
-    again.replace(one, unit(0, 0, 1, 0)[None])
-    again.replace(one, unit(0, 0, 1, 0)[None])
-    again.finish()
-    now = opened()
-    assert len(now) == 3
-    assert [h.text for h in now.by_vector(unit(0, 0, 1, 0), 1)] == ["whole"]
-    assert ids(now.by_words("lifts stream", 3)) == []
+    reopened.replace(parts, np.stack([unit(0, 0, 1, 0)] * 3))
+    reopened.finish()
+    assert len(reopened) == 5
+    complete = [passage("wings", "whole", digest="whole")]
+    reopened.replace(complete, unit(0, 0, 1, 0)[None])
+    reopened.replace(complete, unit(0, 0, 1, 0)[None])
+    reopened.finish()
+    reader = opened()
+    assert len(reader) == 3
+    assert [h.text for h in reader.by_vector(unit(0, 0, 1, 0), 1)] == ["whole"]
+    assert ids(reader.by_words("lifts stream", 3)) == []
 
 
-def test_what_is_there_is_known_by_its_digest(store: Store, opened: Opened) -> None:
+def test_digests_contain_only_stored_documents(store: Store, opened: Opened) -> None:
     ids = ["heat", "nowhere", "it's", "both"]
-    assert opened(SPEC).digests(ids) == {"heat": HEAT.digest, "both": BOTH.digest}
+    assert opened(SPEC).digests(ids) == {"heat": HEAT.digest, "both": WING_AND_HEAT.digest}
 
 
-def test_documents_are_said_to_stand_elsewhere(store: Store, opened: Opened) -> None:
-    again = opened(SPEC)
-    again.move({"wings": "it's:1", "heat": "new:2", "nowhere": "x"})
-    again.finish()
-    again.close()
-    now = opened()
-    assert now.sources() == {"wings": "it's:1", "heat": "new:2", "both": "docs:both"}
-    assert [h.source for h in now.by_vector(unit(1, 0, 0, 0), 1)] == ["it's:1"]
-    assert len(now) == 3
+def test_move_updates_sources(store: Store, opened: Opened) -> None:
+    reopened = opened(SPEC)
+    reopened.move({"wings": "it's:1", "heat": "new:2", "nowhere": "x"})
+    reopened.finish()
+    reopened.close()
+    reader = opened()
+    assert reader.sources() == {"wings": "it's:1", "heat": "new:2", "both": "docs:both"}
+    assert [h.source for h in reader.by_vector(unit(1, 0, 0, 0), 1)] == ["it's:1"]
+    assert len(reader) == 3
 
 
-def test_documents_are_taken_out(store: Store, opened: Opened) -> None:
-    again = opened(SPEC)
-    assert again.sources() == {id: f"docs:{id}" for id in ("wings", "heat", "both")}
-    again.remove(["heat", "it's nowhere", "both"])
-    again.finish()
-    assert set(again.sources()) == {"wings"}
+def test_remove_deletes_documents(store: Store, opened: Opened) -> None:
+    reopened = opened(SPEC)
+    assert reopened.sources() == {id: f"docs:{id}" for id in ("wings", "heat", "both")}
+    reopened.remove(["heat", "it's nowhere", "both"])
+    reopened.finish()
+    assert set(reopened.sources()) == {"wings"}
     assert ids(opened().by_vector(unit(1, 1, 1, 1), 9)) == ["wings"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"fingerprint": "other", "model": "n"}, "the store uses the model m, not n"),
         ({"length": 16}, "passages of 32 tokens, not 16"),
@@ -134,21 +134,21 @@ def test_documents_are_taken_out(store: Store, opened: Opened) -> None:
         ({"fields": {}}, "keep= year:number, the author:text, not nothing"),
     ],
 )
-def test_a_store_is_added_to_as_it_was_made(
-    change: dict[str, Any], said: str, store: Store, opened: Opened
+def test_open_rejects_changed_settings(
+    change: dict[str, Any], message: str, store: Store, opened: Opened
 ) -> None:
-    with pytest.raises(SearchError, match=said):
+    with pytest.raises(SearchError, match=message):
         opened(msgspec.structs.replace(SPEC, **change))
     assert opened(msgspec.structs.replace(SPEC, model="moved")).spec == SPEC
 
 
-def test_there_is_no_store_before_one_is_made(opened: Opened) -> None:
+def test_open_raises_if_store_does_not_exist(opened: Opened) -> None:
     with pytest.raises(SearchError, match="bertkit index"):
         opened()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("yaer>1", "where: field 'yaer' not found in this store; did you mean 'year'"),
         ("year", "where: invalid 'year'; use FIELD=VALUE"),
@@ -156,18 +156,18 @@ def test_there_is_no_store_before_one_is_made(opened: Opened) -> None:
         ("the author<B", "where: the author is text, which < does not support"),
     ],
 )
-def test_conditions_that_cannot_be_met_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_conditions_rejects_invalid_conditions(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         conditions([text], SPEC.fields)
 
 
-def test_a_condition_may_hold_anything() -> None:
+def test_condition_value_may_contain_operators() -> None:
     assert conditions(["the author = a=b>c "], SPEC.fields) == [
         Condition("the author", "=", "a=b>c")
     ]
 
 
-def test_a_spec_is_read_or_refused() -> None:
+def test_read_spec_rejects_other_fields_and_versions() -> None:
     assert read_spec("x", msgspec.json.encode(SPEC)) == SPEC
     with pytest.raises(SearchError, match="x: invalid spec of the store"):
         read_spec("x", b'{"model": 3}')
@@ -177,6 +177,6 @@ def test_a_spec_is_read_or_refused() -> None:
             read_spec("x", msgspec.json.encode(other))
 
 
-def test_a_spec_nested_too_deep_is_refused() -> None:
+def test_read_spec_rejects_deeply_nested_json() -> None:
     with pytest.raises(SearchError, match="x: invalid spec of the store"):
         read_spec("x", '{"a": ' + "[" * 100_000)

@@ -1,4 +1,4 @@
-"""Places: what is not installed is named."""
+"""A store address selects the store library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertkit.errors import SearchError
 from bertkit.extensions.search.stores import open_store
 
 
-def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_store_reports_missing_qdrant_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bertkit.extensions.search.qdrant", None)
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
     with pytest.raises(SearchError, match="not installed; run pip install 'bertkit"):
