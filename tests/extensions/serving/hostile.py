@@ -2,8 +2,8 @@
 
 Run `python -m tests.extensions.serving.hostile PORT COUNT SEED`.
 
-They are malformed, too large, too slow, too heavy or abandoned, by clients without a key. The
-statuses of the answers are printed as JSON.
+The requests are malformed, too large, too slow, too heavy or abandoned, and have no key. The
+command prints the number of responses per status as JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 CLIENTS = 32
-"""Connections at a time."""
+"""Number of concurrent connections."""
 
 SECONDS = 20.0
-"""Limit of the time of one request."""
+"""Timeout of one request in seconds."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Attack = Callable[["Hostile"], Awaitable[bytes | None]]
@@ -34,7 +34,7 @@ class Hostile:
         self.idle: list[Streams] = []
 
     async def send(self, sent: bytes, *, read: bool = True, wait: float = 0.0) -> bytes | None:
-        """Send bytes on a new connection; the first line of the answer if it is read."""
+        """Send bytes on a new connection, and return the first line of the response if `read`."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(sent)
@@ -52,16 +52,16 @@ class Hostile:
         return head.encode() + b"content-length: %d\r\n%s\r\n" % (size, extra) + body
 
     def heavy(self) -> bytes:
-        """A request that takes the server long."""
-        marks = "." * self.random.choice([3_000, 20_000, 99_999])
+        """Return a request that needs much computing time."""
+        dots = "." * self.random.choice([3_000, 20_000, 99_999])
         words = " ".join(self.random.choices("abcdefgh", k=13))
         path, body = self.random.choice(
             [
-                ("/embed", {"inputs": [marks] * 10, "truncate": True}),
+                ("/embed", {"inputs": [dots] * 10, "truncate": True}),
                 ("/embed", {"inputs": [words] * 2_000}),
-                ("/tokenize", {"inputs": [marks] * 10}),
-                ("/choose", {"inputs": {"text": marks, "choices": ["a"] * 20}, "truncate": True}),
-                ("/ner", {"inputs": [marks]}),
+                ("/tokenize", {"inputs": [dots] * 10}),
+                ("/choose", {"inputs": {"text": dots, "choices": ["a"] * 20}, "truncate": True}),
+                ("/ner", {"inputs": [dots]}),
                 ("/fill-mask", {"inputs": ["[MASK] " * 13] * 300, "top": 100}),
                 ("/explain", {"inputs": words}),
                 ("/similarity", {"inputs": {"source_sentence": "a", "sentences": [words] * 500}}),
@@ -111,7 +111,7 @@ class Hostile:
         sent = self.post("/embed", b'{"inputs"', 1_000)
         return await self.send(sent, read=False, wait=self.random.random())
 
-    async def many_at_once(self) -> bytes | None:
+    async def pipelined(self) -> bytes | None:
         live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
         return await self.send(live * self.random.randint(2, 200))
 
@@ -135,7 +135,7 @@ class Hostile:
         return await self.send(self.post("/models/entities/reload", b""), read=False)
 
     async def held(self) -> bytes | None:
-        """An idle connection, of which the last 500 stay open."""
+        """Open an idle connection, and keep the last 500 connections open."""
         streams = await asyncio.open_connection("127.0.0.1", self.port)
         streams[1].write(b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         self.idle.append(streams)
@@ -151,7 +151,7 @@ ATTACKS: list[tuple[int, Attack]] = [
     (5, Hostile.large_head),
     (2, Hostile.large_body),
     (10, Hostile.slow_body),
-    (5, Hostile.many_at_once),
+    (5, Hostile.pipelined),
     (5, Hostile.smuggled),
     (10, Hostile.abandoned),
     (5, Hostile.answered),
@@ -159,21 +159,21 @@ ATTACKS: list[tuple[int, Attack]] = [
     (1, Hostile.reloaded),
     (10, Hostile.held),
 ]
-"""Kinds of requests, each with how often it is chosen."""
+"""Attacks and their sampling weights."""
 
 
 async def attack(port: int, count: int, seed: int) -> Counter[str]:
-    """Send so many requests; their statuses, or why there is none."""
+    """Send `count` requests, and count their statuses or errors."""
     hostile, statuses, left = Hostile(port, seed), Counter[str](), iter(range(count))
     weights, attacks = zip(*ATTACKS, strict=True)
 
     async def client() -> None:
         for _ in left:
-            (one,) = hostile.random.choices(attacks, weights)
+            (send_attack,) = hostile.random.choices(attacks, weights)
             try:
-                line = await one(hostile)
+                line = await send_attack(hostile)
             except TimeoutError:
-                statuses[f"none in {SECONDS:g} s: {one.__name__}"] += 1
+                statuses[f"none in {SECONDS:g} s: {send_attack.__name__}"] += 1
             except OSError:
                 statuses["closed"] += 1
             else:

@@ -1,4 +1,4 @@
-"""The door: who comes in, with how much, for how long; and what it says when not."""
+"""Admission of requests: keys, limits, timeouts, hosts, and the error responses."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def test_all_but_liveness_is_behind_the_key(server: Server, capsys: Any) -> None:
+def test_all_routes_except_liveness_require_a_key(server: Server, capsys: Any) -> None:
     client = server(keys=KEYS)
     assert client.get("/health/live").json() == {"status": "live"}
     routes = [("GET", p) for p in ("/info", "/metrics", "/openapi.json", "/health/ready", "/no")]
     for method, path in [*routes, ("POST", "/embed"), ("POST", "/models/x/reload")]:
         for headers in ({}, bearer("wrong")):
-            found = client.request(method, path, headers=headers, content=b"{")
-            assert found.status_code == 401, path
-            assert found.headers["www-authenticate"] == 'Basic realm="bertkit", Bearer'
+            response = client.request(method, path, headers=headers, content=b"{")
+            assert response.status_code == 401, path
+            assert response.headers["www-authenticate"] == 'Basic realm="bertkit", Bearer'
     assert client.get("/info", headers=bearer("secret")).status_code == 200
     assert client.get("/", auth=("anyone", "secret")).status_code == 200
     assert client.get("/", auth=("secret", "anyone")).status_code == 401
@@ -57,20 +57,20 @@ def test_all_but_liveness_is_behind_the_key(server: Server, capsys: Any) -> None
     assert "secret" not in capsys.readouterr().err
 
 
-def test_a_key_has_its_share(server: Server) -> None:
-    client, ask = server(keys=KEYS), {"inputs": "a b c"}
-    found = [client.post("/embed", json=ask, headers=bearer("few")) for _ in range(3)]
-    assert [f.status_code for f in found] == [200, 200, 429]
-    assert int(found[2].headers["retry-after"]) > 0
-    found = [client.post("/embed", json=ask, headers=bearer("tokens")) for _ in range(3)]
-    assert [f.status_code for f in found] == [200, 200, 429]
-    assert "limit of tokens per minute" in found[2].json()["error"]
+def test_keys_have_limits_per_minute(server: Server) -> None:
+    client, request_body = server(keys=KEYS), {"inputs": "a b c"}
+    responses = [client.post("/embed", json=request_body, headers=bearer("few")) for _ in range(3)]
+    assert [r.status_code for r in responses] == [200, 200, 429]
+    assert int(responses[2].headers["retry-after"]) > 0
+    responses = [
+        client.post("/embed", json=request_body, headers=bearer("tokens")) for _ in range(3)
+    ]
+    assert [r.status_code for r in responses] == [200, 200, 429]
+    assert "limit of tokens per minute" in responses[2].json()["error"]
 
 
-def test_a_line_of_the_log_is_written_at_once(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Workers share stderr: what they write bit by bit would mix."""
+def test_log_writes_each_line_in_one_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers share stderr, so lines written in parts would be mixed."""
     written: list[str] = []
 
     class File(io.StringIO):
@@ -86,11 +86,11 @@ def test_a_line_of_the_log_is_written_at_once(
     assert line.endswith("\n")
 
 
-def test_a_request_is_logged_without_its_text(server: Server, capsys: Any) -> None:
+def test_log_omits_texts_of_requests(server: Server, capsys: Any) -> None:
     client = server()
-    found = client.post("/embed", json={"inputs": ["a b", "c"]})
+    response = client.post("/embed", json={"inputs": ["a b", "c"]})
     line = json.loads(capsys.readouterr().err.splitlines()[-1])
-    assert line["id"] == found.headers["x-request-id"]
+    assert line["id"] == response.headers["x-request-id"]
     assert {k: line[k] for k in ("key", "route", "status", "items", "tokens")} == {
         "key": "anyone",
         "route": "/embed",
@@ -104,7 +104,7 @@ def test_a_request_is_logged_without_its_text(server: Server, capsys: Any) -> No
     assert "zebra" not in capsys.readouterr().err
 
 
-def test_what_is_counted(server: Server) -> None:
+def test_metrics_count_requests_and_tokens(server: Server) -> None:
     client = server()
     client.post("/embed", json={"inputs": ["a b", "c"]})
     client.get("/nowhere")
@@ -116,61 +116,61 @@ def test_what_is_counted(server: Server) -> None:
     assert "bertkit_batch_tokens_sum 7.0" in text
 
 
-def test_loading_and_stopping_are_503() -> None:
+def test_loading_and_stopping_servers_return_503() -> None:
     from starlette.testclient import TestClient
 
     admission = AdmissionMiddleware(limits=Limits(), keys=ApiKeys([]), metrics=Metrics())
     client = TestClient(admission)
-    found = client.get("/info")
-    assert (found.status_code, found.headers["retry-after"]) == (503, "2")
-    assert found.json()["error"] == "the server is loading its models"
+    response = client.get("/info")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+    assert response.json()["error"] == "the server is loading its models"
     assert client.get("/health/live").status_code == 200
     admission.draining, admission.app = True, object()
     assert client.get("/info").json()["error"] == "the server is stopping"
 
 
-def test_readiness_is_a_known_vector(server: Server, registry: ModelRegistry) -> None:
+def test_readiness_fails_if_embeddings_change(server: Server, registry: ModelRegistry) -> None:
     client = server()
     assert client.get("/health/ready").json() == {"status": "ready"}
-    one = registry.models["pretrained"]
-    known = one.reference
-    one.reference = known + 1.0
-    found = client.get("/health/ready")
-    one.reference = known
-    assert found.status_code == 503
-    assert "the embeddings of pretrained changed" in found.json()["error"]
+    served = registry.models["pretrained"]
+    reference = served.reference
+    served.reference = reference + 1.0
+    response = client.get("/health/ready")
+    served.reference = reference
+    assert response.status_code == 503
+    assert "the embeddings of pretrained changed" in response.json()["error"]
 
 
-def test_vectors_that_are_none_are_no_answer(
+def test_nan_and_zero_vectors_return_500(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     client = server()
     for bad in (float("nan"), float("inf"), 0.0):
         monkeypatch.setattr(Embed, "run", lambda self, works, b=bad: [[b] * 16 for _ in works])
-        found = client.post("/embed", json={"inputs": "a"})
-        assert found.status_code == 500
+        response = client.post("/embed", json={"inputs": "a"})
+        assert response.status_code == 500
         assert json.loads(capsys.readouterr().err.splitlines()[-1])["defect"].startswith(
             "ArithmeticError at "
         )
 
 
-def test_time_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = threading.Event()
+def test_request_returns_429_after_timeout(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
     run = Embed.run
 
     def slow(self: Embed, works: Any) -> Any:
-        go.wait(5)
+        release.wait(5)
         return run(self, works)
 
     client = server(Limits(timeout=0.2))
     monkeypatch.setattr(Embed, "run", slow)
     start = time.monotonic()
-    found = client.post("/embed", json={"inputs": "a"})
+    response = client.post("/embed", json={"inputs": "a"})
     assert time.monotonic() - start < 3
-    go.set()
-    assert found.status_code == 429
-    assert "no response within 0.2 s" in found.json()["error"]
-    assert found.headers["retry-after"]
+    release.set()
+    assert response.status_code == 429
+    assert "no response within 0.2 s" in response.json()["error"]
+    assert response.headers["retry-after"]
 
 
 def drive(
@@ -181,7 +181,10 @@ def drive(
     method: str = "POST",
     query: bytes = b"",
 ) -> list[Any]:
-    """Give a admission ASGI messages by hand; what it sends. Without more it waits for ever."""
+    """Pass ASGI messages to an admission, and return the messages that it sends.
+
+    After the last message, `receive` waits without end.
+    """
     sent: list[Any] = []
     scope = {"type": "http", "method": method, "path": "/embed", "query_string": query}
     scope["headers"] = list(headers)
@@ -197,8 +200,8 @@ def drive(
     return sent
 
 
-class Waits:
-    """An application that never answers, and notes that it was told to stop."""
+class NeverResponds:
+    """Application that never responds, and records its cancellation."""
 
     cancelled = False
 
@@ -209,15 +212,15 @@ class Waits:
             self.cancelled = True
 
 
-def gate_of(app: Any, **limits: Any) -> AdmissionMiddleware:
+def admission_for(app: Any, **limits: Any) -> AdmissionMiddleware:
     admission = AdmissionMiddleware(limits=Limits(**limits), keys=ApiKeys([]), metrics=Metrics())
     admission.app = app
     return admission
 
 
-def test_who_goes_away_is_not_worked_for(capsys: Any) -> None:
-    app = Waits()
-    admission = gate_of(app)
+def test_disconnected_request_is_cancelled(capsys: Any) -> None:
+    app = NeverResponds()
+    admission = admission_for(app)
     sent = drive(admission, [{"type": "http.request", "body": b"{}"}, {"type": "http.disconnect"}])
     assert sent == []
     assert app.cancelled
@@ -227,15 +230,15 @@ def test_who_goes_away_is_not_worked_for(capsys: Any) -> None:
     assert drive(admission, early) == []
 
 
-def test_a_body_is_bounded_as_it_comes() -> None:
+def test_body_is_limited_in_size_and_time() -> None:
     part = {"type": "http.request", "body": b"x" * 60, "more_body": True}
-    assert drive(gate_of(Waits(), body_bytes=100), [part, part])[0]["status"] == 413
-    assert drive(gate_of(Waits(), body_timeout=0.05), [part])[0]["status"] == 408
+    assert drive(admission_for(NeverResponds(), body_bytes=100), [part, part])[0]["status"] == 413
+    assert drive(admission_for(NeverResponds(), body_timeout=0.05), [part])[0]["status"] == 408
 
 
 @given(body=st.binary(max_size=200), length=st.sampled_from([b"x", b"-1", b"1e3"]))
-def test_no_body_is_a_defect(body: bytes, length: bytes) -> None:
-    """A admission before an application that only says 204 answers whatever comes."""
+def test_any_body_reaches_the_application(body: bytes, length: bytes) -> None:
+    """The application returns 204 for each body."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["body"] == body
@@ -243,7 +246,7 @@ def test_no_body_is_a_defect(body: bytes, length: bytes) -> None:
         await send({"type": "http.response.body", "body": b""})
 
     message = {"type": "http.request", "body": body}
-    sent = drive(gate_of(app), [message], headers=[(b"content-length", length)])
+    sent = drive(admission_for(app), [message], headers=[(b"content-length", length)])
     assert sent[0]["status"] == 204
 
 
@@ -258,12 +261,12 @@ def test_no_body_is_a_defect(body: bytes, length: bytes) -> None:
         (b"", 403),
     ],
 )
-def test_a_page_of_the_web_cannot_ask_by_its_own_name(host: bytes, status: int) -> None:
+def test_unknown_host_header_is_rejected(host: bytes, status: int) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    admission = gate_of(app)
+    admission = admission_for(app)
     admission.hosts = LOOPBACK
     sent = drive(admission, [{"type": "http.request", "body": b""}], headers=[(b"host", host)])
     assert sent[0]["status"] == status
@@ -283,18 +286,19 @@ def test_a_page_of_the_web_cannot_ask_by_its_own_name(host: bytes, status: int) 
         ({"origin": "null"}, b"", 403),
     ],
 )
-def test_a_page_of_another_site_computes_nothing(
-    headers: dict[str, str], query: bytes, status: int
-) -> None:
+def test_cross_site_request_is_rejected(headers: dict[str, str], query: bytes, status: int) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    given = [(b"host", b"127.0.0.1:8000"), *((k.encode(), v.encode()) for k, v in headers.items())]
+    all_headers = [
+        (b"host", b"127.0.0.1:8000"),
+        *((k.encode(), v.encode()) for k, v in headers.items()),
+    ]
     sent = drive(
-        gate_of(app),
+        admission_for(app),
         [{"type": "http.request", "body": b""}],
-        headers=given,
+        headers=all_headers,
         method="GET",
         query=query,
     )
@@ -302,7 +306,7 @@ def test_a_page_of_another_site_computes_nothing(
     assert (b"content-security-policy", b"frame-ancestors 'none'") in sent[0]["headers"]
 
 
-def test_open_requests_are_bounded() -> None:
-    admission = gate_of(Waits(), requests=1)
+def test_open_requests_are_limited() -> None:
+    admission = admission_for(NeverResponds(), requests=1)
     admission.open = 1
     assert drive(admission, [{"type": "http.request", "body": b"{}"}])[0]["status"] == 429

@@ -1,4 +1,4 @@
-"""Answers as figures: nothing of a text is lost, and nothing of it is read as HTML."""
+"""Figures of predictions contain the complete text, escaped as HTML."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def marked(text: str, ranges: list[tuple[int, int, str]]) -> str:
 
 
 @given(st.text(), st.lists(st.integers(0, 50), max_size=6))
-def test_marks_leave_the_text_as_it_is(text: str, cuts: list[int]) -> None:
-    ends = sorted({min(cut, len(text)) for cut in cuts})
+def test_marks_keep_the_text_unchanged(text: str, boundaries: list[int]) -> None:
+    ends = sorted({min(boundary, len(text)) for boundary in boundaries})
     ranges = [(a, b, "") for a, b in zip(ends[::2], ends[1::2], strict=False)]
     html = marked(text, ranges)
     assert unescape(re.sub("<[^>]*>", "", html)) == unescape(escape(text))
@@ -32,19 +32,19 @@ def test_marks_leave_the_text_as_it_is(text: str, cuts: list[int]) -> None:
     assert list(map(unescape, inside)) == [unescape(escape(text[a:b])) for a, b, _ in ranges]
 
 
-def test_marks_have_names() -> None:
+def test_marks_contain_names() -> None:
     assert marked("Ada & Bob", [(6, 9, "PER"), (0, 3, "<PER>")]) == (
         '<mark>Ada <span class="small">&lt;PER&gt;</span></mark>'
         ' &amp; <mark>Bob <span class="small">PER</span></mark>'
     )
 
 
-def test_names_of_figures_are_only_words() -> None:
+def test_figure_names_are_escaped() -> None:
     html = html_of(Figure('a "b" <i>', "", []))
     assert 'data-figure="a &#34;b&#34; &lt;i&gt;"' in html
 
 
-def test_labels_are_probabilities_or_a_number() -> None:
+def test_labels_show_probabilities_or_one_score() -> None:
     def table(**scores: float) -> str:
         return html_of(labels([SimpleNamespace(scores=scores)], "", ""))
 
@@ -54,9 +54,9 @@ def test_labels_are_probabilities_or_a_number() -> None:
     assert "<svg" not in table(score=3.7)
 
 
-def test_models_stand_side_by_side() -> None:
+def test_candidates_of_models_are_side_by_side() -> None:
     answers = {
-        name: [MaskAnswer(place, [Candidate(f"{name}{place}", 0.5)]) for place in (0, 1)]
+        name: [MaskAnswer(index, [Candidate(f"{name}{index}", 0.5)]) for index in (0, 1)]
         for name in ("before", "after")
     }
     html = html_of(*candidates(answers))
@@ -72,7 +72,8 @@ def test_record_has_a_row_per_field_or_per_element() -> None:
     html = html_of(record([[Candidate("<a>", 0.5), Candidate("b", 0.25)]], "", ""))
     assert re.findall('<th scope="row">(.*?)</th>', html) == ["&lt;a&gt;", "b"]
     assert "0.250" in html
-    assert html.count("<tr>") == 3  # one of them has the names of the fields
+    # One of three rows contains the names of the fields.
+    assert html.count("<tr>") == 3
 
 
 @pytest.mark.parametrize(

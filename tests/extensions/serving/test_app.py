@@ -1,4 +1,4 @@
-"""The application as a whole: no body brings it down, and a model is opened again under way."""
+"""The application handles invalid requests, and reloads models while it runs."""
 
 from __future__ import annotations
 
@@ -55,28 +55,33 @@ BROKEN = [
     ("error", "status"),
     [(DataError("a"), 422), (CheckpointError("a"), 503), (SearchError("a"), 503)],
 )
-def test_what_is_damaged_is_not_the_clients_fault(error: BertkitError, status: int) -> None:
+def test_request_error_distinguishes_client_and_server_errors(
+    error: BertkitError, status: int
+) -> None:
     assert request_error(error).status == status
 
 
-def test_what_is_no_json_is_said_so(server: Server) -> None:
-    found = (
+def test_invalid_json_has_a_clear_message(server: Server) -> None:
+    response = (
         server()
         .post("/embed", content=b'{"inputs": ', headers={"content-type": "application/json"})
         .json()
     )
-    assert found == {"error": "invalid JSON (Input data was truncated)", "error_type": "validation"}
+    assert response == {
+        "error": "invalid JSON (Input data was truncated)",
+        "error_type": "validation",
+    }
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-no", ""])
-def test_broken_bodies_are_the_clients_fault(server: Server, kind: str) -> None:
+def test_invalid_bodies_return_4xx(server: Server, kind: str) -> None:
     client = server()
     for path in ROUTES:
         for body in BROKEN:
-            found = client.post(path, content=body, headers={"content-type": kind})
-            assert found.status_code < 500, (path, body[:40], found.text)
-            if found.status_code >= 400:
-                assert found.json()["error"]
+            response = client.post(path, content=body, headers={"content-type": kind})
+            assert response.status_code < 500, (path, body[:40], response.text)
+            if response.status_code >= 400:
+                assert response.json()["error"]
 
 
 values = st.recursive(
@@ -104,7 +109,7 @@ fields = [
 
 @pytest.fixture
 def client(server: Server) -> TestClient:
-    """Of one server for all examples of a property."""
+    """Client of one server for all examples of a test."""
     return server()
 
 
@@ -114,53 +119,58 @@ def client(server: Server) -> TestClient:
     bodies=st.lists(st.dictionaries(st.sampled_from(fields), values), min_size=10, max_size=10),
     cut=st.integers(0, 40),
 )
-def test_no_body_is_a_5xx(client: TestClient, path: str, bodies: list[Any], cut: int) -> None:
+def test_random_bodies_never_return_5xx(
+    client: TestClient, path: str, bodies: list[Any], cut: int
+) -> None:
     for body in bodies:
         text = json.dumps(body).encode()
         for sent in (text, text[cut:], text[: -cut or None]):
-            found = client.post(path, content=sent, headers={"content-type": "application/json"})
-            assert found.status_code < 500, (sent, found.text)
+            response = client.post(path, content=sent, headers={"content-type": "application/json"})
+            assert response.status_code < 500, (sent, response.text)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.text(string.printable, max_size=30), method=st.sampled_from(["GET", "PUT", "HEAD"]))
-def test_no_path_is_a_5xx(client: TestClient, path: str, method: str) -> None:
+def test_random_paths_never_return_5xx(client: TestClient, path: str, method: str) -> None:
     from urllib.parse import quote
 
     assert client.request(method, "/" + quote(path)).status_code < 500
 
 
-def test_a_model_is_opened_again_under_way(server: Server, folders: Path, tmp_path: Path) -> None:
-    place = tmp_path / "model"
+def test_reload_replaces_model_of_running_server(
+    server: Server, folders: Path, tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "model"
     first, second = load(folders / "pretrained"), load(folders / "pretrained")
-    save(place, first.model, first.tokenizer, BERT)
-    registry = ModelRegistry([str(place)], None)
+    save(model_dir, first.model, first.tokenizer, BERT)
+    registry = ModelRegistry([str(model_dir)], None)
     client = server(at=registry)
-    ask = {"inputs": "a b", "normalize": False}
-    before = client.post("/embed", json=ask).json()
+    request_body = {"inputs": "a b", "normalize": False}
+    before = client.post("/embed", json=request_body).json()
     second.model.encoder.embedding.tokens.weight.data += 0.5
-    save(place, second.model, second.tokenizer, BERT)
-    assert client.post("/embed", json=ask).json() == before
+    save(model_dir, second.model, second.tokenizer, BERT)
+    assert client.post("/embed", json=request_body).json() == before
     assert client.post("/models/model/reload").json()["name"] == "model"
-    assert client.post("/embed", json=ask).json() != before
+    assert client.post("/embed", json=request_body).json() != before
     assert client.post("/models/other/reload").status_code == 422
-    (place / "model.safetensors").write_bytes(b"")  # nothing of the file is still mapped
-    shutil.rmtree(place)
+    # The served model does not map the file.
+    (model_dir / "model.safetensors").write_bytes(b"")
+    shutil.rmtree(model_dir)
     assert client.post("/embed", json={"inputs": "c d e"}).status_code == 200
     broken = client.post("/models/model/reload")
     assert broken.status_code == 422
-    assert client.post("/embed", json=ask).status_code == 200
+    assert client.post("/embed", json=request_body).status_code == 200
 
 
-def test_a_model_is_asked_other_things_after_it_changed(
+def test_reload_updates_routes_of_changed_model(
     server: Server, folders: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "model"
-    shutil.copytree(folders / "pretrained", place)
-    client = server(at=ModelRegistry([str(place)], None))
+    model_dir = tmp_path / "model"
+    shutil.copytree(folders / "pretrained", model_dir)
+    client = server(at=ModelRegistry([str(model_dir)], None))
     assert client.post("/predict", json={"inputs": "a b"}).status_code == 404
-    shutil.rmtree(place)
-    shutil.copytree(folders / "sentiment", place)
+    shutil.rmtree(model_dir)
+    shutil.copytree(folders / "sentiment", model_dir)
     assert client.post("/models/model/reload").json()["answers"][0] == "predict"
     assert client.post("/predict", json={"inputs": "a b"}).status_code == 200
     assert client.post("/fill-mask", json={"inputs": "a [MASK]"}).status_code == 404
@@ -170,58 +180,59 @@ def test_a_model_is_asked_other_things_after_it_changed(
     assert "what=predict" in client.get("/ask").text
 
 
-def test_a_reload_of_an_earlier_application_opens_the_routes_of_now(
+def test_reload_by_earlier_application_installs_current_routes(
     server: Server, folders: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "model"
-    shutil.copytree(folders / "pretrained", place)
-    client = server(at=ModelRegistry([str(place)], None))
+    model_dir = tmp_path / "model"
+    shutil.copytree(folders / "pretrained", model_dir)
+    client = server(at=ModelRegistry([str(model_dir)], None))
     admission: Any = client.app
-    earlier = admission.app  # which a request that waits for the lock came through
+    # A request that waits for the lock uses the earlier application.
+    earlier = admission.app
     for kind in ("sentiment", "pretrained"):
-        shutil.rmtree(place)
-        shutil.copytree(folders / kind, place)
-        now, admission.app = admission.app, earlier
+        shutil.rmtree(model_dir)
+        shutil.copytree(folders / kind, model_dir)
+        current, admission.app = admission.app, earlier
         assert client.post("/models/model/reload").status_code == 200
         assert admission.app is not earlier
-        assert admission.app is not now
-        lost = client.post("/fill-mask", json={"inputs": "a [MASK]"}).status_code == 404
-        assert lost == (kind == "sentiment")
+        assert admission.app is not current
+        is_missing = client.post("/fill-mask", json={"inputs": "a [MASK]"}).status_code == 404
+        assert is_missing == (kind == "sentiment")
 
 
-def test_models_of_one_folder_name_are_asked_and_reloaded_by_their_paths(
+def test_models_with_equal_directory_names_have_different_names(
     server: Server, folders: Path, tmp_path: Path
 ) -> None:
-    places = [tmp_path / name / "model" for name in ("one", "two")]
-    for place in places:
-        shutil.copytree(folders / "sentiment", place)
-    client = server(at=ModelRegistry(list(map(str, places)), None))
+    model_dirs = [tmp_path / name / "model" for name in ("one", "two")]
+    for model_dir in model_dirs:
+        shutil.copytree(folders / "sentiment", model_dir)
+    client = server(at=ModelRegistry(list(map(str, model_dirs)), None))
     assert [m["name"] for m in client.get("/info").json()["models"]] == ["one", "two"]
-    shutil.rmtree(places[1])
-    shutil.copytree(folders / "pretrained", places[1])
+    shutil.rmtree(model_dirs[1])
+    shutil.copytree(folders / "pretrained", model_dirs[1])
     assert "predict" not in client.post("/models/two/reload").json()["answers"]
     nested = [tmp_path / "one" / "x" / "m", tmp_path / "two" / "m"]
-    for place in nested:
-        shutil.copytree(folders / "sentiment", place)
+    for model_dir in nested:
+        shutil.copytree(folders / "sentiment", model_dir)
     client = server(at=ModelRegistry(list(map(str, nested)), None))
     assert client.post("/models/one/x/reload").json()["answers"][0] == "predict"
     assert client.post("/predict", json={"inputs": "a b", "model": "one/x"}).status_code == 200
 
 
-def test_a_reload_goes_on_when_nobody_waits_for_it(
+def test_reload_continues_after_request_timeout(
     server: Server, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, whole = tmp_path / "model", ModelRegistry.reload
-    shutil.copytree(folders / "pretrained", place)
-    client = server(Limits(timeout=0.2), at=ModelRegistry([str(place)], None))
+    model_dir, reload = tmp_path / "model", ModelRegistry.reload
+    shutil.copytree(folders / "pretrained", model_dir)
+    client = server(Limits(timeout=0.2), at=ModelRegistry([str(model_dir)], None))
 
-    def slowly(registry: ModelRegistry, name: str) -> None:
+    def slow_reload(registry: ModelRegistry, name: str) -> None:
         time.sleep(0.5)
-        whole(registry, name)
+        reload(registry, name)
 
-    monkeypatch.setattr(ModelRegistry, "reload", slowly)
-    shutil.rmtree(place)
-    shutil.copytree(folders / "sentiment", place)
+    monkeypatch.setattr(ModelRegistry, "reload", slow_reload)
+    shutil.rmtree(model_dir)
+    shutil.copytree(folders / "sentiment", model_dir)
     assert client.post("/models/model/reload").status_code == 429
     end = time.monotonic() + 20
     while client.post("/predict", json={"inputs": "a b"}).status_code != 200:
@@ -229,13 +240,13 @@ def test_a_reload_goes_on_when_nobody_waits_for_it(
         time.sleep(0.05)
 
 
-def test_a_second_model_answers_when_it_is_named(server: Server, folders: Path) -> None:
+def test_request_selects_model_by_name(server: Server, folders: Path) -> None:
     client = server()
     assert len(client.get("/info").json()["models"]) == len(KINDS)
     texts = {"query": "a", "texts": ["b"], "raw_scores": True}
     names = ("ending", "ranker")
-    one, other = (client.post("/rerank", json={**texts, "model": name}).json() for name in names)
-    assert one != other
+    first, second = (client.post("/rerank", json={**texts, "model": name}).json() for name in names)
+    assert first != second
 
 
 def test_route_without_a_pipeline_is_served(

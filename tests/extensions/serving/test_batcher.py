@@ -1,4 +1,4 @@
-"""The queue: batches by tokens, a bound that holds, nothing lost, and nobody waits for the gone."""
+"""Batches of limited size, the limit of the queue, cancelled requests, and failing works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.pipelines import Work
 
 
 class Sized(Work):
-    """A work of so many tokens, which knows itself again."""
+    """Work with a given number of tokens and a name."""
 
     def __init__(self, tokens: int, name: Any = None) -> None:
         super().__init__([], name)
@@ -29,7 +29,7 @@ class Sized(Work):
 
 
 class Recorder:
-    """A pipeline that notes its batches, and waits until it is let go on."""
+    """Pipeline that records its batches, and waits for `go` if it is held."""
 
     def __init__(self, *, held: bool = False) -> None:
         self.batches: list[list[Any]] = []
@@ -58,28 +58,32 @@ def batcher(queue: int = 1000, batch: int = 100) -> Batcher:
         max_size=12,
     )
 )
-def test_everyone_gets_their_own_answers(requests: list[tuple[list[int], bool]]) -> None:
+def test_batcher_returns_each_request_its_answers(requests: list[tuple[list[int], bool]]) -> None:
     queue = batcher(queue=10_000)
     pipelines = Recorder(), Recorder()
 
-    async def one(number: int, sizes: list[int], which: bool) -> None:
-        works = [Sized(size, (number, place)) for place, size in enumerate(sizes)]
-        found = await queue.answers(pipelines[which], works)
-        assert found == [("answer", (number, place)) for place in range(len(sizes))]
+    async def send_request(number: int, sizes: list[int], is_second: bool) -> None:
+        works = [Sized(size, (number, index)) for index, size in enumerate(sizes)]
+        results = await queue.answers(pipelines[is_second], works)
+        assert results == [("answer", (number, index)) for index in range(len(sizes))]
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(one(i, *request) for i, request in enumerate(requests)))
+    async def send_all() -> None:
+        await asyncio.gather(*(send_request(i, *request) for i, request in enumerate(requests)))
 
-    asyncio.run(all_of_them())
+    asyncio.run(send_all())
     assert queue.waiting == 0
     queue.close()
-    sizes = {(i, p): s for i, (own, _) in enumerate(requests) for p, s in enumerate(own)}
+    sizes = {
+        (i, p): s
+        for i, (request_sizes, _) in enumerate(requests)
+        for p, s in enumerate(request_sizes)
+    }
     for pipeline in pipelines:
         for batch in pipeline.batches:
             assert len(batch) == 1 or sum(sizes[name] for name in batch) <= 100
 
 
-def test_what_waits_goes_together_oldest_first() -> None:
+def test_batcher_combines_waiting_works_in_order() -> None:
     queue, first, other = batcher(), Recorder(held=True), Recorder()
 
     async def run() -> None:
@@ -97,7 +101,7 @@ def test_what_waits_goes_together_oldest_first() -> None:
     assert other.batches == [["c"]]
 
 
-def test_a_full_queue_says_when_to_come_again() -> None:
+def test_full_queue_raises_with_retry_time() -> None:
     queue, slow = batcher(queue=50), Recorder(held=True)
 
     async def run() -> None:
@@ -107,41 +111,42 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         await asyncio.sleep(0)
         with pytest.raises(Full, match="retry in 1 s"):
             await queue.answers(slow, [Sized(11)])
-        fits = asyncio.ensure_future(queue.answers(slow, [Sized(10)]))
+        fitting = asyncio.ensure_future(queue.answers(slow, [Sized(10)]))
         await asyncio.sleep(0)
-        sign = asyncio.ensure_future(queue.answers(slow, [Sized(99)], urgent=True))
+        urgent_request = asyncio.ensure_future(queue.answers(slow, [Sized(99)], urgent=True))
         await asyncio.sleep(0)
         slow.go.set()
-        await asyncio.gather(running, waiting, fits, sign)
+        await asyncio.gather(running, waiting, fitting, urgent_request)
 
     asyncio.run(run())
     assert queue.waiting == 0
     queue.close()
 
 
-def test_who_is_gone_is_not_answered() -> None:
+def test_cancelled_requests_leave_the_queue() -> None:
     queue, slow = batcher(), Recorder(held=True)
 
     async def run() -> None:
         running = asyncio.ensure_future(queue.answers(slow, [Sized(40, "first")]))
         await asyncio.to_thread(slow.began.wait)
-        gone = asyncio.ensure_future(queue.answers(slow, [Sized(40, "gone")]))
-        stays = asyncio.ensure_future(queue.answers(slow, [Sized(40, "stays")]))
+        cancelled = asyncio.ensure_future(queue.answers(slow, [Sized(40, "gone")]))
+        kept_request = asyncio.ensure_future(queue.answers(slow, [Sized(40, "stays")]))
         await asyncio.sleep(0)
         assert queue.waiting == 80
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
         assert queue.waiting == 40
-        running.cancel()  # what is with the model already comes back to nobody
+        # The result of a running batch is dropped.
+        running.cancel()
         slow.go.set()
-        assert await stays == [("answer", "stays")]
+        assert await kept_request == [("answer", "stays")]
 
     asyncio.run(run())
     queue.close()
     assert slow.batches == [["first"], ["stays"]]
 
 
-def test_one_bad_item_costs_nobody_else() -> None:
+def test_failing_item_does_not_affect_other_items() -> None:
     queue, slow = batcher(), Recorder(held=True)
 
     async def run() -> None:
@@ -152,16 +157,16 @@ def test_one_bad_item_costs_nobody_else() -> None:
         await asyncio.sleep(0)
         slow.go.set()
         await running
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert found[0] == [("answer", "good")]
-        assert isinstance(found[1], ArithmeticError)
-        assert found[2] == [("answer", "fine")]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert results[0] == [("answer", "good")]
+        assert isinstance(results[1], ArithmeticError)
+        assert results[2] == [("answer", "fine")]
 
     asyncio.run(run())
     queue.close()
 
 
-def test_closing_answers_what_waits() -> None:
+def test_close_answers_waiting_requests() -> None:
     queue, slow = batcher(), Recorder(held=True)
 
     async def run() -> None:

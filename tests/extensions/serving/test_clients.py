@@ -1,4 +1,4 @@
-"""Clients that others wrote work unchanged."""
+"""The OpenAI and Hugging Face clients work without changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def vectors(folders: Path) -> np.ndarray:
     return np.asarray(raw / np.linalg.norm(raw, axis=1, keepdims=True))
 
 
-def test_openai(address: str, vectors: np.ndarray) -> None:
+def test_openai_client_returns_embeddings(address: str, vectors: np.ndarray) -> None:
     openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="k")
     found = client.embeddings.create(input=["a b", "c"], model="pretrained")
@@ -39,10 +39,13 @@ def test_openai(address: str, vectors: np.ndarray) -> None:
         client.embeddings.create(input="a " * 20, model="pretrained")
 
 
-def test_hugging_face(address: str, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugging_face_client_returns_embeddings_and_similarities(
+    address: str, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import InferenceClient, constants
 
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # the server is on this machine
+    # The server is on this machine, so the client needs no network.
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
     def client(route: str) -> InferenceClient:
         return InferenceClient(model=f"{address}{route}", token="k")

@@ -1,4 +1,4 @@
-"""What the commands that serve models make of their words."""
+"""Arguments of `bertkit serve` and `bertkit view`."""
 
 from __future__ import annotations
 
@@ -13,37 +13,44 @@ from bertkit.extensions.serving import processes as run
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What would be served."""
-    made: list[Any] = []
-    monkeypatch.setattr(run, "serve", made.append)
-    return made
+    """Server settings of each command, which starts no server."""
+    served: list[Any] = []
+    monkeypatch.setattr(run, "serve", served.append)
+    return served
 
 
-def run_in(folder: Path, *files: str) -> Path:
+def make_run(folder: Path, *files: str) -> Path:
     folder.mkdir(parents=True)
     for name in ("run.json", "journal.jsonl", *files):
         (folder / name).touch()
     return folder
 
 
-def test_a_folder_is_a_model_a_run_or_both(plans: list[Any], tmp_path: Path) -> None:
-    learned = run_in(tmp_path / "learned", "config.json")
-    begun = run_in(tmp_path / "begun")
-    sweep = run_in(tmp_path / "sweep" / "a", "config.json").parent
-    words = [str(learned), str(begun), str(sweep), "org/model", "--run", str(sweep / "a")]
-    assert cli.run(["view", *words]) == 0
-    assert plans[0].models == [str(learned), "org/model"]
-    assert plans[0].runs == [learned, begun, sweep, sweep / "a"]
+def test_view_distinguishes_models_and_runs(plans: list[Any], tmp_path: Path) -> None:
+    finished_run = make_run(tmp_path / "learned", "config.json")
+    unfinished_run = make_run(tmp_path / "begun")
+    sweep = make_run(tmp_path / "sweep" / "a", "config.json").parent
+    arguments = [
+        str(finished_run),
+        str(unfinished_run),
+        str(sweep),
+        "org/model",
+        "--run",
+        str(sweep / "a"),
+    ]
+    assert cli.run(["view", *arguments]) == 0
+    assert plans[0].models == [str(finished_run), "org/model"]
+    assert plans[0].runs == [finished_run, unfinished_run, sweep, sweep / "a"]
     assert plans[0].browser
 
 
-def test_a_server_takes_models_and_runs_as_they_are_named(plans: list[Any], tmp_path: Path) -> None:
-    learned = run_in(tmp_path / "learned", "config.json")
-    assert cli.run(["serve", str(learned)]) == 0
-    assert (plans[0].models, plans[0].runs) == ([str(learned)], ())
+def test_serve_does_not_treat_model_as_run(plans: list[Any], tmp_path: Path) -> None:
+    finished_run = make_run(tmp_path / "learned", "config.json")
+    assert cli.run(["serve", str(finished_run)]) == 0
+    assert (plans[0].models, plans[0].runs) == ([str(finished_run)], ())
 
 
-def test_there_is_something_to_serve(plans: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_view_requires_a_model(plans: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["view"]) == 2
     assert "no model to serve" in capsys.readouterr().err
     assert plans == []

@@ -1,4 +1,4 @@
-"""Limits of connections; and a server that stops answers the first request of a connection."""
+"""Limits of connections, and requests to a server that stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """An application that answers with the length of the body."""
+    """Respond with the length of the body."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -39,7 +39,7 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def echo_after_1(scope: Any, receive: Any, send: Any) -> None:
-    """An application that refuses a body, or waits for it and for another second."""
+    """Respond like `echo`, after one second for `/slow`, and with status 413 for `/refuse`."""
     if scope["path"] == "/refuse":
         length = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 413, "headers": length})
@@ -51,7 +51,7 @@ async def echo_after_1(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def serving(app: Any = echo, limit: int = 100) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """A server of such connections, and its port; it is told to stop at the end."""
+    """Run a server with limited connections, yield it and its port, and stop it at the end."""
     http: Any = partial(Connection, limit=limit)
     config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
@@ -66,9 +66,9 @@ async def serving(app: Any = echo, limit: int = 100) -> AsyncIterator[tuple[uvic
 
 
 def talk(client: Talk) -> bytes:
-    """What a client is told."""
+    """Return the bytes that a client receives."""
 
-    async def both() -> bytes:
+    async def run() -> bytes:
         async with serving() as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
@@ -76,13 +76,14 @@ def talk(client: Talk) -> bytes:
             finally:
                 writer.close()
 
-    return asyncio.run(both())
+    return asyncio.run(run())
 
 
-def test_a_head_and_a_long_body_are_read() -> None:
+def test_connection_accepts_two_long_bodies() -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         found = b""
-        for _ in range(2):  # on one connection
+        # Both requests use one connection.
+        for _ in range(2):
             writer.write(HEAD + b"content-length: 1000000\r\n\r\n" + b"x" * 1_000_000)
             found += await reader.readuntil(b"1000000")
         return found
@@ -91,7 +92,7 @@ def test_a_head_and_a_long_body_are_read() -> None:
 
 
 @pytest.mark.parametrize("part", [b"a: b\r\n", b"a"])
-def test_a_head_without_an_end_is_refused(part: bytes) -> None:
+def test_endless_head_returns_431(part: bytes) -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         writer.write(HEAD + b"long: " + part * (HEAD_BYTES // len(part)))
         return await reader.read()
@@ -100,7 +101,7 @@ def test_a_head_without_an_end_is_refused(part: bytes) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD])
-def test_a_head_that_does_not_come_is_not_waited_for(
+def test_connection_without_complete_head_is_closed(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
@@ -113,28 +114,28 @@ def test_a_head_that_does_not_come_is_not_waited_for(
 
 
 async def connections_to_a_server_that_stops(sent: bytes) -> list[bytes]:
-    """What two connections that had asked nothing read: one then sends a request, one is silent."""
+    """Return the bytes received by two idle connections, of which the first sends a request."""
     async with serving() as (server, port):
-        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         while len(server.server_state.connections) < 2:
             await asyncio.sleep(0.01)
         server.should_exit = True
         while server.servers[0].is_serving():
             await asyncio.sleep(0.01)
-        opened[0][1].write(sent)
+        connections[0][1].write(sent)
         try:
-            return [await asyncio.wait_for(reader.read(), 10) for reader, _ in opened]
+            return [await asyncio.wait_for(reader.read(), 10) for reader, _ in connections]
         finally:
-            for _, writer in opened:
+            for _, writer in connections:
                 writer.close()
 
 
-def test_the_first_request_of_a_connection_is_answered_by_a_server_that_stops() -> None:
+def test_stopping_server_answers_first_request_of_connection() -> None:
     sent = HEAD + b"content-length: 3\r\n\r\nabc"
-    asked, silent = asyncio.run(connections_to_a_server_that_stops(sent))
-    assert asked.startswith(b"HTTP/1.1 200 OK")
-    assert asked.endswith(b"3")
-    assert b"connection: close" in asked.lower()
+    active, silent = asyncio.run(connections_to_a_server_that_stops(sent))
+    assert active.startswith(b"HTTP/1.1 200 OK")
+    assert active.endswith(b"3")
+    assert b"connection: close" in active.lower()
     assert silent == b""
 
 
@@ -145,33 +146,33 @@ GET = b"GET %s HTTP/1.1\r\nhost: here\r\n\r\n"
 
 @asynccontextmanager
 async def connecting(limit: int = 100) -> AsyncIterator[Connect]:
-    """A function that opens a connection, and waits for the answer to a request for /."""
-    opened: list[asyncio.StreamWriter] = []
+    """Yield a function that opens a connection, and waits for the response to `GET /`."""
+    connections: list[asyncio.StreamWriter] = []
     async with serving(echo_after_1, limit) as (_, port):
 
         async def connect(sent: bytes = b"") -> Streams:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            opened.append(writer)
+            connections.append(writer)
             writer.write(sent)
             if sent == GET % b"/":
                 assert b"200 OK" in await reader.readuntil(b"\r\n\r\n0")
             return reader, writer
 
         yield connect
-        for writer in opened:
+        for writer in connections:
             writer.close()
 
 
-async def which_are_closed(limit: int, sent: list[bytes], newcomers: int) -> list[bool]:
-    """Return which connections are closed by later ones, each of which must get an answer."""
+async def closed_connections(limit: int, sent: list[bytes], newcomers: int) -> list[bool]:
+    """Return whether later connections close each connection; later connections get responses."""
     async with connecting(limit) as connect:
-        opened = []
-        for one in sent:
-            opened.append(await connect(one))
+        connections = []
+        for data in sent:
+            connections.append(await connect(data))
             await asyncio.sleep(0.05)
         for _ in range(newcomers):
             await connect(GET % b"/")
-        return [reader.at_eof() or reader.exception() is not None for reader, _ in opened]
+        return [reader.at_eof() or reader.exception() is not None for reader, _ in connections]
 
 
 @pytest.mark.parametrize(
@@ -180,23 +181,25 @@ async def which_are_closed(limit: int, sent: list[bytes], newcomers: int) -> lis
         ([GET % b"/"] * 4, [True, True, False, False]),
         ([b"", GET % b"/", b"GET", HEAD], [True, True, False, False]),
         ([GET % b"/slow", *[GET % b"/"] * 3], [False, True, True, False]),
-        # a body that does not arrive is idle, too
+        # A connection that waits for a body is idle, too.
         ([HEAD + b"content-length: 9\r\n\r\nab", *[GET % b"/"] * 3], [True, True, False, False]),
     ],
 )
-def test_new_connections_close_the_longest_idle(sent: list[bytes], closed: list[bool]) -> None:
-    assert asyncio.run(which_are_closed(4, sent, 2)) == closed
+def test_new_connections_close_longest_idle_connections(
+    sent: list[bytes], closed: list[bool]
+) -> None:
+    assert asyncio.run(closed_connections(4, sent, 2)) == closed
 
 
-def test_idle_connections_that_are_closed_are_logged_once(
+def test_closed_idle_connections_are_logged_once(
     capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Connection, "logged", -connection.LOG_SECONDS)
-    asyncio.run(which_are_closed(3, [b""] * 3, 20))
+    asyncio.run(closed_connections(3, [b""] * 3, 20))
     assert capsys.readouterr().err.count("connections: limit of 3 reached") == 1
 
 
-def test_new_connection_is_closed_if_the_server_works_for_all() -> None:
+def test_new_connection_is_closed_if_all_are_busy() -> None:
     async def run() -> tuple[bytes, list[bytes]]:
         async with connecting(3) as connect:
             busy = [await connect(GET % b"/slow") for _ in range(3)]
@@ -214,13 +217,15 @@ def test_new_connection_is_closed_if_the_server_works_for_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "answered"),
+    ("sent", "response_start"),
     [
         (HEAD + b"a: b\r\n" * 101 + b"\r\n", b"HTTP/1.1 431"),
         (GET % b"/slow" + (GET % b"/") * 100, b""),
     ],
 )
-def test_many_headers_or_pipelined_requests_end_a_connection(sent: bytes, answered: bytes) -> None:
+def test_too_many_headers_or_pipelined_requests_close_connection(
+    sent: bytes, response_start: bytes
+) -> None:
     async def run() -> bytes:
         async with connecting() as connect:
             reader, _ = await connect(sent + b" ")
@@ -229,7 +234,7 @@ def test_many_headers_or_pipelined_requests_end_a_connection(sent: bytes, answer
             except ConnectionError:
                 return b""
 
-    assert asyncio.run(run()).startswith(answered)
+    assert asyncio.run(run()).startswith(response_start)
 
 
 def test_some_pipelined_requests_are_answered() -> None:
@@ -244,11 +249,11 @@ def test_some_pipelined_requests_are_answered() -> None:
     assert asyncio.run(run()).count(b"200 OK") == 11
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_body_that_was_refused_is_not_read_for_ever(
-    whole: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_connection_with_rejected_body_is_closed_after_timeout(
+    is_complete: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that sends all of it keeps its connection."""
+    """A client that sends the complete body keeps its connection."""
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.4)
     size = 200_000
     head = b"POST /refuse HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n" % size
@@ -257,14 +262,14 @@ def test_body_that_was_refused_is_not_read_for_ever(
         async with connecting() as connect:
             reader, writer = await connect(head)
             assert b"413" in await reader.readuntil(b"no")
-            writer.write(b"x" * (size if whole else 10))
+            writer.write(b"x" * (size if is_complete else 10))
             try:
                 return await asyncio.wait_for(reader.read(), 1.0) != b""
             except TimeoutError:
                 writer.write(GET % b"/")
                 return b"200 OK" in await reader.readuntil(b"\r\n\r\n0")
 
-    assert asyncio.run(run()) is whole
+    assert asyncio.run(run()) is is_complete
 
 
 @pytest.mark.parametrize(("hard", "files"), [(256, 256), (1024, 1024), (100_000, 4096)])

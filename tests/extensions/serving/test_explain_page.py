@@ -1,4 +1,4 @@
-"""Examples are forms that the pages answer."""
+"""Examples of the explain page are values of its form."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from bertkit.view.figures import Example
 from bertkit.view.page import FILES
 
 
-def examples(models: Sequence[str], able: Sequence[str]) -> Sequence[Example]:
-    names = {"explain": models, "fill-mask": able}
+def examples(models: Sequence[str], fill_models: Sequence[str]) -> Sequence[Example]:
+    names = {"explain": models, "fill-mask": fill_models}
     return ExplainPage().examples(lambda pipeline: dict.fromkeys(names[pipeline]))
 
 
-def test_examples_of_masked_words_name_a_model_that_fills_them() -> None:
+def test_masked_examples_select_model_that_fills_masks() -> None:
     assert examples(["a", "b"], []) == EXAMPLES
     assert examples(["a", "b"], ["b", "a"]) == (*EXAMPLES, *MASKED_EXAMPLES)
-    for models, able, named in ((["a", "b"], ["a"], "a"), (["a", "b", "c"], ["c", "b"], "b")):
-        chosen = [one.values.get("model") for one in examples(models, able)]
-        assert chosen == [None] * len(EXAMPLES) + [named] * len(MASKED_EXAMPLES)
+    for models, fill_models, model_name in (
+        (["a", "b"], ["a"], "a"),
+        (["a", "b", "c"], ["c", "b"], "b"),
+    ):
+        chosen = [example.values.get("model") for example in examples(models, fill_models)]
+        assert chosen == [None] * len(EXAMPLES) + [model_name] * len(MASKED_EXAMPLES)
 
 
-def test_what_is_to_be_seen_is_a_part_of_the_page() -> None:
+def test_examples_refer_to_sections_of_page() -> None:
     page = (FILES / "explain.html").read_text(encoding="utf-8")
     for example in (*EXAMPLES, *MASKED_EXAMPLES):
         assert f'<section id="{example.part}"' in page
