@@ -1,6 +1,6 @@
-"""Clients share the models in turns: a light client does not wait for heavy ones.
+"""Clients share the models in turns, so a light client does not wait for heavy clients.
 
-The figures are batches and decoding steps, not seconds.
+The tests count batches and decoding steps, not seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIGHT: Client = ("light", "a connection")
 
 
 class Decoder(Recorder):
-    """A pipeline whose works are decoded in `tokens` steps; it waits at its start if it is held."""
+    """Pipeline that decodes each work in `tokens` steps, and waits at its start if it is held."""
 
     def __init__(self, log: list[Any], *, held: bool = False) -> None:
         super().__init__(held=held)
@@ -39,23 +39,23 @@ class Decoder(Recorder):
 
 
 class Logged(Recorder):
-    """A pipeline that logs its works in the order in which they are answered."""
+    """Pipeline that logs its works in the order of its batches."""
 
     def __init__(self, log: list[Any], *, held: bool = False) -> None:
         super().__init__(held=held)
         self.log = log
 
     def run(self, works: Sequence[Work]) -> list[Any]:
-        found = super().run(works)
+        results = super().run(works)
         self.log.append([work.item for work in works])
-        return found
+        return results
 
 
 Request = tuple[Client, list[int]]
 
 
 def batches_of(requests: list[Request], queue: Batcher) -> list[list[Client]]:
-    """The clients of the works in each batch, when all requests wait at the same time."""
+    """Return the clients of the works in each batch if all requests wait at the same time."""
     pipeline = Recorder(held=True)
 
     async def run() -> None:
@@ -74,35 +74,38 @@ def batches_of(requests: list[Request], queue: Batcher) -> list[list[Client]]:
     return pipeline.batches[1:]
 
 
-@pytest.mark.parametrize("light", [LIGHT, ("key", "24")])  # another key, or the same
+# The light client has another key than the heavy clients, or the same key.
+@pytest.mark.parametrize("light", [LIGHT, ("key", "24")])
 @pytest.mark.parametrize("size", [100, 7, 1000])
-def test_light_client_waits_for_few_batches_of_heavy_clients(light: Client, size: int) -> None:
+def test_light_client_waits_for_few_heavy_batches(light: Client, size: int) -> None:
     heavy: list[Request] = [(("key", str(number)), [size] * 40) for number in range(24)]
     batches = batches_of([*heavy, (light, [5])], batcher(queue=1_000_000))
     assert any(light in batch for batch in batches[:2])
 
 
-def test_clients_with_equal_work_get_equal_parts_of_a_batch() -> None:
+def test_equal_clients_get_equal_parts_of_batch() -> None:
     requests: list[Request] = [(("key", str(number)), [2] * 200) for number in range(4)]
     counts = Counter(batches_of(requests, batcher(queue=10_000, batch=400))[0])
-    assert sum(counts.values()) == 50  # a quarter: all are larger than a turn
+    # The batch has a quarter of the limit, because each client has more work than one turn.
+    assert sum(counts.values()) == 50
     assert set(counts.values()) <= {10, 11, 12, 13, 14}
 
 
-def test_keys_share_evenly_whatever_the_number_of_their_connections() -> None:
+def test_keys_share_evenly_regardless_of_connections() -> None:
     many: list[Request] = [(("many", str(number)), [5] * 40) for number in range(20)]
     batches = batches_of([*many, (("one", "0"), [5] * 200)], batcher(queue=100_000))
     first = Counter(key for batch in batches[:10] for key, _ in batch)
     assert abs(first["many"] - first["one"]) <= 10
 
 
-def test_heavy_client_is_served_among_many_light_ones() -> None:
-    """Light clients that arrive all the time do not keep a heavy client waiting for ever."""
+def test_heavy_client_is_served_among_many_light_clients() -> None:
+    """Light clients that arrive all the time do not block a heavy client."""
     queue, pipeline, position = batcher(queue=1_000_000), Recorder(), list[int]()
 
     async def light(number: int) -> None:
         for turn in range(40):
-            client = ("key", f"{number} {turn}")  # each time a new connection
+            # Each request has a new connection.
+            client = ("key", f"{number} {turn}")
             await queue.answers(pipeline, [Sized(60, client)], client=client)
 
     async def heavy() -> None:
@@ -139,7 +142,7 @@ def test_light_client_is_served_between_decoding_steps() -> None:
 
 
 class Slow(Logged):
-    """A pipeline whose batches take 40 ms, and that logs their seconds."""
+    """Pipeline whose batches take 40 ms, and that logs their seconds."""
 
     def run(self, works: Sequence[Work]) -> list[Any]:
         start = time.perf_counter()
@@ -150,7 +153,7 @@ class Slow(Logged):
 
 
 class SlowDecoder(Decoder):
-    """A pipeline whose steps take 2 ms, and that logs their seconds."""
+    """Pipeline whose steps take 2 ms, and that logs their seconds."""
 
     def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Any]]:
         for _ in range(works[0].tokens):
@@ -161,7 +164,7 @@ class SlowDecoder(Decoder):
         return [("answer", work.item) for work in works]
 
 
-def test_batches_and_decoding_steps_take_the_same_time() -> None:
+def test_batches_and_decoding_steps_get_equal_time() -> None:
     log: list[tuple[str, float]] = []
     queue, decoder = batcher(queue=1_000_000, batch=4096), SlowDecoder(log)
     other = Slow(log, held=True)
@@ -178,43 +181,45 @@ def test_batches_and_decoding_steps_take_the_same_time() -> None:
 
     asyncio.run(run())
     queue.close()
-    batches = [place for place, (kind, _) in enumerate(log) if kind == "batch"]
+    batches = [index for index, (kind, _) in enumerate(log) if kind == "batch"]
     seconds = dict.fromkeys(("batch", "step"), 0.0)
-    for kind, spent in log[batches[1] + 1 : batches[7] + 1]:  # while both wait
+    # Both pipelines have waiting works between these batches.
+    for kind, spent in log[batches[1] + 1 : batches[7] + 1]:
         seconds[kind] += spent
     assert 0.5 < seconds["step"] / seconds["batch"] < 1.5
 
 
 @pytest.mark.parametrize("decoded", [True, False])
 def test_abandoned_works_are_dropped(decoded: bool) -> None:
-    """Between decoding steps, and before they are computed."""
+    """Works are dropped between decoding steps, and before they are computed."""
     log: list[Any] = []
     queue, other = batcher(queue=1_000_000), Logged(log, held=True)
     decoder: Any = Decoder(log, held=True) if decoded else Logged(log)
 
     async def run() -> None:
-        blocks = asyncio.ensure_future(queue.answers(other, [Sized(1, "first")]))
+        blocking = asyncio.ensure_future(queue.answers(other, [Sized(1, "first")]))
         works = [Sized(100_000 if decoded else 90, number) for number in range(3)]
-        gone = asyncio.ensure_future(queue.answers(decoder, works, client=("key", "0")))
+        abandoned = asyncio.ensure_future(queue.answers(decoder, works, client=("key", "0")))
         if decoded:
             other.go.set()
             await asyncio.to_thread(decoder.began.wait)
         else:
             await asyncio.to_thread(other.began.wait)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
+        abandoned.cancel()
+        await asyncio.gather(abandoned, return_exceptions=True)
         decoder.go.set()
         other.go.set()
         await queue.answers(other, [Sized(5, "light")], client=LIGHT)
-        await blocks
+        await blocking
 
     asyncio.run(run())
-    queue.close()  # which waits for all that is left
+    # `close` waits for all remaining works.
+    queue.close()
     assert log.count("step") < 100_000
     assert [entry for entry in log if entry != "step"] == [["first"], ["light"]]
 
 
-def test_light_client_is_served_between_the_parts_of_a_long_text(registry: ModelRegistry) -> None:
+def test_light_client_is_served_between_parts_of_text(registry: ModelRegistry) -> None:
     entities = registry.models["entities"].pipelines["ner"]
     text = "a b c d e f g h " * 200
     expected = list(entities.run(entities.prepare([text], long="window")))
@@ -239,7 +244,7 @@ def test_light_client_is_served_between_the_parts_of_a_long_text(registry: Model
     queue.close()
 
 
-def test_run_that_fails_is_told_to_its_request_only() -> None:
+def test_failing_run_raises_only_for_its_request() -> None:
     class Broken(Decoder):
         def steps(self, works: Sequence[Work]) -> Generator[int, None, list[Any]]:
             yield 1
@@ -257,7 +262,7 @@ def test_run_that_fails_is_told_to_its_request_only() -> None:
     queue.close()
 
 
-def test_full_queue_is_full_for_the_client_that_fills_it() -> None:
+def test_full_queue_rejects_client_that_fills_it() -> None:
     queue, slow = batcher(queue=100), Recorder(held=True)
     heavy: Client = ("key", "heavy")
 
@@ -271,7 +276,8 @@ def test_full_queue_is_full_for_the_client_that_fills_it() -> None:
             await asyncio.sleep(0)
         with pytest.raises(Full):
             await queue.answers(slow, [Sized(1)], client=heavy)
-        with pytest.raises(Full):  # more than the largest
+        # The light client would have more waiting tokens than the heavy client.
+        with pytest.raises(Full):
             await queue.answers(slow, [Sized(101)], client=LIGHT)
         queue.room(30, LIGHT)
         light = asyncio.ensure_future(queue.answers(slow, [Sized(30, "light")], client=LIGHT))

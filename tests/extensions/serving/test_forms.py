@@ -1,4 +1,4 @@
-"""The values of forms are validated like the bodies of requests."""
+"""Validation of form values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes that are generated from the types of a pipeline."""
+"""Routes generated from the types of a pipeline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reserved(Settings, frozen=True):
 
 
 def pipeline(**parts: Any) -> Any:
-    """A pipeline that counts words."""
+    """Return a pipeline that counts words."""
     default = {"item": str, "prediction": int, "options": NoOptions, "example": "a b"}
     return SimpleNamespace(**{**default, **parts})
 
@@ -45,7 +45,7 @@ def test_unsupported_types_are_rejected(parts: dict[str, Any], message: str) -> 
         pipeline_route("count", pipeline(**parts))
 
 
-def test_openapi_distinguishes_requests_of_one_name() -> None:
+def test_openapi_distinguishes_requests_with_equal_names() -> None:
     routes = [*ROUTES.values(), pipeline_route("completion", pipeline())]
     document = openapi(routes)
     bodies = [

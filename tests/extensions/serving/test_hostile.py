@@ -1,4 +1,4 @@
-"""A normal client of a server that others attack; see `tests.extensions.serving.hostile`."""
+"""A normal client of a server that `tests.extensions.serving.hostile` attacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 
 class Normal:
-    """A client that sends a sentence at a time, and one that asks whether the server lives."""
+    """Client that sends one sentence per request, and a second client for `/health/live`."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -34,9 +34,9 @@ class Normal:
 
     def embed(self, client: httpx.Client) -> None:
         start = time.perf_counter()
-        found = client.post(f"{self.address}/embed", json={"inputs": "a b c d e"})
+        response = client.post(f"{self.address}/embed", json={"inputs": "a b c d e"})
         self.seconds.append(time.perf_counter() - start)
-        self.statuses[found.status_code] += 1
+        self.statuses[response.status_code] += 1
 
     def ask_until(self, end: threading.Event) -> None:
         with httpx.Client(timeout=60) as client:
@@ -57,8 +57,8 @@ class Normal:
         return float(np.quantile(self.seconds, 0.99))
 
 
-def figures(folders: Path, writer: Path, count: int) -> dict[str, Any]:
-    """Attack a server with so many requests, and measure what its normal client gets."""
+def measure_attack(folders: Path, writer: Path, count: int) -> dict[str, Any]:
+    """Attack a server with `count` requests, and measure statuses, times and memory."""
     models = [str(folders / name) for name in ("pretrained", "entities", "ending")]
     logged: list[str] = []
     with process(*models, str(writer), "--memory-bytes", str(MOST), logged=logged) as server:
@@ -73,21 +73,21 @@ def figures(folders: Path, writer: Path, count: int) -> dict[str, Any]:
             threading.Thread(target=run, args=(end,))
             for run in (normal.ask_until, normal.live_until)
         ]
-        for one in clients:
-            one.start()
+        for thread in clients:
+            thread.start()
         port = address.rpartition(":")[2]
         start = time.perf_counter()
-        found = subprocess.run(
+        attack = subprocess.run(
             [sys.executable, "-m", "tests.extensions.serving.hostile", port, str(count), "0"],
             capture_output=True, text=True, timeout=1500, check=False,
         )  # fmt: skip
         seconds = time.perf_counter() - start
         end.set()
-        for one in clients:
-            one.join()
-        assert found.returncode == 0, found.stderr
+        for thread in clients:
+            thread.join()
+        assert attack.returncode == 0, attack.stderr
         return {
-            "hostile": json.loads(found.stdout),
+            "hostile": json.loads(attack.stdout),
             "seconds": round(seconds, 1),
             "normal": dict(normal.statuses),
             "p99 idle": idle.p99(),
@@ -98,19 +98,19 @@ def figures(folders: Path, writer: Path, count: int) -> dict[str, Any]:
         }
 
 
-def check_served(found: dict[str, Any]) -> None:
+def check_served(results: dict[str, Any]) -> None:
     """Check that the server had no defect and answered each request of the normal client."""
-    print(json.dumps(found, indent=1))
-    assert not found["defects"]
-    assert "500" not in found["hostile"]
-    assert set(found["normal"]) == {200}
+    print(json.dumps(results, indent=1))
+    assert not results["defects"]
+    assert "500" not in results["hostile"]
+    assert set(results["normal"]) == {200}
 
 
-def test_normal_client_is_served_while_others_attack(folders: Path, folder: Path) -> None:
-    found = figures(folders, folder, 300)
-    check_served(found)
+def test_normal_client_is_served_during_attack(folders: Path, folder: Path) -> None:
+    results = measure_attack(folders, folder, 300)
+    check_served(results)
     # The largest batch and a reloaded model are allocated in addition to the requests.
-    assert found["memory"] < MOST + (256 << 20)
+    assert results["memory"] < MOST + (256 << 20)
 
 
 @pytest.mark.slow
@@ -119,9 +119,9 @@ def test_normal_client_is_served_while_others_attack(folders: Path, folder: Path
     "11 ms), and memory is 52 MiB above the limit",
     strict=False,
 )
-def test_normal_client_is_served_quickly_while_others_attack(folders: Path, folder: Path) -> None:
-    found = figures(folders, folder, 20_000)
-    check_served(found)
-    assert found["p99"] < 10 * found["p99 idle"]
-    assert found["live"] < 2
-    assert found["memory"] < MOST
+def test_normal_client_is_served_quickly_during_attack(folders: Path, folder: Path) -> None:
+    results = measure_attack(folders, folder, 20_000)
+    check_served(results)
+    assert results["p99"] < 10 * results["p99 idle"]
+    assert results["live"] < 2
+    assert results["memory"] < MOST

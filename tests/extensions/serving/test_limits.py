@@ -1,4 +1,4 @@
-"""Keys and allowances."""
+"""API keys and rate limits."""
 
 from __future__ import annotations
 
@@ -16,56 +16,59 @@ def digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def test_who_sends_a_key_is_known_by_it() -> None:
+def test_api_keys_find_key_of_header() -> None:
     keys = ApiKeys([Key(name="a", sha256=digest("one")), Key(name="b", sha256=digest("two"))])
     assert keys
     for header, name in (("Bearer one", "a"), ("bearer two", "b"), ("Bearer  two ", "b")):
-        found = keys.find(header.encode())
-        assert found is not None
-        assert found.name == name
-    for header in ("Basic YTpvbmU=", "basic Om9uZQ=="):  # a:one, :one
-        found = keys.find(header.encode())
-        assert found is not None
-        assert found.name == "a"
+        key = keys.find(header.encode())
+        assert key is not None
+        assert key.name == name
+    # The values are a:one and :one in base64.
+    for header in ("Basic YTpvbmU=", "basic Om9uZQ=="):
+        key = keys.find(header.encode())
+        assert key is not None
+        assert key.name == "a"
     for header in ("Basic one", "Basic b25lOg==", "Digest YTpvbmU=", "Basic \xff"):
         assert keys.find(header.encode("latin-1")) is None
     for header in ("", "Bearer", "Bearer ", "Bearer on", "Basic one", "one", "Bearer \xff"):
         assert keys.find(header.encode("latin-1")) is None
 
 
-def test_without_keys_everyone_may() -> None:
+def test_server_without_keys_allows_all_requests() -> None:
     keys = ApiKeys([])
     assert not keys
-    found = keys.find(b"")
-    assert found is not None
-    assert found.may("/embed")
+    key = keys.find(b"")
+    assert key is not None
+    assert key.may("/embed")
 
 
-def test_routes_of_a_key() -> None:
+def test_key_allows_only_its_routes() -> None:
     keys = ApiKeys([Key(name="a", sha256=digest("one"), routes=("/embed", "/search"))])
-    found = keys.find(b"Bearer one")
-    assert found is not None
-    assert found.may("/embed")
-    assert not found.may("/metrics")
+    key = keys.find(b"Bearer one")
+    assert key is not None
+    assert key.may("/embed")
+    assert not key.may("/metrics")
 
 
-def test_an_allowance_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limiter_refills_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(limits.time, "monotonic", lambda: now)
-    minute = RateLimiter(60)
-    assert [minute.take(30), minute.take(30)] == [0, 0]
-    assert minute.take(5) == 5  # seconds: one a second
+    limiter = RateLimiter(60)
+    assert [limiter.take(30), limiter.take(30)] == [0, 0]
+    # The limiter refills one unit per second, and returns the seconds to wait.
+    assert limiter.take(5) == 5
     now += 4.0
-    assert minute.take(5) == 1
+    assert limiter.take(5) == 1
     now += 1.0
-    assert minute.take(5) == 0
-    now += 3600.0  # a minute's worth at most is kept
-    assert minute.take(61) == 0  # more than a minute's share: when there is a whole one
-    assert minute.take(1) == 2
+    assert limiter.take(5) == 0
+    # The limiter stores at most the units of one minute, and a request for more units needs all.
+    now += 3600.0
+    assert limiter.take(61) == 0
+    assert limiter.take(1) == 2
     assert RateLimiter(None).take(10**9) == 0
 
 
-def test_a_file_of_keys(tmp_path: Path) -> None:
+def test_read_keys_returns_keys_of_file_and_environment(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(
         f'[[key]]\nname = "team"\nsha256 = "{digest("k")}"\nroutes = ["/embed"]\n'
@@ -73,15 +76,15 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
     )
     keys = read_keys(path, {"BERTKIT_KEY": "mine\n"})
     assert [v.name for v in keys.states] == ["team", "BERTKIT_KEY"]
-    mine = keys.find(b"Bearer mine")
-    assert mine is not None
-    assert mine.may("/metrics")
+    environment_key = keys.find(b"Bearer mine")
+    assert environment_key is not None
+    assert environment_key.may("/metrics")
     assert not read_keys(None, {})
     assert not read_keys(None, {"BERTKIT_KEY": " "})
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "keys.toml: key: this setting is required"),
         ("key = []", "keys.toml: .*key"),
@@ -95,8 +98,8 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_list_of_keys(text: str, said: str, tmp_path: Path) -> None:
+def test_read_keys_rejects_invalid_file(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_keys(path, {})

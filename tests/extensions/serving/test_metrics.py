@@ -1,4 +1,4 @@
-"""Metrics of several workers, of which one is gone."""
+"""Metrics of several workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(metrics.text().decode())
 """
 
 
-def test_what_a_killed_worker_was_doing_does_not_count(tmp_path: Path) -> None:
+def test_metrics_omit_open_requests_of_killed_worker(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     for killed in (True, False):
         command = [sys.executable, "-c", WORKER.format(killed=killed)]

@@ -1,4 +1,4 @@
-"""What a folder can be asked is what it was made for."""
+"""Pipelines, names, devices and reloads of served models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def engine_of(served: ServedModel) -> Engine:
 
 
 @pytest.mark.parametrize(
-    ("name", "abilities"),
+    ("name", "expected"),
     [
         ("pretrained", {"embed", "fill-mask", "next-sentence"}),
         ("sentiment", {"predict"}),
@@ -43,31 +43,31 @@ def engine_of(served: ServedModel) -> Engine:
         ("ranker", {"rerank"}),
     ],
 )
-def test_abilities(name: str, abilities: set[str], folders: Path) -> None:
+def test_pipelines_depend_on_trained_heads(name: str, expected: set[str], folders: Path) -> None:
     assert set(ServedModel(str(folders / name), "fp32").pipelines) == {
-        *abilities,
+        *expected,
         "contexts",
         "tokenize",
         "explain",
         "distance",
-        *(["growing"] if "embed" in abilities else []),
+        *(["growing"] if "embed" in expected else []),
     }
 
 
 @pytest.mark.parametrize(("pairs", "ranks"), [(False, False), (True, True)])
-def test_a_classifier_of_single_texts_does_not_rerank(
+def test_only_classifier_of_pairs_can_rerank(
     pairs: bool, ranks: bool, folders: Path, tmp_path: Path
 ) -> None:
     loaded = load(folders / "pretrained", heads=["classify"], labels=("ham", "spam"))
     settings = Classify(("ham", "spam"), ClassifyOptions(pairs=pairs)).settings()
-    more = {"labels": ("ham", "spam"), "settings": settings}
-    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **more)
+    save_options = {"labels": ("ham", "spam"), "settings": settings}
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **save_options)
     served = ServedModel(str(tmp_path / "m"), "fp32")
     assert ("rerank" in served.pipelines) == ranks
     assert "predict" in served.pipelines
 
 
-def test_it_says_in_which_numbers_it_computes(english: list[str], tmp_path: Path) -> None:
+def test_about_contains_precision(english: list[str], tmp_path: Path) -> None:
     if reason := unavailable():
         pytest.skip(reason)
     tokenizer = train_tokenizer(english[:20], kind="bpe", size=350, use="write")
@@ -76,38 +76,38 @@ def test_it_says_in_which_numbers_it_computes(english: list[str], tmp_path: Path
     assert ServedModel(str(folder), "int8").about().precision == "int8"
 
 
-def test_models_tuned_to_different_threads_have_the_most_of_them(
+def test_registry_uses_largest_number_of_tuned_threads(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned = {"one": 1, "three": 3, "untuned": None, "two": 2}
-    began: list[int] = []
+    thread_counts: list[int] = []
 
-    def opened(self: ModelRegistry, folder: str, name: str) -> ServedModel:
-        began.append(torch.get_num_threads())
+    def load_model(self: ModelRegistry, folder: str, name: str) -> ServedModel:
+        thread_counts.append(torch.get_num_threads())
         if threads := tuned[name]:
             torch.set_num_threads(threads)
         return ServedModel(folder, "fp32")
 
-    monkeypatch.setattr(ModelRegistry, "_load", opened)
+    monkeypatch.setattr(ModelRegistry, "_load", load_model)
     ModelRegistry([f"{name}={folders / 'pretrained'}" for name in tuned], None)
-    assert began == [1] * 4
+    assert thread_counts == [1] * 4
     assert torch.get_num_threads() == 3
-    began.clear()
+    thread_counts.clear()
     monkeypatch.setattr(search, "SearchPipeline", lambda *_: torch.set_num_threads(4))
     ModelRegistry([f"two={folders / 'pretrained'}"], "store")
-    assert (began, torch.get_num_threads()) == ([3], 4)
+    assert (thread_counts, torch.get_num_threads()) == ([3], 4)
     ModelRegistry([], None)
     assert torch.get_num_threads() == 4
 
 
-def test_a_known_vector_stays_known(folders: Path) -> None:
-    one = ServedModel(str(folders / "pretrained"), "fp32")
-    assert one.is_unchanged(one.reference)
-    assert not one.is_unchanged(one.reference * 1.1)
-    assert not one.is_unchanged(one.reference * np.nan)
+def test_is_unchanged_compares_reference_vectors(folders: Path) -> None:
+    served = ServedModel(str(folders / "pretrained"), "fp32")
+    assert served.is_unchanged(served.reference)
+    assert not served.is_unchanged(served.reference * 1.1)
+    assert not served.is_unchanged(served.reference * np.nan)
 
 
-def test_weights_that_are_no_numbers_are_refused(folders: Path, tmp_path: Path) -> None:
+def test_model_with_nan_weights_is_rejected(folders: Path, tmp_path: Path) -> None:
     loaded = load(folders / "pretrained")
     with torch.no_grad():
         loaded.model.encoder.embedding.tokens.weight.fill_(float("nan"))
@@ -118,7 +118,7 @@ def test_weights_that_are_no_numbers_are_refused(folders: Path, tmp_path: Path) 
         ServedModel(str(tmp_path / "m"), "fp32")
 
 
-def test_models_of_one_name_are_told_apart_by_their_paths(folders: Path, tmp_path: Path) -> None:
+def test_models_with_equal_names_are_distinguished_by_path(folders: Path, tmp_path: Path) -> None:
     loaded = load(folders / "pretrained")
     for run in ("a", "b"):
         save(tmp_path / run / "seed-0", loaded.model, loaded.tokenizer, BERT)
@@ -126,33 +126,37 @@ def test_models_of_one_name_are_told_apart_by_their_paths(folders: Path, tmp_pat
     registry = ModelRegistry([*paths, str(folders / "pretrained")], None)
     names = list(registry.models)
     assert [name.endswith(end) for name, end in zip(names, ("a/seed-0", "b/seed-0"), strict=False)]
-    assert list(ModelRegistry(paths, None).models) == ["a", "b"]  # the rest is the same
+    # The other parts of the paths are equal.
+    assert list(ModelRegistry(paths, None).models) == ["a", "b"]
     registry.reload(names[0])
     assert registry.models[names[0]].name == names[0]
     with pytest.raises(ConfigError, match="listed twice"):
         ModelRegistry([paths[0], paths[0]], None)
 
 
-def test_a_model_is_called_as_it_is_named(
+def test_registry_uses_specified_names(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = str(folders / "pretrained")
-    registry = ModelRegistry([f"text-embedding-3-small={place}", place, f"a/b={place}"], None)
+    model_dir = str(folders / "pretrained")
+    registry = ModelRegistry(
+        [f"text-embedding-3-small={model_dir}", model_dir, f"a/b={model_dir}"], None
+    )
     assert list(registry.models) == ["text-embedding-3-small", "pretrained", "a/b"]
     registry.reload("text-embedding-3-small")
     assert registry.models["text-embedding-3-small"].name == "text-embedding-3-small"
     with pytest.raises(ConfigError, match=r"'pretrained' is listed twice; .* NAME=MODEL"):
-        ModelRegistry([place, f"pretrained={place}"], None)
-    for half in (f"={place}", "name="):
+        ModelRegistry([model_dir, f"pretrained={model_dir}"], None)
+    for argument in (f"={model_dir}", "name="):
         with pytest.raises(ConfigError, match="use NAME=MODEL"):
-            ModelRegistry([half], None)
-    monkeypatch.chdir(tmp_path)  # a path that is there is no name
-    shutil.copytree(place, "lr=1e-4")
+            ModelRegistry([argument], None)
+    # An existing path with "=" is not a name and a path.
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(model_dir, "lr=1e-4")
     assert list(ModelRegistry(["lr=1e-4"], None).models) == ["lr=1e-4"]
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "requests"),
     [
         ("pretrained", {"embed": "a b c", "fill-mask": "a [MASK]", "next-sentence": ("a", "b c")}),
         ("sentiment", {"predict": "a b"}),
@@ -163,8 +167,8 @@ def test_a_model_is_called_as_it_is_named(
         ("ranker", {"contexts": ("b", ["a b", "b c d"]), "tokenize": "a"}),
     ],
 )
-def test_everything_is_computed_on_the_gpu(
-    name: str, asked: dict[str, Any], folders: Path, fake_gpu: str
+def test_all_pipelines_run_on_gpu(
+    name: str, requests: dict[str, Any], folders: Path, fake_gpu: str
 ) -> None:
     served = ServedModel(str(folders / name), "fp32", device=fake_gpu)
     assert engine_of(served).device.type == fake_gpu
@@ -173,27 +177,27 @@ def test_everything_is_computed_on_the_gpu(
         *served.supported.embed.engine.model.buffers(),
     ]
     assert {weight.device.type for weight in weights} == {fake_gpu}
-    for ability, item in asked.items():
+    for ability, item in requests.items():
         pipeline = served.pipelines[ability]
         works = pipeline.prepare([item, item], long=pipeline.policies[0])
         assert len(list(pipeline.run(works))) == 2
 
 
-def test_a_gpu_is_taken_where_there_is_one_and_said(
+def test_registry_selects_and_logs_available_gpu(
     folders: Path,
     english: list[str],
     tmp_path: Path,
     fake_gpu: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    place = str(folders / "pretrained")
-    registry = ModelRegistry([place], None, device="auto")
+    model_dir = str(folders / "pretrained")
+    registry = ModelRegistry([model_dir], None, device="auto")
     assert f"device: {fake_gpu}" in capsys.readouterr().err
     for _ in range(2):
         served = registry.models["pretrained"]
         assert engine_of(served).device.type == fake_gpu
         registry.reload("pretrained")
-    ModelRegistry([place], None, device="cpu")
+    ModelRegistry([model_dir], None, device="cpu")
     assert capsys.readouterr().err == ""
     tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
     tiny_folder(tmp_path / "writer", tokenizer, "lm", family=GPT2)
@@ -202,7 +206,7 @@ def test_a_gpu_is_taken_where_there_is_one_and_said(
     assert "writer: using the CPU" in capsys.readouterr().err
 
 
-def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
+def test_model_with_third_party_task_is_rejected(folders: Path, tmp_path: Path) -> None:
     loaded = load(folders / "sentiment")
     task = {"bertkit": {"task": {"name": "os:system", "options": {}}}}
     save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, labels=loaded.labels, settings=task)
@@ -212,7 +216,7 @@ def test_code_of_others_is_not_run(folders: Path, tmp_path: Path) -> None:
         ServedModel(str(tmp_path / "m"), "fp32")
 
 
-def test_a_model_that_was_replaced_is_gone_and_the_new_one_is_not_gone_through(
+def test_reload_frees_old_model_and_freezes_new_model(
     folders: Path,
 ) -> None:
     registry = ModelRegistry([str(folders / "pretrained")], None)
@@ -225,7 +229,7 @@ def test_a_model_that_was_replaced_is_gone_and_the_new_one_is_not_gone_through(
     gc.unfreeze()
 
 
-def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
+def test_lstm_language_model_generates_without_inspection_pipelines(
     english: list[str], tmp_path: Path
 ) -> None:
     tokenizer = train_tokenizer(english[:5], kind="bpe", size=300, use="write")
@@ -237,10 +241,11 @@ def test_a_language_model_of_lstms_writes_and_is_not_looked_into(
         "distance",
     }
     gpt = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
-    assert {"explain", "contexts"} <= {*ServedModel(str(gpt), "fp32").pipelines}  # the control
+    # A GPT has the inspection pipelines.
+    assert {"explain", "contexts"} <= {*ServedModel(str(gpt), "fp32").pipelines}
 
 
-def test_exported_model_is_rejected_with_a_clear_message(tmp_path: Path) -> None:
+def test_exported_model_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "export.json").write_text("{}")
     with pytest.raises(CheckpointError, match="got an exported model; use `bertkit embed`"):
         ModelRegistry([str(tmp_path)], None)

@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete, and its examples are answered."""
+"""The OpenAPI document is complete, and its examples are valid requests."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from bertkit.extensions.serving.openapi import openapi
 from bertkit.web import ROUTES
 
 
-def test_each_field_that_has_a_docstring_is_described() -> None:
+def test_openapi_describes_fields_with_docstrings() -> None:
     schemas = openapi(list(ROUTES.values()))["components"]["schemas"]
     described = schemas["PredictAsk"]["properties"]["inputs"]["description"]
     assert described.startswith("A text or a list of texts")
-    assert "description" in schemas["PredictAsk"]["properties"]["truncate"]  # of a base class
+    # The field is defined in a base class.
+    assert "description" in schemas["PredictAsk"]["properties"]["truncate"]
 
 
 def test_openapi_describes_every_route(server: Server, store: str | None) -> None:
     document = server().get("/openapi.json").json()
     paths = document["paths"]
-    assert {p for p, ways in paths.items() if "post" in ways} == {
+    assert {p for p, methods in paths.items() if "post" in methods} == {
         "/embed",
         "/v1/embeddings",
         "/similarity",
@@ -41,26 +42,32 @@ def test_openapi_describes_every_route(server: Server, store: str | None) -> Non
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]
     schemas = document["components"]["schemas"]
-    refused = paths["/v1/embeddings"]["post"]["responses"]["422"]["content"]["application/json"]
-    assert refused["schema"]["$ref"].endswith("/OpenAIErrorResponse")
-    for path, ways in paths.items():
-        for way in ways.values():
-            assert way["description"], path
-            assert way["responses"]["200"]["content"], path
+    error_content = paths["/v1/embeddings"]["post"]["responses"]["422"]["content"][
+        "application/json"
+    ]
+    assert error_content["schema"]["$ref"].endswith("/OpenAIErrorResponse")
+    for path, methods in paths.items():
+        for operation in methods.values():
+            assert operation["description"], path
+            assert operation["responses"]["200"]["content"], path
             if path == "/health/live":
-                assert way["security"] == []
+                assert operation["security"] == []
                 continue
-            assert {"401", "404", "413", "422", "429", "500", "503"} <= way["responses"].keys(), (
-                path
-            )
-        if "{" in path or "post" not in ways:
+            assert {"401", "404", "413", "422", "429", "500", "503"} <= operation[
+                "responses"
+            ].keys(), path
+        if "{" in path or "post" not in methods:
             continue
-        asked = ways["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-        assert schemas[asked.rpartition("/")[2]]["examples"], path
-        answer = ways["post"]["responses"]["200"]["content"]["application/json"]["schema"]
-        assert answer, path
-    for reference in set(_references(document)):
-        assert reference.removeprefix("#/components/schemas/") in schemas
+        reference_path = methods["post"]["requestBody"]["content"]["application/json"]["schema"][
+            "$ref"
+        ]
+        assert schemas[reference_path.rpartition("/")[2]]["examples"], path
+        response_schema = methods["post"]["responses"]["200"]["content"]["application/json"][
+            "schema"
+        ]
+        assert response_schema, path
+    for schema_path in set(_references(document)):
+        assert schema_path.removeprefix("#/components/schemas/") in schemas
 
 
 def _references(part: Any) -> list[str]:
@@ -70,18 +77,22 @@ def _references(part: Any) -> list[str]:
     return [r for value in part for r in _references(value)] if isinstance(part, list) else []
 
 
-def test_its_examples_are_answered(server: Server) -> None:
+def test_openapi_examples_are_valid_requests(server: Server) -> None:
     client = server()
     document = client.get("/openapi.json").json()
-    for path, ways in document["paths"].items():
-        if "post" not in ways or "{" in path:
+    for path, methods in document["paths"].items():
+        if "post" not in methods or "{" in path:
             continue
-        asked = ways["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-        (example,) = document["components"]["schemas"][asked.rpartition("/")[2]]["examples"]
+        reference_path = methods["post"]["requestBody"]["content"]["application/json"]["schema"][
+            "$ref"
+        ]
+        (example,) = document["components"]["schemas"][reference_path.rpartition("/")[2]][
+            "examples"
+        ]
         example = {k: v for k, v in example.items() if k != "model"}
         reply = client.post(path, json={**example, **TRUNCATE.get(path, {"truncate": True})})
         assert reply.status_code == 200, (path, reply.text)
 
 
 TRUNCATE: dict[str, dict[str, Any]] = {"/ner": {}, "/answer": {}, "/tokenize": {}}
-"""Routes that cut nothing."""
+"""Fields of the routes without truncation."""
