@@ -1,4 +1,4 @@
-"""The window: what people see is what the library computes, and their words are only words."""
+"""The web pages show the results of the library, and escape all texts."""
 
 from __future__ import annotations
 
@@ -22,75 +22,76 @@ from bertkit.view.arrays import Array, decoded
 from bertkit.view.explain import explain
 
 
-def test_a_form_asks_for_a_text(server: Server) -> None:
-    found = server().get("/")
-    assert found.status_code == 200
-    assert found.headers["content-type"].startswith("text/html")
-    assert re.findall("<option>(.*?)</option>", found.text)[0] == "pretrained"
-    assert "http" not in re.sub("http-equiv", "", found.text)
+def test_start_page_contains_form(server: Server) -> None:
+    response = server().get("/")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/html")
+    assert re.findall("<option>(.*?)</option>", response.text)[0] == "pretrained"
+    assert "http" not in re.sub("http-equiv", "", response.text)
 
 
-def test_the_page_holds_the_models_numbers(server: Server, folders: Path) -> None:
-    asked = {"text": "a b c", "pair": "d", "model": "pretrained"}
-    found = server().get("/", params=asked)
-    data = re.search('id="data">(.*?)</script>', found.text, re.S)
+def test_explain_page_data_matches_explain(server: Server, folders: Path) -> None:
+    params = {"text": "a b c", "pair": "d", "model": "pretrained"}
+    response = server().get("/", params=params)
+    data = re.search('id="data">(.*?)</script>', response.text, re.S)
     assert data is not None
-    held = json.loads(data[1])
-    wanted = explain(folders / "pretrained", "a b c", "d")
-    assert [token["piece"] for token in held["tokens"]] == [t.piece for t in wanted.tokens]
-    assert held["masked"]
-    for array, own in zip(held["attention"], wanted.attention, strict=True):
+    page_data = json.loads(data[1])
+    expected = explain(folders / "pretrained", "a b c", "d")
+    assert [token["piece"] for token in page_data["tokens"]] == [t.piece for t in expected.tokens]
+    assert page_data["masked"]
+    for array, expected_array in zip(page_data["attention"], expected.attention, strict=True):
         array["shape"] = tuple(array["shape"])
-        np.testing.assert_allclose(decoded(Array(**array)), decoded(own), atol=1e-3)
-    assert "selected>pretrained</option>" in found.text
-    assert '<textarea id="ask-text" name="text" rows="2" required>a b c</textarea>' in found.text
+        np.testing.assert_allclose(decoded(Array(**array)), decoded(expected_array), atol=1e-3)
+    assert "selected>pretrained</option>" in response.text
+    assert '<textarea id="ask-text" name="text" rows="2" required>a b c</textarea>' in response.text
     assert server().post("/explain", json={"inputs": ["a b c", "d"]}).json()["text"] == "a b c"
 
 
-def test_models_without_masks_are_shown_too(server: Server) -> None:
-    found = server().get("/", params={"text": "a b", "model": "sentiment"})
-    assert found.status_code == 200
-    assert '"masked":null' in found.text
+def test_explain_page_shows_models_without_mlm_head(server: Server) -> None:
+    response = server().get("/", params={"text": "a b", "model": "sentiment"})
+    assert response.status_code == 200
+    assert '"masked":null' in response.text
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "said"),
+    ("params", "status", "message"),
     [
         ({"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; supports"),
         ({"text": "a" * 101}, 413, "a text of 101 characters exceeds the maximum of 100"),
         ({"text": "a", "pair": "a" * 101}, 413, "a text of 101 characters"),
     ],
 )
-def test_what_is_wrong_is_said_above_the_form(
-    asked: dict[str, str], status: int, said: str, server: Server
+def test_page_shows_errors_above_the_form(
+    params: dict[str, str], status: int, message: str, server: Server
 ) -> None:
-    found = server(Limits(text_characters=100)).get("/", params=asked)
-    assert found.status_code == status
-    assert f'<p role="alert">{said}' in found.text
+    response = server(Limits(text_characters=100)).get("/", params=params)
+    assert response.status_code == status
+    assert f'<p role="alert">{message}' in response.text
 
 
-def test_texts_are_only_words(server: Server) -> None:
+def test_page_escapes_texts(server: Server) -> None:
     hostile = (
         'a </script><script>alert(1)</script> \u2028 "><img src=x onerror=alert(1)> <!-- form -->'
     )
     for model in ("pretrained", "none"):
-        found = server().get("/", params={"text": hostile, "model": model})
-        assert "<script>alert" not in found.text
-        assert "<img" not in found.text
-        assert found.text.count("<form") == 1
+        response = server().get("/", params={"text": hostile, "model": model})
+        assert "<script>alert" not in response.text
+        assert "<img" not in response.text
+        assert response.text.count("<form") == 1
 
 
-def test_long_texts_are_cut_and_said_to_be(server: Server) -> None:
-    found = server().get("/", params={"text": "a " * 40, "model": "pretrained"})
-    assert found.status_code == 200
-    assert '"truncated":true' in found.text
+def test_explain_page_reports_truncation(server: Server) -> None:
+    response = server().get("/", params={"text": "a " * 40, "model": "pretrained"})
+    assert response.status_code == 200
+    assert '"truncated":true' in response.text
 
 
 def rows(html: str) -> list[list[str]]:
-    """The cells of all tables, without their tags."""
-    found = re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", html, re.S)
+    """Return the cells of all tables, without their tags."""
+    table_rows = re.findall(r"<tr><th scope=\"row\">(.*?)</tr>", html, re.S)
     return [
-        [re.sub("<[^>]+>", "", cell).strip() for cell in re.split("<td[^>]*>", r)] for r in found
+        [re.sub("<[^>]+>", "", cell).strip() for cell in re.split("<td[^>]*>", r)]
+        for r in table_rows
     ]
 
 
@@ -98,62 +99,62 @@ def numbers(html: str) -> dict[str, float]:
     return {first: float(last) for first, *_, last in rows(html)}
 
 
-def test_what_is_asked_is_what_the_interface_answers(server: Server, folders: Path) -> None:
+def test_ask_page_shows_predictions_of_api(server: Server, folders: Path) -> None:
     client = server()
 
-    def ask(what: str, **asked: str) -> str:
-        found = client.get("/ask", params={"what": what, **asked})
-        assert found.status_code == 200, found.text
-        return found.text
+    def ask(panel: str, **values: str) -> str:
+        page = client.get("/ask", params={"what": panel, **values})
+        assert page.status_code == 200, page.text
+        return page.text
 
     labels = client.post("/predict", json={"inputs": "a b"}).json()
-    wanted = {row["label"]: row["score"] for row in labels}
-    assert numbers(ask("predict", text="a b")) == pytest.approx(wanted, abs=6e-4)
+    expected = {row["label"]: row["score"] for row in labels}
+    assert numbers(ask("predict", text="a b")) == pytest.approx(expected, abs=6e-4)
 
-    given = {"text": "a", "choices": ["b", "c"]}
-    scores = client.post("/choose", json={"inputs": given}).json()["scores"]
+    request_body = {"text": "a", "choices": ["b", "c"]}
+    scores = client.post("/choose", json={"inputs": request_body}).json()["scores"]
     html = ask("choose", text="a", other="b\n\n c ")
     assert numbers(html) == pytest.approx(dict(zip("bc", scores, strict=True)), abs=6e-4)
 
-    chance = client.post("/next-sentence", json={"inputs": ["a b", "c"]}).json()["next"]
-    found = dict(rows(ask("next-sentence", text="a b", other="c")))
-    assert float(found["next"]) == pytest.approx(chance, abs=6e-4)
+    next_probability = client.post("/next-sentence", json={"inputs": ["a b", "c"]}).json()["next"]
+    shown = dict(rows(ask("next-sentence", text="a b", other="c")))
+    assert float(shown["next"]) == pytest.approx(next_probability, abs=6e-4)
 
-    given = {"source_sentence": "a b", "sentences": ["c d", "e"]}
-    cosines = client.post("/similarity", json={"inputs": given}).json()
-    found = numbers(ask("embed", text="a b", other="c d\ne"))
-    assert found == pytest.approx({"c d": cosines[0], "e": cosines[1]}, abs=6e-4)
+    request_body = {"source_sentence": "a b", "sentences": ["c d", "e"]}
+    cosines = client.post("/similarity", json={"inputs": request_body}).json()
+    shown = numbers(ask("embed", text="a b", other="c d\ne"))
+    assert shown == pytest.approx({"c d": cosines[0], "e": cosines[1]}, abs=6e-4)
 
     ranks = client.post("/rerank", json={"query": "a", "texts": ["b", "c d"]}).json()
-    found = rows(ask("rerank", text="a", other="b\nc d"))
-    assert [row[0] for row in found] == [("b", "c d")[rank["index"]] for rank in ranks]
+    shown = rows(ask("rerank", text="a", other="b\nc d"))
+    assert [row[0] for row in shown] == [("b", "c d")[rank["index"]] for rank in ranks]
 
     entities = client.post("/ner", json={"inputs": "a b <i> c"}).json()["entities"]
     html = ask("ner", text="a b <i> c")
     assert html.count("<mark>") == len(entities)
     assert "<i>" not in html
 
-    given = {"question": "a", "context": "b c d"}
-    answered = client.post("/answer", json={"inputs": given}).json()
+    request_body = {"question": "a", "context": "b c d"}
+    answer = client.post("/answer", json={"inputs": request_body}).json()
     html = ask("answer", text="a", other="b c d")
-    assert f"<mark>{answered['answer']}</mark>" in html
+    assert f"<mark>{answer['answer']}</mark>" in html
 
     masks = client.post("/fill-mask", json={"inputs": "a [MASK] [MASK]"}).json()
     html = ask("fill-mask", text="a [MASK] [MASK]")
-    pieces = [candidate["token"] for mask in masks for candidate in mask["candidates"]]
-    assert [row[0] for row in rows(html)] == pieces
+    tokens = [candidate["token"] for mask in masks for candidate in mask["candidates"]]
+    assert [row[0] for row in rows(html)] == tokens
 
 
-def test_models_fill_masks_side_by_side(server: Server, folders: Path, bert: Path) -> None:
+def test_ask_page_compares_models_side_by_side(server: Server, folders: Path, bert: Path) -> None:
     client = server(at=ModelRegistry([str(folders / "pretrained"), str(bert)], None))
-    asked = {"what": "fill-mask", "text": "a [MASK]"}
-    found = client.get("/ask", params=asked).text
-    assert re.findall('<th scope="col"[^>]*>(.*?)</th>', found)[::2] == ["pretrained", bert.name]
-    alone = client.get("/ask", params=asked | {"model": bert.name}).text
-    assert re.findall('<th scope="col"[^>]*>(.*?)</th>', alone)[::2] == [bert.name]
+    params = {"what": "fill-mask", "text": "a [MASK]"}
+    response = client.get("/ask", params=params).text
+    assert re.findall('<th scope="col"[^>]*>(.*?)</th>', response)[::2] == ["pretrained", bert.name]
+    single_model = client.get("/ask", params=params | {"model": bert.name}).text
+    assert re.findall('<th scope="col"[^>]*>(.*?)</th>', single_model)[::2] == [bert.name]
 
 
-def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> None:
+def test_ask_page_shows_search_results(server: Server, folders: Path, tmp_path: Path) -> None:
     documents = tmp_path / "d.jsonl"
     texts = ["a b", "c d <u>", "e f"]
     documents.write_text(
@@ -163,13 +164,13 @@ def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> N
     model, store = folders / "pretrained", str(tmp_path / "store")
     index([documents], model=str(model), store=store)
     client = server(at=ModelRegistry([str(model)], store))
-    found = client.get("/ask", params={"what": "search", "text": "c d <u>"}).text
-    assert rows(found)[0][0] == "d1"
-    assert "c d &lt;u&gt;" in found
+    response = client.get("/ask", params={"what": "search", "text": "c d <u>"}).text
+    assert rows(response)[0][0] == "d1"
+    assert "c d &lt;u&gt;" in response
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "said"),
+    ("path", "params", "message"),
     [
         ("/ask", {"what": "embed", "text": "a"}, "the second field is empty"),
         (
@@ -187,62 +188,68 @@ def test_documents_are_found(server: Server, folders: Path, tmp_path: Path) -> N
         ("/", {"text": "a", "off": "1.1, 1.2"}, "heads: layer 1 must keep at least one head"),
     ],
 )
-def test_what_cannot_be_answered_is_said(
-    path: str, asked: dict[str, str], said: str, server: Server
+def test_pages_report_invalid_fields(
+    path: str, params: dict[str, str], message: str, server: Server
 ) -> None:
-    found = server().get(path, params=asked)
-    assert found.status_code == 422
-    (alert,) = re.findall('<p role="alert">(.*?)</p>', found.text)
-    assert said in alert
+    response = server().get(path, params=params)
+    assert response.status_code == 422
+    (alert,) = re.findall('<p role="alert">(.*?)</p>', response.text)
+    assert message in alert
 
 
-def test_a_head_that_is_off(server: Server, folders: Path) -> None:
-    asked = {"text": "a b c", "model": "pretrained", "off": "1.2"}
-    data = re.search('id="data">(.*?)</script>', server().get("/", params=asked).text, re.S)
+def test_explain_page_shows_effect_of_pruned_head(server: Server, folders: Path) -> None:
+    params = {"text": "a b c", "model": "pretrained", "off": "1.2"}
+    data = re.search('id="data">(.*?)</script>', server().get("/", params=params).text, re.S)
     assert data is not None
-    held = json.loads(data[1])
-    assert held["off"] == ["1.2"]
-    whole = explain(folders / "pretrained", "a b c")
-    assert whole.off_change is None
-    embedding, last = held["off_change"]
+    page_data = json.loads(data[1])
+    assert page_data["off"] == ["1.2"]
+    explanation = explain(folders / "pretrained", "a b c")
+    assert explanation.off_change is None
+    embedding, last_layer = page_data["off_change"]
     assert embedding == pytest.approx([1.0] * 5, abs=1e-5)
-    assert min(last) < min(embedding) - 5e-7  # a tiny model, whose heads do little
-    sent = {"inputs": "a b c", "off": ["1.2"]}
-    assert server().post("/explain", json=sent).json()["off_change"] == held["off_change"]
+    # The heads of a tiny model have little effect.
+    assert min(last_layer) < min(embedding) - 5e-7
+    request_body = {"inputs": "a b c", "off": ["1.2"]}
+    assert (
+        server().post("/explain", json=request_body).json()["off_change"] == page_data["off_change"]
+    )
 
 
-def test_words_that_are_masked_together(server: Server, folders: Path) -> None:
-    asked = {"text": "a b c", "model": "pretrained", "hide": "0 2"}
+def test_explain_page_masks_several_words_together(server: Server, folders: Path) -> None:
+    params = {"text": "a b c", "model": "pretrained", "hide": "0 2"}
     client = server()
-    data = re.search('id="data">(.*?)</script>', client.get("/", params=asked).text, re.S)
+    data = re.search('id="data">(.*?)</script>', client.get("/", params=params).text, re.S)
     assert data is not None
-    held = json.loads(data[1])["hidden"]
-    wanted = explain(folders / "pretrained", "a b c", hide=[0, 2]).hidden
-    assert wanted is not None
-    assert held["words"] == [0, 2]
-    tokens = [[[one["token"] for one in piece] for piece in word] for word in held["candidates"]]
-    assert tokens == [[[one.token for one in piece] for piece in w] for w in wanted.candidates]
-    sent = {"inputs": "a b c", "hide": [0, 2], "model": "pretrained"}
-    assert client.post("/explain", json=sent).json()["hidden"] == held
+    page_data = json.loads(data[1])["hidden"]
+    expected = explain(folders / "pretrained", "a b c", hide=[0, 2]).hidden
+    assert expected is not None
+    assert page_data["words"] == [0, 2]
+    tokens = [
+        [[row["token"] for row in token] for token in word] for word in page_data["candidates"]
+    ]
+    assert tokens == [[[row.token for row in token] for token in w] for w in expected.candidates]
+    request_body = {"inputs": "a b c", "hide": [0, 2], "model": "pretrained"}
+    assert client.post("/explain", json=request_body).json()["hidden"] == page_data
     for wrong, sentence in (("0 3", "got 3"), ("x", "must be the index of a word")):
-        found = client.get("/", params={**asked, "hide": wrong})
-        assert found.status_code == 422
-        assert sentence in found.text
-    refused = client.get("/", params={**asked, "model": "sentiment"})
-    assert "no trained head for masked words" in refused.text
+        response = client.get("/", params={**params, "hide": wrong})
+        assert response.status_code == 422
+        assert sentence in response.text
+    rejected = client.get("/", params={**params, "model": "sentiment"})
+    assert "no trained head for masked words" in rejected.text
 
 
-def test_examples_are_there_to_be_clicked(server: Server) -> None:
+def test_pages_link_to_valid_examples(server: Server) -> None:
     client = server()
     for page in ("/", "/word"):
         links = re.findall(r'<li><a href="(/[^"]*)"', client.get(page).text)
         assert len(links) >= 3
         for link in links:
             answer = client.get(link.replace("&amp;", "&"))
-            assert answer.status_code in (200, 422)  # a tiny vocabulary has not every word
+            # A tiny vocabulary does not contain all words of the examples.
+            assert answer.status_code in (200, 422)
 
 
-def test_ask_and_growing_have_an_example_for_each_question(server: Server) -> None:
+def test_ask_and_growing_pages_have_examples(server: Server) -> None:
     client = server()
     questions = re.findall(r'href="/ask\?what=([\w-]+)"', client.get("/ask").text)
     assert {"fill-mask", "embed", "ner"} <= set(questions)
@@ -250,60 +257,65 @@ def test_ask_and_growing_have_an_example_for_each_question(server: Server) -> No
     for page in pages:
         (link,) = re.findall(r'<li><a href="(/[^"]*)"', client.get(page).text)
         answer = client.get(link.replace("&amp;", "&"))
-        assert answer.status_code in (200, 422)  # a tiny model has few words and positions
+        # A tiny model has few words and positions.
+        assert answer.status_code in (200, 422)
 
 
-def test_a_word_in_several_texts(server: Server) -> None:
+def test_word_page_shows_cosines_of_contexts(server: Server) -> None:
     client = server()
-    asked = {"word": "c", "texts": "a c\n\nc b d\n", "model": "pretrained"}
-    found = client.get("/word", params=asked)
-    given = {"word": "c", "inputs": ["a c", "c b d"], "model": "pretrained"}
-    own = client.post("/contexts", json=given).json()
-    (row,) = rows(found.text)
-    assert row == ["1 and 2", *(f"{layer[0][1]:.2f}" for layer in own["cosines"])]
-    assert found.text.count("<mark>c</mark>") == 2
-    assert found.text.count('class="chart"') == 2  # a map of the embedding and of the layer
+    params = {"word": "c", "texts": "a c\n\nc b d\n", "model": "pretrained"}
+    response = client.get("/word", params=params)
+    request_body = {"word": "c", "inputs": ["a c", "c b d"], "model": "pretrained"}
+    bertkit_values = client.post("/contexts", json=request_body).json()
+    (row,) = rows(response.text)
+    assert row == ["1 and 2", *(f"{layer[0][1]:.2f}" for layer in bertkit_values["cosines"])]
+    assert response.text.count("<mark>c</mark>") == 2
+    # The page has one chart for the embedding and one chart for the layer.
+    assert response.text.count('class="chart"') == 2
 
 
 @pytest.fixture
 def kinds(tmp_path: Path, english: list[str], bert: Path) -> list[Path]:
-    """Word vectors, an ELMo, a GPT and a BERT, all of random weights."""
+    """Word vectors, an ELMo, a GPT and a BERT, all with random weights."""
     Vectors(["class", "loop"], np.float32([[1, 2], [3, 0]])).save(tmp_path / "vectors.txt.gz")
-    writes = train(english[:5], kind="bpe", size=400, use="write")
-    gpt = tiny_folder(tmp_path / "gpt", writes, "lm", family=GPT2, layers=2, length=48)
+    gpt_tokenizer = train(english[:5], kind="bpe", size=400, use="write")
+    gpt = tiny_folder(tmp_path / "gpt", gpt_tokenizer, "lm", family=GPT2, layers=2, length=48)
     return [tmp_path / "vectors.txt.gz", tiny_elmo(tmp_path / "elmo"), gpt, bert]
 
 
-def test_a_word_by_all_models_is_what_bertkit_contexts_draws(
+def test_word_page_shows_values_of_contexts_command(
     server: Server, kinds: list[Path], tmp_path: Path
 ) -> None:
     texts = ["The class has a name.", "The class is taught.", "She was in the class."]
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     names = list(map(str, kinds))
-    own = contexts("class", tmp_path / "texts.txt", models=names, out=tmp_path / "out", layer=-2)
+    bertkit_values = contexts(
+        "class", tmp_path / "texts.txt", models=names, out=tmp_path / "out", layer=-2
+    )
     client = server(at=ModelRegistry(names, None))
-    asked = {"word": "class", "texts": "\n".join(texts), "layer": "the second to last layer"}
-    html = client.get("/word", params=asked).text
-    sees = [
+    params = {"word": "class", "texts": "\n".join(texts), "layer": "the second to last layer"}
+    html = client.get("/word", params=params).text
+    visible_parts = [
         "nothing of its text", "both sides, each by itself", "what stands before it",
         "both sides at once",
     ]  # fmt: skip
-    assert re.findall(">sees (.*?)</text>", html) == sees
-    assert [one["sees"] for one in own["models"]] == sees
+    assert re.findall(">sees (.*?)</text>", html) == visible_parts
+    assert [model["sees"] for model in bertkit_values["models"]] == visible_parts
     charts = re.findall(r"<svg.*?</svg>", html, re.S)[:4]
-    for chart, one in zip(charts, own["models"], strict=True):
-        layer = one["cosines"][-2 if len(one["cosines"]) > 1 else 0]
+    for chart, model in zip(charts, bertkit_values["models"], strict=True):
+        layer = model["cosines"][-2 if len(model["cosines"]) > 1 else 0]
         cells = re.findall(r">(-?\d\.\d\d)</text>", chart)
         assert cells == [f"{cosine:.2f}" for row in layer for cosine in row]
-    for one in own["models"]:
-        assert f"A state depends on {one['sees']}." in html
-    alone = client.get("/word", params={**asked, "model": "elmo"}).text
-    assert alone.count('class="chart"') == 3  # a map of each layer
-    assert "Each depends on both sides, each by itself." in alone
+    for model in bertkit_values["models"]:
+        assert f"A state depends on {model['sees']}." in html
+    single_model = client.get("/word", params={**params, "model": "elmo"}).text
+    # The page has one chart per layer.
+    assert single_model.count('class="chart"') == 3
+    assert "Each depends on both sides, each by itself." in single_model
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("params", "message"),
     [
         ({"word": "zebra", "texts": "a zebra\nthe zebra"}, "gz has no vector of &#39;zebra&#39;"),
         ({"word": "a", "texts": "a\na", "layer": "<b>"}, "layer: expected the last layer, the"),
@@ -314,16 +326,16 @@ def test_a_word_by_all_models_is_what_bertkit_contexts_draws(
         ({"word": "a", "texts": "a\na", "model": "<b>"}, "no model &#39;&lt;b&gt;&#39; supports"),
     ],
 )
-def test_a_word_that_cannot_be_compared(
-    asked: dict[str, str], said: str, server: Server, kinds: list[Path]
+def test_word_page_reports_invalid_requests(
+    params: dict[str, str], message: str, server: Server, kinds: list[Path]
 ) -> None:
-    answer = server(at=ModelRegistry(map(str, kinds), None)).get("/word", params=asked)
+    answer = server(at=ModelRegistry(map(str, kinds), None)).get("/word", params=params)
     assert answer.status_code == 422
     (alert,) = re.findall('<p role="alert">(.*?)</p>', answer.text)
-    assert said in alert
+    assert message in alert
 
 
-def test_a_word_without_any_model(server: Server) -> None:
-    nothing = server(at=ModelRegistry([], None), runs=[Path("run")])
-    answer = nothing.get("/word", params={"word": "a", "texts": "a\na b"})
+def test_word_page_without_models_redirects_to_training(server: Server) -> None:
+    client = server(at=ModelRegistry([], None), runs=[Path("run")])
+    answer = client.get("/word", params={"word": "a", "texts": "a\na b"})
     assert answer.url.path == "/training"

@@ -1,4 +1,4 @@
-"""The fields of panels become items of their pipelines."""
+"""Conversion of panel fields to items of pipelines."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from bertkit.errors import DataError
 from bertkit.extensions.serving.panels import PANELS
 
-OF_LINES = [name for name, panel in PANELS.items() if "a line each" in panel.other]
+LINE_PANELS = [name for name, panel in PANELS.items() if "a line each" in panel.other]
 
 
-@pytest.mark.parametrize("name", OF_LINES)
+@pytest.mark.parametrize("name", LINE_PANELS)
 def test_panel_rejects_an_empty_field_of_lines(name: str) -> None:
     two, three = (PANELS[name].items("one", box) for box in (" b \n\nc\n", "b\nc\nd"))
     assert str(two) == str(PANELS[name].items("one", "b\nc")) != str(three)

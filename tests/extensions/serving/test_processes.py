@@ -1,4 +1,4 @@
-"""A real server process: it starts, is asked, is told to stop, and loses nobody's request."""
+"""Server processes: start, signals, workers, keys, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from bertkit.extensions.serving.models import ModelRegistry
 def process(
     *arguments: str, logged: list[str] | None = None, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server, and its address; what it logs is added to `logged`."""
+    """Run a server, yield it and its address, and add its log lines to `logged`."""
     logged = [] if logged is None else logged
     command = [sys.executable, "-m", "bertkit", "serve", *arguments, "--port", "0"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
@@ -45,27 +45,28 @@ def process(
         log = threading.Thread(target=lambda: logged.extend(running.stderr or ()))
         try:
             assert running.stderr is not None
-            said = ""
+            log_text = ""
             for line in running.stderr:
-                said += line
-                found = re.search(r"served at (\S+)", line)
-                if found:
+                log_text += line
+                address = re.search(r"served at (\S+)", line)
+                if address:
                     break
             else:
-                raise AssertionError(said)
+                raise AssertionError(log_text)
             log.start()
-            yield running, found[1]
+            yield running, address[1]
         finally:
-            with contextlib.suppress(ProcessLookupError):  # workers hold the log open, too
+            # Workers keep the log open, too.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             if log.is_alive():
                 log.join(10)
 
 
-def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
-    place = tmp_path / "model"
-    shutil.copytree(folders / "pretrained", place)
-    with process(str(place)) as (running, address), Client(address) as client:
+def test_server_responds_and_stops_after_sigterm(folders: Path, tmp_path: Path) -> None:
+    model_dir = tmp_path / "model"
+    shutil.copytree(folders / "pretrained", model_dir)
+    with process(str(model_dir)) as (running, address), Client(address) as client:
         assert client.ask("/health/ready") == {"status": "ready"}
         before = client.embed(["a b", "c"])
         assert before.shape == (2, 16)
@@ -75,7 +76,8 @@ def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
         assert client.info()["models"][0]["name"] == "model"
         with pytest.raises(ServeError, match=r"exceeds the maximum of 16 tokens.*\(inputs\)"):
             client.embed("a " * 20)
-        shutil.rmtree(place)  # what is served is in memory
+        # The served model is in memory.
+        shutil.rmtree(model_dir)
         assert (client.embed(["a b", "c"]) == before).all()
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
@@ -91,24 +93,26 @@ def test_it_serves_and_stops(folders: Path, tmp_path: Path) -> None:
         pytest.param(signal.SIGHUP, 2, marks=pytest.mark.slow),
     ],
 )
-def test_what_was_accepted_is_answered(folders: Path, number: signal.Signals, workers: int) -> None:
-    """A signal while many requests are under way: each is answered, or was never taken.
+def test_accepted_requests_are_answered_after_signal(
+    folders: Path, number: signal.Signals, workers: int
+) -> None:
+    """After a signal, the server answers all requests that it has accepted.
 
-    The log says what was taken: a connection that is closed before its request is read is not.
-    SIGHUP replaces several workers, which is how they drain.
+    The log contains the accepted requests. A request is not accepted if its connection is closed
+    before the server reads the request. SIGHUP replaces the workers if there are several.
     """
     replies: list[int] = []
     logged: list[str] = []
-    asked = {"inputs": ["a b c d e f g"] * 256}
+    body = {"inputs": ["a b c d e f g"] * 256}
 
-    def one(address: str) -> None:
+    def send_requests(address: str) -> None:
         with contextlib.suppress(httpx.TransportError), httpx.Client(timeout=30) as client:
             while True:
-                replies.append(client.post(f"{address}/embed", json=asked).status_code)
+                replies.append(client.post(f"{address}/embed", json=body).status_code)
 
     arguments = str(folders / "pretrained"), "--workers", str(workers)
     with process(*arguments, logged=logged) as (running, address):
-        threads = [threading.Thread(target=one, args=(address,)) for _ in range(8)]
+        threads = [threading.Thread(target=send_requests, args=(address,)) for _ in range(8)]
         for thread in threads:
             thread.start()
         while len(replies) < 12:
@@ -116,7 +120,8 @@ def test_what_was_accepted_is_answered(folders: Path, number: signal.Signals, wo
         running.send_signal(number)
         if number == signal.SIGHUP and workers > 1:
             end = time.monotonic() + 60
-            while sum("served at" in line for line in logged) < 3:  # one is told of above
+            # `process` reads the first of these lines before `logged` is filled.
+            while sum("served at" in line for line in logged) < 3:
                 assert time.monotonic() < end
                 time.sleep(0.05)
             running.send_signal(signal.SIGTERM)
@@ -131,20 +136,20 @@ def test_what_was_accepted_is_answered(folders: Path, number: signal.Signals, wo
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_server_whose_terminal_is_closed_answers_what_it_has(folders: Path, workers: str) -> None:
+def test_server_answers_requests_after_terminal_closes(folders: Path, workers: str) -> None:
     """The terminal sends SIGHUP to the parent and to all workers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     model = str(folders / "pretrained")
     arguments = ["-m", "bertkit", "serve", model, "--port", port, "--workers", workers]
-    terminal, side = pty.openpty()
+    terminal, terminal_end = pty.openpty()
     control = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
     code = f"{control}os.execv(sys.executable, sys.argv[1:])"
     command = [sys.executable, "-c", code, sys.executable, *arguments]
-    streams = {"stdin": side, "stdout": side, "stderr": side}
+    streams = {"stdin": terminal_end, "stdout": terminal_end, "stderr": terminal_end}
     running = subprocess.Popen(command, start_new_session=True, **streams)
-    os.close(side)
+    os.close(terminal_end)
     reader = threading.Thread(target=_read_all, args=(terminal,), daemon=True)
     reader.start()
     try:
@@ -156,16 +161,16 @@ def test_server_whose_terminal_is_closed_answers_what_it_has(folders: Path, work
                     break
                 time.sleep(0.2)
         replies: list[int] = []
-        asked = {"inputs": ["a b c d e f g"] * 512}
+        body = {"inputs": ["a b c d e f g"] * 512}
         connected = threading.Barrier(12)
 
-        def one() -> None:
+        def send_request() -> None:
             with httpx.Client(base_url=address, timeout=60) as client:
                 client.get("/health/live")
                 connected.wait()
-                replies.append(client.post("/embed", json=asked).status_code)
+                replies.append(client.post("/embed", json=body).status_code)
 
-        threads = [threading.Thread(target=one) for _ in range(12)]
+        threads = [threading.Thread(target=send_request) for _ in range(12)]
         for thread in threads:
             thread.start()
         while not replies:
@@ -182,12 +187,13 @@ def test_server_whose_terminal_is_closed_answers_what_it_has(folders: Path, work
 
 
 def _read_all(terminal: int) -> None:
-    with contextlib.suppress(OSError):  # it is closed
+    # Reading from a closed terminal raises OSError.
+    with contextlib.suppress(OSError):
         while os.read(terminal, 4096):
             pass
 
 
-def test_several_workers_are_replaced_under_way(folders: Path) -> None:
+def test_workers_are_replaced_after_sighup(folders: Path) -> None:
     logged: list[str] = []
     arguments = str(folders / "pretrained"), "--workers", "2"
     with process(*arguments, logged=logged) as (running, address):
@@ -195,11 +201,13 @@ def test_several_workers_are_replaced_under_way(folders: Path) -> None:
             assert client.embed("a").shape == (1, 16)
             running.send_signal(signal.SIGHUP)
             end = time.monotonic() + 60
-            while sum("served at" in line for line in logged) < 3:  # one is told of above
+            # `process` reads the first of these lines before `logged` is filled.
+            while sum("served at" in line for line in logged) < 3:
                 assert client.embed("a").shape == (1, 16)
                 assert time.monotonic() < end
                 time.sleep(0.05)
-        for _ in range(20):  # each on a connection of its own, to whichever worker takes it
+        # Each request uses a new connection, which any worker may accept.
+        for _ in range(20):
             httpx.post(f"{address}/tokenize", json={"inputs": "a"}).raise_for_status()
         for _ in range(6):
             counted = httpx.get(f"{address}/metrics").text
@@ -209,7 +217,7 @@ def test_several_workers_are_replaced_under_way(folders: Path) -> None:
         assert running.wait(30) == 0
 
 
-def test_nothing_to_serve(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_and_view_require_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("serve", "view"):
         assert cli.run([command]) == 2
         assert "no model to serve; pass a model directory" in capsys.readouterr().err
@@ -230,20 +238,20 @@ def test_view_opens_the_browser(folders: Path, monkeypatch: pytest.MonkeyPatch) 
     assert admission.app is not None
 
 
-def test_workers_share_the_cores_before_they_open_models(
+def test_workers_share_cores_before_loading_models(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[int, int]] = []
+    thread_counts: list[tuple[int, int]] = []
 
-    class Noted(ModelRegistry):
+    class RecordingRegistry(ModelRegistry):
         def __init__(self, *arguments: Any) -> None:
-            seen.append((threads.own_cores(), torch.get_num_threads()))
+            thread_counts.append((threads.own_cores(), torch.get_num_threads()))
             super().__init__(*arguments)
 
     before = torch.get_num_threads()
     monkeypatch.setattr(threads, "cores", lambda: 6)
     monkeypatch.setattr(threads, "_workers", 1)
-    monkeypatch.setattr(run, "ModelRegistry", Noted)
+    monkeypatch.setattr(run, "ModelRegistry", RecordingRegistry)
     plan = run.ServerSettings(models=[str(folders / "pretrained")], workers=3)
     admission, batcher = run._create_admission(plan)
     try:
@@ -251,10 +259,10 @@ def test_workers_share_the_cores_before_they_open_models(
     finally:
         batcher.close()
         torch.set_num_threads(before)
-    assert seen == [(2, 2)]
+    assert thread_counts == [(2, 2)]
 
 
-def test_keys_from_the_environment(folders: Path) -> None:
+def test_server_uses_key_of_environment(folders: Path) -> None:
     with process(str(folders / "pretrained"), BERTKIT_KEY="k") as (_, address):
         with Client(address, key="k") as client:
             assert client.embed("a").shape == (1, 16)
@@ -265,25 +273,29 @@ def test_keys_from_the_environment(folders: Path) -> None:
             client.embed("a")
 
 
-def stopped(*arguments: str) -> str:
+def failed_server_log(*arguments: str) -> str:
     command = [sys.executable, "-m", "bertkit", "serve", *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert found.returncode == 2, found.stderr
-    assert "Traceback" not in found.stderr
-    return found.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stderr
 
 
-def test_what_cannot_be_served_is_said(folders: Path, tmp_path: Path) -> None:
-    assert "no such" in stopped(str(tmp_path / "none"), "--port", "0")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        assert "use another --port" in stopped(str(folders / "pretrained"), "--port", port)
-    assert "keys.toml" in stopped(str(folders / "ranker"), "--keys", str(tmp_path / "keys.toml"))
+def test_server_reports_invalid_arguments(folders: Path, tmp_path: Path) -> None:
+    assert "no such" in failed_server_log(str(tmp_path / "none"), "--port", "0")
+    with socket.socket() as used_port:
+        used_port.bind(("127.0.0.1", 0))
+        used_port.listen()
+        port = str(used_port.getsockname()[1])
+        assert "use another --port" in failed_server_log(
+            str(folders / "pretrained"), "--port", port
+        )
+    assert "keys.toml" in failed_server_log(
+        str(folders / "ranker"), "--keys", str(tmp_path / "keys.toml")
+    )
 
 
-def test_wider_than_loopback_without_a_key_is_warned_of(folders: Path) -> None:
+def test_public_host_without_key_logs_warning(folders: Path) -> None:
     command = [sys.executable, "-m", "bertkit", "serve", str(folders / "ranker")]
     command += ["--host", "0.0.0.0", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:

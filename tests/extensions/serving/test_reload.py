@@ -1,4 +1,4 @@
-"""Reloads of a model: abandoned requests do not queue."""
+"""Reloads of a model by several requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertkit.extensions.serving.models import ModelRegistry
 
 
 class SlowRegistry(ModelRegistry):
-    """A registry whose reloads wait for `go`, and are counted by model."""
+    """Registry whose reloads wait for `go`, and are recorded in `calls`."""
 
     def __init__(self, *files: str) -> None:
         super().__init__(files, None)

@@ -1,4 +1,4 @@
-"""Fields of the OpenAI and TEI specifications: neutral values are accepted, others are named."""
+"""Fields of the OpenAI and TEI specifications: neutral and unsupported values."""
 
 from __future__ import annotations
 
@@ -126,26 +126,27 @@ def all_models(folders: Path, folder: Path) -> ModelRegistry:
     return ModelRegistry([*(str(folders / name) for name in names), str(folder)], None)
 
 
-def answer_of(found: Any) -> Any:
-    """An answer without what differs from request to request."""
-    assert found.status_code == 200, found.text
-    body = found.json()
+def stable_fields(response: Any) -> Any:
+    """Return a response body without the fields that differ in each response."""
+    assert response.status_code == 200, response.text
+    body = response.json()
     return {k: v for k, v in body.items() if k not in ("id", "created")} if "id" in body else body
 
 
 @pytest.mark.parametrize(("path", "fields"), NEUTRAL)
-def test_neutral_values_change_nothing(
+def test_neutral_values_keep_the_response(
     server: Server, all_models: ModelRegistry, path: str, fields: dict[str, list[Any]]
 ) -> None:
     client, request = server(at=all_models), REQUESTS[path]
     if "max_tokens" in request:
         request = {**request, "temperature": 0}
-    expected = answer_of(client.post(path, json=request))
+    expected = stable_fields(client.post(path, json=request))
     for name, values in fields.items():
         for value in values:
             if value is None and name in ("max_tokens", "temperature"):
-                continue  # the default is another value
-            changed = answer_of(client.post(path, json={**request, name: value}))
+                # The default value of the field differs from the expected request.
+                continue
+            changed = stable_fields(client.post(path, json={**request, name: value}))
             if name not in ("temperature", "stop"):
                 assert changed == expected, (name, value)
 
@@ -172,9 +173,9 @@ def test_neutral_values_change_nothing(
 def test_unsupported_values_are_rejected_with_the_field(
     server: Server, all_models: ModelRegistry, path: str, name: str, value: Any
 ) -> None:
-    found = server(at=all_models).post(path, json={**REQUESTS[path], name: value})
-    body = found.json()
-    assert found.status_code == 422
+    response = server(at=all_models).post(path, json={**REQUESTS[path], name: value})
+    body = response.json()
+    assert response.status_code == 422
     assert (body["error"]["param"] if path.startswith("/v1/") else body["field"]) == name
 
 
@@ -182,25 +183,25 @@ def test_unsupported_values_are_rejected_with_the_field(
 def test_unknown_fields_are_rejected_even_if_null(
     server: Server, all_models: ModelRegistry, path: str
 ) -> None:
-    found = server(at=all_models).post(path, json={**REQUESTS[path], "temprature": None})
-    assert found.status_code == 422
-    assert "temprature" in found.text
+    response = server(at=all_models).post(path, json={**REQUESTS[path], "temprature": None})
+    assert response.status_code == 422
+    assert "temprature" in response.text
 
 
 @pytest.mark.parametrize("path", ["/embed", "/predict", "/rerank"])
-def test_truncation_on_the_left_is_rejected_if_a_text_is_too_long(
+def test_left_truncation_of_long_text_is_rejected(
     server: Server, all_models: ModelRegistry, path: str
 ) -> None:
     client = server(at=all_models)
     long = {"query": "a", "texts": ["a " * 30]} if path == "/rerank" else {"inputs": "a " * 30}
     request = {**long, "truncate": True}
     assert client.post(path, json={**request, "truncation_direction": "Right"}).status_code == 200
-    found = client.post(path, json={**request, "truncation_direction": "Left"})
-    assert (found.status_code, found.json()["field"]) == (422, "truncation_direction")
+    response = client.post(path, json={**request, "truncation_direction": "Left"})
+    assert (response.status_code, response.json()["field"]) == (422, "truncation_direction")
 
 
 @pytest.mark.parametrize(
-    ("message", "same"),
+    ("message", "equivalent"),
     [
         ({"role": "developer", "content": "Be kind."}, {"role": "system", "content": "Be kind."}),
         (
@@ -219,12 +220,15 @@ def test_truncation_on_the_left_is_rejected_if_a_text_is_too_long(
         ),
     ],
 )
-def test_messages_of_clients_are_read(message: dict[str, Any], same: dict[str, Any]) -> None:
+def test_equivalent_messages_are_decoded_alike(
+    message: dict[str, Any], equivalent: dict[str, Any]
+) -> None:
     last = {"role": "user", "content": "b"}
-    asked, expected = (
-        decode(ChatAsk, json.dumps({"messages": [one, last]}).encode()) for one in (message, same)
+    decoded, expected = (
+        decode(ChatAsk, json.dumps({"messages": [first, last]}).encode())
+        for first in (message, equivalent)
     )
-    assert asked == expected
+    assert decoded == expected
 
 
 @pytest.mark.parametrize(
@@ -238,34 +242,36 @@ def test_messages_of_clients_are_read(message: dict[str, Any], same: dict[str, A
         ({"role": "user", "content": None}, "messages.0.content"),
     ],
 )
-def test_messages_that_cannot_be_read_are_rejected(message: dict[str, Any], field: str) -> None:
-    with pytest.raises(RequestError) as refused:
+def test_unsupported_messages_are_rejected(message: dict[str, Any], field: str) -> None:
+    with pytest.raises(RequestError) as raised:
         decode(ChatAsk, json.dumps({"messages": [message]}).encode())
-    assert refused.value.field == field
+    assert raised.value.field == field
 
 
 def test_models_are_listed_for_openai_clients(server: Server, all_models: ModelRegistry) -> None:
     client = server(at=all_models)
     body = client.get("/v1/models").json()
     assert body["object"] == "list"
-    assert [one["id"] for one in body["data"]] == list(all_models.models)
+    assert [model["id"] for model in body["data"]] == list(all_models.models)
     assert client.get("/v1/models/writer").json() == body["data"][-1]
     assert client.get("/v1/models/none").json()["error"]["type"] == "not_found"
     assert client.get("/health").status_code == 200
 
 
-def test_first_chunk_of_a_chat_has_the_role(server: Server, all_models: ModelRegistry) -> None:
+def test_first_chunk_of_chat_contains_role(server: Server, all_models: ModelRegistry) -> None:
     request = {**REQUESTS["/v1/chat/completions"], "stream": True, "n": 2}
     raw = server(at=all_models).post("/v1/chat/completions", json=request).text
     chunks = [json.loads(part.removeprefix("data: ")) for part in raw.split("\n\n")[:-2]]
     for index in (0, 1):
-        own = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
-        assert own[0]["delta"] == {"role": "assistant", "content": ""}
-        assert all("role" not in one["delta"] for one in own[1:])
-        assert own[-1]["finish_reason"] in ("stop", "length")
+        chunks_of_choice = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
+        assert chunks_of_choice[0]["delta"] == {"role": "assistant", "content": ""}
+        assert all("role" not in chunk["delta"] for chunk in chunks_of_choice[1:])
+        assert chunks_of_choice[-1]["finish_reason"] in ("stop", "length")
 
 
-def test_official_clients_with_default_settings(server: Server, all_models: ModelRegistry) -> None:
+def test_openai_client_works_with_default_settings(
+    server: Server, all_models: ModelRegistry
+) -> None:
     openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
     http = server(at=all_models)
     client = openai.OpenAI(base_url="http://testserver/v1", api_key="k", http_client=http)
@@ -276,7 +282,8 @@ def test_official_clients_with_default_settings(server: Server, all_models: Mode
     assert text.choices[0].finish_reason
     messages = [{"role": "developer", "content": "Hi."}, *TALK["messages"]]  # type: ignore[misc]
     first = client.chat.completions.create(model="writer", messages=messages, max_tokens=3)
-    again = [*messages, first.choices[0].message, messages[-1]]  # the answer is sent back
+    # The second request contains the message of the first response.
+    again = [*messages, first.choices[0].message, messages[-1]]
     chunks = list(
         client.chat.completions.create(model="writer", messages=again, max_tokens=3, stream=True)
     )
@@ -284,7 +291,7 @@ def test_official_clients_with_default_settings(server: Server, all_models: Mode
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "ChatOpenAI"])
-def test_langchain_with_default_settings(
+def test_langchain_works_with_default_settings(
     server: Server, all_models: ModelRegistry, kind: str
 ) -> None:
     langchain = pytest.importorskip("langchain_openai", reason="pip install 'bertkit[dev]'")

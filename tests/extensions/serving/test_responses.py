@@ -1,4 +1,4 @@
-"""Streams end completely or with an error event, and slow clients do not hold the server."""
+"""Streams end completely or with an error event, and slow clients do not block the server."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_slow_producer_with_fast_client_sends_all_events() -> None:
 
 
 def test_slow_client_that_reads_gets_all_events() -> None:
-    """The client takes the timeout in all, but never within 16 parts."""
+    """The client needs the timeout in total, but never for 16 parts."""
     admission = admission_for(fast_events)
     body = asyncio.run(send_request(admission, delay=lambda number: TIMEOUT / 40))
     assert body.endswith(b"data: [DONE]\n\n")
@@ -102,7 +102,7 @@ def test_slow_client_that_reads_gets_all_events() -> None:
         (failing_events, 500, "internal server error"),
     ],
 )
-def test_interrupted_stream_ends_with_an_error_event(
+def test_interrupted_stream_ends_with_error_event(
     events: Events, status: int, sentence: str, capsys: Any
 ) -> None:
     admission = admission_for(events)
@@ -113,7 +113,7 @@ def test_interrupted_stream_ends_with_an_error_event(
     assert admission.open == 0
 
 
-def test_client_that_stops_reading_is_logged_and_gets_an_error_event(capsys: Any) -> None:
+def test_client_that_stops_reading_gets_error_event(capsys: Any) -> None:
     admission = admission_for(fast_events)
     body = asyncio.run(send_request(admission, delay=lambda number: 30.0 * (number == 20)))
     assert error_of(body) == "the client did not read for 0.2 s"
@@ -122,19 +122,20 @@ def test_client_that_stops_reading_is_logged_and_gets_an_error_event(capsys: Any
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/v1/completions"])
-def test_client_that_never_reads_is_given_up(path: str) -> None:
+def test_client_that_never_reads_is_disconnected(path: str) -> None:
     admission = admission_for(fast_events)
-    admission.draining = True  # a refusal, which no application answers
+    # The admission rejects the request itself.
+    admission.draining = True
     asyncio.run(asyncio.wait_for(send_request(admission, path, lambda number: 30.0), 5))
     assert admission.open == 0
 
 
-def test_only_streams_of_events_get_an_error_event() -> None:
+def test_only_event_streams_get_error_event() -> None:
     body = asyncio.run(send_request(admission_for(stalled_events, "application/json")))
     assert body == b"data: 0\n\n"
 
 
-def test_stream_that_is_cancelled_at_shutdown_ends_with_an_error_event() -> None:
+def test_stream_cancelled_at_shutdown_ends_with_error_event() -> None:
     async def stop() -> bytes:
         admission, body = admission_for(stalled_events), bytearray()
         requests = [{"type": "http.request", "body": b"", "more_body": False}]
