@@ -1,4 +1,4 @@
-"""What is asked: refused at the first fault, in a short message that names the field."""
+"""Validation of requests: the first error is reported with its field in a short message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER_ASK = request_type(
 MANY = {f"x{number}": 1 for number in range(1_000)}
 
 
-def refused(kind: type[Ask], body: Any) -> RequestError:
+def decode_error(kind: type[Ask], body: Any) -> RequestError:
     sent = body if isinstance(body, bytes) else msgspec.json.encode(body)
     with pytest.raises(RequestError) as error:
         decode(kind, sent)
@@ -32,10 +32,10 @@ def refused(kind: type[Ask], body: Any) -> RequestError:
     return error.value
 
 
-def test_of_many_unknown_fields_the_first_is_enough() -> None:
-    assert refused(EmbedAsk, {"inputs": "a", **MANY}).field == "x0"
+def test_decode_reports_only_first_unknown_field() -> None:
+    assert decode_error(EmbedAsk, {"inputs": "a", **MANY}).field == "x0"
     item = {"question": "a", "context": "b", **MANY}
-    assert refused(ANSWER_ASK, {"inputs": item}).field == "x0"
+    assert decode_error(ANSWER_ASK, {"inputs": item}).field == "x0"
 
 
 @pytest.mark.parametrize(
@@ -51,33 +51,34 @@ def test_of_many_unknown_fields_the_first_is_enough() -> None:
         b"",
     ],
 )
-def test_a_message_is_short_whatever_is_sent(body: Any) -> None:
-    assert refused(EmbedAsk, body).status == 422
+def test_decode_errors_have_short_messages(body: Any) -> None:
+    assert decode_error(EmbedAsk, body).status == 422
 
 
 @pytest.mark.parametrize(
     "inputs", [["a", ["b", "c"]], [["b", "c"], "a"], ["a", "b", "c"], [["a"] * 3]]
 )
-def test_a_pair_is_not_mixed_with_pairs(inputs: Any) -> None:
-    field = refused(PairsAsk, {"inputs": inputs}).field
+def test_decode_rejects_pair_mixed_with_pairs(inputs: Any) -> None:
+    field = decode_error(PairsAsk, {"inputs": inputs}).field
     assert (field or "").startswith("inputs")
 
 
-def test_a_text_or_a_pair_or_several() -> None:
+def test_decode_accepts_texts_pairs_and_lists() -> None:
     for inputs in ("a", ["a"], ["a", "b"], [["a"]], [["a", "b"], ["c"]]):
         assert decode(PredictAsk, msgspec.json.encode({"inputs": inputs})).inputs == inputs
 
 
 @pytest.mark.parametrize("ids", [[1, 2], [[1, 2], [3]]])
-def test_token_ids_are_refused_with_what_sends_texts(ids: Any) -> None:
-    refusal = refused(OpenAIAsk, {"input": ids})
-    assert refusal.message.startswith("token ids are not supported")
-    assert "check_embedding_ctx_length=False" in refusal.message
-    assert refusal.field == "input.0"
-    assert "`array`" in refused(EmbedAsk, {"inputs": [[1]]}).message  # TEI takes none
-    assert "`float`" in refused(OpenAIAsk, {"input": [0.5]}).message
+def test_decode_rejects_token_ids_with_remedy(ids: Any) -> None:
+    id_error = decode_error(OpenAIAsk, {"input": ids})
+    assert id_error.message.startswith("token ids are not supported")
+    assert "check_embedding_ctx_length=False" in id_error.message
+    assert id_error.field == "input.0"
+    # TEI does not accept token ids.
+    assert "`array`" in decode_error(EmbedAsk, {"inputs": [[1]]}).message
+    assert "`float`" in decode_error(OpenAIAsk, {"input": [0.5]}).message
 
 
-def test_half_of_a_surrogate_pair_is_named() -> None:
-    assert "surrogate" in refused(EmbedAsk, b'{"inputs": "\\ud800"}').message
+def test_decode_rejects_lone_surrogate() -> None:
+    assert "surrogate" in decode_error(EmbedAsk, b'{"inputs": "\\ud800"}').message
     assert decode(EmbedAsk, b'{"inputs": "\\ud83d\\ude00"}').inputs == "\U0001f600"

@@ -1,4 +1,4 @@
-"""Models that are no encoders: what a server opens, what it knows of them, and what it refuses."""
+"""Served ELMo models, word vectors, and models fine-tuned on ELMo."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def elmo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def softmax(folder: Path) -> Path:
-    """The folder, with a softmax of random weights beside."""
+    """Add a softmax with random weights to the directory, and return the directory."""
     random = np.random.default_rng(0)
     words = ["<UNK>", "a", "cat", "<mat>"]
     weight = torch.from_numpy(random.normal(size=(4, 6)).astype(np.float32))
@@ -48,14 +48,14 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_abilities(elmo: Path, vectors: Path, tmp_path: Path) -> None:
+def test_pipelines_of_elmo_and_word_vectors(elmo: Path, vectors: Path, tmp_path: Path) -> None:
     published = tiny_elmo(tmp_path / "published")
     assert {*ServedModel(str(elmo), "bf16").pipelines} == {"contexts", "fill-gap"}
     assert {*ServedModel(str(published), "fp32").pipelines} == {"contexts"}
     assert {*ServedModel(str(vectors), "fp32").pipelines} == {"contexts"}
 
 
-def test_a_server_says_what_they_are_and_that_they_are_well(
+def test_server_reports_info_and_readiness_of_models(
     server: Server, elmo: Path, vectors: Path, folders: Path
 ) -> None:
     registry = ModelRegistry([str(elmo), str(vectors), str(folders / "pretrained")], None)
@@ -67,22 +67,23 @@ def test_a_server_says_what_they_are_and_that_they_are_well(
     assert client.get("/health/ready").json() == {"status": "ready"}
     assert client.post("/models/vectors.txt/reload").status_code == 200
     assert client.post("/models/elmo/reload").json() == first
-    assert client.get("/damage").text.count("<option>elmo</option>") == 0  # it has no vocabulary
+    # The ELMo has no vocabulary.
+    assert client.get("/damage").text.count("<option>elmo</option>") == 0
     changed = registry.models["elmo"]
     changed.reference = changed.reference * 1.1
-    unwell = client.get("/health/ready")
-    assert (unwell.status_code, "embeddings of elmo changed" in unwell.text) == (503, True)
+    not_ready = client.get("/health/ready")
+    assert (not_ready.status_code, "embeddings of elmo changed" in not_ready.text) == (503, True)
 
 
-def test_the_known_vector_is_the_last_state_of_its_word(elmo: Path) -> None:
-    one = ServedModel(str(elmo))
+def test_elmo_reference_is_last_state_of_word(elmo: Path) -> None:
+    served = ServedModel(str(elmo))
     (words,) = bertkit.pipeline("words", elmo)(["A known sentence gives a known vector."])
-    np.testing.assert_allclose(one.reference, words.layers[-1, 1], atol=1e-6)
-    assert one.is_unchanged(one.reference)
-    assert not one.is_unchanged(one.reference * np.nan)
+    np.testing.assert_allclose(served.reference, words.layers[-1, 1], atol=1e-6)
+    assert served.is_unchanged(served.reference)
+    assert not served.is_unchanged(served.reference * np.nan)
 
 
-def test_unusable_vectors() -> None:
+def test_require_finite_rejects_zero_nan_and_inf() -> None:
     good = np.ones((2, 3), np.float32)
     assert require_finite(good) is good
     for bad in (0.0, np.nan, np.inf):
@@ -92,7 +93,7 @@ def test_unusable_vectors() -> None:
             require_finite(rows)
 
 
-def test_what_does_not_open_is_refused(tmp_path: Path) -> None:
+def test_served_model_rejects_invalid_files(tmp_path: Path) -> None:
     weights = elmo_weights(ELMO_OPTIONS)
     weights["char_embed"][3] = np.nan
     tiny_elmo(tmp_path / "nan", weights=weights)
@@ -102,19 +103,20 @@ def test_what_does_not_open_is_refused(tmp_path: Path) -> None:
         ("text.txt", DataError, r"text\.txt:1: expected a word and its values"),
         ("nothing", CheckpointError, "nothing"),
     ]
-    for name, error, said in cases:
-        with pytest.raises(error, match=said):
+    for name, error, message in cases:
+        with pytest.raises(error, match=message):
             ServedModel(str(tmp_path / name), "fp32")
 
 
-def test_a_long_text_is_refused_and_no_word_is_logged(
+def test_elmo_rejects_long_text_without_logging_words(
     server: Server, elmo: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     client = server(at=ModelRegistry([str(elmo)], None))
     many = client.get("/gap", params={"text": "a " * LENGTH + "___ b"})
     assert many.status_code == 422
     assert f"must have at most {LENGTH} words, got {LENGTH + 1}" in many.text
-    FillGap(elmo)(["a " * LENGTH + "___ b"])  # the control: a model itself reads on
+    # The pipeline itself has no limit.
+    FillGap(elmo)(["a " * LENGTH + "___ b"])
     ask = {"word": "class", "inputs": ["class " + "secret" * 20, "a class"]}
     assert client.post("/contexts", json=ask).status_code == 200
     assert "secret" not in capfd.readouterr().err
@@ -125,8 +127,8 @@ def test_a_long_text_is_refused_and_no_word_is_logged(
 
 
 @pytest.fixture(scope="module")
-def learned(elmo: Path) -> dict[str, Path]:
-    """What a tagger and a classifier have learned on the ELMo."""
+def finetuned(elmo: Path) -> dict[str, Path]:
+    """A tagger and a classifier that are fine-tuned on the ELMo."""
     files = {
         "tag": conll(elmo.parent / "train.conll", 30),
         "classify": reviews(elmo.parent / "train.tsv", 30),
@@ -138,31 +140,31 @@ def learned(elmo: Path) -> dict[str, Path]:
     return folders
 
 
-def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
-    server: Server, learned: dict[str, Path], folders: Path
+def test_finetuned_elmo_routes_match_pipelines(
+    server: Server, finetuned: dict[str, Path], folders: Path
 ) -> None:
-    models = [*map(str, learned.values()), str(folders / "sentiment")]
+    models = [*map(str, finetuned.values()), str(folders / "sentiment")]
     client = server(at=ModelRegistry(models, None))
     tagger, classifier, _ = client.get("/info").json()["models"]
     assert (tagger["answers"], classifier["answers"]) == (["ner"], ["predict"])
     assert classifier["labels"] == ["no", "yes"]
     texts = ["we eat the bread", "soup"]
-    own = bertkit.pipeline("tag", learned["tag"])(texts)
+    expected = bertkit.pipeline("tag", finetuned["tag"])(texts)
     answers = msgspec.convert(client.post("/ner", json={"inputs": texts}).json(), list[TagAnswer])
-    assert [one.tags for one in answers] == [one.tags for one in own]
-    assert [one.words for one in answers] == [["we", "eat", "the", "bread"], ["soup"]]
-    scores = bertkit.pipeline("classify", learned["classify"])("a fine film").scores
+    assert [answer.tags for answer in answers] == [answer.tags for answer in expected]
+    assert [answer.words for answer in answers] == [["we", "eat", "the", "bread"], ["soup"]]
+    scores = bertkit.pipeline("classify", finetuned["classify"])("a fine film").scores
     labels = client.post("/predict", json={"inputs": "a fine film"}).json()
-    assert {one["label"]: one["score"] for one in labels} == pytest.approx(scores, abs=1e-5)
-    both = client.post("/predict", json={"inputs": ["soup", "a fine film"]}).json()
-    assert {one["label"]: one["score"] for one in both[1]} == pytest.approx(scores, abs=1e-5)
+    assert {label["label"]: label["score"] for label in labels} == pytest.approx(scores, abs=1e-5)
+    rows = client.post("/predict", json={"inputs": ["soup", "a fine film"]}).json()
+    assert {label["label"]: label["score"] for label in rows[1]} == pytest.approx(scores, abs=1e-5)
     other = client.post("/predict", json={"inputs": "a b", "model": "sentiment"}).json()
-    assert {one["label"] for one in other} == {"bad", "good", "mixed"}
+    assert {label["label"] for label in other} == {"bad", "good", "mixed"}
     assert {"/ner", "/predict"} <= client.get("/openapi.json").json()["paths"].keys()
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "said"),
+    ("body", "status", "message"),
     [
         ({"inputs": [["a", "b"]]}, 422, "expected a single text, got a pair"),
         ({"inputs": "a " * 600}, 422, "exceeds the maximum of 512 tokens"),
@@ -171,18 +173,20 @@ def test_what_was_learned_on_an_elmo_answers_as_other_folders_do(
         ({"inputs": "a " * 600, "truncate": True}, 200, ""),
     ],
 )
-def test_what_it_does_not_label(
-    asked: dict[str, Any], status: int, said: str, server: Server, learned: dict[str, Path]
+def test_finetuned_elmo_rejects_invalid_texts(
+    body: dict[str, Any], status: int, message: str, server: Server, finetuned: dict[str, Path]
 ) -> None:
     limits = Limits(queue_tokens=200 if status == 413 else 65536)
-    client = server(limits, at=ModelRegistry([str(learned["classify"])], None))
-    answer = client.post("/predict", json=asked)
+    client = server(limits, at=ModelRegistry([str(finetuned["classify"])], None))
+    answer = client.post("/predict", json=body)
     assert answer.status_code == status, answer.text
-    assert said in answer.text
+    assert message in answer.text
 
 
-def test_a_damaged_network_is_refused(learned: dict[str, Path], tmp_path: Path) -> None:
-    folder = shutil.copytree(learned["tag"], tmp_path / "damaged")
+def test_finetuned_elmo_with_nan_weights_is_rejected(
+    finetuned: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(finetuned["tag"], tmp_path / "damaged")
     weights = load_file(folder / "model.safetensors")
     weights["classifier.bias"] = weights["classifier.bias"] * np.nan
     save_file(weights, folder / "model.safetensors")

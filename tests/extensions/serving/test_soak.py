@@ -1,4 +1,4 @@
-"""What requests within all limits take of a real server's memory, and that it stays bounded."""
+"""Memory of a server process under heavy requests that are within all limits."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.extensions.serving.test_processes import process
 from bertkit.extensions.serving.client import Client
 
 MOST = 420 << 20
-"""Bytes that requests may hold: one of those below at a time, or several smaller ones."""
+"""Number of bytes for one of the heavy requests, or for several smaller requests."""
 
-MARKS = "." * 99_999
-"""A piece, and a word, for each character."""
+DOTS = "." * 99_999
+"""A text with one token and one word per character."""
 
 HEAVY: list[tuple[str, Any]] = [
-    ("/choose", {"text": MARKS, "choices": ["a", "b"]}),
-    ("/choose", {"text": MARKS, "choices": ["a"] * 24}),
-    ("/embed", [MARKS] * 20),
-    ("/tokenize", [MARKS] * 20),
-    ("/ner", [MARKS] * 20),
+    ("/choose", {"text": DOTS, "choices": ["a", "b"]}),
+    ("/choose", {"text": DOTS, "choices": ["a"] * 24}),
+    ("/embed", [DOTS] * 20),
+    ("/tokenize", [DOTS] * 20),
+    ("/ner", [DOTS] * 20),
     ("/tokenize", ["." * 3_000] * 20),
     ("/embed", ["a"] * 2_048),
 ]
@@ -36,32 +36,33 @@ HEAVY: list[tuple[str, Any]] = [
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 
 
-def resident(pid: int, what: str = "VmHWM") -> int:
-    """Bytes of a process: the most there were, or those there are (VmRSS)."""
+def resident(pid: int, field: str = "VmHWM") -> int:
+    """Return the peak (VmHWM) or current (VmRSS) memory of a process in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(what):
+        if line.startswith(field):
             return int(line.split()[1]) << 10
-    raise AssertionError(f"{what} is not in /proc/{pid}/status")
+    raise AssertionError(f"{field} is not in /proc/{pid}/status")
 
 
 @contextmanager
-def attacked(address: str, clients: int = 4) -> Iterator[Counter[int]]:
-    """The statuses of heavy requests, sent until the end."""
+def heavy_load(address: str, clients: int = 4) -> Iterator[Counter[int]]:
+    """Send heavy requests until the end, and yield the number of responses per status."""
     end, statuses = threading.Event(), Counter[int]()
 
-    def one(number: int) -> None:
-        gone = contextlib.suppress(httpx.TransportError)  # the server, in the control
-        with gone, httpx.Client(base_url=address, timeout=60) as client:
+    def send_requests(number: int) -> None:
+        # Connections fail if a test kills the server.
+        connection_errors = contextlib.suppress(httpx.TransportError)
+        with connection_errors, httpx.Client(base_url=address, timeout=60) as client:
             while not end.is_set():
                 path, inputs = HEAVY[number % len(HEAVY)]
-                asked = {
+                body = {
                     "inputs": inputs,
                     **({"truncate": True} if path in ("/embed", "/choose") else {}),
                 }
-                statuses[client.post(path, json=asked).status_code] += 1
+                statuses[client.post(path, json=body).status_code] += 1
                 number += 1
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(clients)]
+    threads = [threading.Thread(target=send_requests, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     try:
@@ -73,31 +74,35 @@ def attacked(address: str, clients: int = 4) -> Iterator[Counter[int]]:
 
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.slow)])
-def test_memory_stays_below_its_bound(folders: Path, seconds: float) -> None:
-    kinds = [str(folders / name) for name in ("pretrained", "entities", "ending")]
-    with process(*kinds, "--memory-bytes", str(MOST)) as (running, address):
+def test_memory_stays_below_limit(folders: Path, seconds: float) -> None:
+    model_dirs = [str(folders / name) for name in ("pretrained", "entities", "ending")]
+    with process(*model_dirs, "--memory-bytes", str(MOST)) as (running, address):
         with Client(address) as client:
             assert client.embed("a b").shape == (1, 16)
             idle = resident(running.pid, "VmRSS")
-            with attacked(address) as statuses:
+            with heavy_load(address) as statuses:
                 time.sleep(seconds)
             assert resident(running.pid) - idle < MOST
             assert set(statuses) <= {200, 413, 429}
             assert client.embed("a b").shape == (1, 16)
-            end = time.monotonic() + 10  # a reply is read before the server has put it down
-            while "bertkit_memory_bytes 0.0" not in (told := httpx.get(f"{address}/metrics").text):
-                assert time.monotonic() < end, told
+            # The client may receive a response before the server releases its memory.
+            end = time.monotonic() + 10
+            while "bertkit_memory_bytes 0.0" not in (
+                metrics := httpx.get(f"{address}/metrics").text
+            ):
+                assert time.monotonic() < end, metrics
         time.sleep(1)
-        assert resident(running.pid, "VmRSS") - idle < MOST / 2  # it is given back
+        # The process returns memory to the operating system.
+        assert resident(running.pid, "VmRSS") - idle < MOST / 2
 
 
-def test_memory_that_is_not_counted_grows(folders: Path) -> None:
-    """The control: the same requests, and a bound that none of them meets."""
-    kinds = [str(folders / name) for name in ("pretrained", "entities", "ending")]
-    with process(*kinds, "--memory-bytes", str(1 << 50)) as (running, address):
+def test_memory_without_limit_grows(folders: Path) -> None:
+    """The same requests need more than `MOST` bytes if the limit is very large."""
+    model_dirs = [str(folders / name) for name in ("pretrained", "entities", "ending")]
+    with process(*model_dirs, "--memory-bytes", str(1 << 50)) as (running, address):
         idle = resident(running.pid, "VmRSS")
         end = time.monotonic() + 60
-        with attacked(address):
+        with heavy_load(address):
             while resident(running.pid) - idle < MOST:
                 assert time.monotonic() < end
                 time.sleep(0.05)

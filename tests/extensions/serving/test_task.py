@@ -1,4 +1,4 @@
-"""A task with a head of its own goes the whole way, although no other file knows it."""
+"""A custom task with its own head is trained, served, exported and loaded."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class LengthAnswer(msgspec.Struct, frozen=True):
-    """How many letters a text has, and its hint."""
+    """Predicted number of letters of a text, and the hint of the text."""
 
     letters: float
     hint: str
 
 
 class Count(nn.Module):
-    """A number for each text, from the mean of its states. Shapes: (N, D) -> (S, 1)."""
+    """Linear layer on the mean state of each text. Shapes: (N, D) -> (S, 1)."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -59,14 +59,14 @@ class Count(nn.Module):
 
 
 class HintReader(LabeledTextReader):
-    """Texts, each with a hint in requests."""
+    """Reader of texts that have a hint in requests."""
 
     def example(self, text: str, others: Sequence[str]) -> LabelExample:
         return LabelExample(text, others[0])
 
 
 class Letters(Task[LabelExample, LengthAnswer]):
-    """How many letters a text has; a hint goes with it, and comes back."""
+    """Predict the number of letters of a text, and return its hint."""
 
     name = "letters"
     reader = HintReader()
@@ -87,8 +87,8 @@ class Letters(Task[LabelExample, LengthAnswer]):
     ) -> list[Feature]:
         encodings, _ = encode(tokenizer, [e.text for e in examples], length=length, long=long)
         return [
-            Feature(encoding, place, target=float(examples[place].label or 0) if labelled else None)
-            for place, encoding in enumerate(encodings)
+            Feature(encoding, index, target=float(examples[index].label or 0) if labelled else None)
+            for index, encoding in enumerate(encodings)
         ]
 
     def targets(self, features: Sequence[Feature]) -> Tensor:
@@ -130,26 +130,26 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_it_is_served_as_it_answers(counter: Path, server: Server) -> None:
+def test_custom_task_route_matches_pipeline(counter: Path, server: Server) -> None:
     registry = ModelRegistry([str(counter)], None, tasks=[Letters])
     client = server(at=registry)
-    wanted = bertkit.pipeline(Letters, counter)([("a b", "two"), ("a b c d", "four")])
+    expected = bertkit.pipeline(Letters, counter)([("a b", "two"), ("a b c d", "four")])
     sent = [{"text": "a b", "hint": "two"}, {"text": "a b c d", "hint": "four"}]
     found = client.post("/letters", json={"inputs": sent}).json()
     assert [answer["hint"] for answer in found] == ["two", "four"]
-    near = [answer.letters for answer in wanted]
-    assert [answer["letters"] for answer in found] == pytest.approx(near, abs=1e-4)
-    one = client.post("/letters", json={"inputs": sent[0]}).json()
-    assert one["letters"] == pytest.approx(near[0], abs=1e-4)
-    refused = client.post("/letters", json={"inputs": {"text": "a"}}).json()
-    assert (refused["field"], refused["error"]) == ("inputs.hint", "this field is required")
+    letters = [answer.letters for answer in expected]
+    assert [answer["letters"] for answer in found] == pytest.approx(letters, abs=1e-4)
+    single = client.post("/letters", json={"inputs": sent[0]}).json()
+    assert single["letters"] == pytest.approx(letters[0], abs=1e-4)
+    error = client.post("/letters", json={"inputs": {"text": "a"}}).json()
+    assert (error["field"], error["error"]) == ("inputs.hint", "this field is required")
 
 
-def test_it_is_described_with_its_example(counter: Path, server: Server) -> None:
+def test_openapi_describes_custom_task_with_example(counter: Path, server: Server) -> None:
     client = server(at=ModelRegistry([str(counter)], None, tasks=[Letters]))
     described = client.get("/openapi.json").json()
-    way = described["paths"]["/letters"]["post"]
-    assert way["description"].startswith("How many letters a text has")
+    operation = described["paths"]["/letters"]["post"]
+    assert operation["description"].startswith("Predict the number of letters of a text")
     schemas = described["components"]["schemas"]
     assert set(schemas["LengthAnswer"]["properties"]) == {"letters", "hint"}
     (example,) = schemas["LettersAsk"]["examples"]
@@ -157,7 +157,7 @@ def test_it_is_described_with_its_example(counter: Path, server: Server) -> None
     assert client.post("/letters", json=example).status_code == 200
 
 
-def test_the_window_asks_it(counter: Path, server: Server) -> None:
+def test_ask_page_shows_custom_task(counter: Path, server: Server) -> None:
     client = server(at=ModelRegistry([str(counter)], None, tasks=[Letters]))
     page = client.get("/ask", params={"what": "letters"}).text
     assert "Hint" in page
@@ -167,14 +167,14 @@ def test_the_window_asks_it(counter: Path, server: Server) -> None:
     assert "&lt;two&gt;" in shown.text
 
 
-def test_its_code_runs_only_where_it_is_named(counter: Path) -> None:
+def test_custom_task_requires_explicit_task(counter: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"Letters, a task outside bertkit; set task= if you trust"
     ):
         ModelRegistry([str(counter)], None)
 
 
-def test_its_head_is_exported(counter: Path, tmp_path: Path) -> None:
+def test_export_matches_custom_task_pipeline(counter: Path, tmp_path: Path) -> None:
     for name in ("onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
     graph = tmp_path / "graph"
@@ -185,7 +185,7 @@ def test_its_head_is_exported(counter: Path, tmp_path: Path) -> None:
     assert float(logits[0, 0]) == pytest.approx(answer.letters, abs=1e-4)
 
 
-def test_what_is_saved_is_what_is_loaded(counter: Path) -> None:
+def test_load_restores_custom_task_and_head(counter: Path) -> None:
     ready: Any = answering(load(counter), Letters)
     assert isinstance(ready.engine.model.heads["letters"], Count)
     assert ready.loaded.settings["bertkit"]["task"]["name"] == full_name(Letters)

@@ -17,26 +17,26 @@ from bertkit.recipes.pretrain import pretrain
 from bertkit.text.vocabulary_training import train
 
 
-def run_folder(place: Path, lines: list[dict[str, Any]], steps: int = 100) -> Path:
-    place.mkdir()
+def make_run(run_dir: Path, lines: list[dict[str, Any]], steps: int = 100) -> Path:
+    run_dir.mkdir()
     record = {"config": {"train": {"steps": steps}}}
-    (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    (run_dir / "run.json").write_text(json.dumps(record), encoding="utf-8")
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (place / "journal.jsonl").write_text(text, encoding="utf-8")
-    return place
+    (run_dir / "journal.jsonl").write_text(text, encoding="utf-8")
+    return run_dir
 
 
-def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None:
+def test_training_page_shows_curves_of_runs(server: Server, tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"step": n, "loss": 5 - n / 50, "learning_rate": 1e-4} for n in (10, 20, 30)
     ]
     lines += [{"step": n, "held_out": {"mlm": 4.0 - n / 100}} for n in (20, 30)]
-    one = run_folder(tmp_path / "one", lines)
-    two = run_folder(tmp_path / "two <b>", lines[:2], steps=20)
-    client = server(at=ModelRegistry([], None), runs=[one, two])
+    first_run = make_run(tmp_path / "one", lines)
+    second_run = make_run(tmp_path / "two <b>", lines[:2], steps=20)
+    client = server(at=ModelRegistry([], None), runs=[first_run, second_run])
     assert client.get("/", follow_redirects=False).headers["location"] == "/training"
-    unable = client.get("/word", params={"word": "a", "texts": "a\nb a"})
-    assert unable.url.path == "/training"
+    word_page = client.get("/word", params={"word": "a", "texts": "a\nb a"})
+    assert word_page.url.path == "/training"
     assert client.get("/ask", params={"text": "a"}).url.path == "/training"
     found = client.get("/training").text
     assert f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' in found
@@ -45,20 +45,24 @@ def test_runs_are_drawn_while_they_learn(server: Server, tmp_path: Path) -> None
         ["two &lt;b&gt;", "20 of 20", "finished", "4.600", ""],
         ["train.steps", "100", "20"],
     ]
-    assert found.count('class="chart"') == 3  # loss, held out, learning rate
+    # The charts show the training loss, the held-out loss, and the learning rate.
+    assert found.count('class="chart"') == 3
     assert "two <b>" not in found
-    with (one / "journal.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"step": 100, "loss": 3.0}) + '\n{"step": 1')  # a line half written
-    done = client.get("/training").text
-    assert "refresh" not in done
-    assert rows(done)[0][:3] == ["one", "100 of 100", "finished"]
-    (one / "run.json").unlink()
-    gone = client.get("/training")
-    assert gone.status_code == 422
-    assert "not a run directory" in gone.text
+    with (first_run / "journal.jsonl").open("a", encoding="utf-8") as file:
+        # The last line is incomplete.
+        file.write(json.dumps({"step": 100, "loss": 3.0}) + '\n{"step": 1')
+    finished_page = client.get("/training").text
+    assert "refresh" not in finished_page
+    assert rows(finished_page)[0][:3] == ["one", "100 of 100", "finished"]
+    (first_run / "run.json").unlink()
+    missing_run_page = client.get("/training")
+    assert missing_run_page.status_code == 422
+    assert "not a run directory" in missing_run_page.text
 
 
-def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path: Path) -> None:
+def test_training_page_shows_samples_of_run(
+    server: Server, english: list[str], tmp_path: Path
+) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(english[:8]), encoding="utf-8")
     tokenizer = train([text.read_text(encoding="utf-8")], kind="wordpiece", size=200)
@@ -87,5 +91,5 @@ def test_the_samples_of_a_real_run(server: Server, english: list[str], tmp_path:
     assert "skipped 2 damaged lines" in shown.text
     (tmp_path / "run" / "run.json").write_text(json.dumps(record), encoding="utf-8")
     shutil.rmtree(corpus)
-    alone = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
-    assert "Samples of run" not in alone.get("/training").text
+    page_without_corpus = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
+    assert "Samples of run" not in page_without_corpus.get("/training").text
