@@ -143,7 +143,7 @@ def test_conditions_rejects_invalid_condition(condition: str, message: str) -> N
         conditions([condition], {})
 
 
-def test_condition_on_a_kept_column_precedes_a_stored_field() -> None:
+def test_condition_prefers_kept_column_to_stored_field() -> None:
     (condition,) = conditions(["source>=2"], {"source": "number"})
     assert condition.value == 2.0
 
@@ -151,7 +151,7 @@ def test_condition_on_a_kept_column_precedes_a_stored_field() -> None:
 # ---- Positions
 
 
-def test_hit_reports_the_page_of_each_sentence(tiny: Path, tmp_path: Path) -> None:
+def test_hit_contains_page_of_each_sentence(tiny: Path, tmp_path: Path) -> None:
     pages = ["a b c.\nd e f.", "g h i.", "j k l.\nm n o.\np q r."]
     (tmp_path / "a.pdf").write_bytes(pdf(pages))
     index([tmp_path / "a.pdf"], model=tiny, store=str(tmp_path / "store"))

@@ -47,7 +47,7 @@ def test_best_documents_returns_every_document(keys: list[tuple[str, int]], top:
     assert len(set(counts)) == len(counts)
 
 
-def test_documents_with_the_same_text_count_once() -> None:
+def test_best_documents_returns_equal_texts_once() -> None:
     same = msgspec.structs.replace(hit("b"), text=" a\n0")
     hits = [hit("a"), same, hit("b", 1), hit("c"), hit("a", 1)]
     assert [h.id for h in by_document(hits)] == ["a", "c"]

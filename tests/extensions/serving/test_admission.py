@@ -41,7 +41,7 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def test_all_routes_except_liveness_require_a_key(server: Server, capsys: Any) -> None:
+def test_all_routes_except_liveness_require_key(server: Server, capsys: Any) -> None:
     client = server(keys=KEYS)
     assert client.get("/health/live").json() == {"status": "live"}
     routes = [("GET", p) for p in ("/info", "/metrics", "/openapi.json", "/health/ready", "/no")]

@@ -66,13 +66,13 @@ def test_candidates_of_models_are_side_by_side() -> None:
     assert html.count("<div data-figure") == 2
 
 
-def test_record_has_a_row_per_field_or_per_element() -> None:
+def test_record_has_row_per_field_or_element() -> None:
     html = html_of(record([MaskAnswer(1, [Candidate("<a>", 0.5)])], "", ""))
     assert re.findall('<th scope="row">(.*?)</th>', html) == ["mask", "candidates"]
     html = html_of(record([[Candidate("<a>", 0.5), Candidate("b", 0.25)]], "", ""))
     assert re.findall('<th scope="row">(.*?)</th>', html) == ["&lt;a&gt;", "b"]
     assert "0.250" in html
-    # One of three rows contains the names of the fields.
+    # The header row contains the names of the fields.
     assert html.count("<tr>") == 3
 
 

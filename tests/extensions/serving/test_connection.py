@@ -237,7 +237,7 @@ def test_too_many_headers_or_pipelined_requests_close_connection(
     assert asyncio.run(run()).startswith(response_start)
 
 
-def test_some_pipelined_requests_are_answered() -> None:
+def test_eleven_pipelined_requests_are_answered() -> None:
     async def run() -> bytes:
         async with connecting() as connect:
             reader, _ = await connect(GET % b"/slow" + (GET % b"/") * 10 + b"GET")

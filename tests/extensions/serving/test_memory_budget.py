@@ -147,8 +147,8 @@ def test_embeddings_accept_2048_texts_within_token_limit(server: Server) -> None
     over = few.post("/v1/embeddings", json=body)
     assert over.status_code == 413
     assert "exceeds the maximum of 8,192 tokens" in over.json()["error"]["message"]
-    for each_client in (client, few):
-        assert "bertkit_memory_bytes 0.0" in each_client.get("/metrics").text
+    for checked_client in (client, few):
+        assert "bertkit_memory_bytes 0.0" in checked_client.get("/metrics").text
 
 
 def test_rerank_with_long_query_ends_after_timeout(server: Server) -> None:

@@ -75,6 +75,6 @@ def test_abandoned_reloads_do_not_queue(
     assert registry.calls == ["a", "a", "b"]
 
 
-def test_all_requests_that_join_a_reload_get_its_error(registry: SlowRegistry) -> None:
+def test_failed_reload_returns_error_to_all_requests(registry: SlowRegistry) -> None:
     registry.broken = True
     assert asyncio.run(reload_often(registry, 2, 3)) == [422] * 4

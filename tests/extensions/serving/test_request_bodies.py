@@ -170,7 +170,7 @@ def test_neutral_values_keep_the_response(
         ("/tokenize", "prompt_name", "query"),
     ],
 )
-def test_unsupported_values_are_rejected_with_the_field(
+def test_unsupported_values_are_rejected_with_field(
     server: Server, all_models: ModelRegistry, path: str, name: str, value: Any
 ) -> None:
     response = server(at=all_models).post(path, json={**REQUESTS[path], name: value})
@@ -220,7 +220,7 @@ def test_left_truncation_of_long_text_is_rejected(
         ),
     ],
 )
-def test_equivalent_messages_are_decoded_alike(
+def test_equivalent_messages_are_decoded_equally(
     message: dict[str, Any], equivalent: dict[str, Any]
 ) -> None:
     last = {"role": "user", "content": "b"}
