@@ -24,8 +24,8 @@ def test_documents_returns_one_document_per_row(tmp_path: Path) -> None:
         {"_id": 7, "title": "On wings", "text": "They lift.", "year": 1958, "by": "A. B."},
         {"_id": "x", "title": "", "text": ["One.", "Two."], "year": None, "by": ["A", "B"]},
     )
-    found = list(documents([file], DocumentColumns(keep=("year:number", "by"))))
-    assert found == [
+    results = list(documents([file], DocumentColumns(keep=("year:number", "by"))))
+    assert results == [
         Document("7", "On wings\nThey lift.", f"{file}:1", {"year": 1958.0, "by": "A. B."}),
         Document("x", "One. Two.", f"{file}:2", {"year": None, "by": "A B"}),
     ]
@@ -35,12 +35,12 @@ def test_documents_uses_specified_columns(tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text('name,body,n\n"first, one",It says.,2\nsecond,It asks.,\n', encoding="utf-8")
     columns = DocumentColumns(id="name", text=("body",), keep=("n:number",))
-    found = list(documents([table], columns))
-    assert [(d.id, d.text, d.fields["n"]) for d in found] == [
+    results = list(documents([table], columns))
+    assert [(d.id, d.text, d.fields["n"]) for d in results] == [
         ("first, one", "It says.", 2.0),
         ("second", "It asks.", None),
     ]
-    assert found[1].source == f"{table}:3"
+    assert results[1].source == f"{table}:3"
     unnamed = write_rows(tmp_path / "b.jsonl", {"text": "Only text."})
     assert next(documents([unnamed], DocumentColumns())).id == "b.jsonl:1"
 
@@ -51,8 +51,8 @@ def test_documents_uses_relative_paths_as_ids(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("Plain.", encoding="utf-8")
     page = "<html><head><title>T</title><style>x{}</style></head><body><p>One <b>bold</b>.</p>"
     (tmp_path / "c.html").write_text(page + "<p>Two &amp; three</p></body>", encoding="utf-8")
-    found = {d.id: d.text for d in documents([tmp_path], DocumentColumns())}
-    assert found == {
+    results = {d.id: d.text for d in documents([tmp_path], DocumentColumns())}
+    assert results == {
         "b.txt": "Plain.",
         "c.html": "T\n\nOne bold.\n\nTwo & three",
         "deep/a.md": "# Wings\n\nThey *lift*.",

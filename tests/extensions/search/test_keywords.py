@@ -65,8 +65,8 @@ def store(opened: Opened) -> Store:
 
 
 def test_search_by_words_finds_substrings_in_each_script(store: Store) -> None:
-    found = {query: [hit.id for hit in store.by_words(query, 3)][:1] for query in QUERIES}
-    assert found == {query: [id] for query, id in QUERIES.items()}
+    first_ids = {query: [hit.id for hit in store.by_words(query, 3)][:1] for query in QUERIES}
+    assert first_ids == {query: [id] for query, id in QUERIES.items()}
 
 
 def test_search_by_words_returns_nothing_without_common_words(store: Store) -> None:
@@ -108,8 +108,8 @@ def test_condition_filters_by_each_field_of_hit(indexed: Searcher) -> None:
         for name in values.keys() - {"score", "fields"}:
             if values[name] == "":
                 continue
-            found = indexed("b c", top=9, where=[f"{name}={values[name]}"], hybrid=True)
-            assert hit.id in {other.id for other in found}
+            matching = indexed("b c", top=9, where=[f"{name}={values[name]}"], hybrid=True)
+            assert hit.id in {other.id for other in matching}
             opposite = indexed("b c", top=9, where=[f"{name}!={values[name]}"])
             assert hit.passage not in {o.passage for o in opposite if o.id == hit.id}
 

@@ -277,9 +277,9 @@ def test_unknown_host_header_is_rejected(host: bytes, status: int) -> None:
     [
         ({"sec-fetch-site": "same-origin"}, b"text=a", 204),
         ({"sec-fetch-site": "none"}, b"text=a", 204),
-        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, b"", 204),  # a link
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, b"", 204),  # Link.
         ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, b"text=a", 403),
-        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, b"", 403),  # an image
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, b"", 403),  # Image.
         ({"sec-fetch-site": "same-site"}, b"", 403),
         ({"origin": "http://127.0.0.1:8000"}, b"", 204),
         ({"origin": "http://evil.example"}, b"", 403),

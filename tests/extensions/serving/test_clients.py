@@ -28,9 +28,9 @@ def vectors(folders: Path) -> np.ndarray:
 def test_openai_client_returns_embeddings(address: str, vectors: np.ndarray) -> None:
     openai = pytest.importorskip("openai", reason="pip install 'bertkit[dev]'")
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="k")
-    found = client.embeddings.create(input=["a b", "c"], model="pretrained")
-    np.testing.assert_allclose([d.embedding for d in found.data], vectors, atol=1e-5)
-    assert found.usage.total_tokens == 7
+    result = client.embeddings.create(input=["a b", "c"], model="pretrained")
+    np.testing.assert_allclose([d.embedding for d in result.data], vectors, atol=1e-5)
+    assert result.usage.total_tokens == 7
     with pytest.raises(openai.AuthenticationError, match="missing or unknown API key"):
         openai.OpenAI(base_url=f"{address}/v1", api_key="x").embeddings.create(
             input="a", model="pretrained"
@@ -51,8 +51,8 @@ def test_hugging_face_client_returns_embeddings_and_similarities(
         return InferenceClient(model=f"{address}{route}", token="k")
 
     with client("/embed") as embed:
-        found = embed.feature_extraction("a b")
-    np.testing.assert_allclose(found, vectors[:1], atol=1e-5)
+        result = embed.feature_extraction("a b")
+    np.testing.assert_allclose(result, vectors[:1], atol=1e-5)
     with client("/similarity") as similarity:
         near = similarity.sentence_similarity("a b", other_sentences=["a b", "c"])
     np.testing.assert_allclose(near, vectors @ vectors[0], atol=1e-5)

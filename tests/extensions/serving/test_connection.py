@@ -81,12 +81,12 @@ def talk(client: Talk) -> bytes:
 
 def test_connection_accepts_two_long_bodies() -> None:
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        found = b""
+        received = b""
         # Both requests use one connection.
         for _ in range(2):
             writer.write(HEAD + b"content-length: 1000000\r\n\r\n" + b"x" * 1_000_000)
-            found += await reader.readuntil(b"1000000")
-        return found
+            received += await reader.readuntil(b"1000000")
+        return received
 
     assert talk(client).count(b"200 OK") == 2
 
@@ -241,10 +241,10 @@ def test_eleven_pipelined_requests_are_answered() -> None:
     async def run() -> bytes:
         async with connecting() as connect:
             reader, _ = await connect(GET % b"/slow" + (GET % b"/") * 10 + b"GET")
-            found = b""
-            while found.count(b"200 OK") < 11:
-                found += await asyncio.wait_for(reader.read(1000), 5)
-            return found
+            received = b""
+            while received.count(b"200 OK") < 11:
+                received += await asyncio.wait_for(reader.read(1000), 5)
+            return received
 
     assert asyncio.run(run()).count(b"200 OK") == 11
 
@@ -281,8 +281,8 @@ def test_limit_of_open_files_is_raised_and_logged(hard: int, files: int) -> None
         "from bertkit.extensions.serving.connection import raise_file_limit\n"
         "print(raise_file_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert found.stdout.split() == [str(files * 3 // 4), str(files)]
-    assert f"(limit of open files: {files:,}, raised from 200)" in found.stderr
+    assert result.stdout.split() == [str(files * 3 // 4), str(files)]
+    assert f"(limit of open files: {files:,}, raised from 200)" in result.stderr

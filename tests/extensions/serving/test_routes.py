@@ -48,9 +48,9 @@ def test_embed_and_similarity_match_pipeline(server: Server, folders: Path) -> N
     client, texts = server(), ["a b", "c", "d e f g"]
     raw = bertkit.pipeline("embed", folders / "pretrained")(texts)
     unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
-    found = client.post("/embed", json={"inputs": texts})
-    np.testing.assert_allclose(found.json(), unit, atol=1e-5)
-    assert "x-truncated" not in found.headers
+    response = client.post("/embed", json={"inputs": texts})
+    np.testing.assert_allclose(response.json(), unit, atol=1e-5)
+    assert "x-truncated" not in response.headers
     unnormalized = client.post("/embed", json={"inputs": "c", "normalize": False})
     np.testing.assert_allclose(unnormalized.json(), raw[1:2], atol=1e-5)
     few = client.post("/embed", json={"inputs": "c", "dimensions": 4}).json()
@@ -80,13 +80,13 @@ def test_embed_adds_prompt_to_texts(
     ):
         raw = embed(texts, prompt=name)
         rows[name] = unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
-        found = client.post("/embed", json={"inputs": texts, **options}).json()
-        np.testing.assert_allclose(found, unit, atol=1e-5)
-        found = client.post("/v1/embeddings", json={"input": texts, **options}).json()
-        np.testing.assert_allclose([d["embedding"] for d in found["data"]], unit, atol=1e-5)
+        response = client.post("/embed", json={"inputs": texts, **options}).json()
+        np.testing.assert_allclose(response, unit, atol=1e-5)
+        response = client.post("/v1/embeddings", json={"input": texts, **options}).json()
+        np.testing.assert_allclose([d["embedding"] for d in response["data"]], unit, atol=1e-5)
         pair = {"source_sentence": texts[0], "sentences": texts[1:]}
-        found = client.post("/similarity", json={"inputs": pair, **options}).json()
-        np.testing.assert_allclose(found, [unit[0] @ unit[1]], atol=1e-5)
+        response = client.post("/similarity", json={"inputs": pair, **options}).json()
+        np.testing.assert_allclose(response, [unit[0] @ unit[1]], atol=1e-5)
     assert abs(rows["query"] - rows["document"]).max() > 1e-2
     assert abs(rows[""] - rows["document"]).max() > 1e-2
     for route, body in (("/embed", {"inputs": "a"}), ("/v1/embeddings", {"input": "a"})):
@@ -118,11 +118,11 @@ def test_openai_embeddings_match_pipeline(server: Server, folders: Path) -> None
     raw = bertkit.pipeline("embed", folders / "pretrained")(["a b", "c"])
     unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
     body = {"input": ["a b", "c"], "model": "pretrained", "user": "me"}
-    found = client.post("/v1/embeddings", json=body).json()
-    assert [d["index"] for d in found["data"]] == [0, 1]
-    np.testing.assert_allclose([d["embedding"] for d in found["data"]], unit, atol=1e-5)
-    assert found["model"] == "pretrained"
-    assert found["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
+    response = client.post("/v1/embeddings", json=body).json()
+    assert [d["index"] for d in response["data"]] == [0, 1]
+    np.testing.assert_allclose([d["embedding"] for d in response["data"]], unit, atol=1e-5)
+    assert response["model"] == "pretrained"
+    assert response["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
     coded = client.post("/v1/embeddings", json={**body, "encoding_format": "base64"}).json()
     rows = [np.frombuffer(base64.b64decode(d["embedding"]), "<f4") for d in coded["data"]]
     np.testing.assert_allclose(rows, unit, atol=1e-5)
@@ -198,8 +198,8 @@ def test_routes_of_pretrained_heads_match_pipelines(server: Server, folders: Pat
     client = server()
     fill = bertkit.pipeline("fill-mask", folders / "pretrained")
     texts = ["a [MASK] c [MASK]", "[MASK] b"]
-    found = client.post("/fill-mask", json={"inputs": texts, "top": 3}).json()
-    assert is_close(found, to_builtins(fill(texts, top=3)))
+    response = client.post("/fill-mask", json={"inputs": texts, "top": 3}).json()
+    assert is_close(response, to_builtins(fill(texts, top=3)))
     single = client.post("/fill-mask", json={"inputs": texts[1]}).json()
     assert is_close(single, to_builtins(fill(texts[1:])[0]))
     follows = bertkit.pipeline("next-sentence", folders / "pretrained")
@@ -214,21 +214,27 @@ def test_rerank_matches_pipeline(server: Server, folders: Path) -> None:
     raw = bertkit.pipeline("rerank", folders / "ranker")("a", texts)
     order = np.argsort(-raw, kind="stable").tolist()
     body = {"query": "a", "texts": texts, "model": "ranker"}
-    found = client.post("/rerank", json={**body, "raw_scores": True, "return_text": True}).json()
+    response = client.post("/rerank", json={**body, "raw_scores": True, "return_text": True}).json()
     expected = [{"index": i, "score": float(raw[i]), "text": texts[i]} for i in order]
-    assert is_close(found, expected)
+    assert is_close(response, expected)
     shown = client.post("/rerank", json=body).json()
     assert is_close(shown, [{"index": i, "score": float(1 / (1 + np.exp(-raw[i])))} for i in order])
 
 
 def test_tokenize_returns_tokens_with_offsets(server: Server) -> None:
-    found = server().post("/tokenize", json={"inputs": ["a bz", "c"]}).json()
-    assert [[t["text"] for t in row] for row in found] == [
+    response = server().post("/tokenize", json={"inputs": ["a bz", "c"]}).json()
+    assert [[t["text"] for t in row] for row in response] == [
         ["[CLS]", "a", "[UNK]", "[SEP]"],
         ["[CLS]", "c", "[SEP]"],
     ]
-    assert found[0][1] == {"id": 5, "text": "a", "special": False, "start": 0, "stop": 1}
-    assert found[0][0] == {"id": 2, "text": "[CLS]", "special": True, "start": None, "stop": None}
+    assert response[0][1] == {"id": 5, "text": "a", "special": False, "start": 0, "stop": 1}
+    assert response[0][0] == {
+        "id": 2,
+        "text": "[CLS]",
+        "special": True,
+        "start": None,
+        "stop": None,
+    }
     bare = server().post("/tokenize", json={"inputs": "c", "add_special_tokens": False}).json()
     assert [[t["text"] for t in row] for row in bare] == [["c"]]
 
@@ -310,10 +316,10 @@ def test_server_option_truncates_by_default(server: Server) -> None:
 def test_invalid_requests_return_field_of_error(
     route: str, body: Any, field: str | None, message: str, server: Server
 ) -> None:
-    found = server().post(route, json=body)
-    assert found.status_code == 422
-    assert message in found.json()["error"]
-    assert found.json().get("field") == field
+    response = server().post(route, json=body)
+    assert response.status_code == 422
+    assert message in response.json()["error"]
+    assert response.json().get("field") == field
 
 
 def test_requests_above_limits_return_413(server: Server) -> None:
@@ -324,9 +330,9 @@ def test_requests_above_limits_return_413(server: Server) -> None:
         ({"inputs": ["a" * 600]}, "the body is longer than 500 bytes"),
     ):
         for route in ("/embed", "/tokenize"):
-            found = client.post(route, json=body)
-            assert found.status_code == 413
-            assert message in found.json()["error"]
+            response = client.post(route, json=body)
+            assert response.status_code == 413
+            assert message in response.json()["error"]
 
 
 def test_search_cost_depends_on_number_of_hits(store: str | None) -> None:
@@ -348,11 +354,11 @@ def test_search_returns_filtered_hits(server: Server, store: str | None) -> None
     if store is None:
         pytest.skip("LanceDB is not installed: pip install 'bertkit[search]'")
     client = server()
-    found = client.post("/search", json={"query": "c d", "top": 2}).json()
-    assert found[0]["id"] == "1"
-    assert len(found) == 2
-    assert found[0]["score"] == pytest.approx(1.0, abs=1e-5)
-    min_score_request = {"query": "c d", "top": 2, "min_score": found[1]["score"] + 1e-4}
+    response = client.post("/search", json={"query": "c d", "top": 2}).json()
+    assert response[0]["id"] == "1"
+    assert len(response) == 2
+    assert response[0]["score"] == pytest.approx(1.0, abs=1e-5)
+    min_score_request = {"query": "c d", "top": 2, "min_score": response[1]["score"] + 1e-4}
     assert [hit["id"] for hit in client.post("/search", json=min_score_request).json()] == ["1"]
     filtered = {"query": "c d", "where": ["year<1"]}
     assert [hit["id"] for hit in client.post("/search", json=filtered).json()] == ["0"]

@@ -135,10 +135,10 @@ def test_custom_task_route_matches_pipeline(counter: Path, server: Server) -> No
     client = server(at=registry)
     expected = bertkit.pipeline(Letters, counter)([("a b", "two"), ("a b c d", "four")])
     sent = [{"text": "a b", "hint": "two"}, {"text": "a b c d", "hint": "four"}]
-    found = client.post("/letters", json={"inputs": sent}).json()
-    assert [answer["hint"] for answer in found] == ["two", "four"]
+    response = client.post("/letters", json={"inputs": sent}).json()
+    assert [answer["hint"] for answer in response] == ["two", "four"]
     letters = [answer.letters for answer in expected]
-    assert [answer["letters"] for answer in found] == pytest.approx(letters, abs=1e-4)
+    assert [answer["letters"] for answer in response] == pytest.approx(letters, abs=1e-4)
     single = client.post("/letters", json={"inputs": sent[0]}).json()
     assert single["letters"] == pytest.approx(letters[0], abs=1e-4)
     error = client.post("/letters", json={"inputs": {"text": "a"}}).json()

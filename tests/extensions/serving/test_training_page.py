@@ -38,16 +38,16 @@ def test_training_page_shows_curves_of_runs(server: Server, tmp_path: Path) -> N
     word_page = client.get("/word", params={"word": "a", "texts": "a\nb a"})
     assert word_page.url.path == "/training"
     assert client.get("/ask", params={"text": "a"}).url.path == "/training"
-    found = client.get("/training").text
-    assert f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' in found
-    assert rows(found) == [
+    page = client.get("/training").text
+    assert f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' in page
+    assert rows(page) == [
         ["one", "30 of 100", "running", "4.400", "mlm 3.700"],
         ["two &lt;b&gt;", "20 of 20", "finished", "4.600", ""],
         ["train.steps", "100", "20"],
     ]
     # The charts show the training loss, the held-out loss, and the learning rate.
-    assert found.count('class="chart"') == 3
-    assert "two <b>" not in found
+    assert page.count('class="chart"') == 3
+    assert "two <b>" not in page
     with (first_run / "journal.jsonl").open("a", encoding="utf-8") as file:
         # The last line is incomplete.
         file.write(json.dumps({"step": 100, "loss": 3.0}) + '\n{"step": 1')
@@ -74,9 +74,9 @@ def test_training_page_shows_samples_of_run(
     }
     pretrain(settings, corpus=corpus, out=tmp_path / "run")
     client = server(at=ModelRegistry([], None), runs=[tmp_path / "run"])
-    found = client.get("/training").text
-    assert "Samples of run" in found
-    assert rows(found)[0][:3] == ["run", "4 of 4", "finished"]
+    page = client.get("/training").text
+    assert "Samples of run" in page
+    assert rows(page)[0][:3] == ["run", "4 of 4", "finished"]
     record = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     for config in ({"train": {"steps": "4"}}, {"sampling": 3}, {"model": [1]}, {"family": "x"}):
         damaged = json.dumps({**record, "config": {**record["config"], **config}})
