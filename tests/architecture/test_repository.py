@@ -29,6 +29,7 @@ TESTED_BY: dict[str, str] = {
     "families/keys.py": "families/test_family.py",
     "published_keys.py": "parity/test_sentence_transformers.py",
     "text/tokenizer_classes.py": "parity/test_tokenizer_class.py",
+    "extensions/serving/limits.py": "docs/test_settings.py",
     "text/file_limits.py": "faults/test_tokenizer_limits.py",
     "extensions/classic/bidirectional_loss.py": "extensions/classic/test_bidirectional_lm.py",
     "pipelines/answering.py": "extensions/classic/test_word_features.py",

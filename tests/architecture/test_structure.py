@@ -22,7 +22,7 @@ from bertkit.registry import BUILTIN
 FOLDER = "extensions."
 
 CEILINGS = {
-    "code lines of the core": 21_959,
+    "code lines of the core": 21_936,
     "code lines": 36_196,
     "imports from the core to extensions": 0,
     "imports between extensions": 0,

@@ -16,9 +16,10 @@ from tests.factories import tiny_folder, tiny_tokenizer
 from bertkit.extensions.search.documents import DocumentColumns
 from bertkit.extensions.search.index import index
 from bertkit.extensions.serving.admission import AdmissionMiddleware
+from bertkit.extensions.serving.api_keys import ApiKeys
 from bertkit.extensions.serving.app import install_app
 from bertkit.extensions.serving.batcher import Batcher
-from bertkit.extensions.serving.limits import ApiKeys, Limits
+from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 

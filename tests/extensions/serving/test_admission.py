@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.extensions.conftest import Server
 
 from bertkit.extensions.serving.admission import AdmissionMiddleware
-from bertkit.extensions.serving.limits import ApiKeys, Key, Limits
+from bertkit.extensions.serving.api_keys import ApiKeys, Key
+from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.processes import LOOPBACK

@@ -11,9 +11,10 @@ import pytest
 
 from bertkit.errors import CheckpointError
 from bertkit.extensions.serving.admission import AdmissionMiddleware
+from bertkit.extensions.serving.api_keys import ApiKeys
 from bertkit.extensions.serving.app import install_app
 from bertkit.extensions.serving.batcher import Batcher
-from bertkit.extensions.serving.limits import ApiKeys, Limits
+from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 

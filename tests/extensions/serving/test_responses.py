@@ -13,7 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from bertkit.extensions.serving.admission import AdmissionMiddleware
-from bertkit.extensions.serving.limits import ApiKeys, Limits
+from bertkit.extensions.serving.api_keys import ApiKeys
+from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
 
 TIMEOUT = 0.2

@@ -18,8 +18,9 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 
 from bertkit.console import write_line
+from bertkit.extensions.serving.api_keys import ApiKeys, ApiKeyState
 from bertkit.extensions.serving.errors import DEFECT, busy, error_response, too_much
-from bertkit.extensions.serving.limits import ApiKeys, ApiKeyState, Limits
+from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.memory_budget import BYTES_PER_BODY_BYTE, Budget
 from bertkit.extensions.serving.metrics import Metrics
 from bertkit.extensions.serving.responses import Reply

@@ -24,10 +24,11 @@ from uvicorn.supervisors import Multiprocess
 from bertkit.console import say
 from bertkit.errors import BertkitError, ConfigError, ServeError
 from bertkit.extensions.serving.admission import AdmissionMiddleware
+from bertkit.extensions.serving.api_keys import KEY_VARIABLE, read_keys
 from bertkit.extensions.serving.app import install_app
 from bertkit.extensions.serving.batcher import Batcher
 from bertkit.extensions.serving.connection import Connection, raise_file_limit
-from bertkit.extensions.serving.limits import KEY_VARIABLE, Limits, read_keys
+from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import WORKERS_VARIABLE, Metrics
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.nn.precision import Inference

@@ -15,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from bertkit.errors import BertkitError, CheckpointError, SearchError
+from bertkit.extensions.serving.api_keys import ApiKeyState
 from bertkit.extensions.serving.batcher import Batcher, Full
 from bertkit.extensions.serving.errors import busy, too_much
 from bertkit.extensions.serving.fair_queue import Client
-from bertkit.extensions.serving.limits import ApiKeyState, Limits
+from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.memory_budget import (
     BYTES_PER_READ_TOKEN,
     BYTES_PER_TOKEN,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ConfigError
-from bertkit.extensions.serving import limits
-from bertkit.extensions.serving.limits import ApiKeys, Key, RateLimiter, read_keys
+from bertkit.extensions.serving import api_keys
+from bertkit.extensions.serving.api_keys import ApiKeys, Key, RateLimiter, read_keys
 
 
 def digest(key: str) -> str:
@@ -52,7 +52,7 @@ def test_key_allows_only_its_routes() -> None:
 
 def test_rate_limiter_refills_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
+    monkeypatch.setattr(api_keys.time, "monotonic", lambda: now)
     limiter = RateLimiter(60)
     assert [limiter.take(30), limiter.take(30)] == [0, 0]
     # The limiter refills one unit per second, and returns the seconds to wait.
