@@ -1,4 +1,4 @@
-"""An exported classifier answers as its model does, and without torch."""
+"""Exported classifiers match the model's predictions without torch."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WITHOUT_TORCH = (
     "import sys; from bertkit import cli; code = cli.run(sys.argv[1:]); "
     "sys.exit(code or 77 * ('torch' in sys.modules))"
 )
-"""A command; 77 where torch was imported."""
+"""Code that runs a command and exits with 77 if torch was imported."""
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("model") / "model"
+    path = tmp_path_factory.mktemp("model") / "model"
     labels = ("no", "yes", "so")
-    return tiny_folder(place, tiny_tokenizer("abcd"), "classify", labels=labels, length=8)
+    return tiny_folder(path, tiny_tokenizer("abcd"), "classify", labels=labels, length=8)
 
 
 @pytest.fixture(scope="module")
@@ -42,48 +42,51 @@ def exported(model: Path) -> Path:
     return model.parent / "exported"
 
 
-def test_the_same_answers(model: Path, exported: Path) -> None:
-    ours, answer = bertkit.pipeline("classify", model), ExportedAnswer(exported)
+def test_exported_classifier_matches_model(model: Path, exported: Path) -> None:
+    classify, exported_classify = bertkit.pipeline("classify", model), ExportedAnswer(exported)
     texts = [*TEXTS, ("a", "b c")]
-    for one, other in zip(answer(texts[:3]), ours(texts[:3]), strict=True):
-        assert isinstance(one, LabelAnswer)
-        assert (one.label, one.truncated) == (other.label, other.truncated)
-        assert one.scores == pytest.approx(other.scores, abs=1e-5)
-    assert answer(texts[3]).scores == pytest.approx(ours(texts[3]).scores, abs=1e-5)
-    assert answer("a b c d a b c d", long="truncate").truncated
+    for actual, expected in zip(exported_classify(texts[:3]), classify(texts[:3]), strict=True):
+        assert isinstance(actual, LabelAnswer)
+        assert (actual.label, actual.truncated) == (expected.label, expected.truncated)
+        assert actual.scores == pytest.approx(expected.scores, abs=1e-5)
+    assert exported_classify(texts[3]).scores == pytest.approx(classify(texts[3]).scores, abs=1e-5)
+    assert exported_classify("a b c d a b c d", long="truncate").truncated
     with pytest.raises(DataError, match="10 tokens, but the limit is 8"):
-        answer("a b c d a b c d")
-    assert [a.label for a in bertkit.predict(exported, TEXTS)] == [a.label for a in ours(TEXTS)]
+        exported_classify("a b c d a b c d")
+    assert [a.label for a in bertkit.predict(exported, TEXTS)] == [a.label for a in classify(TEXTS)]
 
 
-def test_several_labels_are_probabilities_too(model: Path, tmp_path: Path) -> None:
+def test_exported_multilabel_scores_match_model(model: Path, tmp_path: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     config["problem_type"] = "multi_label_classification"
-    place = tmp_path / "model"
-    place.mkdir()
+    directory = tmp_path / "model"
+    directory.mkdir()
     for file in model.iterdir():
-        (place / file.name).write_bytes(file.read_bytes())
-    (place / "config.json").write_text(json.dumps(config))
-    export(place, out=tmp_path / "exported", task="classify")
-    one, other = ExportedAnswer(tmp_path / "exported")("a b"), bertkit.predict(place, "a b")[0]
-    assert one.scores == pytest.approx(other.scores, abs=1e-5)
-    assert 0.9 < sum(one.scores.values()) != pytest.approx(1.0)
+        (directory / file.name).write_bytes(file.read_bytes())
+    (directory / "config.json").write_text(json.dumps(config))
+    export(directory, out=tmp_path / "exported", task="classify")
+    actual, expected = (
+        ExportedAnswer(tmp_path / "exported")("a b"),
+        bertkit.predict(directory, "a b")[0],
+    )
+    assert actual.scores == pytest.approx(expected.scores, abs=1e-5)
+    assert 0.9 < sum(actual.scores.values()) != pytest.approx(1.0)
 
 
-def test_predict_imports_no_torch(model: Path, exported: Path, tmp_path: Path) -> None:
+def test_predict_does_not_import_torch(model: Path, exported: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text("text\na b\nc\n", encoding="utf-8")
-    for asked in (["a b", "c"], ["--file", str(rows)]):
-        words = [sys.executable, "-c", WITHOUT_TORCH, "predict", str(exported), *asked]
-        done = subprocess.run(words, capture_output=True, check=False, text=True)
-        assert done.returncode == 0, done.stderr
-        said = [json.loads(line)["label"] for line in done.stdout.splitlines()]
-        assert said == [answer.label for answer in bertkit.predict(model, ["a b", "c"])]
-    words[4] = str(model)  # the check itself: with the model's own folder it must fail
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 77
+    for inputs in (["a b", "c"], ["--file", str(rows)]):
+        args = [sys.executable, "-c", WITHOUT_TORCH, "predict", str(exported), *inputs]
+        process = subprocess.run(args, capture_output=True, check=False, text=True)
+        assert process.returncode == 0, process.stderr
+        labels = [json.loads(line)["label"] for line in process.stdout.splitlines()]
+        assert labels == [prediction.label for prediction in bertkit.predict(model, ["a b", "c"])]
+    args[4] = str(model)  # Control: the model directory itself requires torch.
+    assert subprocess.run(args, capture_output=True, check=False).returncode == 77
 
 
-def test_what_it_cannot(
+def test_exported_task_rejects_unsupported_requests(
     model: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match="was exported for classify; remove it"):

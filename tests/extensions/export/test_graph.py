@@ -1,4 +1,4 @@
-"""The graph of fused operators computes what the packed model computes, for families it knows."""
+"""The fused-operator graph matches the packed model for the supported families."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from onnx import TensorProto, numpy_helper  # noqa: E402
 
 from bertkit.extensions.export.graph import build, unsupported_reason  # noqa: E402  # needs onnx
 
-OTHERS = {
+UNSUPPORTED = {
     "gte": "its positions setting differs from BERT",
     "deberta-v2": "its positions setting differs from BERT",
     "modernbert": "its positions setting differs from BERT",
     "mpnet": "its positions setting differs from BERT",
     "nomic_bert": "its positions setting differs from BERT",
 }
-KNOWN = sorted(set(ENCODERS) - set(OTHERS))
+SUPPORTED = sorted(set(ENCODERS) - set(UNSUPPORTED))
 
 
-def run_of(model: Any, output: str = VECTORS) -> GraphOutput:
+def load_graph(model: Any, output: str = VECTORS) -> GraphOutput:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -52,63 +52,71 @@ def run_of(model: Any, output: str = VECTORS) -> GraphOutput:
 
 
 @cache
-def family(name: str) -> tuple[Engine, GraphOutput]:
+def engine_and_graph(name: str) -> tuple[Engine, GraphOutput]:
     model = model_of(name)
-    return Engine(model), run_of(build(model, Pooling()))
+    return Engine(model), load_graph(build(model, Pooling()))
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", SUPPORTED)
 @given(lengths=st.lists(st.integers(1, 64), min_size=1, max_size=6), seed=st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_padding_changes_nothing(name: str, lengths: list[int], seed: int) -> None:
-    engine, run = family(name)
-    read = encodings(np.random.default_rng(seed), lengths)
-    inputs = pad([e.ids for e in read], [e.types for e in read])
-    ours = engine.rows(read, POOLINGS["mean"])
-    np.testing.assert_allclose(run(inputs), ours, atol=1e-5)
-    for place, one in enumerate(read):
-        np.testing.assert_allclose(run(pad([one.ids], [one.types]))[0], ours[place], atol=1e-5)
+def test_graph_ignores_padding(name: str, lengths: list[int], seed: int) -> None:
+    engine, run = engine_and_graph(name)
+    texts = encodings(np.random.default_rng(seed), lengths)
+    inputs = pad([e.ids for e in texts], [e.types for e in texts])
+    expected = engine.rows(texts, POOLINGS["mean"])
+    np.testing.assert_allclose(run(inputs), expected, atol=1e-5)
+    for index, text in enumerate(texts):
+        np.testing.assert_allclose(
+            run(pad([text.ids], [text.types]))[0], expected[index], atol=1e-5
+        )
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_without_the_mask_it_would(name: str) -> None:
-    engine, run = family(name)
-    read = encodings(np.random.default_rng(0), [40, 3])
-    inputs = pad([e.ids for e in read], [e.types for e in read])
-    blind = {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
-    assert np.abs(run(blind) - engine.rows(read, POOLINGS["mean"])).max() > 1e-2
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_graph_without_mask_differs_from_engine(name: str) -> None:
+    engine, run = engine_and_graph(name)
+    texts = encodings(np.random.default_rng(0), [40, 3])
+    inputs = pad([e.ids for e in texts], [e.types for e in texts])
+    unmasked = {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
+    assert np.abs(run(unmasked) - engine.rows(texts, POOLINGS["mean"])).max() > 1e-2
 
 
 @pytest.mark.parametrize("mode", POOLINGS)
-def test_pooling_dense_and_length(mode: Any) -> None:
+def test_graph_matches_engine_with_pooling_and_dense(mode: Any) -> None:
     model = model_of("bert")
     pooling = Pooling(mode, True, Dense(32, 5, "gelu"))
-    read = encodings(np.random.default_rng(0), [40, 3, 17])
+    texts = encodings(np.random.default_rng(0), [40, 3, 17])
     with torch.inference_mode():
-        ours = torch.nn.functional.normalize(torch.from_numpy(Engine(model).rows(read, pooling)))
-    found = run_of(build(model, pooling))(pad([e.ids for e in read], [e.types for e in read]))
-    np.testing.assert_allclose(found, ours.numpy(), atol=1e-5)
+        expected = torch.nn.functional.normalize(
+            torch.from_numpy(Engine(model).rows(texts, pooling))
+        )
+    embeddings = load_graph(build(model, pooling))(
+        pad([e.ids for e in texts], [e.types for e in texts])
+    )
+    np.testing.assert_allclose(embeddings, expected.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "electra", "albert"])
 @pytest.mark.parametrize("head", ["classify", "tag", "answer"])
-def test_the_heads_logits(name: str, head: str) -> None:
+def test_graph_logits_match_engine(name: str, head: str) -> None:
     labels = ("O", "B-x", "I-x")
     model = tiny_model(60, head, family=ENCODERS[name], labels=labels, spread=0.1, **SHAPE).eval()
-    part = model.heads[head]
-    assert unsupported_reason(model, part) is None
-    found = run_of(build(model, Pooling(), part), LOGITS)
+    head_module = model.heads[head]
+    assert unsupported_reason(model, head_module) is None
+    graph_run = load_graph(build(model, Pooling(), head_module), LOGITS)
     read = encodings(np.random.default_rng(0), [40, 3])
-    ours = Engine(model).run(read, lambda m, batch: m.heads[head](m.states(batch), batch))
-    logits = found(pad([e.ids for e in read], [e.types for e in read]))
-    for one, other in zip(logits, ours, strict=True):
-        rows = one[: len(other)] if one.ndim == 2 else one[None]
-        np.testing.assert_allclose(rows, other, atol=1e-5)
+    expected = Engine(model).run(read, lambda m, batch: m.heads[head](m.states(batch), batch))
+    logits = graph_run(pad([e.ids for e in read], [e.types for e in read]))
+    for graph_logits, expected_logits in zip(logits, expected, strict=True):
+        rows = (
+            graph_logits[: len(expected_logits)] if graph_logits.ndim == 2 else graph_logits[None]
+        )
+        np.testing.assert_allclose(rows, expected_logits, atol=1e-5)
 
 
-def test_segments_are_read() -> None:
+def test_graph_uses_token_types() -> None:
     model = model_of("bert")
-    run = run_of(build(model, Pooling()))
+    run = load_graph(build(model, Pooling()))
     inputs = pad([np.arange(1, 8)], [np.array([0, 0, 0, 1, 1, 1, 1])])
     read = encodings(np.random.default_rng(0), [7])[0]
     ids, types = inputs["input_ids"][0], inputs["token_type_ids"][0]
@@ -116,29 +124,29 @@ def test_segments_are_read() -> None:
     np.testing.assert_allclose(run(inputs), Engine(model).rows([read], POOLINGS["mean"]), atol=1e-5)
 
 
-def test_few_nodes() -> None:
+def test_graph_fuses_nodes() -> None:
     model = model_of("bert")
     nodes = [node.op_type for node in build(model, Pooling("mean", True)).graph.node]
     assert nodes.count("Attention") == model.config.layers
     assert len(nodes) <= 11 * model.config.layers + 15
-    assert "FastGelu" not in nodes  # which is another function than BERT's
+    assert "FastGelu" not in nodes  # FastGelu is an approximation; BERT uses the exact GELU.
 
 
-@pytest.mark.parametrize(("name", "why"), OTHERS.items())
-def test_other_families_are_told(name: str, why: str) -> None:
-    assert unsupported_reason(model_of(name)) == why
+@pytest.mark.parametrize(("name", "reason"), UNSUPPORTED.items())
+def test_unsupported_family_reports_reason(name: str, reason: str) -> None:
+    assert unsupported_reason(model_of(name)) == reason
 
 
-def _integers(model: Model, lengths: list[int]) -> dict[str, Inputs]:
+def _calibrated_inputs(model: Model, lengths: list[int]) -> dict[str, Inputs]:
     from bertkit.batch import Batch
 
     read = encodings(np.random.default_rng(1), lengths)
     return calibrate(model, [Batch.of(sorted(read, key=lambda e: len(e.ids)))])
 
 
-def test_integers_are_no_larger_than_the_processor_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_graph_weights_respect_largest_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("bert")
-    inputs = _integers(model, [30] * 16)
+    inputs = _calibrated_inputs(model, [30] * 16)
     for largest in (63, 127):
         monkeypatch.setattr(quantize, "largest_weight", partial(int, largest))
         graph = build(model, Pooling(), int8=inputs).graph
@@ -149,54 +157,61 @@ def test_integers_are_no_larger_than_the_processor_adds(monkeypatch: pytest.Monk
         assert {int(abs(w).max()) for w in matrices} == {largest}
 
 
-def test_integers_by_the_scales_of_ours() -> None:
+def test_int8_graph_matches_int8_engine() -> None:
     model = model_of("bert")
-    inputs = _integers(model, [30] * 16)
-    read = encodings(np.random.default_rng(2), [40, 3, 17, 9])
-    given = pad([e.ids for e in read], [e.types for e in read])
-    exact = Engine(model).rows(read, POOLINGS["mean"])
+    inputs = _calibrated_inputs(model, [30] * 16)
+    texts = encodings(np.random.default_rng(2), [40, 3, 17, 9])
+    graph_inputs = pad([e.ids for e in texts], [e.types for e in texts])
+    exact = Engine(model).rows(texts, POOLINGS["mean"])
     graph = build(model, Pooling(), int8=inputs)
-    kinds = {node.op_type for node in graph.graph.node}
-    assert {"QAttention", "MatMulIntegerToFloat"} <= kinds
+    op_types = {node.op_type for node in graph.graph.node}
+    assert {"QAttention", "MatMulIntegerToFloat"} <= op_types
     assert "MatMul" not in {n.op_type for n in graph.graph.node[:-6]}
-    found = run_of(graph)(given)
-    assert cosines(found, exact).min() > 0.99
-    ours = Engine(model, int8=calibrated(inputs)).rows(read, POOLINGS["mean"])
-    assert cosines(found, ours).min() > 0.995
+    graph_rows = load_graph(graph)(graph_inputs)
+    assert cosines(graph_rows, exact).min() > 0.99
+    engine_rows = Engine(model, int8=calibrated(inputs)).rows(texts, POOLINGS["mean"])
+    assert cosines(graph_rows, engine_rows).min() > 0.995
     wrong = {n: Inputs(i.factor * 3, i.scale / 3, i.zero) for n, i in inputs.items()}
-    assert cosines(run_of(build(model, Pooling(), int8=wrong))(given), exact).min() < 0.99
-    some = {name: i for name, i in inputs.items() if not name.endswith("down")}
-    assert cosines(run_of(build(model, Pooling(), int8=some))(given), exact).min() > 0.99
+    assert (
+        cosines(load_graph(build(model, Pooling(), int8=wrong))(graph_inputs), exact).min() < 0.99
+    )
+    partial_inputs = {name: i for name, i in inputs.items() if not name.endswith("down")}
+    assert (
+        cosines(load_graph(build(model, Pooling(), int8=partial_inputs))(graph_inputs), exact).min()
+        > 0.99
+    )
 
 
-def _agrees(model: Model) -> None:
-    read = encodings(np.random.default_rng(0), [40, 3])
-    ours = Engine(model).rows(read, POOLINGS["mean"])
-    found = run_of(build(model, Pooling()))(pad([e.ids for e in read], [e.types for e in read]))
-    np.testing.assert_allclose(found, ours, atol=1e-5)
+def _check_matches_engine(model: Model) -> None:
+    texts = encodings(np.random.default_rng(0), [40, 3])
+    expected = Engine(model).rows(texts, POOLINGS["mean"])
+    graph_rows = load_graph(build(model, Pooling()))(
+        pad([e.ids for e in texts], [e.types for e in texts])
+    )
+    np.testing.assert_allclose(graph_rows, expected, atol=1e-5)
 
 
-def test_pruned_heads_are_left_out() -> None:
+def test_graph_omits_pruned_heads() -> None:
     model = without_heads(model_of("bert"), [(1, 1), (3, 2)])
-    _agrees(model)
+    _check_matches_engine(model)
     first = next(n for n in build(model, Pooling()).graph.node if n.op_type == "Attention")
     assert {a.name: a.i for a in first.attribute}["num_heads"] == 1
 
 
-def test_adapters_are_in_the_weights() -> None:
+def test_graph_merges_adapters() -> None:
     model = model_of("bert")
     add_lora(model, LoRA(rank=2), lambda name, rows: [rows], frozen_layers=0)
     with torch.no_grad():
         for part in adapters(model).values():
             for weight in (w for w in part.parameters() if w.requires_grad):
                 weight.normal_(std=0.1)
-    _agrees(model)
+    _check_matches_engine(model)
 
 
-def test_minilm(minilm: Path) -> None:
+def test_graph_matches_pipeline_of_minilm(minilm: Path) -> None:
     embed = pipeline("embed", minilm)
     texts = ["A first sentence.", "One.", "Vectors are compared by their cosine, as a rule. " * 5]
-    run = run_of(build(embed.loaded.model, embed.pooling))
-    read = embed.tokenizer.encode_batch(texts)
-    found = run(pad([e.ids for e in read], [e.types for e in read]))
-    np.testing.assert_allclose(found, embed(texts), atol=1e-6)
+    run = load_graph(build(embed.loaded.model, embed.pooling))
+    encoded = embed.tokenizer.encode_batch(texts)
+    embeddings = run(pad([e.ids for e in encoded], [e.types for e in encoded]))
+    np.testing.assert_allclose(embeddings, embed(texts), atol=1e-6)

@@ -1,4 +1,4 @@
-"""A pad graph computes what the packed model computes, for every family, and as ONNX."""
+"""Padded graphs and their ONNX and OpenVINO exports match the packed model."""
 
 from __future__ import annotations
 
@@ -45,61 +45,62 @@ def encodings(rng: np.random.Generator, lengths: list[int]) -> list[Encoding]:
 @pytest.mark.parametrize("mode", POOLINGS)
 @pytest.mark.parametrize("family", sorted(ENCODERS))
 @torch.inference_mode()
-def test_a_rectangle_is_the_packed_model(family: str, mode: Any) -> None:
+def test_padded_graph_matches_packed_model(family: str, mode: Any) -> None:
     model = model_of(family)
-    read = encodings(np.random.default_rng(0), [40, 3, 17, 1])
-    inputs = pad([e.ids for e in read], [e.types for e in read])
+    texts = encodings(np.random.default_rng(0), [40, 3, 17, 1])
+    inputs = pad([e.ids for e in texts], [e.types for e in texts])
     graph = GraphModel(model.encoder, Pooling(mode)).eval()
     _, vectors = graph(*(torch.from_numpy(inputs[name]) for name in inputs))
-    ours = Engine(model).rows(read, POOLINGS[mode])
-    np.testing.assert_allclose(vectors.numpy(), ours, atol=1e-5)
-    blind = {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
-    _, wrong = graph(*(torch.from_numpy(blind[name]) for name in blind))
-    assert np.abs(wrong.numpy() - ours).max() > 1e-3  # padding is not to be seen
+    expected = Engine(model).rows(texts, POOLINGS[mode])
+    np.testing.assert_allclose(vectors.numpy(), expected, atol=1e-5)
+    unmasked = {**inputs, "attention_mask": np.ones_like(inputs["attention_mask"])}
+    _, unmasked_vectors = graph(*(torch.from_numpy(unmasked[name]) for name in unmasked))
+    # Control: the mask must hide padding.
+    assert np.abs(unmasked_vectors.numpy() - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize(
     "family", ["bert", "modernbert", "mpnet", "deberta-v2", "nomic_bert", "gte"]
 )
-def test_a_graph_has_the_models_vectors(
+def test_exported_graph_vectors_match_model(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
-    model = model_of(family, layers=2)  # where layers differ, one of each kind
+    model = model_of(family, layers=2)  # If layers differ, the model has one of each type.
     pooling = Pooling("mean", True, Dense(model.config.hidden, 5) if family == "bert" else None)
     for kind in ("onnx", "openvino"):
         if kind == "openvino":
             pytest.importorskip(kind, reason="pip install 'bertkit[export]'")
-            # translating takes seconds, and is the same for both: OpenVINO reads the ONNX graph
-            known = tmp_path / "onnx"
+            # Export to ONNX takes seconds and OpenVINO reads the same ONNX graph, so reuse it.
+            onnx_directory = tmp_path / "onnx"
             monkeypatch.setattr(
                 exporting,
                 "_export_standard",
-                lambda _graph, path, _length, known=known: shutil.copytree(
-                    known, path.parent, dirs_exist_ok=True
+                lambda _graph, path, _length, onnx_directory=onnx_directory: shutil.copytree(
+                    onnx_directory, path.parent, dirs_exist_ok=True
                 ),
             )
         (tmp_path / kind).mkdir()
         assert export(model, pooling, tmp_path / kind, length=64, kind=kind) <= 1e-5
-        wide = model.config.hidden if pooling.dense is None else 5
-        assert Graph(tmp_path / kind).record.dimension == wide
+        dimension = model.config.hidden if pooling.dense is None else 5
+        assert Graph(tmp_path / kind).record.dimension == dimension
 
 
 @pytest.mark.parametrize("head", ["classify", "tag", "answer"])
-def test_a_graph_has_the_heads_logits(head: str, tmp_path: Path) -> None:
+def test_exported_graph_logits_match_model(head: str, tmp_path: Path) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="pip install 'bertkit[export]'")
     shape = SHAPE | {"layers": 1}
     model = tiny_model(60, head, labels=("O", "B-x", "I-x"), spread=0.1, **shape).eval()
-    apart = export(model, Pooling(), tmp_path, length=64, kind="onnx", head=head)
-    assert apart <= 1e-5
+    difference = export(model, Pooling(), tmp_path, length=64, kind="onnx", head=head)
+    assert difference <= 1e-5
     inputs = pad([np.arange(1, 8)], [np.zeros(7, np.int64)])
-    wanted = {"classify": (1, 3), "tag": (1, 7, 3), "answer": (1, 7, 2)}[head]
-    assert load_onnx(tmp_path / "model.onnx")(inputs, "logits").shape == wanted
+    expected_shape = {"classify": (1, 3), "tag": (1, 7, 3), "answer": (1, 7, 2)}[head]
+    assert load_onnx(tmp_path / "model.onnx")(inputs, "logits").shape == expected_shape
 
 
-def test_a_graph_with_other_vectors_is_refused(
+def test_export_rejects_graph_above_tolerance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):

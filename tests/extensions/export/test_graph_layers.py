@@ -1,4 +1,4 @@
-"""A graph's states are those of the model, in the order of the packed batch."""
+"""Graph layers return the model's hidden states in the order of the packed batch."""
 
 from __future__ import annotations
 
@@ -37,39 +37,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 @given(lengths=st.lists(st.integers(1, 64), min_size=1, max_size=6), seed=st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
-def test_states_are_the_models(
+def test_graph_states_match_model(
     runtime: Runtime, folder: Path, lengths: list[int], seed: int
 ) -> None:
     graph = Graph(folder, runtime=runtime)
-    beside = GraphLayers(lambda _: graph, lambda _: runtime, "mean")
+    layers = GraphLayers(lambda _: graph, lambda _: runtime, "mean")
     engine = Engine(model_of("bert"))
     batch = Batch.of(encodings(np.random.default_rng(seed), sorted(lengths)))
     with torch.inference_mode():
         expected = engine.model.states(batch)
-        found = engine.with_faster_layers(beside).model.states(batch)
+        found = engine.with_faster_layers(layers).model.states(batch)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert engine.model.faster_layers is None
 
 
-def test_by_the_length_of_texts_it_is_the_model_or_the_graph(folder: Path) -> None:
-    asked: list[tuple[int, ...]] = []
+def test_graph_layers_load_graph_only_if_selected(folder: Path) -> None:
+    loads: list[tuple[int, ...]] = []
 
-    def graphs(runtime: Runtime) -> Graph:
-        asked.append((0,))
+    def load_graph(runtime: Runtime) -> Graph:
+        loads.append((0,))
         return Graph(folder, runtime=runtime)
 
-    beside = GraphLayers(
-        graphs, lambda lengths: "onnxruntime" if len(lengths) == 1 else None, "mean"
+    layers = GraphLayers(
+        load_graph, lambda lengths: "onnxruntime" if len(lengths) == 1 else None, "mean"
     )
-    read = encodings(np.random.default_rng(0), [3, 5])
-    assert beside(Batch.of(read)) is None
-    assert asked == []
-    assert beside(Batch.of(read[:1])).shape == (3, model_of("bert").config.hidden)
+    texts = encodings(np.random.default_rng(0), [3, 5])
+    assert layers(Batch.of(texts)) is None
+    assert loads == []
+    assert layers(Batch.of(texts[:1])).shape == (3, model_of("bert").config.hidden)
 
 
-def test_few_long_texts_among_many_short_ones_pad_no_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_do_not_pad_short_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exported, "MAX_BATCH_TOKENS", 128)
     graph = Graph(folder, runtime="onnxruntime")
     shapes: list[tuple[int, int]] = []
@@ -80,11 +78,11 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
         return states(inputs)
 
     monkeypatch.setattr(graph, "states", record_inputs)
-    beside = GraphLayers(lambda _: graph, lambda _: "onnxruntime", "mean")
+    layers = GraphLayers(lambda _: graph, lambda _: "onnxruntime", "mean")
     engine = Engine(model_of("bert"))
     batch = Batch.of(encodings(np.random.default_rng(0), [5] * 60 + [64] * 3))
     with torch.inference_mode():
-        found = engine.with_faster_layers(beside).model.states(batch)
+        found = engine.with_faster_layers(layers).model.states(batch)
         torch.testing.assert_close(found, engine.model.states(batch), atol=1e-5, rtol=0)
     assert max(rows * length for rows, length in shapes) == 128
     assert sum(rows for rows, _ in shapes) == 63
@@ -94,7 +92,7 @@ def test_few_long_texts_among_many_short_ones_pad_no_others(
     ("precision", "amx", "lengths"),
     [("auto", True, {32, 40}), ("auto", False, {3, 30, 35}), ("fp32", True, {3, 30, 35})],
 )
-def test_openvino_reads_whole_tiles_where_it_computes_in_them(
+def test_openvino_pads_to_tiles_if_amx_is_used(
     precision: GraphPrecision,
     amx: bool,
     lengths: set[int],
@@ -103,44 +101,46 @@ def test_openvino_reads_whole_tiles_where_it_computes_in_them(
 ) -> None:
     monkeypatch.setattr(exported, "has_amx", lambda: amx)
     graph = Graph(folder, precision, runtime="openvino")
-    graph.record = msgspec.structs.replace(graph.record, length=40)  # and no longer than it reads
-    asked: list[int] = []
-    checked = graph._checked  # by which both states and vectors are asked for
+    # Padding must not exceed the maximum length.
+    graph.record = msgspec.structs.replace(graph.record, length=40)
+    input_lengths: list[int] = []
+    checked = graph._checked  # Computes both states and vectors.
 
     def record_inputs(inputs: dict[str, Any], *rest: Any) -> Any:
-        asked.append(inputs["input_ids"].shape[1])
+        input_lengths.append(inputs["input_ids"].shape[1])
         return checked(inputs, *rest)
 
     monkeypatch.setattr(graph, "_checked", record_inputs)
-    beside, exact = (
+    layers, exact = (
         GraphLayers(lambda _: graph, lambda _: "openvino", "mean"),
         Engine(model_of("bert")),
     )
     for length in (3, 30, 35):
-        read = encodings(np.random.default_rng(length), [length])
-        found, batch = beside(Batch.of(read)), Batch.of(read)
-        with torch.inference_mode():  # bf16 where the processor has it
+        texts = encodings(np.random.default_rng(length), [length])
+        found, batch = layers(Batch.of(texts)), Batch.of(texts)
+        # The tolerance allows bf16, which OpenVINO uses if the processor supports it.
+        with torch.inference_mode():
             torch.testing.assert_close(found, exact.model.states(batch), atol=0.05, rtol=0)
-        assert graph.rows(read).shape == (1, graph.width)
-    assert set(asked) == lengths
-    assert len(asked) == 6
+        assert graph.rows(texts).shape == (1, graph.width)
+    assert set(input_lengths) == lengths
+    assert len(input_lengths) == 6
 
 
 @pytest.mark.parametrize(("tile", "sizes"), [(1, [20, 6, 1]), (32, [2] * 13 + [1])])
-def test_padding_to_whole_tiles_counts(
+def test_split_by_width_counts_tile_padding(
     tile: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exported, "MAX_BATCH_TOKENS", 64)
     parts = list(exported.split_by_width([3] * 20 + [10] * 6 + [70], tile))
     assert [part.stop - part.start for part in parts] == sizes
-    assert [part.start for part in parts] == [sum(sizes[:place]) for place in range(len(sizes))]
+    assert [part.start for part in parts] == [sum(sizes[:index]) for index in range(len(sizes))]
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
-def test_threads_may_ask_one_graph(runtime: Runtime, folder: Path) -> None:
+def test_graph_is_thread_safe(runtime: Runtime, folder: Path) -> None:
     graph = Graph(folder, runtime=runtime)
-    read = [encodings(np.random.default_rng(seed), [9, 30]) for seed in range(40)]
-    alone = [graph.rows(each) for each in read]
+    batches = [encodings(np.random.default_rng(seed), [9, 30]) for seed in range(40)]
+    sequential = [graph.rows(batch) for batch in batches]
     with ThreadPoolExecutor(4) as pool:
-        for found, expected in zip(pool.map(graph.rows, read), alone, strict=True):
+        for found, expected in zip(pool.map(graph.rows, batches), sequential, strict=True):
             np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Integer layers: near what they stand for, exactly as quantize_input, and for every family."""
+"""Accuracy of int8 layers, agreement with `quantize_input`, and support for every family."""
 
 from __future__ import annotations
 
@@ -46,28 +46,30 @@ def inputs_of(x: torch.Tensor) -> Inputs:
 
 
 @torch.inference_mode()
-def test_a_layer_computes_with_its_rounded_numbers() -> None:
+def test_int8_linear_matches_rounded_inputs_and_weights() -> None:
     linear, x = nn.Linear(64, 48), torch.randn(33, 64)
     inputs = inputs_of(x)
     layer = Int8Linear(linear, inputs)
-    seen = quantize_input(x, inputs.factor, torch.tensor(inputs.zero - 128.0)).float() - inputs.zero
-    seen *= inputs.scale
+    quantized = (
+        quantize_input(x, inputs.factor, torch.tensor(inputs.zero - 128.0)).float() - inputs.zero
+    )
+    quantized *= inputs.scale
     step = linear.weight.abs().amax(1, keepdim=True) / largest_weight()
     weights = (linear.weight / step).round() * step
-    torch.testing.assert_close(layer(x), seen @ weights.T + linear.bias, atol=1e-4, rtol=1e-4)
-    assert float((layer(x) - linear(x)).abs().max()) > 1e-4  # it is rounded indeed
+    torch.testing.assert_close(layer(x), quantized @ weights.T + linear.bias, atol=1e-4, rtol=1e-4)
+    assert float((layer(x) - linear(x)).abs().max()) > 1e-4  # Control: the layer rounds.
 
 
 @given(zero=integers(0, 255), dtype=sampled_from([torch.float32, torch.bfloat16]))
-def test_inputs_are_rounded_to_the_next_integer(zero: int, dtype: torch.dtype) -> None:
+def test_quantize_input_rounds_to_nearest_integer(zero: int, dtype: torch.dtype) -> None:
     torch.manual_seed(zero)
     x, factor = torch.randn(64, 32).to(dtype), (20 * torch.rand(32) + 20).to(dtype)
     exact = x.double() * factor.double() + zero
-    seen = quantize_input(x, factor, torch.tensor(zero - 128.0, dtype=dtype))
-    assert seen.dtype == torch.uint8
-    off = (seen.double() - exact.clamp(0, 255)).abs()
-    # bf16 has 8 bits: between 64 and 128, its numbers are half apart
-    assert float(off.max()) <= (0.5 + 1e-4 if dtype == torch.float32 else 0.75)
+    quantized = quantize_input(x, factor, torch.tensor(zero - 128.0, dtype=dtype))
+    assert quantized.dtype == torch.uint8
+    rounding_error = (quantized.double() - exact.clamp(0, 255)).abs()
+    # bf16 has 8 significant bits, so its values between 64 and 128 are 0.5 apart.
+    assert float(rounding_error.max()) <= (0.5 + 1e-4 if dtype == torch.float32 else 0.75)
 
 
 LARGEST = """
@@ -86,42 +88,43 @@ print(largest, exact[0, 0].item(), cut[0, 0].item())
 
 
 @pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64"), reason="others add products in 32 bits"
+    platform.machine() not in ("x86_64", "AMD64"), reason="other processors accumulate in 32 bits"
 )
-def test_sums_are_exact_on_processors_that_add_products_in_16_bits() -> None:
-    found = subprocess.run(
+def test_int8_sums_do_not_saturate() -> None:
+    process = subprocess.run(
         [sys.executable, "-c", LARGEST],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"},
         capture_output=True,
         text=True,
         check=True,
     )
-    largest, exact, cut = found.stdout.split()
+    largest, exact, saturated = process.stdout.split()
     assert int(largest) == 63
     assert float(exact) == pytest.approx(64, rel=1e-5)
-    assert float(cut) < 40  # the control: at 127 the largest sums are cut
+    # Control: with a largest weight of 127, the largest sums saturate.
+    assert float(saturated) < 40
 
 
 @torch.inference_mode()
-def test_smoothing_saves_what_one_large_number_costs() -> None:
+def test_smoothing_reduces_error_of_outlier_dimension() -> None:
     linear, x = nn.Linear(64, 48), torch.randn(256, 64)
     x[:, 7] *= 200
     exact = linear(x)
 
     def error(smoothing: torch.Tensor) -> float:
-        easy = x / smoothing
-        step = float(easy.max() - easy.min()) / 255
-        inputs = Inputs(1 / (smoothing * step), step, round(-float(easy.min()) / step))
+        smoothed = x / smoothing
+        step = float(smoothed.max() - smoothed.min()) / 255
+        inputs = Inputs(1 / (smoothing * step), step, round(-float(smoothed.min()) / step))
         return float((Int8Linear(linear, inputs)(x) - exact).abs().mean())
 
-    smooth = (x.abs().amax(0) / linear.weight.abs().amax(0)).sqrt()
-    assert error(smooth) < 0.5 * error(torch.ones(64))
+    balanced = (x.abs().amax(0) / linear.weight.abs().amax(0)).sqrt()
+    assert error(balanced) < 0.5 * error(torch.ones(64))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 @torch.inference_mode()
-def test_a_row_is_rounded_by_its_own_largest_number(dtype: torch.dtype, bias: bool) -> None:
+def test_int8_rows_linear_scales_each_row(dtype: torch.dtype, bias: bool) -> None:
     linear = nn.Linear(64, 48, bias)
     x = (torch.randn(33, 64) * torch.logspace(-3, 3, 33)[:, None]).to(dtype)
     x[5] = 0
@@ -132,43 +135,54 @@ def test_a_row_is_rounded_by_its_own_largest_number(dtype: torch.dtype, bias: bo
     expected = nn.functional.linear((x / step).round() * step, weights, linear.bias)
     out = layer(x)
     assert out.dtype == dtype
-    close = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 8e-3, "atol": 4e-3}
-    torch.testing.assert_close(out.float(), expected, **close)
-    assert float((out.float() - linear(x.float())).abs().max()) > 1e-2  # it is rounded indeed
-    alone = torch.cat([layer(x[place : place + 1]) for place in range(len(x))])
-    assert torch.equal(alone, out)  # to the bit, in any company
-    plain = torch.cat([linear(x[place : place + 1].float()) for place in range(len(x))])
-    assert not torch.equal(plain, linear(x.float()))  # the control: others round by their shape
+    tolerance = (
+        {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 8e-3, "atol": 4e-3}
+    )
+    torch.testing.assert_close(out.float(), expected, **tolerance)
+    assert float((out.float() - linear(x.float())).abs().max()) > 1e-2  # Control: the layer rounds.
+    row_by_row = torch.cat([layer(x[index : index + 1]) for index in range(len(x))])
+    assert torch.equal(row_by_row, out)  # The result is bit-identical in every batch.
+    fp32_row_by_row = torch.cat([linear(x[index : index + 1].float()) for index in range(len(x))])
+    # Control: fp32 rounding depends on the shape.
+    assert not torch.equal(fp32_row_by_row, linear(x.float()))
 
 
-OF_LSTMS = {"lstm", "lstm-lm"}
+LSTM_FAMILIES = {"lstm", "lstm-lm"}
 
 
-@pytest.mark.parametrize("family", sorted(OF_LSTMS))
-def test_lstms_have_no_such_layers(family: str) -> None:
+@pytest.mark.parametrize("family", sorted(LSTM_FAMILIES))
+def test_calibrate_rejects_lstm(family: str) -> None:
     with pytest.raises(ConfigError, match="RecurrentEncoder is not a Transformer"):
         calibrate(model_of(family), [])
 
 
-@pytest.mark.parametrize("family", sorted({*FAMILIES} - OF_LSTMS))
-def test_every_family_in_integers(family: str) -> None:
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - LSTM_FAMILIES))
+def test_int8_engine_approximates_fp32(family: str) -> None:
     model = model_of(family)
-    seen = encodings(np.random.default_rng(0), [40, 30, 20, 10, 5] * 4)
+    quantized = encodings(np.random.default_rng(0), [40, 30, 20, 10, 5] * 4)
     engine = Engine(model)
-    inputs = calibrate(model, [batch for _, batch in engine.batches(seen)])
+    inputs = calibrate(model, [batch for _, batch in engine.batches(quantized)])
     assert set(inputs) == set(layers_of(model))
     new = encodings(np.random.default_rng(1), [33, 3, 17])
     exact = engine.rows(new, mean)
-    found = Engine(model, int8=calibrated(inputs)).rows(new, mean)
-    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
+    int8_rows = Engine(model, int8=calibrated(inputs)).rows(new, mean)
+    cosines = (
+        (int8_rows * exact).sum(1)
+        / np.linalg.norm(int8_rows, axis=1)
+        / np.linalg.norm(exact, axis=1)
+    )
     assert cosines.min() > 0.98
-    assert np.abs(found - exact).max() > 1e-4
-    half = {name: one for name, one in inputs.items() if name.endswith((".up", ".out"))}
-    some = Engine(model, int8=calibrated(half)).rows(new, mean)
-    assert np.abs(some - exact).mean() < np.abs(found - exact).mean()
+    assert np.abs(int8_rows - exact).max() > 1e-4
+    half_inputs = {
+        name: layer_inputs
+        for name, layer_inputs in inputs.items()
+        if name.endswith((".up", ".out"))
+    }
+    half_rows = Engine(model, int8=calibrated(half_inputs)).rows(new, mean)
+    assert np.abs(half_rows - exact).mean() < np.abs(int8_rows - exact).mean()
 
 
-def test_nothing_is_left_on_the_model() -> None:
+def test_calibration_leaves_model_unchanged() -> None:
     model = model_of("bert")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     read = encodings(np.random.default_rng(0), [9, 5])
@@ -176,16 +190,16 @@ def test_nothing_is_left_on_the_model() -> None:
     calibrate(model, [batch])
     Engine(model, int8=calibrated(calibrate(model, [batch])))
     assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
-    assert not any(part._forward_pre_hooks for part in model.modules())
+    assert not any(module._forward_pre_hooks for module in model.modules())
     with pytest.raises(RuntimeError), record_inputs(layers_of(model), lambda *_: None):
         raise RuntimeError
-    assert not any(part._forward_pre_hooks for part in model.modules())
+    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_trying_the_layers_out_draws_no_random_numbers() -> None:
+def test_unavailable_keeps_rng_state() -> None:
     unavailable.cache_clear()
     before = torch.get_rng_state()
     unavailable()
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(1)
-    assert not torch.equal(torch.get_rng_state(), before)  # the control
+    assert not torch.equal(torch.get_rng_state(), before)  # Control.

@@ -1,4 +1,4 @@
-"""A folder made to compute in integers says what that costs, and refuses other weights."""
+"""int8 models record their quality and reject other weights."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _available() -> None:
 
 
 @pytest.fixture
-def rough(tiny: Path, tmp_path: Path) -> Path:
-    """A model with weights so large that integers cost it something beyond rounding."""
+def rough_model(tiny: Path, tmp_path: Path) -> Path:
+    """Return a model whose weights are large enough that int8 reduces its quality."""
     loaded = load(tiny)
     torch.manual_seed(0)
     with torch.no_grad():
@@ -54,43 +54,48 @@ def rough(tiny: Path, tmp_path: Path) -> Path:
     return tmp_path / "rough"
 
 
-def texts(path: Path, count: int) -> Path:
+def write_texts(path: Path, count: int) -> Path:
     lines = [" ".join(LETTERS[(3 * i + j) % 26] for j in range(1 + i % 30)) for i in range(count)]
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
 
 
-def test_the_quality_is_measured_and_kept(tiny: Path, tmp_path: Path) -> None:
+def test_quantize_measures_and_records_quality(tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    said = quantize(tiny, [texts(tmp_path / "t.txt", 200)], out=out)
-    assert said["layers"] + len(said["left"]) == 4
-    assert 0.99 <= said["lowest_cosine"] <= said["mean_cosine"] <= 1.0
-    assert said["texts"] == 50
-    asked = ["a b c", "z y x w v u", "q"]
-    exact = pipeline("embed", tiny)(asked)
-    found = pipeline("embed", out, precision="int8")(asked)
-    cosines = (found * exact).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(exact, axis=1)
+    report = quantize(tiny, [write_texts(tmp_path / "t.txt", 200)], out=out)
+    assert report["layers"] + len(report["left"]) == 4
+    assert 0.99 <= report["lowest_cosine"] <= report["mean_cosine"] <= 1.0
+    assert report["texts"] == 50
+    queries = ["a b c", "z y x w v u", "q"]
+    exact = pipeline("embed", tiny)(queries)
+    int8_rows = pipeline("embed", out, precision="int8")(queries)
+    cosines = (
+        (int8_rows * exact).sum(1)
+        / np.linalg.norm(int8_rows, axis=1)
+        / np.linalg.norm(exact, axis=1)
+    )
     assert cosines.min() > 0.98
-    assert np.abs(found - exact).max() > 1e-4
-    np.testing.assert_allclose(pipeline("embed", out)(asked), exact, atol=1e-6)  # the same weights
+    assert np.abs(int8_rows - exact).max() > 1e-4
+    # The fp32 weights are unchanged.
+    np.testing.assert_allclose(pipeline("embed", out)(queries), exact, atol=1e-6)
     _, quality = read_int8(out, load(out).fingerprint())
-    assert quality.lowest_cosine == said["lowest_cosine"]
+    assert quality.lowest_cosine == report["lowest_cosine"]
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda f: -f, lambda f: f * math.nan, lambda f: f[None], lambda f: f.long()]
+    "invalidate", [lambda f: -f, lambda f: f * math.nan, lambda f: f[None], lambda f: f.long()]
 )
-def test_factors_that_are_none_are_refused(
-    wrong: Callable[[torch.Tensor], torch.Tensor], tiny: Path, tmp_path: Path
+def test_read_int8_rejects_invalid_factors(
+    invalidate: Callable[[torch.Tensor], torch.Tensor], tiny: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    quantize(tiny, [texts(tmp_path / "t.txt", 200)], out=out)
+    quantize(tiny, [write_texts(tmp_path / "t.txt", 200)], out=out)
     fingerprint = load(out).fingerprint()
     inputs, quality = read_int8(out, fingerprint)
     write_int8(out, inputs, quality)
-    read_int8(out, fingerprint)  # the control
+    read_int8(out, fingerprint)  # Control.
     name, first = next(iter(inputs.items()))
-    write_int8(out, {**inputs, name: replace(first, factor=wrong(first.factor))}, quality)
+    write_int8(out, {**inputs, name: replace(first, factor=invalidate(first.factor))}, quality)
     with pytest.raises(CheckpointError, match=r"damaged .*greater than 0.*; quantize"):
         read_int8(out, fingerprint)
 
@@ -100,7 +105,7 @@ def test_factors_that_are_none_are_refused(
     ("amx", "bf16", "attention"),
     [(True, True, PackedLinear), (False, True, Int8Linear), (True, False, Int8Linear)],
 )
-def test_attention_stays_in_bf16_where_a_processor_has_tiles(
+def test_attention_stays_in_bf16_with_amx(
     amx: bool,
     bf16: bool,
     attention: type[nn.Module],
@@ -108,90 +113,93 @@ def test_attention_stays_in_bf16_where_a_processor_has_tiles(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = quantize(tiny, [texts(tmp_path / "t.txt", 200)], out=tmp_path / "out", lowest=0.5)
-    assert said["left"] == []
+    report = quantize(
+        tiny, [write_texts(tmp_path / "t.txt", 200)], out=tmp_path / "out", lowest=0.5
+    )
+    assert report["left"] == []
     monkeypatch.setattr(integers, "has_amx", lambda: amx)
     monkeypatch.setattr(precision, "bf16_is_faster", lambda device: bf16)
     model = open_engine(load(tmp_path / "out"), "int8").model
-    parts = dict(model.transformer.named_modules())
+    modules = dict(model.transformer.named_modules())
     for name in layers_of(load(tiny).model):
-        inner = name.endswith((".up", ".down"))
-        assert type(parts[name]) is (Int8Linear if inner else attention)
+        is_feed_forward = name.endswith((".up", ".down"))
+        assert type(modules[name]) is (Int8Linear if is_feed_forward else attention)
 
 
-def test_layers_stay_until_the_quality_is_reached(
-    rough: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_quantize_skips_layers_until_quality_is_reached(
+    rough_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "has_bf16", lambda device: False)  # all but integers is exact
-    file = texts(tmp_path / "t.txt", 100)
-    loose = quantize(rough, [file], out=tmp_path / "loose", lowest=0.5)
+    # Disable bf16, so only int8 causes differences.
+    monkeypatch.setattr(precision, "has_bf16", lambda device: False)
+    file = write_texts(tmp_path / "t.txt", 100)
+    loose = quantize(rough_model, [file], out=tmp_path / "loose", lowest=0.5)
     assert loose["left"] == []
-    strict = quantize(rough, [file], out=tmp_path / "strict", lowest=0.9999)
+    strict = quantize(rough_model, [file], out=tmp_path / "strict", lowest=0.9999)
     assert strict["left"]
     assert strict["lowest_cosine"] > loose["lowest_cosine"]
     with pytest.raises(DataError, match=r"no int8 layer reaches a cosine similarity of 1.1"):
-        quantize(rough, [file], out=tmp_path / "none", lowest=1.1)
+        quantize(rough_model, [file], out=tmp_path / "none", lowest=1.1)
     assert not (tmp_path / "none").exists()
 
 
-def test_what_chooses_layers_does_not_report(
-    rough: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_quantize_reports_quality_on_held_out_texts(
+    rough_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four texts one is measured on; what calibrates and what chooses never sees it."""
+    """Every fourth text is used only for the report, not for calibration or selection."""
     monkeypatch.setattr(precision, "has_bf16", lambda device: False)
-    file = texts(tmp_path / "t.txt", 80)
-    seen: list[set[bytes]] = []
+    file = write_texts(tmp_path / "t.txt", 80)
+    inputs_per_run: list[set[bytes]] = []
     rows, calibrate = Engine.rows, recipe.calibrate
 
-    def running(self: Engine, encodings: Any, *rest: Any) -> Any:
-        seen.append({e.ids.tobytes() for e in encodings})
+    def record_rows(self: Engine, encodings: Any, *rest: Any) -> Any:
+        inputs_per_run.append({e.ids.tobytes() for e in encodings})
         return rows(self, encodings, *rest)
 
-    def calibrating(model: Any, batches: Any) -> Any:
+    def record_calibration(model: Any, batches: Any) -> Any:
         used = {s.numpy().tobytes() for b in batches for s in b.ids.split(b.layout.lengths)}
-        seen.append(used)
+        inputs_per_run.append(used)
         return calibrate(model, batches)
 
-    monkeypatch.setattr(Engine, "rows", running)
-    monkeypatch.setattr(recipe, "calibrate", calibrating)
-    said = quantize(rough, [file], out=tmp_path / "out", lowest=0.9999)
-    tokenizer = load(rough).tokenizer
+    monkeypatch.setattr(Engine, "rows", record_rows)
+    monkeypatch.setattr(recipe, "calibrate", record_calibration)
+    report = quantize(rough_model, [file], out=tmp_path / "out", lowest=0.9999)
+    tokenizer = load(rough_model).tokenizer
     lines = file.read_text(encoding="utf-8").splitlines()
     measured = {e.ids.tobytes() for e in tokenizer.encode_batch(lines[::4])}
-    assert said["texts"] == 20
-    assert seen[-2] == seen[-1] == measured  # in fp32, and in integers
-    used = seen[:-2]
+    assert report["texts"] == 20
+    assert inputs_per_run[-2] == inputs_per_run[-1] == measured  # The fp32 run and the int8 run.
+    used = inputs_per_run[:-2]
     assert len(used) > 2
-    assert not any(one & measured for one in used)
+    assert not any(run_inputs & measured for run_inputs in used)
 
 
-def test_too_few_texts_are_refused(tiny: Path, tmp_path: Path) -> None:
+def test_quantize_rejects_too_few_texts(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="at least 64 texts are required for calibration, got 63"):
-        quantize(tiny, [texts(tmp_path / "t.txt", 63)], out=tmp_path / "out")
+        quantize(tiny, [write_texts(tmp_path / "t.txt", 63)], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="already exists"):
         quantize(tiny, [tmp_path / "t.txt"], out=tmp_path)
 
 
-def test_a_model_that_writes_needs_no_folder_of_its_own(english: list[str], tmp_path: Path) -> None:
+def test_quantize_rejects_generative_models_and_lstms(english: list[str], tmp_path: Path) -> None:
     tokenizer, rows = train(english[:5], kind="bpe", size=400, use="write"), tmp_path / "t.txt"
     gpt = tiny_folder(tmp_path / "gpt", tokenizer, "lm", family=GPT2)
     with pytest.raises(ConfigError, match=r"generative models need no calibration"):
-        quantize(gpt, [texts(rows, 64)], out=tmp_path / "out")
+        quantize(gpt, [write_texts(rows, 64)], out=tmp_path / "out")
     pipeline("generate", gpt, precision="int8")
     lstm = tiny_folder(tmp_path / "lstm", tokenizer, "lm", family=LSTM_LM)
     with pytest.raises(ConfigError, match=r"lstm: int8 is not supported by RecurrentEncoder"):
-        quantize(lstm, [texts(rows, 64)], out=tmp_path / "out")
+        quantize(lstm, [write_texts(rows, 64)], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(DeviceError, match=r"^int8: not supported by RecurrentEncoder; use another"):
         pipeline("embed", lstm, precision="int8")
 
 
-def test_folders_without_or_with_other_integers(tiny: Path, tmp_path: Path) -> None:
+def test_int8_precision_requires_matching_calibration(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="run `bertkit export int8`"):
         pipeline("embed", tiny, precision="int8")
     out = tmp_path / "out"
-    quantize(tiny, [texts(tmp_path / "t.txt", 64)], out=out)
+    quantize(tiny, [write_texts(tmp_path / "t.txt", 64)], out=out)
     other = load(tiny)
     other.model.encoder.embedding.tokens.weight.data[9] += 1.0
     save(tmp_path / "other", other.model, other.tokenizer, other.family)
@@ -203,10 +211,12 @@ def test_folders_without_or_with_other_integers(tiny: Path, tmp_path: Path) -> N
         pipeline("embed", out, precision="int8")
 
 
-def test_the_command(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_int8_command(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "out")
-    words = ["export", "int8", str(tiny), str(texts(tmp_path / "t.txt", 64)), "--out", out]
-    assert cli.run(words) == 0
+    args = ["export", "int8", str(tiny), str(write_texts(tmp_path / "t.txt", 64)), "--out", out]
+    assert cli.run(args) == 0
     assert json.loads(capsys.readouterr().out)["texts"] == 16
     assert cli.run(["embed", out, "a b", "--precision", "int8"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 32

@@ -1,4 +1,4 @@
-"""A folder remembers what was fastest, for each machine apart."""
+"""Tuning records of a model directory, one per machine."""
 
 from __future__ import annotations
 
@@ -17,91 +17,90 @@ from bertkit.extensions.export.tuning_record import FILE, Tuned, cell, read_tune
 from bertkit.pipelines import pipeline
 
 
-def made(**changes: object) -> Tuned:
-    usual = {"precision": "fp32", "max_batch_tokens": 8, "threads": 1, "texts_per_second": 1.0}
-    here = {
+def tuning_of(**changes: object) -> Tuned:
+    defaults = {"precision": "fp32", "max_batch_tokens": 8, "threads": 1, "texts_per_second": 1.0}
+    machine = {
         "processor": tuned.processor_and_instructions(),
         "cores": tuned.thread_limit(),
         "versions": tuned.versions(),
     }
-    here["weights"] = hashlib.sha256().hexdigest()  # of a folder without any
-    return msgspec.convert({**here, **usual, **changes}, Tuned)
+    machine["weights"] = hashlib.sha256().hexdigest()  # Hash of a directory without weights.
+    return msgspec.convert({**machine, **defaults, **changes}, Tuned)
 
 
-def test_other_machines_are_kept_and_not_taken(tmp_path: Path) -> None:
+def test_write_tuned_keeps_records_of_other_machines(tmp_path: Path) -> None:
     assert read_tuned(tmp_path) is None
-    write_tuned(tmp_path, made(processor="another", engines={"1 short": "onnxruntime"}))
+    write_tuned(tmp_path, tuning_of(processor="another", engines={"1 short": "onnxruntime"}))
     assert read_tuned(tmp_path) is None
-    write_tuned(tmp_path, made(processor="a third"))
+    write_tuned(tmp_path, tuning_of(processor="a third"))
     for max_batch_tokens in (8, 16):
-        write_tuned(tmp_path, made(max_batch_tokens=max_batch_tokens))
-    assert read_tuned(tmp_path) == made(max_batch_tokens=16)
-    held = json.loads((tmp_path / FILE).read_text())  # the graph of the first is not there any more
-    assert [(t["processor"] == "a third", t["max_batch_tokens"]) for t in held] == [
+        write_tuned(tmp_path, tuning_of(max_batch_tokens=max_batch_tokens))
+    assert read_tuned(tmp_path) == tuning_of(max_batch_tokens=16)
+    # The first record was removed because its graph does not exist.
+    records = json.loads((tmp_path / FILE).read_text())
+    assert [(t["processor"] == "a third", t["max_batch_tokens"]) for t in records] == [
         (True, 8),
         (False, 16),
     ]
 
 
-def test_a_record_is_of_as_many_threads(
+def test_read_tuned_requires_same_number_of_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(threads, "cores", lambda: 4)
-    write_tuned(tmp_path, all_four := made(cores=4))
+    write_tuned(tmp_path, all_four := tuning_of(cores=4))
     assert read_tuned(tmp_path) == all_four
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert read_tuned(tmp_path) is None
     assert "not used (the machine, its cores or OMP_NUM_THREADS differ)" in capsys.readouterr().err
-    write_tuned(tmp_path, two := made(cores=2))
+    write_tuned(tmp_path, two := tuning_of(cores=2))
     assert read_tuned(tmp_path) == two
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert read_tuned(tmp_path) == all_four
 
 
-def test_weights_and_versions_are_of_the_record(
+def test_read_tuned_requires_same_weights_and_versions(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = Path(shutil.copytree(tiny, tmp_path / "model"))
-    mine = made(weights=tuned.weights_of(model))
-    write_tuned(model, mine)
-    assert read_tuned(model) == mine
+    matching = tuning_of(weights=tuned.weights_of(model))
+    write_tuned(model, matching)
+    assert read_tuned(model) == matching
     assert capsys.readouterr().err == ""
-    write_tuned(model, made())
+    write_tuned(model, tuning_of())
     assert read_tuned(model) is None
     assert (
         "the tuning is not used (other weights or settings); run `bertkit export tune` again"
         in capsys.readouterr().err
     )
-    write_tuned(model, made(versions={**tuned.versions(), "torch": "0"}))
+    write_tuned(model, tuning_of(versions={**tuned.versions(), "torch": "0"}))
     assert read_tuned(model) is None
     assert "the tuning is not used (other versions of torch)" in capsys.readouterr().err
-    write_tuned(model, mine)
+    write_tuned(model, matching)
     (model / "tuned").mkdir()
     (model / "tuned" / "tokenizer.json").write_text("{}")
-    assert read_tuned(model) == mine
+    assert read_tuned(model) == matching
     (model / "1_Pooling").mkdir()
     (model / "1_Pooling" / "config.json").write_text("{}")
     assert read_tuned(model) is None
     assert "the tuning is not used (other weights or settings)" in capsys.readouterr().err
 
 
-def test_what_decides_the_tokens_and_the_base_of_adapters_belongs_to_the_weights(
-    tiny: Path, tmp_path: Path
-) -> None:
+def test_weights_hash_includes_tokenizer_and_adapter_base(tiny: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(tiny, tmp_path / "model"))
     adapters = tmp_path / "adapters"
     adapters.mkdir()
     (adapters / "adapter_config.json").write_text(f'{{"base_model_name_or_path": "{model}"}}')
-    hash_files = {folder: tuned.weights_of(folder) for folder in (model, adapters)}
-    (model / "README.md").write_text("x")  # the control
-    assert hash_files == {folder: tuned.weights_of(folder) for folder in (model, adapters)}
+    hashes = {folder: tuned.weights_of(folder) for folder in (model, adapters)}
+    (model / "README.md").write_text("x")  # Control.
+    assert hashes == {folder: tuned.weights_of(folder) for folder in (model, adapters)}
     (model / "special_tokens_map.json").write_text('{"unk_token": "a"}')
-    assert tuned.weights_of(model) != hash_files[model]
-    assert tuned.weights_of(adapters) != hash_files[adapters]
+    assert tuned.weights_of(model) != hashes[model]
+    assert tuned.weights_of(adapters) != hashes[adapters]
 
 
-def test_a_processor_is_its_instructions_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual machines call many processors by one name, of which some have no bf16."""
+def test_processor_name_includes_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual machines use the same name for processors with and without bf16."""
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     for flags, names in (
         ("fpu avx2 avx512f avx512_bf16 amx_bf16", "x avx512f avx512_bf16 amx_bf16"),
@@ -116,36 +115,38 @@ def test_a_processor_is_its_instructions_too(monkeypatch: pytest.MonkeyPatch) ->
     assert tuned.processor_and_instructions() == "x bf16 at most AVX2"
 
 
-def test_the_engine_is_that_of_the_nearest_count_and_length() -> None:
+def test_runtime_uses_nearest_count_and_length() -> None:
     engines = {"1 short": "onnxruntime", "4 long": "onnxruntime", "64 short": "packed"}
-    found = made(engines=engines)
-    assert found.engine_description == "ONNX Runtime for 1 short, 4 long, else packed batches"
-    both = made(engines={**engines, "64 short": "openvino", "64 long": "packed"})
+    tuned_engines = tuning_of(engines=engines)
     assert (
-        both.engine_description
+        tuned_engines.engine_description == "ONNX Runtime for 1 short, 4 long, else packed batches"
+    )
+    mixed = tuning_of(engines={**engines, "64 short": "openvino", "64 long": "packed"})
+    assert (
+        mixed.engine_description
         == "ONNX Runtime for 1 short, 4 long, OpenVINO for 64 short, else packed batches"
     )
-    assert made(engines={"1 short": "openvino"}).engine_description == "OpenVINO"
-    in_bf16 = made(engines={"1 short": "onnxruntime", "4 short": "openvino"}, precision="bf16")
+    assert tuning_of(engines={"1 short": "openvino"}).engine_description == "OpenVINO"
+    in_bf16 = tuning_of(engines={"1 short": "onnxruntime", "4 short": "openvino"}, precision="bf16")
     assert in_bf16.engine_description == (
         "ONNX Runtime in fp32 for 1 short, OpenVINO for 4 short, else packed batches"
     )
     assert in_bf16.runtimes == ["onnxruntime", "openvino"]
-    assert made(engines={"1 short": "packed"}).runtimes == made().runtimes == []
-    assert made(engines={"1 short": "onnxruntime"}).engine_description == "ONNX Runtime"
-    assert made().engine_description == "packed batches"
+    assert tuning_of(engines={"1 short": "packed"}).runtimes == tuning_of().runtimes == []
+    assert tuning_of(engines={"1 short": "onnxruntime"}).engine_description == "ONNX Runtime"
+    assert tuning_of().engine_description == "packed batches"
     for lengths, engine in (
         ([5], "onnxruntime"),
         ([100], None),
         ([100] * 6, "onnxruntime"),
         ([5] * 80, None),
     ):
-        assert found.runtime(lengths) == engine
+        assert tuned_engines.runtime(lengths) == engine
     names = {count: cell([5] * count) for count in (0, 1, 2, 3, 4, 15, 17, 999)}
     assert "".join(name.split()[0][0] for name in names.values()) == "11144466"
 
 
-def test_a_damaged_memory_is_named(tiny: Path, tmp_path: Path) -> None:
+def test_auto_precision_rejects_damaged_tuning_file(tiny: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(tiny, tmp_path / "model"))
     (model / FILE).write_text("[{}]", encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"tuned\.json: damaged .*; remove it"):
@@ -156,8 +157,8 @@ def test_a_damaged_memory_is_named(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"threads": 0}, {"threads": 10**6}, {"max_batch_tokens": 10**9}]
 )
-def test_what_no_machine_was_tuned_to_is_refused(changes: dict[str, int], tmp_path: Path) -> None:
-    held = {**msgspec.to_builtins(made()), **changes}
-    (tmp_path / FILE).write_text(json.dumps([held]), encoding="utf-8")
+def test_read_tuned_rejects_out_of_range_values(changes: dict[str, int], tmp_path: Path) -> None:
+    records = {**msgspec.to_builtins(tuning_of()), **changes}
+    (tmp_path / FILE).write_text(json.dumps([records]), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"tuned\.json: damaged"):
         read_tuned(tmp_path)
