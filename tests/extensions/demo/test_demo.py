@@ -1,4 +1,4 @@
-"""The demo runs from a folder of text to a fine-tuned model, and reports what happened."""
+"""Training, verdict, and report of the demo."""
 
 import math
 import re
@@ -49,7 +49,7 @@ def test_demo_fine_tunes_models_from_text(
 
 
 @pytest.mark.parametrize(
-    ("untrained", "pretrained", "loss", "said"),
+    ("untrained", "pretrained", "loss", "message"),
     [
         (
             (0.3, 0.4),
@@ -68,22 +68,22 @@ def test_demo_fine_tunes_models_from_text(
     ],
 )
 def test_verdict_compares_seeds_and_gives_a_reason(
-    untrained: tuple[float, ...], pretrained: tuple[float, ...], loss: float, said: str
+    untrained: tuple[float, ...], pretrained: tuple[float, ...], loss: float, message: str
 ) -> None:
     accuracy = {"random weights": untrained, "pretrained": pretrained}
-    assert re.search(said, recipe._verdict(accuracy, loss, 6.5, 82))
+    assert re.search(message, recipe._verdict(accuracy, loss, 6.5, 82))
 
 
-def test_counting_pieces_has_the_loss_of_their_entropy(tmp_path: Path) -> None:
+def test_frequency_loss_equals_token_entropy(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a a b c\n\na b", encoding="utf-8")
     texts, tokenizer = [tmp_path / "a.txt"], tiny_tokenizer("abc")
     corpus = prepare(texts, tokenizer=tokenizer, out=tmp_path / "corpus")
-    shares = [3 / 6, 2 / 6, 1 / 6]
-    wanted = -sum(share * math.log(share) for share in shares)
-    assert recipe._frequency_loss(corpus) == pytest.approx(wanted)
+    fractions = [3 / 6, 2 / 6, 1 / 6]
+    expected = -sum(fraction * math.log(fraction) for fraction in fractions)
+    assert recipe._frequency_loss(corpus) == pytest.approx(expected)
 
 
-def test_text_of_one_source_is_too_little(small: None, tmp_path: Path) -> None:
+def test_demo_rejects_text_of_one_source(small: None, tmp_path: Path) -> None:
     collected = [("only", "This sentence has quite enough words to be taken. " * 50)]
     with pytest.raises(DataError, match="got 0"):
         recipe._labeled_passages(collected)
@@ -94,7 +94,7 @@ def test_text_of_one_source_is_too_little(small: None, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_train_and_dev_passages_are_apart(small: None) -> None:
+def test_train_and_dev_passages_are_disjoint(small: None) -> None:
     collected = [
         (
             source,
