@@ -1,4 +1,4 @@
-"""The language model of an ELMo: its loss by hand, and nothing of the word that is told."""
+"""Loss and gradients of the bidirectional language model of ELMo."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ def model() -> BiLM:
 
 def sentences() -> list[Sentence]:
     random = np.random.default_rng(0)
-    made = []
+    result = []
     for count in LENGTHS:
         words = random.integers(3, 11, count)
         ids = sentence_ids([f"w{word}" for word in words], 50)
-        made.append(Sentence(ids, np.concatenate([[0], words, [1]])))
-    return made
+        result.append(Sentence(ids, np.concatenate([[0], words, [1]])))
+    return result
 
 
-def test_the_loss_is_that_of_both_directions() -> None:
+def test_loss_matches_both_directions() -> None:
     bilm = model().eval()
     (batch,) = sentence_batches(sentences(), 1000)
     loss = both_ways(cast(Model, bilm), batch, totals([batch]))
-    wanted = {"forward": 0.0, "backward": 0.0}
+    expected = {"forward": 0.0, "backward": 0.0}
     count = sum(LENGTHS) + len(LENGTHS)
-    for one in sentences():
+    for sentence in sentences():
         with torch.no_grad():
-            states = bilm.elmo(torch.from_numpy(one.ids), [len(one.words)])[0][-1]
-            forward, backward = (bilm.softmax(side) for side in states.chunk(2, -1))
-        told = torch.from_numpy(one.words)
-        wanted["forward"] += F.cross_entropy(forward[:-1], told[1:], reduction="sum").item()
-        wanted["backward"] += F.cross_entropy(backward[1:], told[:-1], reduction="sum").item()
-    for name, value in wanted.items():
+            states = bilm.elmo(torch.from_numpy(sentence.ids), [len(sentence.words)])[0][-1]
+            forward, backward = (bilm.softmax(half) for half in states.chunk(2, -1))
+        targets = torch.from_numpy(sentence.words)
+        expected["forward"] += F.cross_entropy(forward[:-1], targets[1:], reduction="sum").item()
+        expected["backward"] += F.cross_entropy(backward[1:], targets[:-1], reduction="sum").item()
+    for name, value in expected.items():
         assert loss.parts[name].item() == pytest.approx(value / count, rel=1e-5)
-    assert loss.total.item() == pytest.approx(sum(wanted.values()) / count, rel=1e-5)
+    assert loss.total.item() == pytest.approx(sum(expected.values()) / count, rel=1e-5)
 
 
-def test_a_step_may_be_cut_into_batches() -> None:
+def test_loss_is_independent_of_batch_split() -> None:
     bilm = cast(Model, model().eval())
-    whole, parts = sentence_batches(sentences(), 1000), sentence_batches(sentences(), 5)
-    assert len(parts) > len(whole) == 1
+    single_batch, parts = sentence_batches(sentences(), 1000), sentence_batches(sentences(), 5)
+    assert len(parts) > len(single_batch) == 1
     counts = totals(parts)
-    together = both_ways(bilm, whole[0], totals(whole)).total
-    cut = sum(both_ways(bilm, part, counts).total for part in parts)
-    torch.testing.assert_close(cut, together)
+    expected = both_ways(bilm, single_batch[0], totals(single_batch)).total
+    split_loss = sum(both_ways(bilm, part, counts).total for part in parts)
+    torch.testing.assert_close(split_loss, expected)
 
 
-def test_the_mask_has_no_vector_and_learns_none() -> None:
+def test_mask_embedding_is_zero_and_gets_no_gradient() -> None:
     bilm = model()
     (batch,) = sentence_batches(sentences(), 1000)
     both_ways(cast(Model, bilm), batch, totals([batch])).total.backward()
-    table = bilm.elmo.words.embedding
-    assert not table.weight[0].any()
-    assert table.weight.grad is not None
-    assert not table.weight.grad[0].any()
+    embedding = bilm.elmo.words.embedding
+    assert not embedding.weight[0].any()
+    assert embedding.weight.grad is not None
+    assert not embedding.weight.grad[0].any()
     assert all(weight.grad is not None for weight in bilm.parameters())

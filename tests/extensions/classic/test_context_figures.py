@@ -10,7 +10,7 @@ from bertkit.extensions.classic.context_figures import contexts_figures
 from bertkit.extensions.classic.contexts import Contexts
 
 
-def test_each_pair_of_texts_is_compared() -> None:
+def test_figures_compare_each_pair_of_texts() -> None:
     cosines = [[[1.0, 0.5, -0.2], [0.5, 1.0, 0.1], [-0.2, 0.1, 1.0]]]
     maps = [[(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)]]
     html = html_of(

@@ -1,4 +1,4 @@
-"""A word in several texts: its states compared, and laid on a plane."""
+"""Cosines and two-dimensional maps of a word's states in several texts."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ MONEY = ["The bank lent us money.", "A bank charges interest on a loan."]
 RIVER = ["We sat on the bank of the river.", "Reeds grow on the muddy bank of a stream."]
 
 
-def test_meanings_part(minilm: Path) -> None:
+def test_contexts_separate_word_senses(minilm: Path) -> None:
     loaded = load(minilm)
     word = ContextsPipeline("minilm", FrozenEncoder(loaded, Engine(loaded.model)))
     (found,) = word.run(word.prepare([("bank", (*MONEY, *RIVER))], long="error"))
-    assert [text[slice(*place)] for text, place in zip(found.texts, found.ranges, strict=True)] == [
+    assert [text[slice(*span)] for text, span in zip(found.texts, found.ranges, strict=True)] == [
         "bank"
     ] * 4
     first, last = np.array(found.cosines[0]), np.array(found.cosines[-1])
-    assert first.min() > 0.9  # but for the position they are one
-    same, other = (last[0, 1] + last[2, 3]) / 2, last[:2, 2:].mean()
-    assert same > other + 0.1
-    across = np.array(found.maps[-1])[:, 0]
-    assert np.sign(across[:2]).tolist() == (-np.sign(across[2:])).tolist()
+    assert first.min() > 0.9  # Embeddings of the word differ only by position.
+    same_sense, other_sense = (last[0, 1] + last[2, 3]) / 2, last[:2, 2:].mean()
+    assert same_sense > other_sense + 0.1
+    first_axis = np.array(found.maps[-1])[:, 0]
+    assert np.sign(first_axis[:2]).tolist() == (-np.sign(first_axis[2:])).tolist()
 
 
 @given(st.integers(2, 9), st.integers(0, 2**32 - 1))
-def test_the_plane_is_that_of_scikit_learn(count: int, seed: int) -> None:
+def test_plane_matches_scikit_learn_pca(count: int, seed: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((count, 12)).astype(np.float32)
-    ours = plane(rows)
+    bertkit_plane = plane(rows)
     components = min(2, count)
-    theirs = PCA(components, svd_solver="full").fit_transform(rows)
-    np.testing.assert_allclose(abs(ours[:, :components]), abs(theirs), atol=1e-3)
+    sklearn_plane = PCA(components, svd_solver="full").fit_transform(rows)
+    np.testing.assert_allclose(abs(bertkit_plane[:, :components]), abs(sklearn_plane), atol=1e-3)
 
 
-def test_equal_rows_stand_on_one_place() -> None:
+def test_plane_of_equal_rows_is_zero() -> None:
     assert not plane(np.ones((3, 4), np.float32)).any()
 
 
-def test_texts_without_the_word(minilm: Path) -> None:
+def test_contexts_reject_invalid_texts(minilm: Path) -> None:
     loaded = load(minilm)
     word = ContextsPipeline("minilm", FrozenEncoder(loaded, Engine(loaded.model)))
     with pytest.raises(DataError, match="'bank' is not in 'no such thing'"):
@@ -64,16 +64,18 @@ def test_texts_without_the_word(minilm: Path) -> None:
         word.prepare([("bank", ("a bank", "so " * 400 + "bank"))], long="error")
 
 
-def test_a_causal_model_reads_as_bertkit_contexts_does(english: list[str], tmp_path: Path) -> None:
-    """Behind the end of a text, so that what comes later changes nothing."""
-    writes = train_tokenizer(english[:5], kind="bpe", size=400, use="write")
-    gpt = tiny_folder(tmp_path / "gpt", writes, "lm", family=GPT2, layers=2, spread=0.2, length=48)
+def test_causal_model_encodes_text_after_eos(english: list[str], tmp_path: Path) -> None:
+    """The text follows an EOS token, and later tokens do not change the word's state."""
+    tokenizer = train_tokenizer(english[:5], kind="bpe", size=400, use="write")
+    gpt = tiny_folder(
+        tmp_path / "gpt", tokenizer, "lm", family=GPT2, layers=2, spread=0.2, length=48
+    )
     loaded = load(gpt)
     word = ContextsPipeline("gpt", FrozenEncoder(loaded, Engine(loaded.model)))
     texts = ("The class has one name.", "The class is a statement.", "A loop in the class")
-    works = word.prepare([("class", texts)], long="error")
-    assert works[0].features[0].encoding.ids[0] == loaded.tokenizer.eos
-    (found,) = word.run(works)
+    prepared = word.prepare([("class", texts)], long="error")
+    assert prepared[0].features[0].encoding.ids[0] == loaded.tokenizer.eos
+    (found,) = word.run(prepared)
     assert found.sees == "what stands before it"
     cosines = np.array(found.cosines)
     np.testing.assert_allclose(cosines[:, 0, 1], 1.0, atol=1e-5)
@@ -82,7 +84,7 @@ def test_a_causal_model_reads_as_bertkit_contexts_does(english: list[str], tmp_p
         word.prepare([("class", ("class", "so " * 50 + "class"))], long="error")
 
 
-def test_word_vectors_have_one_for_all_texts() -> None:
+def test_word_vectors_are_independent_of_text() -> None:
     vectors = Vectors(["class", "loop"], np.float32([[1, 2], [3, 0]]))
     word = ContextsPipeline("vectors.txt", FrozenVectors(vectors))
     (found,) = word.run(word.prepare([("class", ("a Class", "class"))], long="truncate"))

@@ -1,4 +1,4 @@
-"""Published ELMo folders: what does not fit is refused in a sentence."""
+"""Loading and saving of ELMo directories in the published format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertkit.extensions.classic.elmo_files import load_elmo, save_elmo
 h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
 
 
-def test_names_of_files_may_say_the_shape(tmp_path: Path) -> None:
+def test_load_elmo_accepts_prefixed_file_names(tmp_path: Path) -> None:
     folder = tiny_elmo(tmp_path / "elmo")
     for path in list(folder.iterdir()):
         path.rename(folder / f"elmo_2x12_{path.name}")
@@ -31,7 +31,7 @@ def test_names_of_files_may_say_the_shape(tmp_path: Path) -> None:
         load_elmo(folder)
 
 
-def test_load_says_how_it_is_opened(tmp_path: Path) -> None:
+def test_load_reports_task_of_elmo(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"an ELMo.*'words'"):
         bertkit.load(tiny_elmo(tmp_path / "elmo"))
     with pytest.raises(CheckpointError, match="no file named"):
@@ -41,7 +41,7 @@ def test_load_says_how_it_is_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "values", "said"),
+    ("group", "values", "message"),
     [
         ("lstm", {"dim": 13}, r"RNN_0.*shape \(12, 52\) of the options, got \(12, 48\)"),
         ("lstm", {"n_layers": 1}, "contains RNN_0.*Cell1.*not in options"),
@@ -55,18 +55,18 @@ def test_load_says_how_it_is_opened(tmp_path: Path) -> None:
         ("char_cnn", {"n_highway": 1}, "contains CNN_high_1"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
-    group: str, values: dict[str, Any], said: str, tmp_path: Path
+def test_load_elmo_rejects_mismatched_options(
+    group: str, values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     folder = tiny_elmo(tmp_path / "elmo")
     options = ELMO_OPTIONS | {group: ELMO_OPTIONS[group] | values}  # type: ignore[operator]
     (folder / "options.json").write_text(json.dumps(options))
-    with pytest.raises(CheckpointError, match=said) as error:
+    with pytest.raises(CheckpointError, match=message) as error:
         load_elmo(folder)
     assert str(folder) in str(error.value)
 
 
-def damage(change: Callable[[Path], None], folder: Path) -> str:
+def load_damaged(change: Callable[[Path], None], folder: Path) -> str:
     path = tiny_elmo(folder) / "lm_weights.hdf5"
     change(path)
     with pytest.raises(CheckpointError) as error:
@@ -75,18 +75,18 @@ def damage(change: Callable[[Path], None], folder: Path) -> str:
     return str(error.value)
 
 
-def test_what_is_no_elmo_is_refused(tmp_path: Path) -> None:
-    def replaced(content: Callable[[Any], None]) -> Callable[[Path], None]:
+def test_load_elmo_rejects_invalid_weights_file(tmp_path: Path) -> None:
+    def replace_embedding(write_embedding: Callable[[Any], None]) -> Callable[[Path], None]:
         def change(path: Path) -> None:
             with h5py.File(path, "a") as file:
                 del file["char_embed"]
-                content(file)
+                write_embedding(file)
 
         return change
 
-    def elsewhere(file: Any) -> None:
-        with h5py.File(tmp_path / "other.h5", "w") as other:
-            other["x"] = elmo_weights(ELMO_OPTIONS)["char_embed"]
+    def external_link(file: Any) -> None:
+        with h5py.File(tmp_path / "other.h5", "w") as external_file:
+            external_file["x"] = elmo_weights(ELMO_OPTIONS)["char_embed"]
         file["char_embed"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "x")
 
     def strings(file: Any) -> None:
@@ -98,70 +98,68 @@ def test_what_is_no_elmo_is_refused(tmp_path: Path) -> None:
     cases = {
         "not a valid HDF5 file": lambda path: path.write_bytes(b"text"),
         "download it again": lambda path: path.write_bytes(path.read_bytes()[:3000]),
-        "missing char_embed": replaced(lambda file: None),
-        "is stored in another file": replaced(elsewhere),
-        "does not contain the values": replaced(strings),
-        "shape (261, 4) of the options": replaced(huge),
+        "missing char_embed": replace_embedding(lambda file: None),
+        "is stored in another file": replace_embedding(external_link),
+        "does not contain the values": replace_embedding(strings),
+        "shape (261, 4) of the options": replace_embedding(huge),
     }
-    for number, (said, change) in enumerate(cases.items()):
-        assert said in damage(change, tmp_path / str(number))
+    for number, (message, change) in enumerate(cases.items()):
+        assert message in load_damaged(change, tmp_path / str(number))
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_file_is_refused_or_read(seed: int, tmp_path: Path) -> None:
+def test_load_elmo_rejects_or_loads_corrupted_file(seed: int, tmp_path: Path) -> None:
     path = tiny_elmo(tmp_path / "elmo") / "lm_weights.hdf5"
     content = bytearray(path.read_bytes())
     random = np.random.default_rng(seed)
-    for place in random.integers(0, 6000, 8):
-        content[place] = random.integers(0, 256)
+    for offset in random.integers(0, 6000, 8):
+        content[offset] = random.integers(0, 256)
     path.write_bytes(bytes(content))
     with contextlib.suppress(bertkit.BertkitError):
         load_elmo(path.parent)
 
 
-def test_without_h5py_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_elmo_reports_missing_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_elmo(tmp_path / "elmo")
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ConfigError, match=r"pip install 'bertkit\[classic\]'"):
         load_elmo(folder)
 
 
-def test_what_was_read_is_written_to_the_bit(tmp_path: Path) -> None:
+def test_saved_elmo_loads_identical_weights(tmp_path: Path) -> None:
     folder = tiny_elmo(tmp_path / "elmo")
-    read = load_elmo(folder)
-    save_elmo(tmp_path / "again", read.config, read.state_dict())
-    again = load_elmo(tmp_path / "again")
-    assert again.config == read.config
-    weights = again.state_dict()
-    for name, weight in read.state_dict().items():
+    original = load_elmo(folder)
+    save_elmo(tmp_path / "again", original.config, original.state_dict())
+    reloaded = load_elmo(tmp_path / "again")
+    assert reloaded.config == original.config
+    weights = reloaded.state_dict()
+    for name, weight in original.state_dict().items():
         assert torch.equal(weights[name], weight), name
     with (
-        h5py.File(folder / "lm_weights.hdf5") as theirs,
-        h5py.File(tmp_path / "again" / "weights.hdf5") as ours,
+        h5py.File(folder / "lm_weights.hdf5") as published_file,
+        h5py.File(tmp_path / "again" / "weights.hdf5") as saved_file,
     ):
-        assert shapes(ours) == shapes(theirs)
-        for name in shapes(theirs):
-            np.testing.assert_allclose(ours[name][()], theirs[name][()], atol=1e-6)
+        assert shapes(saved_file) == shapes(published_file)
+        for name in shapes(published_file):
+            np.testing.assert_allclose(saved_file[name][()], published_file[name][()], atol=1e-6)
 
 
-def test_names_are_those_of_the_published_file(data_folder: Path, tmp_path: Path) -> None:
+def test_save_elmo_writes_published_dataset_names(data_folder: Path, tmp_path: Path) -> None:
     published = data_folder / "elmo_tiny"
-    read = load_elmo(published)
-    save_elmo(tmp_path / "again", read.config, read.state_dict())
+    original = load_elmo(published)
+    save_elmo(tmp_path / "again", original.config, original.state_dict())
     with (
-        h5py.File(published / "lm_weights.hdf5") as theirs,
-        h5py.File(tmp_path / "again" / "weights.hdf5") as ours,
+        h5py.File(published / "lm_weights.hdf5") as published_file,
+        h5py.File(tmp_path / "again" / "weights.hdf5") as saved_file,
     ):
-        assert shapes(ours) == shapes(theirs)
+        assert shapes(saved_file) == shapes(published_file)
     weights = load_elmo(tmp_path / "again").state_dict()
-    assert all(torch.equal(weights[n], weight) for n, weight in read.state_dict().items())
+    assert all(torch.equal(weights[n], weight) for n, weight in original.state_dict().items())
 
 
 def shapes(file: Any) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[int, ...]] = {}
     file.visititems(
-        lambda name, one: found.update({name: one.shape}) if hasattr(one, "shape") else None
+        lambda name, item: result.update({name: item.shape}) if hasattr(item, "shape") else None
     )
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""What layers know of words: by hand, against transformers, and on real data."""
+"""Evaluation of words by layer, for Transformers, ELMo, and word vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bertkit.extensions.generation.families.gpt2 import GPT2
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
 
-def test_the_bound_that_tells_most_apart() -> None:
+def test_threshold_and_auc_of_separable_scores() -> None:
     scores, same = np.float32([0.9, 0.2, 0.6, 0.5]), np.array([True, False, True, False])
     assert _threshold(scores, same) == pytest.approx(0.6)
     assert _auc(scores, same) == 1.0
@@ -31,30 +31,30 @@ def test_the_bound_that_tells_most_apart() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.1, 0.5, 0.9]), st.booleans()), min_size=1))
-def test_no_bound_tells_more_apart(rows: list[tuple[float, bool]]) -> None:
-    scores, same = np.float32([score for score, _ in rows]), np.array([one for _, one in rows])
+def test_threshold_maximizes_accuracy(rows: list[tuple[float, bool]]) -> None:
+    scores, same = np.float32([score for score, _ in rows]), np.array([label for _, label in rows])
 
-    def right(bound: float) -> float:
-        return float(((scores >= bound) == same).mean())
+    def accuracy(threshold: float) -> float:
+        return float(((scores >= threshold) == same).mean())
 
-    assert right(_threshold(scores, same)) == max(map(right, [*scores.tolist(), np.inf]))
+    assert accuracy(_threshold(scores, same)) == max(map(accuracy, [*scores.tolist(), np.inf]))
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def test_from_the_command_line(
+def test_evaluate_words_command(
     minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alike = ["the bank lends money", "a bank of the town lends"]
+    financial = ["the bank lends money", "a bank of the town lends"]
     river = "the bank of the river is wet"
     rows = [
-        {"word": "bank", "sentence1": alike[0], "sentence2": alike[1], "label": True},
-        {"word": "bank", "sentence1": alike[0], "sentence2": river, "label": False},
+        {"word": "bank", "sentence1": financial[0], "sentence2": financial[1], "label": True},
+        {"word": "bank", "sentence1": financial[0], "sentence2": river, "label": False},
     ]
-    path = write(tmp_path / "wic.jsonl", rows)
+    path = write_jsonl(tmp_path / "wic.jsonl", rows)
     assert cli.run(["evaluate", "words", str(minilm), str(path), "--train", str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["auc"][1:] == found["accuracy"][1:] == [1.0] * 6
@@ -69,25 +69,25 @@ def test_from_the_command_line(
         evaluate_words(minilm, path, train=path)
 
 
-def test_rows_that_cannot_be_scored(minilm: Path, tmp_path: Path) -> None:
-    one = {"word": "bank", "sentence1": "a bank", "sentence2": "the bank", "label": True}
+def test_evaluate_words_rejects_unscorable_rows(minilm: Path, tmp_path: Path) -> None:
+    row = {"word": "bank", "sentence1": "a bank", "sentence2": "the bank", "label": True}
     with pytest.raises(DataError, match="all rows have the same label"):
-        evaluate_words(minilm, write(tmp_path / "one.jsonl", [one, one]))
-    far = one | {"sentence1": "so " * 600 + "bank", "label": False}
+        evaluate_words(minilm, write_jsonl(tmp_path / "one.jsonl", [row, row]))
+    distant_row = row | {"sentence1": "so " * 600 + "bank", "label": False}
     with pytest.raises(DataError, match="'bank' has no token within the maximum length"):
-        evaluate_words(minilm, write(tmp_path / "far.jsonl", [one, far]))
+        evaluate_words(minilm, write_jsonl(tmp_path / "far.jsonl", [row, distant_row]))
 
 
-def test_of_an_elmo_whole_words_are_compared(
+def test_evaluate_words_compares_words_of_elmo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tiny_elmo(tmp_path / "elmo")
     row = {"word": "bank", "sentence1": "a bank", "sentence2": "a bank", "label": True}
     other = row | {"sentence2": "the river has one bank, or two", "label": False}
-    path = write(tmp_path / "wic.jsonl", [row, other])
+    path = write_jsonl(tmp_path / "wic.jsonl", [row, other])
     assert cli.run(["evaluate", "words", str(folder), str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["auc"] == [0.5, 1.0, 1.0]  # layer 0 is the same vector in any sentence
+    assert found["auc"] == [0.5, 1.0, 1.0]  # Layer 0 is independent of the sentence.
     path = tmp_path / "pairs.txt"
     path.write_text("cat\tcats\t9\ncat\tdog\t6\ncat\teconomics\t1\n", encoding="utf-8")
     assert len(evaluate_words(folder, path)["spearman"]) == 3
@@ -95,13 +95,13 @@ def test_of_an_elmo_whole_words_are_compared(
     assert "an ELMo supports only fp32" in capsys.readouterr().err
 
 
-def test_real_words(minilm: Path, data_folder: Path) -> None:
+def test_evaluate_words_on_wordsim(minilm: Path, data_folder: Path) -> None:
     found = evaluate_words(minilm, data_folder / "wordsim" / "EN-WS-353-ALL.txt")
     assert found["pairs"] == 353
     assert max(found["spearman"]) > 0.6
 
 
-def test_real_words_in_context(minilm: Path, data_folder: Path, tmp_path: Path) -> None:
+def test_evaluate_words_on_wic(minilm: Path, data_folder: Path, tmp_path: Path) -> None:
     form = re.compile(r"Word: (.*?)\. Sentence 1: (.*?) Sentence 2: (.*)", re.S)
     rows = []
     for line in (data_folder / "wic" / "dev.jsonl").read_text(encoding="utf-8").splitlines():
@@ -111,14 +111,12 @@ def test_real_words_in_context(minilm: Path, data_folder: Path, tmp_path: Path) 
         word, first, second = match.groups()
         label = bool(given["label"])
         rows.append({"word": word, "sentence1": first, "sentence2": second, "label": label})
-    found = evaluate_words(minilm, write(tmp_path / "wic.jsonl", rows))
+    found = evaluate_words(minilm, write_jsonl(tmp_path / "wic.jsonl", rows))
     assert found["pairs"] == 400 - found["missing"] > 390
-    assert max(found["auc"]) > found["auc"][0] + 0.05  # layer 0 knows nothing of the sentence
+    assert max(found["auc"]) > found["auc"][0] + 0.05  # Layer 0 is independent of the sentence.
 
 
-def test_of_word_vectors_pairs_are_ranked_and_contexts_are_chance(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_words_on_word_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vectors = Vectors(
         ["cat", "cats", "dog", "bank", "banks"],
         np.float32([[1, 0.1], [1, 0.2], [1, 1], [0.3, 1], [-1, 0.4]]),
@@ -129,8 +127,8 @@ def test_of_word_vectors_pairs_are_ranked_and_contexts_are_chance(
     assert cli.run(["evaluate", "words", str(tmp_path / "vectors.txt"), str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == {"spearman": [1.0], "best_layer": 0, "pairs": 3, "missing": 1}
-    alone = word_similarity(vectors, path)
-    assert alone == {"spearman": 1.0, "pairs": 3, "missing": 1}
+    direct = word_similarity(vectors, path)
+    assert direct == {"spearman": 1.0, "pairs": 3, "missing": 1}
     path.write_text("a\tzebra\t1\n", encoding="utf-8")
     with pytest.raises(DataError, match="no pair has vectors of both words"):
         evaluate_words(tmp_path / "vectors.txt", path)
@@ -144,24 +142,25 @@ def test_of_word_vectors_pairs_are_ranked_and_contexts_are_chance(
         row("cat", "a cat", "no cat", same=False),
         row("zebra", "a zebra", "no zebra", same=True),
     ]
-    found = evaluate_words(tmp_path / "vectors.txt", write(tmp_path / "wic.jsonl", rows))
+    found = evaluate_words(tmp_path / "vectors.txt", write_jsonl(tmp_path / "wic.jsonl", rows))
     assert found == {"auc": [0.5], "best_layer": 0, "pairs": 3, "missing": 1}
-    rows[0] = row("bank", "a bank lends", "the banks are wet", same=False)  # another form
-    found = evaluate_words(tmp_path / "vectors.txt", write(tmp_path / "wic.jsonl", rows))
+    # The second text has another form of the word.
+    rows[0] = row("bank", "a bank lends", "the banks are wet", same=False)
+    found = evaluate_words(tmp_path / "vectors.txt", write_jsonl(tmp_path / "wic.jsonl", rows))
     assert found["auc"] == [0.75]
 
 
-def test_of_a_causal_model_a_word_knows_its_left_alone(tmp_path: Path, english: list[str]) -> None:
+def test_evaluate_words_on_causal_model(tmp_path: Path, english: list[str]) -> None:
     tokenizer = train_tokenizer(english[:5], kind="bpe", size=400, use="write")
     folder = tiny_folder(tmp_path / "m", tokenizer, "lm", family=GPT2, layers=2, spread=0.2)
     row = {"word": "class", "sentence1": "a class of one", "sentence2": "a class is", "label": True}
     other = row | {"sentence2": "one name is the class of all", "label": False}
-    path = write(tmp_path / "wic.jsonl", [row, other])
+    path = write_jsonl(tmp_path / "wic.jsonl", [row, other])
     found = evaluate_words(folder, path)
-    assert found["auc"][1:] == [1.0, 1.0]  # the same to the left, and another text
+    assert found["auc"][1:] == [1.0, 1.0]  # Only the left contexts of the first pair are equal.
     swapped = [row | {"label": False}, other | {"label": True}]
-    found = evaluate_words(folder, write(tmp_path / "wic.jsonl", swapped))
-    assert found["auc"][1:] == [0.0, 0.0]  # the control
+    found = evaluate_words(folder, write_jsonl(tmp_path / "wic.jsonl", swapped))
+    assert found["auc"][1:] == [0.0, 0.0]  # Control.
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("class\tclasses\t9\nclass\tname\t6\nclass\tloop\t1\n", encoding="utf-8")
     assert len(evaluate_words(folder, pairs)["spearman"]) == 3

@@ -1,4 +1,4 @@
-"""A BiLSTM on frozen hidden states of a Transformer, which `finetune --features` trains."""
+"""BiLSTM on frozen hidden states of a Transformer (`finetune --features`)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from bertkit.recipes.info import info
 from bertkit.text.vocabulary_training import train as train_tokenizer
 
 SETTINGS = {"epochs": 6, "batch_size": 8, "learning_rate": 2e-2, "precision": "fp32"}
-PLACES, PEOPLE, OTHERS = ("class", "loop"), ("module", "name"), ("the", "is", "in", "not", "of")
+LOCATIONS, PEOPLE, OTHERS = ("class", "loop"), ("module", "name"), ("the", "is", "in", "not", "of")
 
 
 def conll(path: Path, count: int, *, is_random: bool = False) -> Path:
-    """Write sentences in which two words are places, and two are people."""
+    """Write sentences in which two words are locations and two are people."""
     chance, lines = random.Random(path.name), []
     for _ in range(count):
-        for word in chance.choices(PLACES + PEOPLE + OTHERS, k=6):
-            tag = "B-LOC" if word in PLACES else "B-PER" if word in PEOPLE else "O"
+        for word in chance.choices(LOCATIONS + PEOPLE + OTHERS, k=6):
+            tag = "B-LOC" if word in LOCATIONS else "B-PER" if word in PEOPLE else "O"
             if is_random:
                 tag = chance.choice(("B-LOC", "B-PER", "O"))
             lines.append(f"{word} {tag}\n")
@@ -46,7 +46,7 @@ def conll(path: Path, count: int, *, is_random: bool = False) -> Path:
 
 
 def pairs(path: Path, count: int) -> Path:
-    """Write pairs of texts, which are labeled by whether both contain a place."""
+    """Write pairs of texts, labeled by whether both contain a location."""
     chance, lines = random.Random(path.name), ["text\tpair\tlabel"]
     for _ in range(count):
         first, second = (chance.choice(("the class", "in the module")) for _ in range(2))
@@ -56,11 +56,15 @@ def pairs(path: Path, count: int) -> Path:
     return path
 
 
-def train(place: Path, model: str | Path, out: str, **options: Any) -> dict[str, float]:
-    files = {"train": conll(place / "train.conll", 60), "dev": conll(place / "dev.conll", 20)}
-    with (place / "dev.conll").open("a", encoding="utf-8") as file:  # longer than the model
+def train(directory: Path, model: str | Path, out: str, **options: Any) -> dict[str, float]:
+    files = {
+        "train": conll(directory / "train.conll", 60),
+        "dev": conll(directory / "dev.conll", 20),
+    }
+    # Exceeds the maximum length of the model.
+    with (directory / "dev.conll").open("a", encoding="utf-8") as file:
         file.write("".join("the O\n" for _ in range(60)))
-    return bertkit.finetune("tag", model, **files, out=place / out, **{**SETTINGS, **options})
+    return bertkit.finetune("tag", model, **files, out=directory / out, **{**SETTINGS, **options})
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +78,11 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
 @pytest.fixture(scope="module")
 def tagger(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a tagger in `out`, whose base model was deleted."""
-    place = tmp_path_factory.mktemp("tagger")
-    start = shutil.copytree(base, place / "start")
-    train(place, start, "out", features="mix:-2")
+    directory = tmp_path_factory.mktemp("tagger")
+    start = shutil.copytree(base, directory / "start")
+    train(directory, start, "out", features="mix:-2")
     shutil.rmtree(start)
-    return place
+    return directory
 
 
 def encoder_of(model: Path) -> WordFeatureEncoder:
@@ -91,7 +95,7 @@ def encoder_of(model: Path) -> WordFeatureEncoder:
 
 
 @pytest.mark.parametrize(
-    ("text", "how", "layers"),
+    ("text", "method", "layers"),
     [
         ("embeddings", "one", (0,)),
         ("3", "one", (3,)),
@@ -106,8 +110,8 @@ def encoder_of(model: Path) -> WordFeatureEncoder:
         ("mix:0", "mix", (0, 1, 2, 3, 4, 5, 6)),
     ],
 )
-def test_setting_chooses_layers(text: str, how: str, layers: tuple[int, ...]) -> None:
-    assert LayerChoice.parse(text, 6) == LayerChoice(how, layers)  # type: ignore[arg-type]
+def test_setting_chooses_layers(text: str, method: str, layers: tuple[int, ...]) -> None:
+    assert LayerChoice.parse(text, 6) == LayerChoice(method, layers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["7", "-7", "concat:-7"])
@@ -205,7 +209,9 @@ def test_features_match_token_embeddings(base: Path, features: str) -> None:
     found = TransformerFeatures(loaded).compute(batch, choice, torch.device("cpu"))
     assert found.dtype == torch.float16
     tokens = bertkit.pipeline("token-embeddings", loaded)(texts, layer=[0, 1, 2, 3])
-    states = torch.cat([torch.from_numpy(one.embeddings) for one in reversed(tokens)], 1)
+    states = torch.cat(
+        [torch.from_numpy(text_tokens.embeddings) for text_tokens in reversed(tokens)], 1
+    )
     expected = choice.select(states)
     torch.testing.assert_close(found.float(), expected, atol=4e-3, rtol=4e-3)
 

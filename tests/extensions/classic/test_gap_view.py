@@ -1,4 +1,4 @@
-"""A sentence with a gap: each model reads what it can see, and no more."""
+"""Sentences with a gap, and the figure of each model's context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bertkit.extensions.classic.gap_view import EXAMPLE, Sides, gap_figure
 from bertkit.pipelines import Candidate
 
 
-def test_each_reads_its_side() -> None:
+def test_gap_splits_sentence_at_blank() -> None:
     gap = Gap.of(EXAMPLE)
     assert gap.left == "I am a"
     assert gap.masked("[MASK]") == "I am a [MASK] . I like playing cricket."
@@ -19,24 +19,24 @@ def test_each_reads_its_side() -> None:
 
 
 @pytest.mark.parametrize("text", ["no gap", "a _ b", "two ___ of ___ them"])
-def test_a_sentence_has_one_gap(text: str) -> None:
+def test_gap_requires_exactly_one_blank(text: str) -> None:
     with pytest.raises(DataError, match="must have exactly one gap ___"):
         Gap.of(text)
 
 
-def test_what_a_model_sees_is_marked() -> None:
+def test_figure_marks_context_of_each_model() -> None:
     answer = [Candidate("<cat>", 0.5)]
     sides: tuple[Sides, ...] = ("the left context", "the right context", "both sides")
     columns = [(f"model {number}", side, answer) for number, side in enumerate(sides)]
     html = html_of(gap_figure(Gap.of("a ___ <b>."), columns))
     assert html.count("<mark>a</mark>") == 2
     assert html.count("<mark>&lt;b&gt;.</mark>") == 2
-    places = [html.index(f"model {number}: from {side}") for number, side in enumerate(sides)]
-    assert places == sorted(places)
-    between = html[places[0] : places[1]]  # the second column's text stands before its table
+    positions = [html.index(f"model {number}: from {side}") for number, side in enumerate(sides)]
+    assert positions == sorted(positions)
+    between = html[positions[0] : positions[1]]  # The text of the second column precedes its table.
     assert "<mark>&lt;b&gt;.</mark>" in between
     assert "<mark>a</mark>" not in between
     assert html.count("&lt;cat&gt;") == 3
-    alone = html_of(gap_figure(Gap.of("___ b"), columns[:1]))
-    assert "<mark>" not in alone
-    assert "both sides" not in alone
+    single = html_of(gap_figure(Gap.of("___ b"), columns[:1]))
+    assert "<mark>" not in single
+    assert "both sides" not in single

@@ -1,4 +1,4 @@
-"""The vectors of a sentence's beginnings: those that the models have for each alone."""
+"""Vectors of the prefixes of a sentence, compared with separate runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.extensions.classic.families.test_lstm import saved
+from tests.extensions.classic.families.test_lstm import save_lstm
 from tests.extensions.classic.families.test_lstm import tokenizer as letters  # noqa: F401  (the fixture)
 from tests.view.conftest import html_of
 
@@ -27,17 +27,21 @@ from bertkit.text.tokenizer import Tokenizer
 OTHERS = ("d e f", "a b", "f")
 
 
-def grown(pipeline: GrowingPipeline, text: str, *others: str) -> Growing:
+def grow(pipeline: GrowingPipeline, text: str, *others: str) -> Growing:
     (found,) = pipeline.run(pipeline.prepare([(text, others)], long="error"))
     return found
 
 
 @pytest.mark.parametrize("attention", ["none", "luong"])
-def test_an_lstm_has_its_last_state(letters: Tokenizer, tmp_path: Path, attention: str) -> None:  # noqa: F811
-    folder, model = saved(tmp_path / "m", letters, attention=attention)
+def test_lstm_vectors_are_last_cell_states(
+    letters: Tokenizer,  # noqa: F811
+    tmp_path: Path,
+    attention: str,
+) -> None:
+    folder, model = save_lstm(tmp_path / "m", letters, attention=attention)
     loaded = bertkit.load(folder)
-    writer = Generate(loaded)
-    found = grown(GrowingPipeline(Embed(loaded), writer), "a b c d", *OTHERS)
+    generate = Generate(loaded)
+    found = grow(GrowingPipeline(Embed(loaded), generate), "a b c d", *OTHERS)
     assert found.texts == ["a", "a b", "a b c", "a b c d"]
     assert isinstance(model.encoder, RecurrentEncoder)
     for text, vector in zip(found.texts, found.vectors, strict=True):
@@ -47,15 +51,15 @@ def test_an_lstm_has_its_last_state(letters: Tokenizer, tmp_path: Path, attentio
         np.testing.assert_allclose(vector, state, atol=1e-6)
     assert found.nearest[1] == ("a b", pytest.approx(1, abs=1e-5))
     assert found.before[0] == 0
-    assert found.before[2] < 0.9999  # the control: one word more makes another vector
-    alone = [writer([text])[0][0].text for text in found.texts]
-    assert found.written == alone
+    assert found.before[2] < 0.9999  # Control: another word changes the vector.
+    expected = [generate([text])[0][0].text for text in found.texts]
+    assert found.written == expected
     assert found.attends == (attention == "luong")
 
 
-def test_another_model_has_its_vector(minilm: Path) -> None:
+def test_growing_vectors_match_embed(minilm: Path) -> None:
     embed = Embed(bertkit.load(minilm))
-    found = grown(GrowingPipeline(embed, None), "the cat sat")
+    found = grow(GrowingPipeline(embed, None), "the cat sat")
     np.testing.assert_allclose(found.vectors, embed(["the", "the cat", "the cat sat"]), atol=1e-5)
     assert (found.nearest, found.written) == ([], [])
     html = html_of(growing_figure("<m>", found))
@@ -65,13 +69,15 @@ def test_another_model_has_its_vector(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "others", "said"),
+    ("text", "others", "message"),
     [
         (" ", (), "text must have 1 to 40 words, got 0"),
         ("a " * 41, (), "text must have 1 to 40 words, got 41"),
         ("a", ("b",) * 21, "others must have at most 20 lines, got 21"),
     ],
 )
-def test_what_cannot_be_shown(bert: Path, text: str, others: tuple[str, ...], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        grown(GrowingPipeline(Embed(bertkit.load(bert)), None), text, *others)
+def test_growing_rejects_invalid_input(
+    bert: Path, text: str, others: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        grow(GrowingPipeline(Embed(bertkit.load(bert)), None), text, *others)

@@ -1,4 +1,4 @@
-"""The pages on what states hold: what they show is what the library computes, within limits."""
+"""Pages of the classic extension: results match the library, and inputs are limited."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from tests.extensions.classic.families.test_lstm import saved
+from tests.extensions.classic.families.test_lstm import save_lstm
 from tests.extensions.classic.families.test_lstm import tokenizer as letters  # noqa: F401  (the fixture)
 from tests.extensions.conftest import Server
 from tests.extensions.generation.test_pages import alert, both  # noqa: F401  (the fixture)
@@ -30,18 +30,18 @@ TEXT = "a b c d"
 
 @pytest.fixture(scope="module")
 def lstm(letters: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
-    return saved(tmp_path_factory.mktemp("states") / "lstm", letters, attention="none")[0]
+    return save_lstm(tmp_path_factory.mktemp("states") / "lstm", letters, attention="none")[0]
 
 
 @pytest.fixture(scope="module")
-def two(lstm: Path, bert: Path) -> ModelRegistry:
+def registry(lstm: Path, bert: Path) -> ModelRegistry:
     return ModelRegistry([str(lstm), str(bert)], None)
 
 
-def test_a_sentence_grows(server: Server, two: ModelRegistry, lstm: Path) -> None:
-    client = server(at=two)
-    asked = {"text": TEXT, "others": "b c\n\nd", "model": "lstm"}
-    html = unescape(client.get("/growing", params=asked).text)
+def test_growing_page_matches_generate(server: Server, registry: ModelRegistry, lstm: Path) -> None:
+    client = server(at=registry)
+    params = {"text": TEXT, "others": "b c\n\nd", "model": "lstm"}
+    html = unescape(client.get("/growing", params=params).text)
     assert html.count('aria-label="8 values"') == 4
     for text in ("a", "a b", "a b c", TEXT):
         ((written,),) = Generate(bertkit.load(lstm))([text])
@@ -52,23 +52,25 @@ def test_a_sentence_grows(server: Server, two: ModelRegistry, lstm: Path) -> Non
     assert ('<th scope="col">generated</th>' in html) > ('scope="col">generated<' in other)
 
 
-def test_models_side_by_side(server: Server, two: ModelRegistry, bert: Path) -> None:
-    client = server(at=two)
-    asked = {"text": "the bank of a river", "word": "a"}
-    html = client.get("/distance", params=asked).text
+def test_distance_page_shows_models_side_by_side(
+    server: Server, registry: ModelRegistry, bert: Path
+) -> None:
+    client = server(at=registry)
+    params = {"text": "the bank of a river", "word": "a"}
+    html = client.get("/distance", params=params).text
     assert html.count("data-figure=") == 3
     pipeline = DistancePipeline(bertkit.load(bert))
-    (found,) = pipeline.run(pipeline.prepare([("a", asked["text"])], long="error"))
+    (found,) = pipeline.run(pipeline.prepare([("a", params["text"])], long="error"))
     shown = html[html.index('data-figure="small-bert"') : html.index('data-figure="Distance"')]
     shares = re.findall(r"</svg> ([\d.]+)</span>", shown)
     assert shares == [f"{min(norm, 1.0):.3f}" for norm in found.norms]
-    alone = client.get("/distance", params={**asked, "model": "lstm"}).text
-    assert alone.count("data-figure=") == 2
-    assert "bank" in client.get("/distance").text  # an example stands in the empty form
+    single = client.get("/distance", params={**params, "model": "lstm"}).text
+    assert single.count("data-figure=") == 2
+    assert "bank" in client.get("/distance").text  # The empty form contains an example.
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "status", "said"),
+    ("path", "params", "status", "message"),
     [
         ("/growing", {"text": "a " * 41}, 422, "text must have 1 to 40 words, got 41"),
         ("/growing", {"text": "a", "model": "<b>"}, 422, "no model &#39;&lt;b&gt;&#39; supports"),
@@ -83,21 +85,26 @@ def test_models_side_by_side(server: Server, two: ModelRegistry, bert: Path) -> 
         ("/distance", {"text": "a", "word": "a", "model": "x"}, 422, "no model &#39;x&#39;"),
     ],
 )
-def test_what_cannot_be_is_said_above_the_form(
-    path: str, asked: dict[str, str], status: int, said: str, server: Server, two: ModelRegistry
+def test_pages_show_errors_above_form(
+    path: str,
+    params: dict[str, str],
+    status: int,
+    message: str,
+    server: Server,
+    registry: ModelRegistry,
 ) -> None:
-    answer = server(Limits(text_characters=500), at=two).get(path, params=asked)
-    assert answer.status_code == status
-    assert said in alert(answer.text)
+    response = server(Limits(text_characters=500), at=registry).get(path, params=params)
+    assert response.status_code == status
+    assert message in alert(response.text)
 
 
-def test_pages_that_no_model_fills_lead_elsewhere(server: Server) -> None:
-    nothing = server(at=ModelRegistry([], None), runs=[Path("run")])
+def test_pages_without_model_redirect_home(server: Server) -> None:
+    client = server(at=ModelRegistry([], None), runs=[Path("run")])
     for path in ("/growing", "/distance"):
-        assert nothing.get(path, follow_redirects=False).headers["location"] == "/"
+        assert client.get(path, follow_redirects=False).headers["location"] == "/"
 
 
-def test_a_gap_by_both(
+def test_gap_page_matches_fill_mask(
     server: Server,
     both: ModelRegistry,  # noqa: F811
     llama: Path,  # noqa: F811
@@ -110,7 +117,7 @@ def test_a_gap_by_both(
     assert html.count("<mark>we sat on the</mark>") == 2
     assert html.count("<mark>of the river</mark>") == 1
     masked = client.post("/fill-mask", json={"inputs": text.replace("___", "[MASK]")}).json()
-    tokens = [one["token"] for one in masked[0]["candidates"]]
+    tokens = [candidate["token"] for candidate in masked[0]["candidates"]]
     (_, table) = re.findall(r"<table>(.*?)</table>", html, re.S)
     heads = re.findall('<th scope="row">(.*?)</th>', table)
     assert [unescape(head) for head in heads] == tokens
@@ -119,14 +126,16 @@ def test_a_gap_by_both(
     heads = re.findall(
         '<th scope="row">(.*?)</th>', re.findall("<table>(.*?)</table>", twice, re.S)[1]
     )
-    assert [unescape(head) for head in heads] == [one["token"] for one in masks[1]["candidates"]]
+    assert [unescape(head) for head in heads] == [
+        candidate["token"] for candidate in masks[1]["candidates"]
+    ]
     other = client.get("/gap", params={"text": text.replace("of the river", "<i>")}).text
     left = [re.findall(r"<table>(.*?)</table>", page, re.S)[0] for page in (html, other)]
-    assert left[0] == left[1]  # what follows is not seen
+    assert left[0] == left[1]  # The causal model ignores the right context.
     assert "<i>" not in other
 
 
-def test_one_model_alone_says_how_to_give_the_other(
+def test_gap_page_with_one_model_explains_missing_model(
     server: Server,
     folders: Path,
     llama: Path,  # noqa: F811
@@ -135,17 +144,17 @@ def test_one_model_alone_says_how_to_give_the_other(
     assert client.get("/gap", follow_redirects=False).headers["location"] == "/"
     assert 'href="/gap"' not in client.get("/").text
     client = server(at=ModelRegistry([str(llama)], None))
-    answer = client.get("/gap", params={"text": "a ___ c"})
-    assert answer.status_code == 200
-    assert "uses only the left context; start" in alert(answer.text)
-    assert f"bertkit view {llama.name} OTHER" in alert(answer.text)
-    assert answer.text.count("<table>") == 1
-    refused = client.get("/gap", params={"text": "no gap"})
-    assert refused.status_code == 422
-    assert "must have exactly one gap ___" in refused.text
+    response = client.get("/gap", params={"text": "a ___ c"})
+    assert response.status_code == 200
+    assert "uses only the left context; start" in alert(response.text)
+    assert f"bertkit view {llama.name} OTHER" in alert(response.text)
+    assert response.text.count("<table>") == 1
+    rejected = client.get("/gap", params={"text": "no gap"})
+    assert rejected.status_code == 422
+    assert "must have exactly one gap ___" in rejected.text
 
 
-def test_both_directions_of_an_elmo_stand_between(
+def test_gap_page_shows_both_directions_of_elmo(
     server: Server,
     llama: Path,  # noqa: F811
     bert: Path,
@@ -163,23 +172,25 @@ def test_both_directions_of_an_elmo_stand_between(
         (bert.name, "both sides"),
     ]
     assert '<p role="alert">' not in html
-    (wanted,) = FillGap(elmo)([text])
+    (expected,) = FillGap(elmo)([text])
     tables = re.findall(r"<table>(.*?)</table>", html, re.S)
-    for table, own in zip(tables[1:3], (wanted.forward, wanted.backward), strict=True):
-        tokens = [unescape(one) for one in re.findall('<th scope="row">(.*?)</th>', table)]
-        assert tokens == [one.token for one in own]
+    for table, candidates in zip(tables[1:3], (expected.forward, expected.backward), strict=True):
+        tokens = [
+            unescape(candidate) for candidate in re.findall('<th scope="row">(.*?)</th>', table)
+        ]
+        assert tokens == [candidate.token for candidate in candidates]
         shares = re.findall(r"</svg> ([\d.]+)</span>", table)
-        assert shares == [f"{one.score:.3f}" for one in own]
-    alone = server(at=ModelRegistry([str(elmo)], None)).get("/gap", params={"text": text})
-    assert "elmo is the only model here and reads each side separately" in alert(alone.text)
-    assert alone.text.count("<table>") == 2
+        assert shares == [f"{candidate.score:.3f}" for candidate in candidates]
+    single = server(at=ModelRegistry([str(elmo)], None)).get("/gap", params={"text": text})
+    assert "elmo is the only model here and reads each side separately" in alert(single.text)
+    assert single.text.count("<table>") == 2
     published = server(at=ModelRegistry([str(tiny_elmo(tmp_path / "published"))], None))
     assert published.get("/gap", follow_redirects=False).status_code == 303
     assert published.get("/").url.path == "/word"
 
 
-@pytest.mark.parametrize("example", WordPage().examples(dict), ids=lambda one: one.text)
-def test_a_word_stands_once_in_each_of_its_texts(example: Example) -> None:
+@pytest.mark.parametrize("example", WordPage().examples(dict), ids=lambda example: example.text)
+def test_word_examples_contain_word_once(example: Example) -> None:
     word, texts = example.values["word"], example.values["texts"].splitlines()
     assert len(set(texts)) == len(texts) >= 4
     for text in texts:

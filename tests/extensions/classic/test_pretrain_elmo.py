@@ -1,4 +1,4 @@
-"""An ELMo learns from raw text: a run that stops goes on to the bit, and its folder is whole."""
+"""Pretraining of ELMo from raw text: resuming, output directory, and settings."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("elmo")
+    directory = tmp_path_factory.mktemp("elmo")
     random = np.random.default_rng(0)
     words = list(CHAINS)
     rows = [
         {"text": " ".join([*words[random.integers(0, 4) :], "six"]).capitalize() + "."}
         for _ in range(60)
     ]
-    (place / "text.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    train_vocabulary([place / "text.jsonl"], out=place / "words", kind="words", size=100)
-    prepare([place / "text.jsonl"], tokenizer=place / "words", out=place / "corpus")
-    return place / "corpus"
+    (directory / "text.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    train_vocabulary([directory / "text.jsonl"], out=directory / "words", kind="words", size=100)
+    prepare([directory / "text.jsonl"], tokenizer=directory / "words", out=directory / "corpus")
+    return directory / "corpus"
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +65,20 @@ def run(corpus: Path) -> Path:
     return corpus.parent / "run"
 
 
-def test_both_directions_tell_the_word_of_a_gap(run: Path) -> None:
+def test_fill_gap_predicts_from_both_directions(run: Path) -> None:
     (answer,) = bertkit.pipeline("fill-gap", run)(["One two ___ four five six."], top=3)
     assert (answer.before, answer.after) == (["One", "two"], ["four", "five", "six", "."])
     assert answer.forward[0].token == "three"
-    assert answer.backward[0].token.lower() == "three"  # a sentence may begin with it
+    assert answer.backward[0].token.lower() == "three"  # "Three" can start a sentence.
     (other,) = FillGap(run)(["One two ___ six."], top=3)
-    assert other.forward == answer.forward  # of what stands behind it knows nothing
+    assert other.forward == answer.forward  # The forward model ignores the right context.
     assert other.backward[0].token.lower() == "five"
     (edge,) = FillGap(run)(["___"], top=100)
     assert len(edge.forward) == 9
-    assert sum(one.score for one in edge.forward) == pytest.approx(1, abs=1e-5)
+    assert sum(candidate.score for candidate in edge.forward) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_gap_is_asked_for_as_it_should(run: Path, tmp_path: Path) -> None:
+def test_fill_gap_rejects_invalid_input(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="exactly one gap ___, got 2"):
         FillGap(run)(["a ___ b ___ c"])
     with pytest.raises(ConfigError, match="top must be at least 1, got 0"):
@@ -96,7 +96,7 @@ def test_a_gap_is_asked_for_as_it_should(run: Path, tmp_path: Path) -> None:
         FillGap(published)
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(corpus: Path, run: Path) -> None:
+def test_resumed_run_ends_with_same_weights(corpus: Path, run: Path) -> None:
     other = corpus.parent / "stopped"
 
     class Stop(Exception):
@@ -104,10 +104,10 @@ def test_a_stopped_run_goes_on_to_the_same_weights(corpus: Path, run: Path) -> N
 
     from bertkit.recipes import pretrain_steps as learn
 
-    written = learn.Run.save
+    original_save = learn.Run.save
 
     def save(self: Any, step: int, **rest: Any) -> None:
-        written(self, step, **rest)
+        original_save(self, step, **rest)
         if step == 40:
             raise Stop
 
@@ -124,17 +124,17 @@ def test_a_stopped_run_goes_on_to_the_same_weights(corpus: Path, run: Path) -> N
         pretrain_elmo(changed, corpus=corpus, out=other, resume=True)
 
 
-def test_the_folder_is_that_of_an_elmo(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_directory_is_an_elmo(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = bertkit.pipeline("words", run)
     assert words(["Two three."])[0].layers.shape == (3, 3, 24)
-    told = load_softmax(run, load_elmo(run).config).words
-    assert list(told[:3]) == ["<S>", "</S>", "<UNK>"]
+    output_words = load_softmax(run, load_elmo(run).config).words
+    assert list(output_words[:3]) == ["<S>", "</S>", "<UNK>"]
     info(str(run))
-    held = json.loads(capsys.readouterr().out)
-    assert (held["family"], held["words told"], held["task"]) == ("elmo", 9, None)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["family"], report["words told"], report["task"]) == ("elmo", 9, None)
 
 
-def test_words_beyond_the_softmax_are_read_and_not_told(corpus: Path, tmp_path: Path) -> None:
+def test_words_outside_softmax_are_not_predicted(corpus: Path, tmp_path: Path) -> None:
     small = override(SETTINGS, [("softmax.words", "4"), ("train.steps", "1")])
     pretrain_elmo(small, corpus=corpus, out=tmp_path / "run")
     (answer,) = FillGap(tmp_path / "run")(["One ___"], top=9)
@@ -142,7 +142,7 @@ def test_words_beyond_the_softmax_are_read_and_not_told(corpus: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ([("model.lstm.dims", "3")], r"model\.lstm\.dims: no such setting; .*dim"),
         ([("model.lstm.dim", "0")], r"model\.lstm\.dim"),
@@ -157,12 +157,14 @@ def test_words_beyond_the_softmax_are_read_and_not_told(corpus: Path, tmp_path: 
         ([("held_out", "0.5")], r"held_out: expected `float` < 0\.5"),
     ],
 )
-def test_settings_are_checked(changes: list[tuple[str, str]], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_read_elmo_run_rejects_invalid_settings(
+    changes: list[tuple[str, str]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_elmo_run(override(SETTINGS, changes))
 
 
-def test_a_corpus_of_pieces_is_refused(corpus: Path, tmp_path: Path) -> None:
+def test_pretrain_elmo_rejects_subword_corpus(corpus: Path, tmp_path: Path) -> None:
     train_vocabulary([corpus.parent / "text.jsonl"], out=tmp_path / "pieces", size=80)
     prepare([corpus.parent / "text.jsonl"], tokenizer=tmp_path / "pieces", out=tmp_path / "corpus")
     with pytest.raises(BertkitError, match="contains subwords"):
@@ -170,6 +172,6 @@ def test_a_corpus_of_pieces_is_refused(corpus: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_the_run_file_is_complete() -> None:
+def test_elmo_tiny_run_file_is_valid() -> None:
     config = read_elmo_run(read_run_file("elmo-tiny"))
     assert (config.model.layers, config.model.hidden) == (2, 256)

@@ -1,4 +1,4 @@
-"""LSTMs from sequence to sequence: against loops, step by step, in company, and what is refused."""
+"""Recurrent encoder-decoders compared with loops, decoded step by step, and in batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = (
     "gru luong",
     "gru bahdanau",
 )
-"""What the decoder knows of its source, and before it the cell, where it is no LSTM."""
+"""Attention types, preceded by the cell type if it is not an LSTM."""
 ATTENDING = ("luong", "bahdanau", "gru luong", "gru bahdanau")
 DIRECTIONS = ("forward", "backward", "both")
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6)
@@ -43,13 +43,13 @@ Direction = Literal["forward", "backward", "both"]
 
 
 def recurrent_of(kind: str) -> dict[str, str]:
-    """The settings of one of the kinds."""
+    """Return the recurrent settings of a variant."""
     *cell, attention = kind.split()
     return {"attention": attention, **({"cell": cell[0]} if cell else {})}
 
 
 def model_of(kind: str, direction: str = "backward", **more: Any) -> Model:
-    """With weights so large that differences show."""
+    """Build a model with weights large enough to make differences visible."""
     recurrent = {**recurrent_of(kind), "direction": direction}
     settings: dict[str, Any] = {"vocab": VOCAB, "hidden": WIDTH, "layers": LAYERS}
     settings |= {"max_positions": 32, "recurrent": recurrent, "dropout": 0.0}
@@ -69,7 +69,7 @@ def request(target: list[int], source: list[int]) -> Request:
 
 
 def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
-    """Pairs in this order, which has the shortest target first."""
+    """Build a batch of pairs that are sorted by target length."""
     order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
 
     def packed(texts: list[list[int]]) -> Batch:
@@ -83,12 +83,13 @@ def batch_of(pairs: list[tuple[list[int], list[int]]]) -> Batch:
     )  # fmt: skip
 
 
-# ---- a reference in loops: one pair, one token, one layer at a time
+# ---- Reference implementation: one pair, one token, one layer at a time
 
 
 def cell(lstm: nn.Module, name: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """Hochreiter & Schmidhuber 1997, with a forget gate; or Cho et al. 2014, with the reset behind
-    the product, as torch has it.
+    """Compute one step of an LSTM (Hochreiter & Schmidhuber 1997, with a forget gate) or a GRU.
+
+    The GRU (Cho et al. 2014) applies the reset gate after the matrix product, like torch.
     """
     w = dict(lstm.named_parameters())
     if isinstance(lstm, nn.GRU):
@@ -103,97 +104,99 @@ def cell(lstm: nn.Module, name: str, x: Tensor, h: Tensor, c: Tensor) -> tuple[T
     return o.sigmoid() * c.tanh(), c
 
 
-def encoded(encoder: RecurrentEncoder, ids: list[int], direction: str) -> Any:
-    """The states of one source, and the last hidden state and cell of each layer."""
-    both = direction == "both"
-    width = WIDTH // 2 if both else WIDTH
-    ways = {"forward": [("", 1)], "backward": [("", -1)], "both": [("", 1), ("_reverse", -1)]}
+def encode_source(encoder: RecurrentEncoder, ids: list[int], direction: str) -> Any:
+    """Return the states of one source and the last hidden state and cell of each layer."""
+    is_bidirectional = direction == "both"
+    width = WIDTH // 2 if is_bidirectional else WIDTH
+    directions = {"forward": [("", 1)], "backward": [("", -1)], "both": [("", 1), ("_reverse", -1)]}
     rows = [encoder.embedding.tokens.weight[i] * WIDTH**0.5 for i in ids]
     hidden, cells = [], []
     for layer in range(LAYERS):
-        sides, ends = [], []
-        for suffix, way in ways[direction]:
+        sides, final_states = [], []
+        for suffix, step in directions[direction]:
             h = c = torch.zeros(width)
             out = [h] * len(rows)
-            for place in range(len(rows))[::way]:
-                h, c = cell(encoder.lstm, f"l{layer}{suffix}", rows[place], h, c)
-                out[place] = h
+            for index in range(len(rows))[::step]:
+                h, c = cell(encoder.lstm, f"l{layer}{suffix}", rows[index], h, c)
+                out[index] = h
             sides.append(out)
-            ends.append((h, c))
+            final_states.append((h, c))
         rows = [torch.cat(parts) for parts in zip(*sides, strict=True)]
-        hidden.append(torch.cat([h for h, _ in ends]))
-        cells.append(torch.cat([c for _, c in ends]))
+        hidden.append(torch.cat([h for h, _ in final_states]))
+        cells.append(torch.cat([c for _, c in final_states]))
     return rows, hidden, cells
 
 
-def naive(
+def reference_logits(
     model: Model, attention: str, direction: str, target: list[int], source: list[int]
 ) -> tuple[Tensor, Tensor]:
-    """Logits behind each target token, and how much it looks at each source token."""
+    """Return the logits after each target token and its attention to the source tokens."""
     decoder = model.decoder
     assert isinstance(decoder, RecurrentDecoder)
     assert isinstance(model.encoder, RecurrentEncoder)
     attention = attention.split()[-1]
-    states, h, c = encoded(model.encoder, source, direction)
+    states, h, c = encode_source(model.encoder, source, direction)
     w = dict(decoder.named_parameters())
-    fixed, logits, looks = h[-1], [], []
+    fixed, logits, attention_weights = h[-1], [], []
 
-    def mean(scores: list[Tensor]) -> tuple[Tensor, Tensor]:
-        shares = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
+    def attend(scores: list[Tensor]) -> tuple[Tensor, Tensor]:
+        weights = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
         total = torch.zeros(WIDTH)
-        for share, state in zip(shares, states, strict=True):
-            total = total + share * state
-        return total, shares
+        for weight, state in zip(weights, states, strict=True):
+            total = total + weight * state
+        return total, weights
 
     for token in target:
         x, context = model.encoder.embedding.tokens.weight[token] * WIDTH**0.5, fixed
-        shares = torch.zeros(len(source))
+        weights = torch.zeros(len(source))
         if attention == "bahdanau":
             query = w["score.query.weight"] @ h[-1]
             keys = [w["score.key.weight"] @ state for state in states]
-            context, shares = mean([w["score.out.weight"][0] @ (query + k).tanh() for k in keys])
+            context, weights = attend([w["score.out.weight"][0] @ (query + k).tanh() for k in keys])
         if attention in ("context", "bahdanau"):
             x = torch.cat([x, context])
         for layer in range(LAYERS):
             h[layer], c[layer] = cell(decoder.lstm, f"l{layer}", x, h[layer], c[layer])
             x = h[layer]
         if attention == "luong":
-            context, shares = mean([x @ (w["score.key.weight"] @ state) for state in states])
+            context, weights = attend([x @ (w["score.key.weight"] @ state) for state in states])
         if attention != "none":
             x = (w["combine.weight"] @ torch.cat([context, x])).tanh()
         logits.append(model.encoder.embedding.tokens.weight @ x + model.heads["lm"].bias)
-        looks.append(shares)
-    return torch.stack(logits), torch.stack(looks)
+        attention_weights.append(weights)
+    return torch.stack(logits), torch.stack(attention_weights)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("attention", KINDS)
 @torch.no_grad()
-def test_each_kind_is_the_loops_of_its_paper(attention: str, direction: str) -> None:
+def test_model_matches_reference(attention: str, direction: str) -> None:
     model = model_of(attention, direction)
     pairs = [([1, 2], [3, 4, 5, 6]), ([5, 1, 2], [7]), ([9, 8, 7], [2, 2, 9, 1, 3])]
     trace, batch = Trace(), batch_of(pairs)
     assert model.decoder is not None
     states = model.decoder(batch, trace, model.encoder.memory(batch.source))  # type: ignore[arg-type]
     logits = model.heads["lm"](states, batch).split(list(batch.layout.lengths))
-    for place, (target, source) in enumerate(pairs):
-        wanted, looks = naive(model, attention, direction, target, source)
-        torch.testing.assert_close(logits[place], wanted, rtol=1e-4, atol=1e-5)
+    for index, (target, source) in enumerate(pairs):
+        expected, expected_weights = reference_logits(model, attention, direction, target, source)
+        torch.testing.assert_close(logits[index], expected, rtol=1e-4, atol=1e-5)
         if attention in ATTENDING:
-            torch.testing.assert_close(trace.cross[0][place][0], looks, rtol=1e-4, atol=1e-5)
-            if len(source) > 1:  # it looks somewhere
-                assert looks.std(1).max() > 0.003
+            torch.testing.assert_close(
+                trace.cross[0][index][0], expected_weights, rtol=1e-4, atol=1e-5
+            )
+            if len(source) > 1:  # The attention is not uniform.
+                assert expected_weights.std(1).max() > 0.003
     assert len(trace.cross) == (attention in ATTENDING)
     other = DIRECTIONS[DIRECTIONS.index(direction) - 1]
-    if {direction, other} == {"forward", "backward"}:  # the control
-        wrong, _ = naive(model, attention, other, *pairs[0])
-        assert (wrong - logits[0]).abs().max() > 1e-3
+    if {direction, other} == {"forward", "backward"}:  # Control.
+        other_logits, _ = reference_logits(model, attention, other, *pairs[0])
+        assert (other_logits - logits[0]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("attention", KINDS)
 @given(pairs=PAIRS)
 @torch.no_grad()
-def test_a_text_is_read_in_company_as_alone(
+def test_logits_are_independent_of_batch(
     attention: str, pairs: list[tuple[list[int], list[int]]]
 ) -> None:
     model, pairs = model_of(attention), sorted(pairs, key=lambda pair: len(pair[0]))
@@ -204,30 +207,30 @@ def test_a_text_is_read_in_company_as_alone(
 
 @pytest.mark.parametrize("attention", KINDS)
 @given(ids=st.lists(st.integers(0, VOCAB - 1), min_size=3, max_size=6), prompts=PAIRS)
-def test_step_by_step_is_teacher_forced(
+def test_stepper_matches_teacher_forcing(
     attention: str, ids: list[int], prompts: list[tuple[list[int], list[int]]]
 ) -> None:
-    """Two tokens at once, of which one stays; then one after the other."""
+    """Pass two tokens at once and keep one, then continue token by token."""
     stepper = stepper_of(model_of(attention))
     requests = [request(*pair) for pair in prompts]
     state, first = stepper.start(requests)
     rows, count = [first], len(requests)
-    guessed = stepper.step(state, torch.tensor([[ids[0], 3]] * count))
+    logits = stepper.step(state, torch.tensor([[ids[0], 3]] * count))
     state.advance(torch.ones(count, dtype=torch.long))
-    rows.append(guessed[:, 0])
+    rows.append(logits[:, 0])
     for token in ids[1:]:
         rows.append(stepper.step(state, torch.tensor([[token]] * count))[:, 0])
         state.advance(torch.ones(count, dtype=torch.long))
-    for place, one in enumerate(requests):
-        wanted = stepper.read(one, ids)
-        stepped = torch.stack([row[place] for row in rows])
-        torch.testing.assert_close(stepped, wanted, rtol=1e-4, atol=1e-5)
-        other = stepper.read(one, [(ids[0] + 1) % VOCAB, *ids[1:]])
-        assert (other - wanted)[1:].abs().max() > 1e-4  # the control
+    for index, single_request in enumerate(requests):
+        expected = stepper.read(single_request, ids)
+        stepped = torch.stack([row[index] for row in rows])
+        torch.testing.assert_close(stepped, expected, rtol=1e-4, atol=1e-5)
+        changed = stepper.read(single_request, [(ids[0] + 1) % VOCAB, *ids[1:]])
+        assert (changed - expected)[1:].abs().max() > 1e-4  # Control.
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_rows_join_branch_and_stay(attention: str) -> None:
+def test_stepper_state_joins_branches_and_keeps_rows(attention: str) -> None:
     stepper = stepper_of(model_of(attention))
     requests = [request([1], [2, 3]), request([1], [4, 5, 6, 7]), request([1, 2], [8])]
     state, _ = stepper.start(requests[:1])
@@ -236,10 +239,10 @@ def test_rows_join_branch_and_stay(attention: str) -> None:
     state = state.branch(2)
     state.keep(torch.tensor([5, 0, 2, 2]))
     out = stepper.step(state, torch.tensor([[3], [4], [5], [6]]))[:, 0]
-    asked = [(2, 3), (0, 4), (1, 5), (1, 6)]
-    for row, (place, token) in zip(out, asked, strict=True):
-        wanted = stepper.read(requests[place], [token])[1]
-        torch.testing.assert_close(row, wanted, rtol=1e-4, atol=1e-5)
+    indices_and_tokens = [(2, 3), (0, 4), (1, 5), (1, 6)]
+    for row, (index, token) in zip(out, indices_and_tokens, strict=True):
+        expected = stepper.read(requests[index], [token])[1]
+        torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -252,33 +255,33 @@ def test_rows_join_branch_and_stay(attention: str) -> None:
     ],
 )
 @pytest.mark.parametrize("attention", KINDS)
-def test_texts_are_the_same_in_company_and_scored_as_read(
+def test_generate_is_independent_of_batch_with_matching_scores(
     attention: str, decoding: Decoding
 ) -> None:
     stepper, rules = stepper_of(model_of(attention)), Rules((1,))
     requests = [request([0], source) for source in ([2, 3], [4, 5, 6, 7], [8], [9, 2, 3])]
     together = generate(stepper, requests, decoding, rules)
-    for one, texts in zip(requests, together, strict=True):
-        (alone,) = generate(stepper, [one], decoding, rules)
-        assert [text.ids for text in texts] == [text.ids for text in alone]
+    for single_request, texts in zip(requests, together, strict=True):
+        (separate_texts,) = generate(stepper, [single_request], decoding, rules)
+        assert [text.ids for text in texts] == [text.ids for text in separate_texts]
         for text in texts:
             ids = [*text.ids, 1] if text.ended == "end" else text.ids
-            chances = stepper.read(one, ids)[:-1].log_softmax(-1)
-            wanted = chances.gather(1, torch.tensor(ids)[:, None])[:, 0]
+            logprobs = stepper.read(single_request, ids)[:-1].log_softmax(-1)
+            expected = logprobs.gather(1, torch.tensor(ids)[:, None])[:, 0]
             torch.testing.assert_close(
-                torch.tensor(text.logprobs), wanted, rtol=1e-3, atol=1e-4, check_dtype=False
+                torch.tensor(text.logprobs), expected, rtol=1e-3, atol=1e-4, check_dtype=False
             )
 
 
 @pytest.mark.parametrize("attention", KINDS)
-def test_every_weight_learns(attention: str) -> None:
+def test_every_weight_gets_a_gradient(attention: str) -> None:
     model = model_of(attention, "both").train()
     model(batch_of([([1, 2], [3, 4]), ([1, 2, 5], [3, 4, 5])]))["lm"].square().sum().backward()
-    still = [name for name, weight in model.named_parameters() if not weight.grad.abs().sum() > 0]  # type: ignore[union-attr]
-    assert not still
+    frozen = [name for name, weight in model.named_parameters() if not weight.grad.abs().sum() > 0]  # type: ignore[union-attr]
+    assert not frozen
 
 
-def test_an_lstm_begins_with_numbers_that_it_can_read() -> None:
+def test_lstm_initialization_scales_with_hidden_size() -> None:
     settings = {"vocab": 500, "hidden": 64, "layers": 1}
     assert LSTM.decoder is not None
     model = build(LSTM.config(settings), ("lm",), decoder=LSTM.decoder.config(settings))
@@ -286,7 +289,7 @@ def test_an_lstm_begins_with_numbers_that_it_can_read() -> None:
     assert model.encoder.lstm.weight_hh_l0.std().item() == pytest.approx((3 * 64) ** -0.5, rel=0.05)  # type: ignore[union-attr]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_lstm_rejects_invalid_configs() -> None:
     settings = {"vocab": 9, "hidden": 6, "layers": 2}
     assert LSTM.decoder is not None
     with pytest.raises(ConfigError, match=r"hidden must be even with .*, got 7"):

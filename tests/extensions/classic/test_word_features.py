@@ -1,4 +1,4 @@
-"""Fine-tuning on frozen word features: the states of an ELMo, and word vectors."""
+"""Fine-tuning on frozen word features: ELMo states and word vectors."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def conll(path: Path, count: int) -> Path:
 
 
 def reviews(path: Path, count: int) -> Path:
-    """Write texts whose label is that of one word."""
+    """Write texts whose label depends on one word."""
     random = np.random.default_rng(count)
     labels = random.integers(0, 2, count)
     rows = [
-        f"a {('bad', 'fine')[one]} film {n}\t{('no', 'yes')[one]}" for n, one in enumerate(labels)
+        f"a {('bad', 'fine')[label]} film {n}\t{('no', 'yes')[label]}"
+        for n, label in enumerate(labels)
     ]
     path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
     return path
@@ -68,7 +69,7 @@ def shaped(folder: Path, **shape: Any) -> Path:
 
 
 def food_vectors(path: Path, seed: int = 0) -> Path:
-    """Write word vectors, of which "the" has none."""
+    """Write vectors of all words except "the"."""
     table = np.random.default_rng(seed).standard_normal((5, 7)).astype(np.float32)
     Vectors([*FOODS, "we", "eat"], table).save(path)
     return path
@@ -76,16 +77,19 @@ def food_vectors(path: Path, seed: int = 0) -> Path:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["softmax", "crf"])
 def tagger(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("tagger")
-    shaped(tiny_elmo(place / "elmo"))
-    conll(place / "test.conll", 21)
-    train(place, place / "elmo", "out", crf=request.param, test=place / "test.conll")
-    return place
+    directory = tmp_path_factory.mktemp("tagger")
+    shaped(tiny_elmo(directory / "elmo"))
+    conll(directory / "test.conll", 21)
+    train(directory, directory / "elmo", "out", crf=request.param, test=directory / "test.conll")
+    return directory
 
 
-def train(place: Path, model: Path, out: str, **options: Any) -> dict[str, float]:
-    files = {"train": conll(place / "train.conll", 60), "dev": conll(place / "dev.conll", 20)}
-    return bertkit.finetune("tag", model, **files, out=place / out, **{**SETTINGS, **options})
+def train(directory: Path, model: Path, out: str, **options: Any) -> dict[str, float]:
+    files = {
+        "train": conll(directory / "train.conll", 60),
+        "dev": conll(directory / "dev.conll", 20),
+    }
+    return bertkit.finetune("tag", model, **files, out=directory / out, **{**SETTINGS, **options})
 
 
 def test_evaluation_matches_the_scores_of_training(tagger: Path) -> None:
@@ -98,11 +102,13 @@ def test_evaluation_matches_the_scores_of_training(tagger: Path) -> None:
 
 def test_prediction_is_independent_of_the_batch(tagger: Path) -> None:
     answer = bertkit.pipeline("tag", tagger / "out")
-    one = answer("we eat the bread")
-    assert [(e.text, e.type, e.start, e.end) for e in one.entities] == [("bread", "FOOD", 11, 16)]
-    other = answer(["soup", "we eat the bread"])[1]
-    assert other.tags == one.tags
-    assert other.entities[0].score == pytest.approx(one.entities[0].score, abs=1e-3)
+    single = answer("we eat the bread")
+    assert [(e.text, e.type, e.start, e.end) for e in single.entities] == [
+        ("bread", "FOOD", 11, 16)
+    ]
+    in_batch = answer(["soup", "we eat the bread"])[1]
+    assert in_batch.tags == single.tags
+    assert in_batch.entities[0].score == pytest.approx(single.entities[0].score, abs=1e-3)
 
 
 def test_long_text_is_tagged_in_windows(tagger: Path) -> None:
@@ -114,8 +120,8 @@ def test_long_text_is_tagged_in_windows(tagger: Path) -> None:
 def test_training_is_deterministic(tagger: Path) -> None:
     crf = json.loads((tagger / "out" / "run.json").read_text())["task"]["options"]["crf"]
     train(tagger, tagger / "elmo", "again", crf=crf)
-    ours, again = (tagger / name / "model.safetensors" for name in ("out", "again"))
-    assert ours.read_bytes() == again.read_bytes()
+    first_run, second_run = (tagger / name / "model.safetensors" for name in ("out", "again"))
+    assert first_run.read_bytes() == second_run.read_bytes()
 
 
 def test_resumed_run_ends_with_the_same_weights(tagger: Path, tmp_path: Path) -> None:
@@ -168,18 +174,18 @@ def test_loaded_model_is_trained_on_other_labels(tagger: Path, tmp_path: Path) -
     assert evaluate(str(out), files["dev"])["accuracy"] == found["accuracy"]
 
 
-def test_dev_is_computed_twice_for_epochs_with_equal_scores(
+def test_dev_set_is_computed_twice_for_equal_scores(
     tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for scores, and once with targets for the loss that decides between them."""
+    """One pass computes the scores; another computes the loss that breaks ties."""
     counts: list[int] = []
     compute = WordFeatureEncoder.precompute
 
-    def counted(self: WordFeatureEncoder, features: Any) -> Any:
+    def count_features(self: WordFeatureEncoder, features: Any) -> Any:
         counts.append(len(features))
         return compute(self, features)
 
-    monkeypatch.setattr(WordFeatureEncoder, "precompute", counted)
+    monkeypatch.setattr(WordFeatureEncoder, "precompute", count_features)
     train(tmp_path, tagger / "out", "out", epochs=3, learning_rate=1e-9)
     assert counts == [60, 20, 20]
 
@@ -246,7 +252,7 @@ def test_tagger_is_trained_on_word_vectors(tmp_path: Path, suffix: str) -> None:
     assert bertkit.pipeline("tag", tmp_path / "out")("the bread").tags == ["O", "B-FOOD"]
 
 
-def test_word_vectors_in_the_directory_of_an_elmo_are_used(tmp_path: Path) -> None:
+def test_elmo_directory_with_word_vectors_uses_both(tmp_path: Path) -> None:
     elmo = shaped(tiny_elmo(tmp_path / "elmo"))
     food_vectors(elmo / "vectors.txt")
     train(tmp_path, elmo, "out")
@@ -298,7 +304,7 @@ def test_texts_of_a_pair_are_read_separately(tmp_path: Path) -> None:
         torch.testing.assert_close(found, alone, atol=1e-3, rtol=1e-3)
 
 
-def test_precomputed_features_match_those_of_ids(tmp_path: Path) -> None:
+def test_precomputed_features_match_features_of_ids(tmp_path: Path) -> None:
     features = WordFeatures.load(tiny_elmo(tmp_path / "elmo"))
     encoder, encodings = encoder_of(features), WordTokenizer(features).encode_batch(["a b", "c"])
     read = [Feature(encoding, n) for n, encoding in enumerate(encodings)]
@@ -306,7 +312,7 @@ def test_precomputed_features_match_those_of_ids(tmp_path: Path) -> None:
     assert precomputed[0].encoding.ids.dtype == np.float16
     for before, after in zip(read, precomputed, strict=True):
         assert replace(after, encoding=before.encoding) == before
-        expected, found = (encoder(Batch.of([one.encoding])) for one in (before, after))
+        expected, found = (encoder(Batch.of([feature.encoding])) for feature in (before, after))
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
 
 
@@ -333,8 +339,8 @@ def test_layers_are_standardized() -> None:
     with torch.no_grad():
         embedding.fit(texts)
         found = embedding(torch.from_numpy(np.concatenate(texts)))
-    every = np.concatenate(texts).astype(np.float32)
-    expected = ((every - every.mean(0)) / every.std(0)).reshape(12, 3, 4).mean(1)
+    all_rows = np.concatenate(texts).astype(np.float32)
+    expected = ((all_rows - all_rows.mean(0)) / all_rows.std(0)).reshape(12, 3, 4).mean(1)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-3)
 
 

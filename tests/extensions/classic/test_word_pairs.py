@@ -14,7 +14,7 @@ from bertkit.extensions.classic.word_pairs import read_in_context, read_word_pai
 from bertkit.text.word_splitting import find_word
 
 
-def test_word_pairs(tmp_path: Path) -> None:
+def test_read_word_pairs_returns_words_and_scores(tmp_path: Path) -> None:
     path = tmp_path / "pairs.txt"
     path.write_text("love\tsex\t6.77\n\ntiger cat 7\n", encoding="utf-8")
     assert read_word_pairs(path) == [("love", "sex", 6.77), ("tiger", "cat", 7.0)]
@@ -28,7 +28,7 @@ def test_word_pairs(tmp_path: Path) -> None:
     ("word", "text", "found"),
     [
         ("hand", "He kept trying to see my hand .", "hand"),
-        ("hand", "He hands it over, by hand.", "hand"),  # the word itself before another form
+        ("hand", "He hands it over, by hand.", "hand"),  # An exact match takes precedence.
         ("carry", "She carried (her) bag.", "carried"),
         ("begin", "He 'began' it", "began"),
         ("come", "Next came the student", "came"),
@@ -36,13 +36,13 @@ def test_word_pairs(tmp_path: Path) -> None:
         ("Straße", "die STRASSE hinab", "STRASSE"),
     ],
 )
-def test_words_are_found_in_other_forms(word: str, text: str, found: str) -> None:
-    place = find_word(word, text)
-    assert place is not None
-    assert text[slice(*place)] == found
+def test_find_word_matches_other_forms(word: str, text: str, found: str) -> None:
+    span = find_word(word, text)
+    assert span is not None
+    assert text[slice(*span)] == found
 
 
-def test_wic_as_it_is_published(tmp_path: Path) -> None:
+def test_read_in_context_reads_published_wic(tmp_path: Path) -> None:
     data = tmp_path / "train.data.txt"
     data.write_text(
         "carry\tV\t2-1\tYou must carry your camping gear .\tSound carries well over water .\n"
@@ -55,7 +55,8 @@ def test_wic_as_it_is_published(tmp_path: Path) -> None:
     assert [first.same, second.same] == [False, True]
     words = [text[slice(*span)] for text, span in zip(first.texts, first.spans, strict=True)]
     assert words == ["carry", "carries"]
-    assert second.texts[0][slice(*second.spans[0])] == "went"  # where looking would find nothing
+    # `find_word` does not find this form.
+    assert second.texts[0][slice(*second.spans[0])] == "went"
     (tmp_path / "train.gold.txt").write_text("F\n", encoding="utf-8")
     with pytest.raises(DataError, match="got 2 lines but 1 labels"):
         read_in_context(data)
@@ -65,25 +66,26 @@ def test_wic_as_it_is_published(tmp_path: Path) -> None:
         read_in_context(data)
 
 
-def test_words_that_are_not_there() -> None:
+def test_find_word_returns_none_for_absent_word() -> None:
     assert find_word("go", "The belt went around his waist .") is None
     assert find_word("see", "") is None
-    assert find_word("a" * 700, f"{'a' * 700} {'ab' * 700}") is None  # no word is that long
+    # Words of this length are not searched.
+    assert find_word("a" * 700, f"{'a' * 700} {'ab' * 700}") is None
 
 
 @given(st.lists(st.text("abcdef", min_size=1, max_size=64), min_size=1), st.data())
-def test_a_word_of_the_text_is_found_whole(words: list[str], data: st.DataObject) -> None:
+def test_find_word_finds_every_word_of_text(words: list[str], data: st.DataObject) -> None:
     word = data.draw(st.sampled_from(words))
-    place = find_word(word, " ".join(words))
-    assert place is not None
-    assert " ".join(words)[slice(*place)] == word
+    span = find_word(word, " ".join(words))
+    assert span is not None
+    assert " ".join(words)[slice(*span)] == word
 
 
 def row(**more: object) -> dict[str, object]:
     return {"word": "bank", "sentence1": "a bank", "sentence2": "banks", "label": True, **more}
 
 
-def test_rows_in_context(tmp_path: Path) -> None:
+def test_read_in_context_reads_json_rows(tmp_path: Path) -> None:
     path = tmp_path / "wic.jsonl"
     rows = [row(label=0), row(word="river"), row(start1=0, end1=1, start2=0, end2=4)]
     path.write_text("\n\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -94,7 +96,7 @@ def test_rows_in_context(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         ({"word": "bank"}, "expected word, sentence1 and sentence2"),
         (row(label="yes"), "expected word, sentence1 and sentence2"),
@@ -103,8 +105,10 @@ def test_rows_in_context(tmp_path: Path) -> None:
         (row(start2="0", end2=2), "start2 and end2 are not a range of the text"),
     ],
 )
-def test_rows_that_are_not(bad: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_read_in_context_rejects_invalid_rows(
+    bad: dict[str, object], message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "wic.jsonl"
     path.write_text(json.dumps(row()) + "\n" + json.dumps(bad) + "\n", encoding="utf-8")
-    with pytest.raises(DataError, match=f"wic.jsonl:2: {said}"):
+    with pytest.raises(DataError, match=f"wic.jsonl:2: {message}"):
         read_in_context(path)

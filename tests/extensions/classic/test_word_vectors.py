@@ -1,4 +1,4 @@
-"""Word vectors: what a file says is what is read, and what cannot be meant is refused."""
+"""Word vector files: loading, saving, nearest neighbors, and tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertkit.extensions.classic.word_vectors import Vectors, tokens
 GLOVE = "the 0.5 -1 2\n, 1e-3 0 0\nzoo -0.25 1 1\n"
 
 
-def write(path: Path, content: str | bytes) -> Path:
+def write_file(path: Path, content: str | bytes) -> Path:
     data = content.encode() if isinstance(content, str) else content
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
@@ -28,8 +28,10 @@ def write(path: Path, content: str | bytes) -> Path:
 @pytest.mark.parametrize("name", ["v.txt", "v.txt.gz", "v.vec"])
 @pytest.mark.parametrize("header", ["", "3 3\n"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
-def test_both_formats(tmp_path: Path, name: str, header: str, end: str) -> None:
-    found = Vectors.load(write(tmp_path / name, (header + GLOVE).replace("\n", end)))
+def test_load_reads_formats_with_and_without_header(
+    tmp_path: Path, name: str, header: str, end: str
+) -> None:
+    found = Vectors.load(write_file(tmp_path / name, (header + GLOVE).replace("\n", end)))
     assert found.words == ["the", ",", "zoo"]
     assert found.table.dtype == np.float32
     np.testing.assert_array_equal(
@@ -38,40 +40,40 @@ def test_both_formats(tmp_path: Path, name: str, header: str, end: str) -> None:
     assert found.repeated == 0
 
 
-def test_the_last_line_may_lack_its_end(tmp_path: Path) -> None:
-    assert Vectors.load(write(tmp_path / "v.txt", GLOVE.rstrip("\n"))).words[-1] == "zoo"
+def test_load_accepts_missing_final_newline(tmp_path: Path) -> None:
+    assert Vectors.load(write_file(tmp_path / "v.txt", GLOVE.rstrip("\n"))).words[-1] == "zoo"
 
 
 @pytest.mark.parametrize("header", ["", "3 3\n"])
-def test_a_byte_order_mark_is_no_part_of_a_word(header: str, tmp_path: Path) -> None:
-    found = Vectors.load(write(tmp_path / "v.txt", "\ufeff" + header + GLOVE))
+def test_load_ignores_byte_order_mark(header: str, tmp_path: Path) -> None:
+    found = Vectors.load(write_file(tmp_path / "v.txt", "\ufeff" + header + GLOVE))
     assert found.words == ["the", ",", "zoo"]
 
 
-def test_words_with_spaces_and_words_of_digits(tmp_path: Path) -> None:
+def test_load_reads_words_with_spaces_and_digits(tmp_path: Path) -> None:
     rows = ". . . 1 2\nat name@domain.com 3 4\n1995 5 6\nNaN 7 8\n\u00a0 9 10\n"
-    found = Vectors.load(write(tmp_path / "v.txt", rows))
+    found = Vectors.load(write_file(tmp_path / "v.txt", rows))
     assert found.words == [". . .", "at name@domain.com", "1995", "NaN", "\u00a0"]
     assert found.table[:, 0].tolist() == [1, 3, 5, 7, 9]
-    first = Vectors.load(write(tmp_path / "v.txt", "1995 5 6\n. . . 1 2\n"))
+    first = Vectors.load(write_file(tmp_path / "v.txt", "1995 5 6\n. . . 1 2\n"))
     assert first.words == ["1995", ". . ."]
 
 
-def test_of_a_repeated_word_the_first_row_counts(tmp_path: Path) -> None:
-    found = Vectors.load(write(tmp_path / "v.txt", "4 1\na 1\nb 2\na 3\nb 4\n"))
+def test_load_keeps_first_row_of_repeated_word(tmp_path: Path) -> None:
+    found = Vectors.load(write_file(tmp_path / "v.txt", "4 1\na 1\nb 2\na 3\nb 4\n"))
     assert (found.words, found.table.tolist(), found.repeated) == (["a", "b"], [[1], [2]], 2)
 
 
-def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_independent_of_block_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "".join(f"wörd{i % 90} {i} {i / 7:.5f}\n" for i in range(100))
-    path = write(tmp_path / "v.txt", rows)
-    whole = Vectors.load(path)
+    path = write_file(tmp_path / "v.txt", rows)
+    expected = Vectors.load(path)
     for size in (1, 7, 64, 1000):
         monkeypatch.setattr(vectors, "READ_BYTES", size)
         found = Vectors.load(path)
-        assert found.words == whole.words
-        np.testing.assert_array_equal(found.table, whole.table)
-        assert found.repeated == whole.repeated == 10
+        assert found.words == expected.words
+        np.testing.assert_array_equal(found.table, expected.table)
+        assert found.repeated == expected.repeated == 10
 
 
 @pytest.mark.parametrize(
@@ -99,33 +101,31 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 @pytest.mark.parametrize("block", [8, 1 << 22])
-def test_bad_files_are_refused(
+def test_load_rejects_malformed_files(
     content: str | bytes, message: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors, "READ_BYTES", block)
     with pytest.raises(DataError, match=message):
-        Vectors.load(write(tmp_path / "v.txt", content))
+        Vectors.load(write_file(tmp_path / "v.txt", content))
 
 
-def test_missing_and_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_load_rejects_missing_and_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         Vectors.load(tmp_path / "none.txt")
     with pytest.raises(DataError, match="not a file"):
         Vectors.load(tmp_path)
-    whole = gzip.compress(GLOVE.encode())
-    for damaged in (b"plain", whole[:-12], whole[:20] + b"\0\1\2" + whole[23:]):
+    compressed = gzip.compress(GLOVE.encode())
+    for damaged in (b"plain", compressed[:-12], compressed[:20] + b"\0\1\2" + compressed[23:]):
         (tmp_path / "v.gz").write_bytes(damaged)
         with pytest.raises(DataError, match=r"v\.gz: cannot be read"):
             Vectors.load(tmp_path / "v.gz")
 
 
-def test_a_file_without_lines_is_not_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_rejects_too_long_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "READ_BYTES", 10)
     monkeypatch.setattr(vectors, "LONGEST_LINE", 100)
     with pytest.raises(DataError, match=r"v\.txt:2: line is too long"):
-        Vectors.load(write(tmp_path / "v.txt", "a 1\n" + "x" * 200))
+        Vectors.load(write_file(tmp_path / "v.txt", "a 1\n" + "x" * 200))
 
 
 WORD = st.text(min_size=1, max_size=8).filter(lambda w: "\n" not in w)
@@ -133,7 +133,7 @@ NUMBER = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
 @st.composite
-def some_vectors(draw: st.DrawFn) -> Vectors:
+def vectors_strategy(draw: st.DrawFn) -> Vectors:
     words = draw(st.lists(WORD, min_size=1, max_size=6, unique=True))
     width = draw(st.integers(1, 4))
     row = st.lists(NUMBER, min_size=width, max_size=width)
@@ -141,50 +141,50 @@ def some_vectors(draw: st.DrawFn) -> Vectors:
     return Vectors(words, np.array(table, np.float32))
 
 
-@settings(max_examples=30)  # each is synced to disk
-@given(made=some_vectors(), suffix=st.sampled_from([".txt", ".gz"]))
-def test_what_is_saved_is_loaded(
-    made: Vectors, suffix: str, tmp_path_factory: pytest.TempPathFactory
+@settings(max_examples=30)  # Each example is synced to disk.
+@given(original=vectors_strategy(), suffix=st.sampled_from([".txt", ".gz"]))
+def test_save_and_load_keep_vectors(
+    original: Vectors, suffix: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("round") / f"v{suffix}"
     try:
-        made.save(path)
-    except DataError:  # a word such as "a 1", which a reader could not tell from a number
-        assert any(" " in word for word in made.words)
+        original.save(path)
+    except DataError:  # A word such as "a 1" cannot be distinguished from values.
+        assert any(" " in word for word in original.words)
         assert not path.exists()
         return
     found = Vectors.load(path)
-    assert found.words == made.words
-    assert found.table.tobytes() == made.table.tobytes()
+    assert found.words == original.words
+    assert found.table.tobytes() == original.table.tobytes()
 
 
 @pytest.mark.parametrize("word", ["", "a\nb", "a 1", "a nan", "x 1e5 y"])
-def test_a_word_that_would_not_come_back_is_not_written(word: str, tmp_path: Path) -> None:
+def test_save_rejects_ambiguous_words(word: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be stored in a text file of vectors"):
         Vectors([word], np.ones((1, 2), np.float32)).save(tmp_path / "v.txt")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_same_vectors_are_the_same_bytes(tmp_path: Path) -> None:
-    made = Vectors(["a", "b"], np.eye(2, dtype=np.float32))
-    made.save(tmp_path / "one.gz")
-    made.save(tmp_path / "two.gz")
+def test_save_is_deterministic(tmp_path: Path) -> None:
+    original = Vectors(["a", "b"], np.eye(2, dtype=np.float32))
+    original.save(tmp_path / "one.gz")
+    original.save(tmp_path / "two.gz")
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
     assert gzip.decompress((tmp_path / "one.gz").read_bytes()) == b"2 2\na 1 0\nb 0 1\n"
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_save_reports_unwritable_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written"):
         Vectors(["a"], np.ones((1, 1), np.float32)).save(tmp_path / "file" / "v.txt")
 
 
-def test_words_and_table_must_fit() -> None:
+def test_vectors_reject_table_of_other_size() -> None:
     with pytest.raises(ValueError, match="expected 2 rows"):
         Vectors(["a", "b"], np.ones((3, 2), np.float32))
 
 
-def test_rows_of_words() -> None:
+def test_row_prefers_exact_case() -> None:
     found = Vectors(["us", "US", "dog"], np.eye(3, dtype=np.float32))
     assert [found.row(w) for w in ("us", "US", "Us", "DOG", "cat")] == [0, 1, 0, 2, None]
     assert found["Dog"].tolist() == [0.0, 0.0, 1.0]
@@ -195,7 +195,7 @@ def test_rows_of_words() -> None:
         found["cat"]
 
 
-def test_nearest_is_by_angle_not_length() -> None:
+def test_nearest_uses_cosine_similarity() -> None:
     table = np.float32([[1, 0], [100, 0], [1, 1], [0, 5], [-2, 0], [0, 0]])
     found = Vectors(["a", "far", "half", "right", "back", "zero"], table)
     near = found.nearest("A", 5)
@@ -210,7 +210,7 @@ def test_nearest_is_by_angle_not_length() -> None:
         found.nearest("cat")
 
 
-def test_memory_is_the_table_and_little_more(tmp_path: Path) -> None:
+def test_load_memory_is_close_to_table_size(tmp_path: Path) -> None:
     table = np.random.default_rng(0).standard_normal((10_000, 100), np.float32)
     Vectors([f"w{i}" for i in range(len(table))], table).save(tmp_path / "v.txt")
     tracemalloc.start()
@@ -218,10 +218,11 @@ def test_memory_is_the_table_and_little_more(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.table.tobytes() == table.tobytes()
-    assert peak < 1.25 * table.nbytes + 6 * vectors.READ_BYTES  # the file is 12 MB, the table 4
+    # The file has 12 MB, the table 4 MB.
+    assert peak < 1.25 * table.nbytes + 6 * vectors.READ_BYTES
 
 
-def test_a_real_sample(data_folder: Path) -> None:
+def test_load_reads_glove_sample(data_folder: Path) -> None:
     path = data_folder / "wordvec_sample" / "test_glove.txt"
     found = Vectors.load(path)
     assert found.table.shape == (76, 50)
@@ -238,7 +239,7 @@ def test_a_real_sample(data_folder: Path) -> None:
     ]
 
 
-def test_tokens_by_hand() -> None:
+def test_tokens_match_manual_result() -> None:
     assert tokens("The café's\tCAT -- isn't\nHERE!") == [
         *("the", "cafe", "'", "s", "cat", "-", "-", "isn", "'", "t", "here", "!")
     ]
@@ -247,14 +248,14 @@ def test_tokens_by_hand() -> None:
 
 
 @given(st.text(st.sampled_from("aAÉéΣς ß\u0301\u0300İ\t\n\r\x1c\x85\xa0\u2028'.-東_1\ufffd\u200d")))
-def test_tokens_are_those_of_the_library(text: str) -> None:
+def test_tokens_match_tokenizers_library(text: str) -> None:
     normal = normalizers.BertNormalizer(lowercase=True).normalize_str(text)
     expected = [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal)]
     assert tokens(text) == expected
 
 
 @given(st.text())
-def test_tokens_of_any_text(text: str) -> None:
+def test_tokens_match_tokenizers_library_on_any_text(text: str) -> None:
     normal = normalizers.BertNormalizer(lowercase=True).normalize_str(text)
     expected = [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal)]
     assert tokens(text) == expected

@@ -1,4 +1,4 @@
-"""Folders of LSTMs: what is written is what was, and what does not fit is told."""
+"""LSTM checkpoints, run settings, and language models."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ RUN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    place = tmp_path_factory.mktemp("vocabulary")
-    text, out = place / "text.txt", place / "v"
+    directory = tmp_path_factory.mktemp("vocabulary")
+    text, out = directory / "text.txt", directory / "v"
     text.write_text("a b c d e f\n" * 20, encoding="utf-8")
     train_vocabulary([text], out=out, kind="unigram", use="translate", size=11)
     return Tokenizer.load(out)
 
 
-def saved(folder: Path, tokenizer: Tokenizer, **recurrent: str) -> tuple[Path, Model]:
+def save_lstm(folder: Path, tokenizer: Tokenizer, **recurrent: str) -> tuple[Path, Model]:
     settings = {"vocab": tokenizer.vocab_size, "hidden": 8, "layers": 2, "max_positions": 40}
     settings |= {"pad_id": tokenizer.pad, "dropout": 0.3, "recurrent": recurrent}
     assert LSTM.decoder is not None
@@ -56,19 +56,19 @@ def saved(folder: Path, tokenizer: Tokenizer, **recurrent: str) -> tuple[Path, M
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_is_the_model(
+def test_saved_directory_loads_identical_model(
     tokenizer: Tokenizer, tmp_path: Path, kind: str, direction: str
 ) -> None:
     recurrent = recurrent_of(kind)
-    folder, model = saved(tmp_path / "m", tokenizer, **recurrent, direction=direction)
+    folder, model = save_lstm(tmp_path / "m", tokenizer, **recurrent, direction=direction)
     loaded = bertkit.load(folder)
     assert loaded.model.config == model.config
     assert loaded.model.decoder is not None
     assert model.decoder is not None
     assert loaded.model.decoder.config == model.decoder.config
-    ours, back = model.state_dict(), loaded.model.state_dict()
-    assert ours.keys() == back.keys()
-    assert all(torch.equal(back[name], weight) for name, weight in ours.items())
+    original, loaded_weights = model.state_dict(), loaded.model.state_dict()
+    assert original.keys() == loaded_weights.keys()
+    assert all(torch.equal(loaded_weights[name], weight) for name, weight in original.items())
     assert not loaded.report.fresh
     assert not loaded.report.unused
     batch = batch_of([([1, 2], [3, 4, 5]), ([1, 2, 3], [4])])
@@ -76,12 +76,12 @@ def test_a_folder_is_the_model(
     save(tmp_path / "again", loaded.model, loaded.tokenizer, loaded.family)
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
-    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert (told["model_type"], told["attention"], told["direction"]) == (
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert (config["model_type"], config["attention"], config["direction"]) == (
         "lstm", recurrent["attention"], direction,
     )  # fmt: skip
-    assert told["cell"] == recurrent.get("cell", "lstm")
-    assert "hidden_act" not in told
+    assert config["cell"] == recurrent.get("cell", "lstm")
+    assert "hidden_act" not in config
     assert set(info(loaded)["parameters"]) == {"embedding", "lstm", "head lm", "all"}
 
 
@@ -96,18 +96,18 @@ def test_a_folder_is_the_model(
         ({"hidden_size": 0}, "hidden: expected `int` >= 1"),
     ],
 )
-def test_a_config_that_is_not_its_own_is_told(
+def test_load_rejects_invalid_config(
     tokenizer: Tokenizer, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    folder, _ = saved(tmp_path / "m", tokenizer, attention="luong")
-    told = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps({**told, **changes}), encoding="utf-8")
+    folder, _ = save_lstm(tmp_path / "m", tokenizer, attention="luong")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, **changes}), encoding="utf-8")
     with pytest.raises(CheckpointError, match=message):
         bertkit.load(folder)
 
 
-def test_a_weight_that_is_missing_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder, _ = saved(tmp_path / "m", tokenizer, attention="bahdanau")
+def test_load_reports_missing_weight(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder, _ = save_lstm(tmp_path / "m", tokenizer, attention="bahdanau")
     weights = load_file(folder / "model.safetensors")
     del weights["decoder.score.out.weight"]
     save_file(weights, folder / "model.safetensors")
@@ -125,12 +125,12 @@ def test_a_weight_that_is_missing_is_named(tokenizer: Tokenizer, tmp_path: Path)
         ({"hidden": 7, "recurrent": {"direction": "both"}}, r"model: hidden must be even"),
     ],
 )
-def test_settings_of_a_run_that_no_lstm_has(changes: dict[str, Any], message: str) -> None:
+def test_run_rejects_unsupported_lstm_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         complete({**RUN, "model": {**RUN["model"], **changes}}, vocab=20, pad=0)
 
 
-def test_a_transformer_has_no_lstm() -> None:
+def test_transformer_run_rejects_recurrent_settings() -> None:
     run = {**RUN, "family": "marian", "model": {"hidden": 8, "heads": 2, "recurrent": {}}}
     with pytest.raises(ConfigError, match=r"model\.recurrent: no such setting"):
         complete(run, vocab=20, pad=0)
@@ -144,28 +144,28 @@ def test_run_rejects_settings_of_transformers(name: str) -> None:
         complete({**RUN, "train": train}, vocab=20, pad=0)
 
 
-def test_a_language_model_is_torchs_own_lstm_of_the_left() -> None:
-    """Each row of logits is that of a plain LSTM over its text, and nothing behind it matters."""
+def test_language_model_matches_torch_lstm() -> None:
+    """The logits match a plain LSTM over each text and are independent of later tokens."""
     model = tiny_model(20, "lm", family=LSTM_LM, layers=2, spread=0.3).eval()
     texts = [[5], [1, 2], [7, 3, 9, 4]]
     ids = torch.tensor([token for text in texts for token in text])
     batch = Batch(ids, torch.zeros_like(ids), Packed.of([len(text) for text in texts]))
     found = model(batch)["lm"].split([len(text) for text in texts])
-    table, plain = model.encoder.embedding.tokens.weight, torch.nn.LSTM(16, 16, 2).eval()
-    plain.load_state_dict(model.encoder.lstm.state_dict())  # type: ignore[union-attr]
+    table, torch_lstm = model.encoder.embedding.tokens.weight, torch.nn.LSTM(16, 16, 2).eval()
+    torch_lstm.load_state_dict(model.encoder.lstm.state_dict())  # type: ignore[union-attr]
     for text, logits in zip(texts, found, strict=True):
-        states, _ = plain(4.0 * table[torch.tensor(text)])
-        wanted = states @ table.T + model.heads["lm"].bias
-        torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-5)
-    changed = ids.clone()
-    changed[-1] = 11
-    after = model(Batch(changed, batch.types, batch.layout))["lm"]
+        states, _ = torch_lstm(4.0 * table[torch.tensor(text)])
+        expected = states @ table.T + model.heads["lm"].bias
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
+    changed_ids = ids.clone()
+    changed_ids[-1] = 11
+    after = model(Batch(changed_ids, batch.types, batch.layout))["lm"]
     torch.testing.assert_close(after[:-1], torch.cat(found)[:-1])
-    assert (after[-1] - found[-1][-1]).abs().max() > 1e-2  # the control
+    assert (after[-1] - found[-1][-1]).abs().max() > 1e-2  # Control.
 
 
 @pytest.fixture(scope="module")
-def writes(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+def lstm_lm(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     tokenizer = train(english[:5], kind="bpe", size=300, use="write")
     folder = tmp_path_factory.mktemp("lm") / "m"
     return tiny_folder(
@@ -173,13 +173,13 @@ def writes(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path
     )
 
 
-def test_a_folder_is_the_language_model(writes: Path, tmp_path: Path) -> None:
-    loaded = bertkit.load(writes)
+def test_saved_language_model_loads_identical_files(lstm_lm: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(lstm_lm)
     save(tmp_path / "again", loaded.model, loaded.tokenizer, loaded.family)
     for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "again" / name).read_bytes() == (writes / name).read_bytes()
-    told = json.loads((writes / "config.json").read_text(encoding="utf-8"))
-    assert (told["model_type"], told["architectures"]) == ("lstm-lm", ["LSTMForCausalLM"])
+        assert (tmp_path / "again" / name).read_bytes() == (lstm_lm / name).read_bytes()
+    config = json.loads((lstm_lm / "config.json").read_text(encoding="utf-8"))
+    assert (config["model_type"], config["architectures"]) == ("lstm-lm", ["LSTMForCausalLM"])
     assert not loaded.report.fresh
     assert not loaded.report.unused
     assert loaded.model.causal
@@ -191,16 +191,16 @@ ROWS = [
 ]
 
 
-def test_its_weights_start_a_classifier(writes: Path, tmp_path: Path) -> None:
+def test_language_model_initializes_classifier(lstm_lm: Path, tmp_path: Path) -> None:
     settings = Finetune(epochs=12, batch_size=4, learning_rate=2e-2, precision="fp32")
     out = tmp_path / "out"
-    scores = finetune("classify", writes, train=ROWS, dev=ROWS[:8], out=out, settings=settings)
+    scores = finetune("classify", lstm_lm, train=ROWS, dev=ROWS[:8], out=out, settings=settings)
     assert scores["accuracy"] == 1.0
     loaded = bertkit.load(out)
     assert list(loaded.model.heads) == ["classify"]
-    ask = bertkit.pipeline("classify", out)
-    alone, *_ = ask(["the class number 6"])
-    together = ask(["a", "the class number 6", "the loop of a loop"])
+    classify = bertkit.pipeline("classify", out)
+    alone, *_ = classify(["the class number 6"])
+    together = classify(["a", "the class number 6", "the loop of a loop"])
     assert alone.label == "thing"
     assert together[1].score == pytest.approx(alone.score, abs=1e-5)
 
@@ -212,12 +212,12 @@ def test_its_weights_start_a_classifier(writes: Path, tmp_path: Path) -> None:
         ({"frozen_layers": 3}, "frozen_layers must be at most 2, got 3"),
     ],
 )
-def test_what_lstms_cannot_be_fine_tuned_with(
-    writes: Path, changes: dict[str, Any], message: str, tmp_path: Path
+def test_finetune_rejects_unsupported_lstm_options(
+    lstm_lm: Path, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     settings = msgspec.convert(changes, Finetune)
     with pytest.raises(ConfigError, match=message):
-        finetune("classify", writes, train=ROWS, dev=ROWS, out=tmp_path / "o", settings=settings)
+        finetune("classify", lstm_lm, train=ROWS, dev=ROWS, out=tmp_path / "o", settings=settings)
     assert not (tmp_path / "o").exists()
 
 
@@ -230,7 +230,7 @@ def test_what_lstms_cannot_be_fine_tuned_with(
         ({"positions": {"kind": "learned"}}, r"model\.positions: no such setting"),
     ],
 )
-def test_settings_that_no_language_model_of_lstms_has(model: dict[str, Any], message: str) -> None:
+def test_run_rejects_unsupported_lstm_lm_settings(model: dict[str, Any], message: str) -> None:
     run = {**RUN, "family": "lstm-lm", "objective": "next"}
     with pytest.raises(ConfigError, match=message):
         complete({**run, "model": {"hidden": 8, "layers": 1, **model}}, vocab=20, pad=0)
