@@ -1,4 +1,4 @@
-"""A browser to open pages in, and what must not happen in it."""
+"""Browser fixtures that fail on requests, console errors, and dialogs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from tests.extensions.conftest import folders as folders  # the fixture
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
-@pytest.fixture(scope="module")  # while it is open, this thread has an event loop
+# The thread has an event loop while the browser is open.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Headless Chromium; it skips where there is none, or no playwright to drive it."""
+    """Return headless Chromium. Skip if Chromium or playwright is not installed."""
     reason = "playwright is not installed: pip install 'bertkit[dev]'"
     playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(f"no browser is installed (looked for {', '.join(NAMES)})")
     with playwright.sync_playwright() as driver:
-        # pages are our own, and containers often lack what the sandbox needs
+        # The pages are trusted, and containers often lack what the sandbox requires.
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -29,7 +30,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def tab(browser: Any) -> Iterator[Any]:
-    """A new tab; at the end nothing was asked of any host, and no error said."""
+    """Open a new tab. At the end, check that it sent no requests and logged no errors."""
     page = browser.new_page()
     wrong: list[str] = []
     page.on("request", lambda request: wrong.append(request.url) if "//" in request.url else None)
@@ -38,4 +39,4 @@ def tab(browser: Any) -> Iterator[Any]:
     page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
     yield page
     page.close()
-    assert [one for one in wrong if not one.startswith(("file://", "blob:", "data:"))] == []
+    assert [event for event in wrong if not event.startswith(("file://", "blob:", "data:"))] == []

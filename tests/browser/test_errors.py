@@ -1,4 +1,4 @@
-"""The list of errors in a browser: a cell of the matrix lists its errors alone."""
+"""Error list in a browser: a cell of the confusion matrix shows only its errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tests.recipes.test_error_report import labelled
 
 
-def test_a_cell_lists_its_errors(tab: Any, tmp_path: Path) -> None:
+def test_confusion_cell_lists_only_its_errors(tab: Any, tmp_path: Path) -> None:
     labelled(tmp_path, [("a", "a"), ("a", "b"), ("a", "b"), ("c", "a")], ("a", "b", "c"))
     tab.goto((tmp_path / "errors.html").as_uri())
     rows = tab.locator("#errors tbody tr:visible")

@@ -1,4 +1,4 @@
-"""Every page on a phone: no table is cut, and none must be moved sideways to be read."""
+"""Every page on a phone: tables are complete and need no horizontal scrolling."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ WORDS = "a plain text of words"
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_phone_shows_every_page_whole(tab: Any, tmp_path: Path, name: str) -> None:
+def test_phone_shows_complete_pages(tab: Any, tmp_path: Path, name: str) -> None:
     (tmp_path / "page.html").write_text(render(name, **pages(WORDS)[name]), encoding="utf-8")
     tab.set_viewport_size({"width": 390, "height": 844})
     tab.goto((tmp_path / "page.html").as_uri())
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     assert tab.evaluate(CUT) == []
-    for cell in tab.locator(".wide td").all():  # each says what it is, as its column would
+    # Each cell contains the name of its column.
+    for cell in tab.locator(".wide td").all():
         assert cell.get_attribute("data-name")
 
 
-def test_wide_tables_are_tables_where_there_is_room(tab: Any, tmp_path: Path) -> None:
+def test_wide_tables_become_grids_on_phones(tab: Any, tmp_path: Path) -> None:
     html = render("experiment.html", **pages(WORDS)["experiment.html"])
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
     tab.goto((tmp_path / "page.html").as_uri())
@@ -42,7 +43,7 @@ NARROW = """[...document.querySelectorAll("table:not(.wide) :is(th, td)")].filte
     const line = parseFloat(getComputedStyle(cell).lineHeight) || 20
     return text.length > 8 && height && width < 80 && height > 3 * line
 }).map(cell => `${Math.round(cell.getBoundingClientRect().width)} ${cell.textContent.trim()}`)"""
-"""Cells that break their text into many short lines."""
+"""Script that lists cells that break their text into many short lines."""
 
 SMALL = """[...document.querySelectorAll("svg.chart")].flatMap(chart => {
     const scale = chart.getBoundingClientRect().width / chart.viewBox.baseVal.width
@@ -50,7 +51,7 @@ SMALL = """[...document.querySelectorAll("svg.chart")].flatMap(chart => {
         .map(text => scale * parseFloat(getComputedStyle(text).fontSize))
         .filter(size => size && size < 8)
 })"""
-"""Sizes of text in charts, in pixels of the screen, that nobody can read."""
+"""Script that lists sizes of unreadable chart text, in screen pixels."""
 
 SETTINGS = [
     (f"{group}.{name}", value, value)

@@ -1,4 +1,4 @@
-"""The window of a real server in a real browser: a text is written, and what is seen is its own."""
+"""Web UI of a running server in a browser."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ FIRST = """new Promise(found => {
     }
     look()
 })"""
-"""When something was first painted, in milliseconds; a page may be ready before."""
+"""Script that returns the time of the first contentful paint in milliseconds."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("runs") / "mine"
-    place.mkdir()
-    (place / "run.json").write_text('{"config": {"train": {"steps": 40}}}', encoding="utf-8")
-    write_journal(place, 40)
-    return place
+    directory = tmp_path_factory.mktemp("runs") / "mine"
+    directory.mkdir()
+    (directory / "run.json").write_text('{"config": {"train": {"steps": 40}}}', encoding="utf-8")
+    write_journal(directory, 40)
+    return directory
 
 
-def write_journal(place: Path, steps: int) -> None:
+def write_journal(directory: Path, steps: int) -> None:
     lines = [{"step": n, "loss": 9.0 - n / 10} for n in range(1, steps + 1)]
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (place / "journal.jsonl").write_text(text, encoding="utf-8")
+    (directory / "journal.jsonl").write_text(text, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def address(folders: Path, run: Path) -> Iterator[str]:
 
 
 def watched(browser: Any, address: str) -> tuple[Any, list[str]]:
-    """A page at the address, and what it says or asks of others from then on."""
+    """Open a page and record its errors and its requests to other hosts."""
     page = browser.new_page()
     wrong: list[str] = []
     page.on("console", lambda message: wrong.append(message.text))
@@ -59,20 +59,20 @@ def watched(browser: Any, address: str) -> tuple[Any, list[str]]:
 
 @pytest.fixture
 def tab(browser: Any, address: str) -> Iterator[Any]:
-    """A new tab at the window; at the end no other host was asked, and no error said."""
+    """Open a new tab of the web UI. At the end, check that it recorded no errors."""
     page, wrong = watched(browser, address)
     yield page
     page.close()
-    assert [one for one in wrong if not one.startswith("blob:")] == []
+    assert [event for event in wrong if not event.startswith("blob:")] == []
 
 
-def column(tab: Any, place: int) -> list[str]:
-    """The cells of a column of the first table."""
+def column(tab: Any, index: int) -> list[str]:
+    """Return the cells of a column of the first table."""
     read = "(table, n) => [...table.tBodies[0].rows].map(row => row.cells[n].innerText.trim())"
-    return list(tab.locator("table").first.evaluate(read, place))
+    return list(tab.locator("table").first.evaluate(read, index))
 
 
-def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
+def test_ask_pages_match_pipelines(tab: Any, folders: Path) -> None:
     tab.get_by_role("link", name="Ask", exact=True).click()
     tab.get_by_role("link", name="Similar texts").click()
     tab.get_by_label("Text", exact=True).fill("a b c")
@@ -103,7 +103,7 @@ def test_questions_are_asked_by_clicks(tab: Any, folders: Path) -> None:
     assert tab.locator("mark").all_inner_texts() == ([answered.answer] if answered.answer else [])
 
 
-def test_a_word_is_compared(tab: Any) -> None:
+def test_compare_page_shows_cosines_of_word(tab: Any) -> None:
     tab.get_by_role("link", name="One word").click()
     tab.get_by_label("A word").fill("c")
     tab.get_by_label("Texts, one per line").fill("a c\nc d e\nb c")
@@ -123,10 +123,10 @@ def test_a_word_is_compared(tab: Any) -> None:
     assert code.is_visible()
 
 
-def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None:
+def test_run_chart_saves_as_picture(tab: Any, tmp_path: Path) -> None:
     tab.get_by_role("link", name="Training").click()
     tab.wait_for_selector("html[data-ready=true]")
-    assert [column(tab, place) for place in (0, 1, 2)] == [["mine"], ["40 of 40"], ["finished"]]
+    assert [column(tab, index) for index in (0, 1, 2)] == [["mine"], ["40 of 40"], ["finished"]]
     with tab.expect_download() as waiting:
         tab.get_by_role("button", name="Save as picture: Results").click()
     waiting.value.save_as(tmp_path / "loss.png")
@@ -134,10 +134,11 @@ def test_a_run_is_drawn_and_saved_as_a_picture(tab: Any, tmp_path: Path) -> None
 
     picture = np.asarray(Image.open(tmp_path / "loss.png").convert("RGB"), dtype=np.int64)
     blue = (abs(picture - [58, 124, 224]).sum(-1) < 60).sum()
-    assert blue > 200  # the line is there
+    # The loss curve is visible.
+    assert blue > 200
 
 
-def test_a_saved_text_has_the_lines_that_it_has_on_the_page(tab: Any, tmp_path: Path) -> None:
+def test_saved_picture_keeps_line_breaks(tab: Any, tmp_path: Path) -> None:
     tab.get_by_role("link", name="Ask", exact=True).click()
     tab.get_by_role("link", name="Question answering").click()
     tab.get_by_label("Question", exact=True).fill("a b")
@@ -152,7 +153,7 @@ def test_a_saved_text_has_the_lines_that_it_has_on_the_page(tab: Any, tmp_path: 
     assert lines_of(tmp_path / "saved.png") == lines_of(tmp_path / "seen.png") > 4
 
 
-def test_a_long_text_goes_as_a_body(tab: Any) -> None:
+def test_long_text_is_sent_in_request_body(tab: Any) -> None:
     tab.get_by_role("link", name="Ask", exact=True).click()
     tab.get_by_role("link", name="Question answering").click()
     tab.get_by_label("Question", exact=True).fill("a b")
@@ -164,25 +165,26 @@ def test_a_long_text_goes_as_a_body(tab: Any) -> None:
 
 
 def lines_of(path: Path) -> int:
-    """How many rows of ink a picture has, with paper between."""
+    """Return the number of text lines in a picture."""
     from PIL import Image
 
     ink = (np.asarray(Image.open(path).convert("L")) < 200).any(1)
     return int((np.diff(ink.astype(np.int8), prepend=0) == 1).sum())
 
 
-def test_a_run_is_seen_to_learn(tab: Any, run: Path) -> None:
+def test_training_page_reloads_automatically(tab: Any, run: Path) -> None:
     write_journal(run, 20)
     tab.get_by_role("link", name="Training").click()
     tab.get_by_text("20 of 40").wait_for()
     write_journal(run, 21)
-    tab.get_by_text("21 of 40").wait_for()  # the page asks again by itself
+    # The page reloads automatically.
+    tab.get_by_text("21 of 40").wait_for()
     tab.get_by_role("link", name="Stop reloading").click()
     tab.get_by_role("link", name="Reload automatically").wait_for()
     assert tab.locator("meta[http-equiv=refresh]").count() == 0
 
 
-def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:
+def test_head_can_be_switched_off_and_on(tab: Any, folders: Path) -> None:
     head = {"role": "radio", "name": "Layer 1, head 2"}
     tab.get_by_label("Text", exact=True).fill("a b c")
     tab.get_by_role("button", name="Look inside", exact=True).click()
@@ -192,7 +194,8 @@ def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:
     tab.wait_for_url("**off=1.2**")
     tab.wait_for_selector("html[data-ready=true]")
     assert "Switched off: 1.2" in tab.locator("#shape").inner_text()
-    assert tab.get_by_role("heading", name="Layer 1, head 2").is_visible()  # where one was
+    # The page shows the same head again.
+    assert tab.get_by_role("heading", name="Layer 1, head 2").is_visible()
     change = explain(folders / "pretrained", "a b c", off=[(1, 2)]).off_change
     assert change is not None
     shown = tab.locator("#layers table").first.locator("tbody tr").all()
@@ -206,27 +209,30 @@ def test_a_head_is_switched_off_and_on(tab: Any, folders: Path) -> None:
     assert tab.get_by_role(**head, exact=True).count() == 1
 
 
-def test_an_example_is_clicked(tab: Any) -> None:
+def test_example_link_opens_results(tab: Any) -> None:
     cards = tab.get_by_role("list", name="Examples").get_by_role("link")
     assert cards.count() >= 5
     tab.get_by_label("Model", exact=True).select_option("entities")
     tab.get_by_role("link", name="We sat on the bank").click()
     tab.wait_for_selector("html[data-ready=true]")
-    assert tab.url.endswith("#layers")  # where something is to be seen
+    # The page scrolls to its results.
+    assert tab.url.endswith("#layers")
     assert abs(tab.locator("#layers").bounding_box()["y"]) < 60
-    assert tab.locator("#shape strong").inner_text() == "entities"  # the model that was chosen
+    # The page keeps the selected model.
+    assert tab.locator("#shape strong").inner_text() == "entities"
     assert tab.locator("#text p").all_inner_texts() == [
         "We sat on the bank of the river.",
         "The bank lent us money for a boat.",
     ]
     tab.get_by_role("link", name="One word").click()
     tab.get_by_role("link", name="light").click()
-    tab.wait_for_selector("[role=alert], svg.chart")  # a vocabulary of letters has no such word
+    # The vocabulary of letters does not contain the word.
+    tab.wait_for_selector("[role=alert], svg.chart")
     assert tab.get_by_label("A word").input_value() == "light"
     assert tab.get_by_label("Texts, one per line").input_value().count("\n") == 3
 
 
-def test_several_words_are_masked_by_clicks(tab: Any, folders: Path) -> None:
+def test_several_words_can_be_masked_together(tab: Any, folders: Path) -> None:
     tab.get_by_label("Text", exact=True).fill("a b c d")
     tab.get_by_role("button", name="Look inside", exact=True).click()
     tab.wait_for_selector("html[data-ready=true]")
@@ -234,7 +240,8 @@ def test_several_words_are_masked_by_clicks(tab: Any, folders: Path) -> None:
     tab.get_by_label("Text", exact=True).fill("what is being written is another question")
     tab.get_by_label("Mask several words together").check()
     group = tab.get_by_role("group", name="The masked words")
-    for word in ("d", "b", "a", "a"):  # the last click takes one back
+    # The last click removes a word again.
+    for word in ("d", "b", "a", "a"):
         group.get_by_role("button", name=word, exact=True).click()
     assert not tab.get_by_role("radiogroup", name="The masked word").is_visible()
     tab.get_by_role("button", name="Run the model with these 2 words masked").click()
@@ -245,23 +252,23 @@ def test_several_words_are_masked_by_clicks(tab: Any, folders: Path) -> None:
     (masks,) = bertkit.pipeline("fill-mask", folders / "pretrained")(["a [MASK] c [MASK]"])
     tables = tab.locator("#masked table").all()
     for table, mask in zip(tables, masks, strict=True):
-        pieces = table.locator("tbody tr th").all_inner_texts()
-        assert pieces == [candidate.token for candidate in mask.candidates]
+        tokens = table.locator("tbody tr th").all_inner_texts()
+        assert tokens == [candidate.token for candidate in mask.candidates]
     tab.get_by_label("Mask several words together").uncheck()
     assert tab.get_by_role("radiogroup", name="The masked word").is_visible()
     assert tab.locator("#masked table").count() == 1
 
 
-def test_a_text_is_written_and_looked_into(browser: Any, bert: Path) -> None:
+def test_inspector_shows_tokens_of_new_text(browser: Any, bert: Path) -> None:
     with process(str(bert)) as (_, address):
         page, wrong = watched(browser, address)
         page.get_by_label("Text", exact=True).fill("we sat on the bank")
         page.get_by_label("Second text of a pair").fill("the bank lent us money")
         page.get_by_role("button", name="Look inside", exact=True).click()
         page.wait_for_selector("html[data-ready=true]")
-        pieces = page.locator("#embeddings tbody tr td:first-of-type").all_inner_texts()
+        tokens = page.locator("#embeddings tbody tr td:first-of-type").all_inner_texts()
         found = explain(bert, "we sat on the bank", "the bank lent us money")
-        assert pieces == [token.piece for token in found.tokens]
+        assert tokens == [token.piece for token in found.tokens]
         page.get_by_text("Another text").click()
         page.get_by_label("Text", exact=True).fill("<script>alert(1)</script> us")
         page.get_by_role("button", name="Look inside", exact=True).click()
@@ -271,4 +278,5 @@ def test_a_text_is_written_and_looked_into(browser: Any, bert: Path) -> None:
         assert "no model 'none' supports this route" in page.get_by_role("alert").inner_text()
         page.close()
     assert len(wrong) == 1
-    assert "422" in wrong[0]  # the browser tells of the refusal
+    # The browser logs the rejection.
+    assert "422" in wrong[0]

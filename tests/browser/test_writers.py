@@ -1,4 +1,4 @@
-"""The pages on models that write, of a real server in a real browser."""
+"""Pages of generative models in a browser."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def address(marian: Path, bert: Path) -> Iterator[str]:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def wanted(marian: Path) -> DecoderSteps:  # noqa: F811
+def expected_steps(marian: Path) -> DecoderSteps:  # noqa: F811
     return decoder_steps(Generate(bertkit.load(marian)), TEXT, beams=3)
 
 
@@ -36,7 +36,7 @@ def tab(browser: Any, address: str) -> Iterator[Any]:
     page, wrong = watched(browser, address)
     yield page
     page.close()
-    assert [one for one in wrong if not one.startswith("blob:")] == []
+    assert [event for event in wrong if not event.startswith("blob:")] == []
 
 
 @pytest.fixture
@@ -49,67 +49,71 @@ def steps(tab: Any) -> Any:
     return tab
 
 
-def likeliest(page: Any) -> list[list[str]]:
+def candidate_rows(page: Any) -> list[list[str]]:
     table = page.locator("table", has=page.get_by_text("The most probable tokens of this step"))
     read = "table => [...table.tBodies[0].rows].map(r => [...r.cells].map(c => c.innerText))"
     return list(table.evaluate(read))
 
 
-def grown(page: Any) -> list[str]:
+def generated_tokens(page: Any) -> list[str]:
     return list(page.locator("#steps .flow > span").all_inner_texts())
 
 
-def test_the_text_grows_with_its_candidates_and_lines(steps: Any, wanted: DecoderSteps) -> None:
-    assert grown(steps) == wanted.target[:1]
+def test_slider_shows_text_and_candidates_of_step(steps: Any, expected_steps: DecoderSteps) -> None:
+    assert generated_tokens(steps) == expected_steps.target[:1]
     slider = steps.get_by_role("slider")
     slider.focus()
-    for step in range(1, min(5, len(wanted.target))):
+    for step in range(1, min(5, len(expected_steps.target))):
         slider.press("ArrowRight")
-        assert grown(steps) == wanted.target[: step + 1]
-        rows = likeliest(steps)
-        assert [row[0] for row in rows] == [one.token for one in wanted.candidates[step]]
-        scores = [one.score for one in wanted.candidates[step]]
+        assert generated_tokens(steps) == expected_steps.target[: step + 1]
+        rows = candidate_rows(steps)
+        assert [row[0] for row in rows] == [item.token for item in expected_steps.candidates[step]]
+        scores = [item.score for item in expected_steps.candidates[step]]
         np.testing.assert_allclose([float(row[1]) for row in rows], scores, atol=0.0006)
     looking = steps.get_by_role("radiogroup", name="The generated token").get_by_role("radio")
-    assert looking.all_inner_texts() == wanted.target[:5]
+    assert looking.all_inner_texts() == expected_steps.target[:5]
     looking.nth(2).click()
-    assert grown(steps) == wanted.target[:3]
+    assert generated_tokens(steps) == expected_steps.target[:3]
     steps.get_by_role("button", name="Step forward").click()
-    assert grown(steps) == wanted.target[:4]
+    assert generated_tokens(steps) == expected_steps.target[:4]
     steps.get_by_role("button", name="Step back").press("Enter")
-    assert grown(steps) == wanted.target[:3]
+    assert generated_tokens(steps) == expected_steps.target[:3]
 
 
-def test_it_plays_to_the_end(steps: Any, wanted: DecoderSteps) -> None:
+def test_play_button_stops_at_end(steps: Any, expected_steps: DecoderSteps) -> None:
     slider = steps.get_by_role("slider")
     slider.focus()
     slider.press("End")
     slider.press("ArrowLeft")
-    assert len(grown(steps)) == len(wanted.target) - 1
+    assert len(generated_tokens(steps)) == len(expected_steps.target) - 1
     steps.get_by_role("button", name="Play").click()
-    steps.get_by_role("button", name="Play").wait_for()  # it has stopped by itself
-    assert grown(steps) == wanted.target
+    # Playing stops at the end.
+    steps.get_by_role("button", name="Play").wait_for()
+    assert generated_tokens(steps) == expected_steps.target
     assert steps.get_by_role("button", name="Step forward").is_disabled()
 
 
-def test_a_chosen_head_shows_its_weights(steps: Any, wanted: DecoderSteps) -> None:
+def test_selected_head_shows_cross_attention_weights(
+    steps: Any, expected_steps: DecoderSteps
+) -> None:
     steps.get_by_role("radio", name="Layer 1, head 3", exact=True).click()
     matrix = steps.get_by_label("Attention to the source.")
     matrix.focus()
     for key in ("Home", "ArrowDown", "ArrowRight"):
         matrix.press(key)
-    weight = decoded(wanted.attention[0])[2, 1, 1]
-    said = matrix.locator("xpath=following-sibling::output").inner_text()
-    assert said == f"“{wanted.target[1]}” attends to “{wanted.source[1]}” with weight {weight:.3f}"
-    assert grown(steps) == wanted.target[:2]
+    weight = decoded(expected_steps.attention[0])[2, 1, 1]
+    message = matrix.locator("xpath=following-sibling::output").inner_text()
+    query, key = expected_steps.target[1], expected_steps.source[1]
+    assert message == f"“{query}” attends to “{key}” with weight {weight:.3f}"
+    assert generated_tokens(steps) == expected_steps.target[:2]
 
 
-def test_the_tree_marks_the_text_that_won(steps: Any, wanted: DecoderSteps) -> None:
+def test_beam_tree_marks_the_result(steps: Any, expected_steps: DecoderSteps) -> None:
     tree = steps.locator(".tree")
-    assert tree.locator("th").count() == len(wanted.beams)
-    assert tree.locator(".beam").count() == sum(map(len, wanted.beams))
-    assert tree.locator(".beam.wins b").all_inner_texts() == wanted.target
-    dropped = sum(beam.state == "dropped" for step in wanted.beams for beam in step)
+    assert tree.locator("th").count() == len(expected_steps.beams)
+    assert tree.locator(".beam").count() == sum(map(len, expected_steps.beams))
+    assert tree.locator(".beam.wins b").all_inner_texts() == expected_steps.target
+    dropped = sum(beam.state == "dropped" for step in expected_steps.beams for beam in step)
     assert tree.locator(".beam.dropped").count() == dropped > 0
     blue = """canvas => {
       const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -118,11 +122,11 @@ def test_the_tree_marks_the_text_that_won(steps: Any, wanted: DecoderSteps) -> N
         count += data[i + 3] > 200 && Math.abs(data[i] - 42) + Math.abs(data[i + 2] - 196) < 30;
       return count;
     }"""
-    # the line of the result, which is drawn after the page
+    # The page draws the line of the result after it is ready.
     steps.wait_for_function(f"({blue})(document.querySelector('.tree canvas')) > 20", timeout=10000)
 
 
-def test_one_beam_says_why_there_is_no_tree(steps: Any) -> None:
+def test_single_beam_explains_missing_tree(steps: Any) -> None:
     steps.get_by_text("Another text").click()
     steps.locator("#ask-beams").select_option("1")
     steps.get_by_role("button", name="Generate", exact=True).click()
@@ -132,7 +136,7 @@ def test_one_beam_says_why_there_is_no_tree(steps: Any) -> None:
     assert steps.locator(".tree").count() == 0
 
 
-def test_every_control_of_the_steps_has_a_name_and_a_phone_shows_them(steps: Any) -> None:
+def test_steps_page_is_accessible_and_fits_phone(steps: Any) -> None:
     unnamed = steps.evaluate(
         "[...document.querySelectorAll('button, input, [tabindex=\"0\"]')].filter(e => "
         "e.type !== 'hidden' && !(e.getAttribute('aria-label') || e.textContent.trim() || "
@@ -143,7 +147,7 @@ def test_every_control_of_the_steps_has_a_name_and_a_phone_shows_them(steps: Any
     assert steps.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_figures_are_saved_as_pictures(steps: Any) -> None:
+def test_figures_save_as_png(steps: Any) -> None:
     names = set()
     for button in steps.get_by_role("button", name="Save as picture").all():
         with steps.expect_download() as download:
@@ -153,8 +157,9 @@ def test_figures_are_saved_as_pictures(steps: Any) -> None:
     assert {"cross-attention.png", "beams.png"} <= names
 
 
-def test_a_damaged_text_by_clicks(tab: Any) -> None:
-    assert tab.get_by_role("link", name="A gap").count() == 0  # only masked models are here
+def test_corruption_page_changes_with_seed(tab: Any) -> None:
+    # No served model supports this page.
+    assert tab.get_by_role("link", name="A gap").count() == 0
     tab.get_by_role("link", name="Corrupted text").click()
     tab.get_by_label("Corruption").select_option("Prefix LM: the first part")
     tab.get_by_role("button", name="Corrupt").click()

@@ -1,4 +1,4 @@
-"""Adapters as peft has them: it gives our logits with ours, and we give its with its own."""
+"""LoRA adapters: bertkit and peft compute the same logits from each other's files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from bertkit.text.vocabulary_training import train as train_tokenizer
 peft = pytest.importorskip("peft", reason="pip install 'bertkit[dev]'")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning"),  # peft's own
+    # The warning comes from peft.
+    pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning"),
 ]
 
 CASES = {
@@ -76,18 +77,19 @@ def base_folder(case: str, folder: Path, english: list[str]) -> Path:
         tokenizer = vocabulary("chatml")
         return tiny_folder(folder, tokenizer, "lm", family=family, spread=0.1, **size, **more)
     tokenizer = train_tokenizer(english[:5], kind="wordpiece", size=300)
-    heads = ("mlm", "nsp") if name == "bert" else ("mlm",)  # nsp has a pooler
+    # NSP adds a pooler.
+    heads = ("mlm", "nsp") if name == "bert" else ("mlm",)
     return tiny_folder(folder, tokenizer, *heads, family=family, spread=0.1, **size)
 
 
-def opened(folder: Path, head: str) -> Loaded:
+def load_base(folder: Path, head: str) -> Loaded:
     torch.manual_seed(0)
     labels = ("a", "b", "c") if head in ("classify", "tag") else ()
     return load(folder, heads=[head], labels=labels)
 
 
-def adapted(loaded: Loaded, lora: LoRA = ALL) -> Model:
-    """The model with adapters that learned something."""
+def add_trained_lora(loaded: Loaded, lora: LoRA = ALL) -> Model:
+    """Add adapters with nonzero weights to the model."""
     model = loaded.model
     sizes = partial(loaded.family.sizes, config=model.config)
     add_lora(model, lora, sizes, frozen_layers=0)
@@ -99,7 +101,7 @@ def adapted(loaded: Loaded, lora: LoRA = ALL) -> Model:
     return model
 
 
-def ours(model: Model, head: str) -> Tensor:
+def bertkit_logits(model: Model, head: str) -> Tensor:
     ids = torch.tensor([6, 9, 12, 17, 9, 6])
     layout = Packed.of([len(ids)])
     batch = Batch(ids, torch.zeros_like(ids), layout)
@@ -111,7 +113,7 @@ def ours(model: Model, head: str) -> Tensor:
         return model(batch)[head].float()
 
 
-def theirs(model: Any, head: str) -> Tensor:
+def hf_logits(model: Any, head: str) -> Tensor:
     ids = torch.tensor([[6, 9, 12, 17, 9, 6]])
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     with torch.no_grad():
@@ -121,7 +123,7 @@ def theirs(model: Any, head: str) -> Tensor:
     return out.logits if head == "classify" else out.logits[0]
 
 
-def their_base(folder: Path, case: str) -> Any:
+def hf_base(folder: Path, case: str) -> Any:
     head = CASES[case]
     auto = "AutoModelForSeq2SeqLM" if case in ("t5", "bart") else AUTO[head]
     more = {"num_labels": 3} if head in ("classify", "tag") else {}
@@ -130,25 +132,25 @@ def their_base(folder: Path, case: str) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_peft_gives_the_same_logits(case: str, tmp_path: Path, english: list[str]) -> None:
+def test_written_adapter_matches_peft_logits(case: str, tmp_path: Path, english: list[str]) -> None:
     base, head = base_folder(case, tmp_path / "base", english), CASES[case]
-    loaded = opened(base, head)
-    before = ours(loaded.model, head)
-    model = adapted(loaded).eval()
+    loaded = load_base(base, head)
+    before = bertkit_logits(loaded.model, head)
+    model = add_trained_lora(loaded).eval()
     write_adapter(tmp_path / "adapter", model, loaded.family, base=str(base))
-    logits = ours(model, head)
+    logits = bertkit_logits(model, head)
 
-    other = peft.PeftModel.from_pretrained(their_base(base, case), tmp_path / "adapter").eval()
-    assert (theirs(other, head) - logits).abs().max() <= 1e-5
-    assert (ours(merged(model), head) - logits).abs().max() <= 1e-5
+    other = peft.PeftModel.from_pretrained(hf_base(base, case), tmp_path / "adapter").eval()
+    assert (hf_logits(other, head) - logits).abs().max() <= 1e-5
+    assert (bertkit_logits(merged(model), head) - logits).abs().max() <= 1e-5
     again = load(tmp_path / "adapter")
     assert list(again.model.heads) == [head]
-    assert (ours(again.model, head) - logits).abs().max() <= 1e-5
-    assert (ours(Engine(model).model, head) - logits).abs().max() <= 1e-5
-    # the control: without the adapters these are other numbers
+    assert (bertkit_logits(again.model, head) - logits).abs().max() <= 1e-5
+    assert (bertkit_logits(Engine(model).model, head) - logits).abs().max() <= 1e-5
+    # The control: the logits differ without the adapters.
     assert (before - logits).abs().max() > 1e-2
     with other.disable_adapter():
-        assert (theirs(other, head) - logits).abs().max() > 1e-2
+        assert (hf_logits(other, head) - logits).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_peft_gives_the_same_logits(case: str, tmp_path: Path, english: list[str
         ("bert", ["query", "value"], {"task_type": "SEQ_CLS"}),
     ],
 )
-def test_what_peft_saved_is_opened(
+def test_adapter_from_peft_matches_peft_logits(
     case: str, targets: list[str], more: dict[str, Any], tmp_path: Path, english: list[str]
 ) -> None:
     base, head = base_folder(case, tmp_path / "base", english), CASES[case]
@@ -170,20 +172,20 @@ def test_what_peft_saved_is_opened(
         r=4, lora_alpha=4, target_modules=targets, init_lora_weights=False, **more
     )
     torch.manual_seed(5)
-    other = peft.get_peft_model(their_base(base, case), config).eval()
+    other = peft.get_peft_model(hf_base(base, case), config).eval()
     other.save_pretrained(tmp_path / "adapter")
-    logits = theirs(other, head)
+    logits = hf_logits(other, head)
     again = load(tmp_path / "adapter")
-    assert (ours(again.model, head) - logits).abs().max() <= 1e-5
+    assert (bertkit_logits(again.model, head) - logits).abs().max() <= 1e-5
     assert again.base == base
     if case == "bert":
         assert again.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     else:
-        assert (ours(load(base).model, head) - logits).abs().max() > 1e-2  # the control
+        assert (bertkit_logits(load(base).model, head) - logits).abs().max() > 1e-2  # the control
 
 
-def test_a_base_model_is_adapted_too(tmp_path: Path, english: list[str]) -> None:
-    """Names of a model without a head lack its prefix."""
+def test_adapter_of_headless_model_matches_peft(tmp_path: Path, english: list[str]) -> None:
+    """Weight names of a model without a head lack its prefix."""
     base = base_folder("bert", tmp_path / "base", english)
     model = transformers.AutoModel.from_pretrained(base).eval()
     config = peft.LoraConfig(target_modules=["key"], init_lora_weights=False)
@@ -197,11 +199,11 @@ def test_a_base_model_is_adapted_too(tmp_path: Path, english: list[str]) -> None
         assert (load(base).model.encoder(batch) - states).abs().max() > 1e-2
 
 
-def test_adapters_of_older_names_are_opened(tmp_path: Path, english: list[str]) -> None:
-    """Those that learned on the code that GTE was published with."""
+def test_adapter_with_old_weight_names_loads(tmp_path: Path, english: list[str]) -> None:
+    """Adapters that were trained with GTE's original code."""
     base, path = base_folder("gte", tmp_path / "base", english), tmp_path / "adapter"
-    loaded = opened(base, "classify")
-    model = adapted(loaded).eval()
+    loaded = load_base(base, "classify")
+    model = add_trained_lora(loaded).eval()
     write_adapter(path, model, loaded.family, base=str(base))
     now, older = r"gte\.layers\.(\d+)\.self_attn\.o_proj", r"new.encoder.layer.\1.attention.o_proj"
     tensors = {
@@ -214,14 +216,16 @@ def test_adapters_of_older_names_are_opened(tmp_path: Path, english: list[str]) 
     config["target_modules"] = [re.sub(now, older, name) for name in config["target_modules"]]
     (path / "adapter_config.json").write_text(json.dumps(config))
     again = load(path).model
-    assert (ours(again, "classify") - ours(model, "classify")).abs().max() <= 1e-5
+    assert (
+        bertkit_logits(again, "classify") - bertkit_logits(model, "classify")
+    ).abs().max() <= 1e-5
 
 
 @pytest.fixture
 def folder(tmp_path: Path, english: list[str]) -> Path:
     base = base_folder("bert", tmp_path / "base", english)
-    loaded = opened(base, "classify")
-    write_adapter(tmp_path / "adapter", adapted(loaded), loaded.family, base=str(base))
+    loaded = load_base(base, "classify")
+    write_adapter(tmp_path / "adapter", add_trained_lora(loaded), loaded.family, base=str(base))
     return tmp_path / "adapter"
 
 
@@ -238,7 +242,9 @@ def folder(tmp_path: Path, english: list[str]) -> Path:
         ({"lora_alpha": "much"}, "lora_alpha must be a number, got 'much'"),
     ],
 )
-def test_other_adapters_are_refused(folder: Path, changed: dict[str, Any], message: str) -> None:
+def test_load_rejects_unsupported_adapters(
+    folder: Path, changed: dict[str, Any], message: str
+) -> None:
     config = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps({**config, **changed}))
     with pytest.raises(CheckpointError) as error:
@@ -268,27 +274,25 @@ LORA_VALUES: dict[str, list[Any]] = {
 }
 
 
-def test_each_key_of_lora_config_changes_the_output_as_in_peft(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_each_lora_config_key_matches_peft(folder: Path, tmp_path: Path) -> None:
     """The result equals peft's, or bertkit rejects the key."""
     path, wrong, num_equal = folder / "adapter_config.json", {}, 0
     right = json.loads(path.read_text())
-    base = their_base(tmp_path / "base", "bert")
+    base = hf_base(tmp_path / "base", "bert")
     for key in (field.name for field in dataclasses.fields(peft.LoraConfig)):
         value = right.get(key)
         other = [not value] if isinstance(value, bool) else [True, {"a": 1}]
         for changed in LORA_VALUES.get(key, other):
             path.write_text(json.dumps({**right, key: changed}))
             try:
-                found = ours(load(folder).model, "classify")
+                found = bertkit_logits(load(folder).model, "classify")
             except CheckpointError:
                 continue
             try:
                 model = peft.PeftModel.from_pretrained(copy.deepcopy(base), folder).eval()
             except Exception:  # peft cannot load it
                 continue
-            difference = float((found - theirs(model, "classify")).abs().max())
+            difference = float((found - hf_logits(model, "classify")).abs().max())
             num_equal += difference <= 1e-5
             if difference > 1e-5:
                 wrong[key, str(changed)] = difference
@@ -297,27 +301,25 @@ def test_each_key_of_lora_config_changes_the_output_as_in_peft(
 
 
 @pytest.mark.parametrize("bias", ["all", "lora_only"])
-def test_biases_of_peft_replace_those_of_the_model(
-    bias: str, tmp_path: Path, english: list[str]
-) -> None:
+def test_adapter_biases_replace_base_biases(bias: str, tmp_path: Path, english: list[str]) -> None:
     base = base_folder("bert", tmp_path / "base", english)
     config = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "dense"], bias=bias)
-    model = peft.get_peft_model(their_base(base, "bert"), config).eval()
+    model = peft.get_peft_model(hf_base(base, "bert"), config).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.requires_grad:
                 weight.add_(torch.randn(weight.shape, generator=generator) * 0.2)
     model.save_pretrained(tmp_path / "adapter")
-    found = ours(load(tmp_path / "adapter").model, "classify")
-    assert (found - theirs(model, "classify")).abs().max() <= 1e-4
+    found = bertkit_logits(load(tmp_path / "adapter").model, "classify")
+    assert (found - hf_logits(model, "classify")).abs().max() <= 1e-4
     file = tmp_path / "adapter" / "adapter_model.safetensors"
     save_file({n: t for n, t in load_file(file).items() if "base_layer" not in n}, file)
-    found = ours(load(tmp_path / "adapter").model, "classify")
-    assert (found - theirs(model, "classify")).abs().max() > 1e-3  # the control
+    found = bertkit_logits(load(tmp_path / "adapter").model, "classify")
+    assert (found - hf_logits(model, "classify")).abs().max() > 1e-3  # the control
 
 
-def test_a_base_of_other_shapes_is_refused(
+def test_load_rejects_base_with_other_shapes(
     folder: Path, tmp_path: Path, english: list[str]
 ) -> None:
     shutil.rmtree(tmp_path / "base")
@@ -333,7 +335,7 @@ def test_a_base_of_other_shapes_is_refused(
         load(folder)
 
 
-def test_adapters_of_adapters_are_refused(folder: Path) -> None:
+def test_load_rejects_adapters_as_base(folder: Path) -> None:
     config = json.loads((folder / "adapter_config.json").read_text())
     other = folder.with_name("other")
     shutil.copytree(folder, other)
@@ -348,7 +350,7 @@ def test_adapters_of_adapters_are_refused(folder: Path) -> None:
         load(other)
 
 
-def test_weights_of_other_adapters_are_refused(folder: Path) -> None:
+def test_load_rejects_mismatched_adapter_weights(folder: Path) -> None:
     file = folder / "adapter_model.safetensors"
     tensors = load_file(file)
     one = next(name for name in tensors if name.endswith("lora_B.weight"))
@@ -370,8 +372,8 @@ def test_weights_of_other_adapters_are_refused(folder: Path) -> None:
         load(folder)
 
 
-def test_a_whole_model_beside_adapters_is_itself(folder: Path, tmp_path: Path) -> None:
-    """As in a run's folder of which someone moved both into one place."""
+def test_complete_model_is_preferred_to_adapter(folder: Path, tmp_path: Path) -> None:
+    """The directory contains both, as after moving the files of a run together."""
     base = tmp_path / "base"
     for file in folder.iterdir():
         shutil.copy(file, base)
@@ -379,23 +381,23 @@ def test_a_whole_model_beside_adapters_is_itself(folder: Path, tmp_path: Path) -
     assert not any(isinstance(m, LoRALinear) for m in bertkit.load(base).model.modules())
 
 
-def tagged() -> list[tag.Example]:
-    places = [(0, 3), (4, 9), (10, 16)]
-    return [tag.Example("the class number", places, ["O", "B-x", "I-x"], "a:1")] * 4
+def tagged_examples() -> list[tag.Example]:
+    spans = [(0, 3), (4, 9), (10, 16)]
+    return [tag.Example("the class number", spans, ["O", "B-x", "I-x"], "a:1")] * 4
 
 
 @pytest.mark.parametrize("case", ["tag", "crf", "choose", "chat", "seq2seq"])
-def test_adapters_of_every_task_are_its_model(
+def test_adapter_of_each_task_matches_complete_model(
     case: str, tmp_path: Path, english: list[str]
 ) -> None:
-    """Run by run: the folder of adapters has the weights of the whole model beside it."""
+    """The adapter directory yields the weights of the complete model."""
     family = {"chat": "gpt2", "seq2seq": "bart"}.get(case, "bert")
     base = base_folder(family, tmp_path / "base", english)
-    asked = ChoiceQuestion("the class", ("of", "is"), 1)
+    question = ChoiceQuestion("the class", ("of", "is"), 1)
     rows: dict[str, Any] = {
-        "tag": tagged(),
-        "crf": tagged(),
-        "choose": [asked] * 4,
+        "tag": tagged_examples(),
+        "crf": tagged_examples(),
+        "choose": [question] * 4,
         "chat": [Conversation((Message("user", "a"), Message("assistant", "b")), "a:1")] * 4,
         "seq2seq": EXAMPLES,
     }
@@ -410,7 +412,7 @@ def test_adapters_of_every_task_are_its_model(
         options={"crf": True} if case == "crf" else None,
     )
     whole = load(tmp_path / "out")
-    # another head has the same weights by name, and peft has no word for this one
+    # Another head has weights of the same names, and peft has no task type for this head.
     adapter = load(tmp_path / "out" / "adapter", heads=["choose"] if case == "choose" else None)
     assert adapter.report.fresh == ()
     assert set(adapter.model.heads) == set(whole.model.heads)

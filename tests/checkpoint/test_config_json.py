@@ -1,4 +1,4 @@
-"""What config.json says: labels with and without names, heads, lengths, and what is refused."""
+"""Labels, heads, and lengths in config.json, and settings that bertkit rejects."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def folder(tokenizer: Tokenizer, tmp_path: Path) -> Path:
     )
 
 
-def test_labels_without_names_are_numbered(folder: Path) -> None:
-    """Transformers writes no id2label where there are two labels of no name."""
+def test_labels_default_to_numbered_names(folder: Path) -> None:
+    """Transformers omits id2label if a model has two labels without names."""
     edit_config(folder, id2label=None, label2id=None)
     assert load(folder).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
-def test_labels_keep_their_numbers(folder: Path) -> None:
+def test_labels_are_ordered_by_id(folder: Path) -> None:
     edit_config(folder, id2label={"2": "c", "0": "a", "1": "b"})
     assert load(folder).labels == ("a", "b", "c")
 
@@ -55,14 +55,15 @@ def test_transformers_folder_without_label_names(tokenizer: Tokenizer, tmp_path:
     assert load(tmp_path).labels == ("LABEL_0", "LABEL_1")
 
 
-def test_a_tensorflow_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_load_rejects_tensorflow_checkpoint(tmp_path: Path) -> None:
     for name in ("bert_config.json", "bert_model.ckpt.index", "vocab.txt"):
         (tmp_path / name).write_text("{}", encoding="utf-8")
     with pytest.raises(CheckpointError, match="got a TensorFlow checkpoint; use the same model"):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(  # more of them in faults/test_bad_input.py
+# More cases are in faults/test_bad_input.py.
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model_type": None}, r"config\.json: model_type = None is not supported"),
@@ -73,16 +74,17 @@ def test_a_tensorflow_checkpoint_is_refused_in_a_sentence(tmp_path: Path) -> Non
         ({"id2label": {"0": "a"}}, "id2label has 1 labels, but the classify head has 3"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_file(
+def test_load_reports_file_of_invalid_setting(
     changes: dict[str, Any], message: str, folder: Path
 ) -> None:
-    load(folder)  # as it was saved it opens
+    # The unchanged directory loads.
+    load(folder)
     edit_config(folder, **changes)
     with pytest.raises(CheckpointError, match=message):
         load(folder)
 
 
-def test_what_is_saved_names_its_class_heads_and_length(tokenizer: Tokenizer) -> None:
+def test_saved_config_contains_architecture_heads_and_length(tokenizer: Tokenizer) -> None:
     model = tiny_model(tokenizer, "classify", labels=("no", "yes"), layers=1, length=64)
     config = config_of(model, tokenizer, BERT, ("no", "yes"), {"problem_type": "x"}, 32)
     assert architecture_of(config) == "BertForSequenceClassification"
@@ -91,7 +93,7 @@ def test_what_is_saved_names_its_class_heads_and_length(tokenizer: Tokenizer) ->
     assert architecture_of({"architectures": []}) == architecture_of({}) == ""
 
 
-def test_heads_that_no_class_holds_together_are_refused(tokenizer: Tokenizer) -> None:
+def test_config_rejects_unsupported_head_combination(tokenizer: Tokenizer) -> None:
     model = tiny_model(tokenizer, "classify", "answer", labels=("no", "yes"), layers=1)
     with pytest.raises(CheckpointError, match="heads classify, answer cannot be combined"):
         config_of(model, tokenizer, BERT, ("no", "yes"), {}, None)

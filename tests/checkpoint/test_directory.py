@@ -1,4 +1,5 @@
-"""Folders as people publish them: old names, bare encoders, shards, sentence-transformers."""
+"""Published model directories: old weight names, headless encoders, shards, sentence-
+transformers."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_load_save_load_is_bit_equal(
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_shards_with_an_index(folder: Path) -> None:
+def test_load_reads_shards_with_index(folder: Path) -> None:
     before = weights(folder)
     tensors = load_file(folder / FILE)
     names = sorted(tensors)
@@ -92,7 +93,7 @@ def test_shards_with_an_index(folder: Path) -> None:
         load(folder)
 
 
-def test_old_names_of_norms(folder: Path) -> None:
+def test_load_accepts_old_names_of_norms(folder: Path) -> None:
     before = weights(folder)
     tensors = load_file(folder / FILE)
     old = {
@@ -106,7 +107,7 @@ def test_old_names_of_norms(folder: Path) -> None:
     assert same(weights(folder), before)
 
 
-def test_a_bare_encoder_has_no_prefix(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_load_accepts_encoder_names_without_prefix(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = saved(tokenizer, tmp_path / "model", ("pooler",))
     before = weights(folder)
     tensors = load_file(folder / FILE)
@@ -117,7 +118,7 @@ def test_a_bare_encoder_has_no_prefix(tokenizer: Tokenizer, tmp_path: Path) -> N
     assert tuple(load(folder).model.heads) == ()
 
 
-def test_copies_are_checked(folder: Path) -> None:
+def test_load_checks_copies_of_tied_weights(folder: Path) -> None:
     before = weights(folder)
     tensors = load_file(folder / FILE)
     copies = {
@@ -133,7 +134,7 @@ def test_copies_are_checked(folder: Path) -> None:
         load(folder)
 
 
-def test_a_copy_stands_for_a_missing_original(folder: Path) -> None:
+def test_load_uses_copy_of_missing_tied_weight(folder: Path) -> None:
     before = weights(folder)
     tensors = load_file(folder / FILE)
     tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
@@ -141,22 +142,25 @@ def test_a_copy_stands_for_a_missing_original(folder: Path) -> None:
     assert same(weights(folder), before)
 
 
-def test_half_precision_is_read_as_fp32(folder: Path) -> None:
+def test_load_converts_half_precision_to_fp32(folder: Path) -> None:
     rewrite(folder, {k: v.bfloat16() for k, v in load_file(folder / FILE).items()})
     assert all(w.dtype == torch.float32 for w in weights(folder).values())
 
 
-def test_unused_heads_are_reported_and_new_ones_fresh(folder: Path) -> None:
-    opened = load(folder, heads=("classify",), labels=("a", "b", "c"))
-    assert opened.labels == ("a", "b", "c")
-    assert opened.model.heads["classify"].labels == 3
-    assert set(opened.report.fresh) == {"heads.classify.out.weight", "heads.classify.out.bias"}
-    assert "cls.predictions.bias" in opened.report.unused
+def test_report_lists_unused_and_new_heads(folder: Path) -> None:
+    loaded_model = load(folder, heads=("classify",), labels=("a", "b", "c"))
+    assert loaded_model.labels == ("a", "b", "c")
+    assert loaded_model.model.heads["classify"].labels == 3
+    assert set(loaded_model.report.fresh) == {
+        "heads.classify.out.weight",
+        "heads.classify.out.bias",
+    }
+    assert "cls.predictions.bias" in loaded_model.report.unused
     with pytest.raises(CheckpointError, match=r"unknown head 'clasify'; did you mean"):
         load(folder, heads=("clasify",))
 
 
-def test_other_labels_take_a_fresh_output(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_new_labels_initialize_a_new_output_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = saved(tokenizer, tmp_path / "model", ("classify",))
     assert load(folder, heads=("classify",), labels=("bad", "fair", "good")).report.fresh == ()
     other = load(folder, heads=("classify",), labels=("x", "y"))
@@ -170,7 +174,7 @@ def test_other_labels_take_a_fresh_output(tokenizer: Tokenizer, tmp_path: Path) 
 def sentence_folder(
     source: Path, place: Path, *, inner: str, pooling: Mapping[str, Any], normalize: bool
 ) -> Path:
-    """The shape of such a folder: modules, the encoder in one of two places, pooling."""
+    """Write a sentence-transformers directory: modules, encoder, and pooling."""
     shutil.copytree(source, place / inner)
     parts = [("", inner, "Transformer"), ("1", "1_Pooling", "Pooling")]
     if normalize:
@@ -199,7 +203,7 @@ CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
         ("0_Transformer", {"pooling_mode": "mean"}, True, Pooling("mean", True)),
     ],
 )
-def test_sentence_transformers_folders(
+def test_sentence_transformers_directory_loads_and_saves(
     inner: str,
     pooling: Mapping[str, Any],
     normalize: bool,
@@ -211,21 +215,21 @@ def test_sentence_transformers_folders(
     place = sentence_folder(
         source, tmp_path / "place", inner=inner, pooling=pooling, normalize=normalize
     )
-    opened = load(place)
-    assert opened.pooling == found
-    assert opened.length == 24
+    loaded_model = load(place)
+    assert loaded_model.pooling == found
+    assert loaded_model.length == 24
     vectors = bertkit.pipeline("embed", place)(["a day", "a longer day of rain"])
     plain = bertkit.pipeline("embed", source, pooling=found.mode)(["a day", "a longer day of rain"])
     norms = torch.from_numpy(plain).norm(dim=1, keepdim=True) if normalize else torch.ones(2, 1)
     torch.testing.assert_close(torch.from_numpy(vectors), torch.from_numpy(plain) / norms)
-    opened.save(tmp_path / "again")
+    loaded_model.save(tmp_path / "again")
     again = load(tmp_path / "again")
     assert (again.pooling, again.length) == (found, 24)
     same_vectors = bertkit.pipeline("embed", again)(["a day", "a longer day of rain"])
     torch.testing.assert_close(torch.from_numpy(same_vectors), torch.from_numpy(vectors))
 
 
-def test_what_was_opened_is_saved_with_its_task(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_save_after_load_is_byte_equal(tokenizer: Tokenizer, tmp_path: Path) -> None:
     labels, task = ("no", "yes"), {"bertkit": {"task": {"name": "classify"}}}
     model = tiny_model(tokenizer.vocab_size, "classify", labels=labels)
     save(tmp_path / "a", model, tokenizer, BERT, labels=labels, settings=task, length=20)
@@ -234,7 +238,7 @@ def test_what_was_opened_is_saved_with_its_task(tokenizer: Tokenizer, tmp_path: 
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_pooling_that_bertkit_has_not(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_load_rejects_unsupported_pooling(tokenizer: Tokenizer, tmp_path: Path) -> None:
     source = saved(tokenizer, tmp_path / "source", ("pooler",))
     pooling = {"pooling_mode_weightedmean_tokens": True}
     place = sentence_folder(source, tmp_path / "p", inner="", pooling=pooling, normalize=False)
@@ -243,21 +247,21 @@ def test_pooling_that_bertkit_has_not(tokenizer: Tokenizer, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("family", "types"), [(BERT, 1), (BERT, 2), (DISTILBERT, 0)])
-def test_pairs_read_the_same_elsewhere_whatever_the_segments(
+def test_pair_states_match_transformers(
     family: Family, types: int, english: list[str], tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     tokenizer = train(english[:2], kind="wordpiece", size=150)
-    ours = tiny_model(tokenizer, family=family, token_types=types).eval()
-    save(tmp_path, ours, tokenizer, family)
+    bertkit_model = tiny_model(tokenizer, family=family, token_types=types).eval()
+    save(tmp_path, bertkit_model, tokenizer, family)
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path)("a b", "c", return_tensors="pt")
     assert ("token_type_ids" in encoded) == (types > 1)
     with torch.no_grad():
-        theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()(**encoded)
+        hf_output = transformers.AutoModel.from_pretrained(tmp_path).eval()(**encoded)
         batch = Batch.of([tokenizer.encode("a b", "c")])
         assert batch.types.max() == 1
-        mine = ours.encoder(batch)
-    torch.testing.assert_close(mine, theirs.last_hidden_state[0], atol=1e-5, rtol=0)
+        bertkit_states = bertkit_model.encoder(batch)
+    torch.testing.assert_close(bertkit_states, hf_output.last_hidden_state[0], atol=1e-5, rtol=0)
 
 
 def test_fingerprint_changes_with_settings_that_change_states(
@@ -277,13 +281,13 @@ def test_fingerprint_changes_with_settings_that_change_states(
         assert fingerprint(**changed) != same
 
 
-def test_fingerprints_stay_the_same(minilm: Path) -> None:
-    """Stores and calibrations of int8 models are recognized by them in later versions."""
+def test_fingerprint_is_stable_across_versions(minilm: Path) -> None:
+    """Stores and int8 calibrations are recognized by their fingerprint in later versions."""
     assert load(minilm).fingerprint().startswith("7af61be5bbe7215a9c55477b3e04667b")
 
 
-def test_a_folder_opens_without_the_compiler_of_torch(bert: Path) -> None:
-    """It takes as long to import as torch itself."""
+def test_load_does_not_import_torch_compiler(bert: Path) -> None:
+    """Importing the compiler takes as long as importing torch."""
     code = (
         "import sys; from bertkit.checkpoint.directory import load; load(sys.argv[1]); "
         "sys.exit('torch._dynamo' in sys.modules or 'sympy' in sys.modules)"
@@ -291,7 +295,7 @@ def test_a_folder_opens_without_the_compiler_of_torch(bert: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(bert)], check=True)
 
 
-def test_what_is_opened_says_what_it_is(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_repr_describes_the_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
     loaded = load(saved(tokenizer, tmp_path / "model", ("classify",)))
     count = sum(weight.numel() for weight in loaded.model.parameters())
     assert repr(loaded) == (

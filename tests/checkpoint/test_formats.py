@@ -1,4 +1,4 @@
-"""Formats of models: each is detected as itself, and a caller that needs another says so."""
+"""Detection of model formats, and errors if a command requires another format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the hub, against a server of our own that speaks enough of its language."""
+"""Hub ids, resolved with a local server that implements a part of the Hub API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hub() -> Iterator[str]:
         yield address
 
 
-ASK = """
+SCRIPT = """
 import json, sys
 from bertkit.checkpoint.hub import resolve
 from bertkit.errors import CheckpointError
@@ -38,10 +38,10 @@ for name, revision in json.loads(sys.argv[1]):
 """
 
 
-def ask(hub: str, cache: Path, *names: tuple[str, str | None]) -> list[Any]:
-    """What `resolve` gives for each name, in a process that takes our server for the hub."""
+def resolve_names(hub: str, cache: Path, *names: tuple[str, str | None]) -> list[Any]:
+    """Return the results of `resolve` in a process that uses the local server as the hub."""
     process = subprocess.run(
-        [sys.executable, "-c", ASK, json.dumps(names)],
+        [sys.executable, "-c", SCRIPT, json.dumps(names)],
         env=environment(hub, cache),
         capture_output=True,
         text=True,
@@ -50,8 +50,8 @@ def ask(hub: str, cache: Path, *names: tuple[str, str | None]) -> list[Any]:
     return [json.loads(line) for line in process.stdout.splitlines()]
 
 
-def test_the_hub(hub: str, tmp_path: Path) -> None:
-    newest, old, exact, revision, missing, closed = ask(
+def test_resolve_downloads_revisions_and_reports_errors(hub: str, tmp_path: Path) -> None:
+    newest, old, exact, revision, missing, closed = resolve_names(
         hub,
         tmp_path,
         ("org/tiny", None),
@@ -61,15 +61,15 @@ def test_the_hub(hub: str, tmp_path: Path) -> None:
         ("org/none", None),
         ("org/closed", None),
     )
-    kept = {
+    expected = {
         name: data.decode() for name, data in FILES.items() if not name.endswith((".bin", ".py"))
     }
-    assert newest == kept
-    assert old == exact == {**kept, "vocab.txt": "[PAD]\n!"}
+    assert newest == expected
+    assert old == exact == {**expected, "vocab.txt": "[PAD]\n!"}
     assert revision == "org/tiny: revision 'none' not found on the hub"
     assert missing == "org/none: neither a local directory nor a model on the hub"
     assert "the model is gated" in closed
-    assert set(Hub.asked) == set(kept)
+    assert set(Hub.asked) == set(expected)
 
 
 def test_pytorch_files_are_downloaded_only_without_safetensors(
@@ -77,21 +77,21 @@ def test_pytorch_files_are_downloaded_only_without_safetensors(
 ) -> None:
     files = {name: FILES[name] for name in ("config.json", "vocab.txt", "pytorch_model.bin")}
     monkeypatch.setitem(Hub.pushed, "org/old", {**files, "training_args.bin": b"", "a.py": b""})
-    tiny, old = ask(hub, tmp_path, ("org/tiny", None), ("org/old", None))
+    tiny, old = resolve_names(hub, tmp_path, ("org/tiny", None), ("org/old", None))
     assert "pytorch_model.bin" not in tiny
     assert old == {name: data.decode() for name, data in files.items()}
 
 
-def test_a_hub_that_is_not_there_gives_what_was_fetched(hub: str, tmp_path: Path) -> None:
-    (first,) = ask(hub, tmp_path, ("org/tiny", None))
+def test_resolve_uses_cache_if_hub_is_unreachable(hub: str, tmp_path: Path) -> None:
+    (first,) = resolve_names(hub, tmp_path, ("org/tiny", None))
     nowhere = "http://127.0.0.1:9"
-    again, never = ask(nowhere, tmp_path, ("org/tiny", None), ("org/other", None))
+    again, never = resolve_names(nowhere, tmp_path, ("org/tiny", None), ("org/other", None))
     assert again == first
     assert "org/other: " in never
     assert "cannot be" in never
 
 
-def test_local_names(tmp_path: Path) -> None:
+def test_resolve_accepts_paths_and_rejects_invalid_names(tmp_path: Path) -> None:
     assert resolve(tmp_path) == tmp_path
     assert resolve(str(tmp_path)) == tmp_path
     (tmp_path / "file").touch()
@@ -108,16 +108,16 @@ def test_local_names(tmp_path: Path) -> None:
         resolve("a--b/c")
 
 
-def test_records_stay_and_modules_go(tmp_path: Path) -> None:
+def test_published_files_exclude_run_records(tmp_path: Path) -> None:
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "base").mkdir()
-    kept = (
+    expected = (
         *("base/model.safetensors", "base/vocab.txt"),
         *("config.json", "README.md", "1_Pooling/config.json", "1_Pooling/model.safetensors"),
         *("weights.hdf5", "vectors.txt", "vectors.txt.gz", "source.spm"),
     )
     for name in (
-        *kept,
+        *expected,
         RUN,
         SCORES,
         EXPERIMENT,
@@ -127,4 +127,4 @@ def test_records_stay_and_modules_go(tmp_path: Path) -> None:
         "journal.jsonl",
     ):
         (tmp_path / name).touch()
-    assert published(tmp_path) == sorted(kept)
+    assert published(tmp_path) == sorted(expected)

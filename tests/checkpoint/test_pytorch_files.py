@@ -1,4 +1,4 @@
-"""PyTorch files give their tensors, and nothing in them runs."""
+"""PyTorch weight files load without running code."""
 
 from __future__ import annotations
 
@@ -55,14 +55,15 @@ def test_tensors_equal_saved_tensors(is_zip: bool, is_nested: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before torch 1.6"])
-def test_forbidden_objects_are_named_and_do_not_run(is_zip: bool, tmp_path: Path) -> None:
+def test_forbidden_objects_are_rejected_without_running(is_zip: bool, tmp_path: Path) -> None:
     path, target = tmp_path / "pytorch_model.bin", tmp_path / "created"
     attack = {"a": Attack(target)}
     torch.save(attack, path, _use_new_zipfile_serialization=is_zip)
     with pytest.raises(CheckpointError, match=r"refers to (posix|os)\.mkdir, which"):
         read_pytorch(path)
     assert not target.exists()
-    torch.load(path, weights_only=False)  # the control: without the protection it runs
+    # The control: the attack runs without the protection.
+    torch.load(path, weights_only=False)
     assert target.exists()
 
 

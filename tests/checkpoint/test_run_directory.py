@@ -1,4 +1,4 @@
-"""The model of a run that was stopped answers, and it is said that more was asked for."""
+"""Models of unfinished runs predict, with a warning."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bertkit.tasks.classify import Classify, LabelExample
 from bertkit.training.run import Run
 
 ROWS = [
-    LabelExample(f"{letter} {letter}", None, "ab"[place % 2])
-    for place, letter in enumerate("abcdef")
+    LabelExample(f"{letter} {letter}", None, "ab"[index % 2])
+    for index, letter in enumerate("abcdef")
 ]
 
 
 class Stopped(Exception):
-    """Raised in place of a kill."""
+    """Exception that simulates a kill."""
 
 
 def stop(epoch: int, scores: object) -> None:
@@ -34,7 +34,7 @@ def stop(epoch: int, scores: object) -> None:
         raise Stopped
 
 
-def test_a_stopped_fine_tuning_says_how_far_it_came(
+def test_unfinished_fine_tuning_warns_with_its_epoch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, out = tiny_folder(tmp_path / "base", tiny_tokenizer("abcdef")), tmp_path / "out"
@@ -55,16 +55,19 @@ def test_a_stopped_fine_tuning_says_how_far_it_came(
         ["embed", str(out), "a a"],
     ):
         assert cli.run(words) == 0
-        told = [line for line in capsys.readouterr().err.splitlines() if "has not finished" in line]
-        assert len(told) == 1
-        assert told[0].endswith("resume it with --resume")
+        warned = [
+            line for line in capsys.readouterr().err.splitlines() if "has not finished" in line
+        ]
+        assert len(warned) == 1
+        assert warned[0].endswith("resume it with --resume")
     bertkit.finetune(Classify, base, **given, resume=True)
-    assert "has not finished" not in capsys.readouterr().err  # the run itself knows
+    # The run itself does not warn.
+    assert "has not finished" not in capsys.readouterr().err
     bertkit.predict(out, ["a a"])
     assert capsys.readouterr().err == ""
 
 
-def test_a_stopped_pretraining_says_how_far_it_came(
+def test_unfinished_pretraining_warns_with_its_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "out"
@@ -88,8 +91,8 @@ def test_a_stopped_pretraining_says_how_far_it_came(
             pretrain(run, corpus=corpus.folder, out=out)
     capsys.readouterr()
     assert cli.run(["embed", str(out), "a a"]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if "has not finished" in line]
-    assert told == [
+    warned = [line for line in capsys.readouterr().err.splitlines() if "has not finished" in line]
+    assert warned == [
         f"warning: {out}: pretraining has not finished: this is the model after step 4 of 7; "
         "resume it with --resume"
     ]
@@ -106,13 +109,14 @@ def test_a_stopped_pretraining_says_how_far_it_came(
         (
             {"config": {"train": {"steps": 9}}},
             '{"step": 9, "loss": 1.0}\n',
-        ),  # its checkpoints are gone
+            # The run has no checkpoints.
+        ),
         ({"config": {"train": {}}}, '{"step": 1, "loss": 1.0}\n'),
         ([], ""),
         (None, ""),
     ],
 )
-def test_nothing_is_said_of_other_folders_and_before_the_first_epoch(
+def test_other_directories_do_not_warn(
     run: object, journal: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.json").write_text("{" if run is None else json.dumps(run), encoding="utf-8")

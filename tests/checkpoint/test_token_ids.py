@@ -1,4 +1,4 @@
-"""Ids of special tokens in `config.json` are those of the tokenizer."""
+"""Special token ids in `config.json` match the tokenizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAMILY_NAMES = [
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_saved_token_ids_are_those_of_the_tokenizer(
+def test_saved_token_ids_match_tokenizer(
     name: str, kind: Any, english: list[str], tmp_path: Path
 ) -> None:
     family = FAMILIES[name]
@@ -38,7 +38,7 @@ def test_saved_token_ids_are_those_of_the_tokenizer(
     similar |= {"sep": ("sep", "eos"), "pad": ("pad",)}
     for role, roles in similar.items():
         found = getattr(config, f"{role}_token_id", None)
-        known = {getattr(tokenizer, one) for one in roles if tokenizer.knows(one)}
+        known = {getattr(tokenizer, key) for key in roles if tokenizer.knows(key)}
         assert found is None or found in known, (role, found, known)
     defaults = type(config)()
     if "modernbert" in name:  # the control

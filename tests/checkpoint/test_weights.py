@@ -1,4 +1,4 @@
-"""Tensors to a file and back; trouble with the disk is an OSError whoever meets it."""
+"""Reading and writing of weight files."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from bertkit.errors import CheckpointError
 from bertkit.families import BERT
 
 
-def test_tensors_survive_the_disk(tmp_path: Path) -> None:
+def test_read_tensors_returns_written_tensors(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 4), "b": torch.arange(5)}
     write_tensors(tmp_path / "model.safetensors", tensors)
     found = read_tensors(tmp_path)
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
-    (tmp_path / "other").touch()  # who may read a new file may read weights
+    # Weights have the permissions of any new file.
+    (tmp_path / "other").touch()
     assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_write_tensors_raises_oserror_for_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file") as caught:
         write_tensors(tmp_path / "none" / "x", {"a": torch.ones(1)})
     assert caught.value.errno == errno.ENOENT
 
 
-def test_a_folder_of_nothing(tmp_path: Path) -> None:
+def test_read_tensors_rejects_empty_directory(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no model\.safetensors or pytorch_model\.bin;"):
         read_tensors(tmp_path)
 
 
-def test_heads_are_told_by_their_weights() -> None:
+def test_heads_are_detected_from_weight_names() -> None:
     def rows(*heads: str) -> dict[str, torch.Tensor]:
         names = (row for head in heads for row in BERT.heads[head].values())
         return {str(name): torch.ones(1) for name in names}
@@ -55,7 +56,8 @@ def test_heads_are_told_by_their_weights() -> None:
     assert found("tag") == ("tag",)
     assert found("crf") == ("crf",)
     token = "BertForTokenClassification"
-    assert found("classify", architecture=token) == ("pooler", "tag")  # old ones have a pooler
+    # Old checkpoints have a pooler.
+    assert found("classify", architecture=token) == ("pooler", "tag")
     assert found("crf", "pooler", architecture=token) == ("pooler", "crf")
     assert found("crf", architecture=token, recorded=("crf",)) == ("crf",)
     assert found("answer", "pooler") == ("pooler", "answer")
