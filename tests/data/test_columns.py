@@ -34,7 +34,7 @@ def table(tmp_path: Path, *lines: str) -> Path:
         ("Quality|#1 ID|#2 ID|#1 String|#2 String", Roles("#1 String", "Quality", "#2 String")),
     ],
 )
-def test_columns_are_recognized_by_name(header: str, roles: Roles, tmp_path: Path) -> None:
+def test_choose_columns_recognizes_names(header: str, roles: Roles, tmp_path: Path) -> None:
     row = "|".join("a" for _ in header.split("|"))
     assert choose_columns(Rows.read(table(tmp_path, header, row))) == roles
 
@@ -94,7 +94,7 @@ def test_text_column_alone_selects_single_texts(tmp_path: Path) -> None:
     assert choose_columns(found, text="sentence2") == Roles("sentence2", "label")
 
 
-def test_roles_are_written_for_the_user() -> None:
+def test_roles_have_readable_text() -> None:
     assert str(Roles("a", "b", "c")) == "text = 'a', pair = 'c', label = 'b'"
     assert str(Roles("a", None)) == "text = 'a'"
 
@@ -106,14 +106,14 @@ def test_choose_columns_rejects_a_missing_column(role: str, tmp_path: Path) -> N
         choose_columns(found, **{role: "labl"})
 
 
-def test_columns_have_no_numbers_below_a_header(tmp_path: Path) -> None:
+def test_column_numbers_require_header_false(tmp_path: Path) -> None:
     found = Rows.read(table(tmp_path, "ham|see you at noon", "spam|win a prize"))
     message = r"no column '2'; set header=False to name columns by number \(columns: ham, see"
     with pytest.raises(DataError, match=message):
         choose_columns(found, text="2", label="1")
 
 
-def test_a_column_has_one_role(tmp_path: Path) -> None:
+def test_pair_column_is_not_the_text(tmp_path: Path) -> None:
     found = Rows.read(table(tmp_path, "text|sentence1|label", "a fine day|a grim day|x"))
     assert choose_columns(found, pair="text") == Roles("sentence1", "label", "text")
 
@@ -125,7 +125,7 @@ def test_rows_without_labels_have_only_a_text(tmp_path: Path) -> None:
     assert choose_columns(found, labelled=False) == Roles("text", None)
 
 
-def test_the_guide_lists_the_known_names() -> None:
+def test_guide_lists_recognized_names() -> None:
     guide = Path(__file__).parents[2] / "docs" / "guide" / "fine-tuning.md"
     text = guide.read_text("utf-8")
     for role, names in (("text", TEXTS), ("second text", PAIRS), ("label", ("label", *LABELS))):

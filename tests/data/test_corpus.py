@@ -1,4 +1,4 @@
-"""A corpus on disk: what was written is read, and what is damaged is named."""
+"""Corpus files: writing, reading, and detection of damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bertkit.data.corpus import (
 from bertkit.errors import DataError
 
 Documents = list[list[list[int]]]
-"""The token ids of each sentence of each document."""
+"""Token ids of each sentence of each document."""
 
 DOCUMENTS: Documents = [
     [[5, 6, 7], [8]],
@@ -41,7 +41,7 @@ DOCUMENTS: Documents = [
 
 
 def write(folder: Path, documents: Documents, *, limit: int = 1000, batch: int = 2) -> Made:
-    """Documents in batches of so many, as one set of shards."""
+    """Write documents in batches as one set of shards."""
     folder.mkdir(parents=True)
     shards = Shards(folder / "a", np.dtype("<u2"), limit)
     for i in range(0, len(documents), batch):
@@ -65,7 +65,8 @@ def finish(folder: Path, made: Made) -> Corpus:
     manifest = Manifest(
         format=FORMAT,
         tokenizer=tokens.fingerprint,
-        vocab_size=1 << 16,  # the tests use any id that fits
+        # The tests use any id that fits.
+        vocab_size=1 << 16,
         dtype="uint16",
         shards=made.shards,
         sources=[CorpusSource("a.txt", 1)],
@@ -82,7 +83,7 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def read_back(corpus: Corpus) -> list[list[int]]:
-    """The tokens of each document, from its sentences one by one."""
+    """Return the tokens of each document, read sentence by sentence."""
     bounds = corpus.document_starts
     return [
         [int(t) for i in range(first, last) for t in corpus.slice(i, i + 1)]
@@ -99,7 +100,7 @@ SENTENCES = st.lists(st.lists(st.integers(0, 65535), max_size=300), max_size=4)
     batch=st.integers(1, 5),
 )
 @settings(max_examples=50)
-def test_documents_come_back_whatever_the_batches_and_shards(
+def test_read_documents_equal_written_documents(
     tmp_path_factory: pytest.TempPathFactory, documents: Documents, limit: int, batch: int
 ) -> None:
     folder = tmp_path_factory.mktemp("c") / "corpus"
@@ -115,7 +116,7 @@ def test_documents_come_back_whatever_the_batches_and_shards(
     corpus.verify()
 
 
-def test_sentences_and_documents_are_numbered_over_all_shards(corpus: Corpus) -> None:
+def test_indices_count_across_shards(corpus: Corpus) -> None:
     assert len(corpus.manifest.shards) > 1
     assert corpus.document_starts.tolist() == [0, 2, 6, 8, 9]
     assert np.diff(corpus.starts).tolist() == [3, 1, 100, 100, 100, 2, 2, 1, 1]
@@ -130,14 +131,16 @@ def test_sentences_and_documents_are_numbered_over_all_shards(corpus: Corpus) ->
             corpus.slice(first, last)
 
 
-def test_a_document_goes_on_over_batches_until_it_fills_a_shard(tmp_path: Path) -> None:
+def test_document_continues_across_batches_within_a_shard(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     shards = Shards(tmp_path / "c" / "a", np.dtype("<u2"), 10)
     add(shards, [[[1, 2]], [[3]]], continues=False)
     add(shards, [[[4] * 4]], continues=True)
-    add(shards, [[[5] * 6], [[6]]], continues=True)  # 3, 4 and 5 are one document
+    # Tokens 3, 4, and 5 are one document.
+    add(shards, [[[5] * 6], [[6]]], continues=True)
     add(shards, [[[7] * 20]], continues=True)
-    add(shards, [[[8]]], continues=True)  # the document had 21 tokens by now: it is cut
+    # The document has 21 tokens by now, so it is split here.
+    add(shards, [[[8]]], continues=True)
     corpus = finish(tmp_path / "c", shards.close())
     expected = [[1, 2], [3] + [4] * 4 + [5] * 6, [6] + [7] * 20, [8]]
     assert read_back(corpus) == expected
@@ -145,7 +148,7 @@ def test_a_document_goes_on_over_batches_until_it_fills_a_shard(tmp_path: Path) 
     assert [s.documents for s in corpus.manifest.shards] == [3, 1]
 
 
-def test_a_document_without_its_beginning_is_counted_as_cut(tmp_path: Path) -> None:
+def test_document_without_start_is_counted_as_cut(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     shards = Shards(tmp_path / "c" / "a", np.dtype("<u2"), 10)
     add(shards, [[[1]], [[2]]], continues=True)
@@ -154,33 +157,33 @@ def test_a_document_without_its_beginning_is_counted_as_cut(tmp_path: Path) -> N
 
 
 @given(st.lists(st.integers(0, 3000), max_size=20))
-def test_long_sentences_are_cut_evenly(lengths: list[int]) -> None:
-    counts, pieces = cut_sentences(np.array(lengths, np.int64))
-    assert len(counts) == pieces.sum()
-    parts = np.split(counts, np.cumsum(pieces)[:-1]) if lengths else []
+def test_long_sentences_are_split_evenly(lengths: list[int]) -> None:
+    counts, num_parts = cut_sentences(np.array(lengths, np.int64))
+    assert len(counts) == num_parts.sum()
+    parts = np.split(counts, np.cumsum(num_parts)[:-1]) if lengths else []
     for length, part in zip(lengths, parts, strict=True):
         assert part.sum() == length
         assert len(part) == -(-length // SENTENCE_LIMIT)
         assert not len(part) or (part.min() > 0 and part.max() - part.min() <= 1)
 
 
-def test_natural_sentences_take_a_little_over_two_bytes_a_token(tmp_path: Path) -> None:
+def test_corpus_uses_two_bytes_per_token(tmp_path: Path) -> None:
     documents = [[[7] * 22] * 20] * 50
     made = write(tmp_path / "c", documents)
     size = sum(f.stat().st_size for f in (tmp_path / "c").iterdir())
     assert size / sum(s.tokens for s in made.shards) < 2.06
 
 
-# ---- what is damaged
+# ---- Damaged files
 
 
-def test_a_folder_without_a_manifest_is_no_corpus(tmp_path: Path) -> None:
+def test_open_rejects_directory_without_manifest(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not a corpus.*bertkit prepare"):
         Corpus.open(tmp_path)
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_missing_and_cut_files_are_named_on_opening(corpus: Corpus, part: str) -> None:
+def test_open_reports_missing_and_truncated_files(corpus: Corpus, part: str) -> None:
     path = corpus.folder / shard_name(1, part)
     data = path.read_bytes()
     path.write_bytes(data[:-1])
@@ -194,7 +197,7 @@ def test_missing_and_cut_files_are_named_on_opening(corpus: Corpus, part: str) -
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_verify_names_the_damaged_file(corpus: Corpus, part: str) -> None:
+def test_verify_reports_damaged_file(corpus: Corpus, part: str) -> None:
     path = corpus.folder / shard_name(1, part)
     data = bytearray(path.read_bytes())
     data[0] ^= 1
@@ -212,7 +215,7 @@ def test_verify_names_the_damaged_file(corpus: Corpus, part: str) -> None:
         ({"dtype": "int8"}, "Invalid enum value 'int8'"),
     ],
 )
-def test_a_manifest_is_read_strictly(
+def test_open_rejects_invalid_manifests(
     corpus: Corpus, change: dict[str, object], message: str
 ) -> None:
     path = corpus.folder / "manifest.json"
@@ -227,7 +230,7 @@ def test_a_manifest_is_read_strictly(
         Corpus.open(corpus.folder)
 
 
-def test_hashes_of_all_parts_are_wanted(corpus: Corpus) -> None:
+def test_open_rejects_missing_hashes(corpus: Corpus) -> None:
     path = corpus.folder / "manifest.json"
     data = json.loads(path.read_text())
     del data["shards"][0]["sha256"]["tokens"]
@@ -236,7 +239,7 @@ def test_hashes_of_all_parts_are_wanted(corpus: Corpus) -> None:
         Corpus.open(corpus.folder)
 
 
-def test_the_tokenizer_comes_with_the_corpus(corpus: Corpus, tmp_path: Path) -> None:
+def test_tokenizer_rejects_changed_vocabulary(corpus: Corpus, tmp_path: Path) -> None:
     assert corpus.tokenizer().fingerprint == corpus.manifest.tokenizer
     vocab = corpus.folder / "tokenizer" / "tokenizer.json"
     vocab.write_text(vocab.read_text().replace('"z"', '"zz"'))

@@ -1,4 +1,4 @@
-"""A corpus of several volumes: all of it is told equally often, and any place is found at once."""
+"""Corpora of several volumes: uniform sampling and random access."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bertkit.data.samples import SAMPLING_VERSION, split_documents
 from bertkit.data.shuffling import Shuffled
 
 SIZES = {4: 7, 5: 3, 6: 11}
-"""Samples of a corpus with so many shards."""
+"""Number of samples by number of shards."""
 
 
 class Numbers(Shuffled[tuple[tuple[int, ...], int]]):
-    """Samples that are the shards they are from, and their number."""
+    """Samples that contain the shards of their volume and their index."""
 
     def __init__(self, volume: Corpus) -> None:
         self.shards, self.seed = volume.numbers, 3
@@ -34,7 +34,7 @@ class Numbers(Shuffled[tuple[tuple[int, ...], int]]):
 
 
 class Beginnings(Shuffled[int]):
-    """Samples that are the first tokens of the documents that are not held out."""
+    """Samples that contain the first token of each training document."""
 
     def __init__(self, volume: Corpus) -> None:
         self.corpus, self.seed = volume, 0
@@ -50,7 +50,7 @@ class Beginnings(Shuffled[int]):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """Fourteen shards, each of one document of four tokens."""
+    """Return a corpus of 14 shards, each with one document of four tokens."""
     folder = tmp_path_factory.mktemp("corpora") / "large"
     documents: Documents = [[[n, n + 20, n + 40], [n + 60]] for n in range(14)]
     return finish(folder, write(folder, documents, limit=1, batch=1))
@@ -58,19 +58,23 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.fixture(autouse=True)
 def small_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "VOLUME_TOKENS", 20)  # of which 14 shards make three
+    # This limit splits 14 shards into three volumes.
+    monkeypatch.setattr(corpora, "VOLUME_TOKENS", 20)
 
 
-def told(corpus: Corpus, seed: int = 0, more: int = 0) -> Volumes[tuple[tuple[int, ...], int]]:
-    """Volumes of which each claims to have `more` samples than it has."""
+def make_volumes(
+    corpus: Corpus, seed: int = 0, more: int = 0
+) -> Volumes[tuple[tuple[int, ...], int]]:
+    """Return volumes that report `more` samples than they have."""
     return Volumes(corpus, Numbers, lambda v: SIZES[len(v.numbers)] + more, seed)
 
 
 def volumes(large: Corpus) -> Corpus:
-    return Corpus.open(large.folder)  # its volumes are counted anew
+    # Reopening computes the volumes again.
+    return Corpus.open(large.folder)
 
 
-def test_every_shard_is_in_one_volume(large: Corpus) -> None:
+def test_each_shard_is_in_one_volume(large: Corpus) -> None:
     corpus = volumes(large)
     assert sorted(n for shards in corpus.volumes for n in shards) == list(range(14))
     assert sorted(map(len, corpus.volumes)) == [4, 5, 5]
@@ -82,7 +86,7 @@ def test_every_shard_is_in_one_volume(large: Corpus) -> None:
     assert len(bounds) == len(part.numbers) + 1
 
 
-def test_a_small_corpus_is_one_volume(large: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_corpus_has_one_volume(large: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpora, "VOLUME_TOKENS", 1000)
     corpus = volumes(large)
     assert corpus.volumes == [corpus.numbers]
@@ -92,10 +96,10 @@ def test_a_small_corpus_is_one_volume(large: Corpus, monkeypatch: pytest.MonkeyP
 
 
 @given(seed=st.integers(0, 2**31 - 1), more=st.integers(-2, 5), rounds=st.integers(1, 6))
-def test_samples_of_a_volume_are_told_equally_often(
+def test_samples_of_a_volume_repeat_uniformly(
     large: Corpus, seed: int, more: int, rounds: int
 ) -> None:
-    samples = told(volumes(large), seed, more)
+    samples = make_volumes(volumes(large), seed, more)
     times = Counter(samples.batch(0, rounds * len(samples)))
     for shards in samples.corpus.volumes:
         size = SIZES[len(shards)]
@@ -105,49 +109,51 @@ def test_samples_of_a_volume_are_told_equally_often(
 
 
 @given(st.integers(0, 200), st.lists(st.integers(1, 40), min_size=1, max_size=8))
-def test_any_place_is_found_alone(large: Corpus, first: int, counts: list[int]) -> None:
-    together = told(volumes(large)).batch(first, sum(counts))
+def test_batches_do_not_depend_on_their_start(large: Corpus, first: int, counts: list[int]) -> None:
+    together = make_volumes(volumes(large)).batch(first, sum(counts))
     begins = first + np.cumsum([0, *counts[:-1]])
-    apart = [told(volumes(large)).batch(int(b), c) for b, c in zip(begins, counts, strict=True)]
-    assert together == [sample for part in apart for sample in part]
+    separate = [
+        make_volumes(volumes(large)).batch(int(b), c) for b, c in zip(begins, counts, strict=True)
+    ]
+    assert together == [sample for part in separate for sample in part]
 
 
-def test_one_volume_is_open_at_a_time(large: Corpus) -> None:
+def test_each_volume_is_opened_once(large: Corpus) -> None:
     opened: list[tuple[int, ...]] = []
 
-    def noted(volume: Corpus) -> Numbers:
+    def record(volume: Corpus) -> Numbers:
         opened.append(volume.numbers)
         return Numbers(volume)
 
     corpus = volumes(large)
-    samples = Volumes(corpus, noted, lambda v: SIZES[len(v.numbers)], 0)
-    for place in range(0, len(samples), 3):
-        samples.batch(place, min(3, len(samples) - place))
+    samples = Volumes(corpus, record, lambda v: SIZES[len(v.numbers)], 0)
+    for index in range(0, len(samples), 3):
+        samples.batch(index, min(3, len(samples) - index))
     assert sorted(opened) == sorted(corpus.volumes)
 
 
-def test_each_volume_masks_the_share_asked_for(large: Corpus) -> None:
-    asked: list[float] = []
+def test_each_volume_uses_the_masking_probability(large: Corpus) -> None:
+    probabilities: list[float] = []
 
     class Masked(Numbers):
         def with_probability(self, probability: float) -> Numbers:
-            asked.append(probability)
+            probabilities.append(probability)
             return self
 
     samples = Volumes(volumes(large), Masked, lambda v: SIZES[len(v.numbers)], 0)
     assert samples.batch(0, len(samples), 0.3) == samples.batch(0, len(samples))
-    assert asked == [0.3] * len(large.volumes)
+    assert probabilities == [0.3] * len(large.volumes)
 
 
-def test_rounds_and_seeds_have_other_orders(large: Corpus) -> None:
+def test_rounds_and_seeds_change_the_order(large: Corpus) -> None:
     def shards(seed: int, turn: int) -> list[tuple[int, ...]]:
-        samples = told(volumes(large), seed)
+        samples = make_volumes(volumes(large), seed)
         return [s for s, _ in samples.batch(turn * len(samples), len(samples))]
 
     assert len({tuple(shards(seed, turn)) for seed in range(4) for turn in range(4)}) > 4
 
 
-def test_held_out_documents_are_never_told(large: Corpus) -> None:
+def test_held_out_documents_are_never_sampled(large: Corpus) -> None:
     corpus = volumes(large)
     seen = set(in_volumes(corpus, Beginnings, size=lambda v: len(v.numbers), seed=0).batch(0, 200))
     held_out = [split_documents(corpus.part(shards), 0.3)[1] for shards in corpus.volumes]

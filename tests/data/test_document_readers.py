@@ -1,4 +1,4 @@
-"""Readers: every character once, memory bounded, and each unusable file refused in a sentence."""
+"""Document readers: complete text, bounded memory, and errors for unusable files."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def texts(path: Path, *, field: str = "text") -> list[str]:
     return [d.text for d in documents([path], field=field)]
 
 
-def joined(found: list[RawDocument]) -> list[str]:
-    """Whole documents, with the parts of each put together."""
+def concat_parts(found: list[RawDocument]) -> list[str]:
+    """Concatenate the parts of each document."""
     whole: list[str] = []
     for document in found:
         if document.continues:
@@ -48,17 +48,17 @@ def joined(found: list[RawDocument]) -> list[str]:
     return whole
 
 
-# ---- which files
+# ---- File selection
 
 
-def test_folders_are_read_at_any_depth_in_order_without_hidden_files(tmp_path: Path) -> None:
+def test_files_lists_nested_files_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.jsonl", "a/y.txt.gz", ".git/x.txt", "a/.x.txt", "notes.md"):
         write(tmp_path / name, '{"text": "A."}')
     names = [str(f.relative_to(tmp_path)) for f in files([tmp_path])]
     assert names == ["a/y.txt.gz", "a/z.jsonl", "b.txt"]
 
 
-def test_a_file_of_one_language_is_text_where_it_is_named(tmp_path: Path) -> None:
+def test_language_suffix_is_text_if_passed_by_name(tmp_path: Path) -> None:
     english = write(tmp_path / "train.en.gz", "A dog.\n")
     german = write(tmp_path / "train.de", "Ein Hund.\n")
     assert [document.text for document in documents([english, german])] == [
@@ -71,7 +71,7 @@ def test_a_file_of_one_language_is_text_where_it_is_named(tmp_path: Path) -> Non
         files([write(tmp_path / "train.bin", "A")])
 
 
-def test_unusable_paths_are_named(tmp_path: Path) -> None:
+def test_files_rejects_unusable_paths(tmp_path: Path) -> None:
     write(tmp_path / "empty" / "x.md", "x")
     empty = write(tmp_path / "nothing.txt", "")
     text = write(tmp_path / "a.txt", "A.")
@@ -87,10 +87,10 @@ def test_unusable_paths_are_named(tmp_path: Path) -> None:
             files(paths)
 
 
-# ---- documents
+# ---- Documents
 
 
-def test_a_txt_file_is_one_document_unless_blank_lines_divide_it(tmp_path: Path) -> None:
+def test_blank_lines_option_splits_text_files(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "One.\nTwo.\n\n \t\nThree.\r\n\r\nFour.")
     assert texts(path) == [path.read_bytes().decode()]
     found = list(documents([path], blank_lines="documents"))
@@ -100,13 +100,13 @@ def test_a_txt_file_is_one_document_unless_blank_lines_divide_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
-def test_a_byte_order_mark_is_not_text(tmp_path: Path, name: str) -> None:
+def test_documents_ignore_byte_order_mark(tmp_path: Path, name: str) -> None:
     assert texts(write(tmp_path / name, b"\xef\xbb\xbfA.")) == ["A."]
     row = b'\xef\xbb\xbf{"text": "B."}'
     assert texts(write(tmp_path / name.replace("txt", "jsonl"), row)) == ["B."]
 
 
-def test_rows_of_jsonl_are_documents_with_their_lines(tmp_path: Path) -> None:
+def test_jsonl_rows_are_documents_with_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "A"}\n\r\n{"id": 3, "text": "B\\n"}\n{"text": ""}')
     assert [(d.text, d.line) for d in documents([path])] == [("A", 1), ("B\n", 3), ("", 4)]
     other = write(tmp_path / "b.jsonl", '{"the body": "A", "text": 3}\n')
@@ -115,7 +115,7 @@ def test_rows_of_jsonl_are_documents_with_their_lines(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @given(text=TEXT)
-def test_parts_of_a_long_document_are_its_text(
+def test_parts_of_a_document_contain_its_text(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     path = write(tmp_path_factory.mktemp("t") / "a.txt", text or "a")
@@ -134,30 +134,30 @@ def by_blank_lines(text: str) -> list[str]:
 
 @pytest.mark.usefixtures("small_blocks")
 @given(text=TEXT, size=st.integers(1, 60))
-def test_blank_lines_divide_wherever_blocks_and_spans_are_cut(
+def test_blank_lines_split_documents_at_any_block_size(
     tmp_path_factory: pytest.TempPathFactory, text: str, size: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("t") / "a.txt", "\n" + text + "a")
-    pieces = spans(path, size)
-    assert [p.start for p in pieces[1:]] == [p.end for p in pieces[:-1]]
-    found = [d for p in pieces for d in read(p, field="", blank_lines="documents")]
-    whole = ["".join(t.split()) for t in joined(found)]
+    file_spans = spans(path, size)
+    assert [p.start for p in file_spans[1:]] == [p.end for p in file_spans[:-1]]
+    found = [d for p in file_spans for d in read(p, field="", blank_lines="documents")]
+    whole = ["".join(t.split()) for t in concat_parts(found)]
     assert whole == by_blank_lines("\n" + text + "a")
 
 
 @given(values=st.lists(st.text(max_size=30), min_size=1, max_size=20), size=st.integers(1, 99))
-def test_spans_of_jsonl_hold_every_row_once(
+def test_jsonl_spans_contain_each_row_once(
     tmp_path_factory: pytest.TempPathFactory, values: list[str], size: int
 ) -> None:
     lines = "\n".join(json.dumps({"text": v}) for v in values)
     path = write(tmp_path_factory.mktemp("t") / "a.jsonl", lines)
-    pieces = spans(path, size)
-    found = [d.text for p in pieces for d in read(p, field="text", blank_lines="paragraphs")]
+    file_spans = spans(path, size)
+    found = [d.text for p in file_spans for d in read(p, field="text", blank_lines="paragraphs")]
     assert found == values
-    assert size > 40 or len(values) < 10 or len(pieces) > 2
+    assert size > 40 or len(values) < 10 or len(file_spans) > 2
 
 
-def test_long_text_is_cut_at_paragraphs_then_sentences(
+def test_long_text_is_split_at_paragraphs_then_sentences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "READ_BYTES", 200)
@@ -169,7 +169,7 @@ def test_long_text_is_cut_at_paragraphs_then_sentences(
     assert all(t.endswith("\n\n") for t in found[:-1])
 
 
-def test_memory_does_not_grow_with_a_document(
+def test_memory_is_bounded_for_long_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bertkit.storage.FLOOR", 1 << 25)
@@ -184,7 +184,7 @@ def test_memory_does_not_grow_with_a_document(
     assert peak < 8 * readers.READ_BYTES
 
 
-# ---- unusable text
+# ---- Unusable text
 
 
 LATIN = "Ein Satz.\nDer zweite hört nicht auf.\n".encode("latin-1")
@@ -231,7 +231,7 @@ LATIN = "Ein Satz.\nDer zweite hört nicht auf.\n".encode("latin-1")
         ("a.jsonl", '{"text": "\\ud800"}', r"a\.jsonl:1: lone surrogate"),
     ],
 )
-def test_unusable_text_is_named_with_its_place(
+def test_documents_reports_position_of_unusable_text(
     tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
@@ -239,7 +239,7 @@ def test_unusable_text_is_named_with_its_place(
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+def test_documents_rejects_damaged_gzip(tmp_path: Path) -> None:
     whole = gzip.compress(bytes(range(1, 128)) * 999)
     for content in (whole[:-20], b"not gzip at all", whole[:50] + b"xxxx" + whole[54:]):
         path = tmp_path / "a.txt.gz"
@@ -248,7 +248,7 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
             list(documents([path]))
 
 
-def test_the_line_of_an_error_counts_from_the_beginning_of_the_file(tmp_path: Path) -> None:
+def test_error_line_counts_from_start_of_file(tmp_path: Path) -> None:
     good = '{"text": "A sentence."}\n' * 100
     path = write(tmp_path / "a.jsonl", good + "{}\n" + good)
     with pytest.raises(DataError, match=r"a\.jsonl:101: no field"):
@@ -258,7 +258,9 @@ def test_the_line_of_an_error_counts_from_the_beginning_of_the_file(tmp_path: Pa
         [list(read(p, field="", blank_lines="paragraphs")) for p in spans(text, 90)]
 
 
-def test_a_row_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_rejects_rows_beyond_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readers, "READ_BYTES", 1 << 10)
     monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 14)
     path = write(tmp_path / "a.jsonl", '{"text": "A"}\n{"text": "' + "a" * (1 << 15))
@@ -270,7 +272,7 @@ def test_a_row_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.M
 # ---- .parquet
 
 
-def test_rows_of_parquet_are_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_rows_are_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow as pa
 
@@ -285,7 +287,7 @@ def test_rows_of_parquet_are_documents(tmp_path: Path, monkeypatch: pytest.Monke
     assert spans(path, 10) == [Span(path, 0, path.stat().st_size)]
 
 
-def test_parquet_that_cannot_be_used_is_refused(
+def test_documents_rejects_unusable_parquet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")

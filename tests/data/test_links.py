@@ -1,4 +1,4 @@
-"""Links in a directory: a directory tree contributes each of its own files once, and no other."""
+"""Symbolic links: a directory contributes each of its files once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def tree(tmp_path: Path) -> Path:
     (docs / "it" / "folder").symlink_to(outside)
     (docs / "it" / "gone-outside.txt").symlink_to("/no/such/file.txt")
     (docs / "it" / "gone.txt").symlink_to("missing.txt")
-    (docs / "a-link.txt").symlink_to("hr/holiday.txt")  # before its target in order
+    # The link precedes its target in sort order.
+    (docs / "a-link.txt").symlink_to("hr/holiday.txt")
     (docs / "it" / "up").symlink_to("..")
     return docs
 

@@ -1,4 +1,4 @@
-"""English on the machine: real documents, read without running anything."""
+"""English text of the installed Python, read without running code."""
 
 import itertools
 import sys
@@ -7,14 +7,14 @@ from pathlib import Path
 from bertkit.data import local_text
 
 
-def test_there_is_enough_to_read() -> None:
+def test_documents_contain_enough_text() -> None:
     found = list(itertools.islice(local_text.documents(), 200))
     assert sum(len(text) for _, text in found) > 500_000
     assert {source for source, _ in found} >= {"python reference", "python library"}
     assert all(text.strip() for _, text in found)
 
 
-def test_docstrings_are_parsed_not_run(tmp_path: Path) -> None:
+def test_docstrings_does_not_run_the_module(tmp_path: Path) -> None:
     path = tmp_path / "module_never_imported.py"
     words = "This sentence stands in a docstring that is long enough to be worth reading."
     path.write_text(f'"""{words}\n\n>>> an example\n"""\nraise SystemExit("this was run")\n')
@@ -22,6 +22,6 @@ def test_docstrings_are_parsed_not_run(tmp_path: Path) -> None:
     assert "module_never_imported" not in sys.modules
 
 
-def test_broken_files_are_passed_over(tmp_path: Path) -> None:
+def test_docstrings_skips_invalid_files(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("def (")
     assert list(local_text.docstrings(tmp_path / "bad.py")) == []

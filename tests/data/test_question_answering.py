@@ -1,4 +1,4 @@
-"""Files of questions: what is read, and what is wrong, by its place."""
+"""Question answering files: parsing and error positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def squad(*questions: dict[str, Any], context: str = "a mill by the lake") -> st
     return json.dumps({"data": [{"paragraphs": [{"context": context, "qas": [*questions]}]}]})
 
 
-def asked(id: str = "q1", **more: Any) -> dict[str, Any]:
+def question(id: str = "q1", **more: Any) -> dict[str, Any]:
     return {"id": id, "question": "Which building?", **more}
 
 
@@ -29,11 +29,11 @@ def read(path: Path, text: str, *, labelled: bool = True) -> list[Question]:
     return read_questions(path, labelled=labelled)[0]
 
 
-def test_squad_is_read(tmp_path: Path) -> None:
+def test_read_questions_parses_squad(tmp_path: Path) -> None:
     text = squad(
-        asked("q1", answers=[*MILL, {"text": "a mill", "answer_start": 0}]),
-        asked("q2", answers=[], is_impossible=True, plausible_answers=MILL),
-        asked("q3", answers=MILL, is_impossible=False),
+        question("q1", answers=[*MILL, {"text": "a mill", "answer_start": 0}]),
+        question("q2", answers=[], is_impossible=True, plausible_answers=MILL),
+        question("q3", answers=MILL, is_impossible=False),
     )
     path = tmp_path / "dev.json"
     first, second, third = read(path, text)
@@ -48,15 +48,15 @@ def test_squad_is_read(tmp_path: Path) -> None:
     assert third.answerable
     with gzip.open(tmp_path / "dev.json.gz", "wt", encoding="utf-8") as stream:
         stream.write("\ufeff" + text)
-    packed, said = read_questions(tmp_path / "dev.json.gz", labelled=True)
+    packed, summary = read_questions(tmp_path / "dev.json.gz", labelled=True)
     assert [e.answers for e in packed] == [e.answers for e in (first, second, third)]
-    assert said == f"{tmp_path / 'dev.json.gz'}: 3 questions, 1 of them without an answer"
+    assert summary == f"{tmp_path / 'dev.json.gz'}: 3 questions, 1 of them without an answer"
 
 
 HE, NONE = {"text": ["He"], "answer_start": [0]}, {"text": [], "answer_start": []}
 
 
-def test_rows_are_read(tmp_path: Path) -> None:
+def test_read_questions_parses_jsonl(tmp_path: Path) -> None:
     rows = [
         {"id": 7, "question": "Who?", "context": "He.", "answers": HE},
         {"question": "Who?", "context": "She.", "answers": NONE},
@@ -69,8 +69,8 @@ def test_rows_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_without_answers_only_question_and_context_count(tmp_path: Path) -> None:
-    assert not read(tmp_path / "a.json", squad(asked()), labelled=False)[0].answers
+def test_unlabeled_questions_need_no_answers(tmp_path: Path) -> None:
+    assert not read(tmp_path / "a.json", squad(question()), labelled=False)[0].answers
     row = '{"question": "Who?", "context": "He."}'
     assert read(tmp_path / "a.jsonl", row, labelled=False)[0].context == "He."
 
@@ -87,33 +87,33 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
         ("a.json", '{"data": [{"paragraphs": [{}]}]}', r"data\[0\]\.paragraphs\[0\]: .*`context`"),
         (
             "a.json",
-            squad(asked(answers=MILL), asked("q2", answers=[{"text": 1, "answer_start": 0}])),
+            squad(question(answers=MILL), question("q2", answers=[{"text": 1, "answer_start": 0}])),
             r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]\.answers.*\.text: expected `str`",
         ),
-        ("a.json", squad(asked(answers=3)), r"qas\[0\]\.answers: expected `array \| null`"),
-        ("a.json", squad(asked()), r"a\.json: q1: answers are missing"),
+        ("a.json", squad(question(answers=3)), r"qas\[0\]\.answers: expected `array \| null`"),
+        ("a.json", squad(question()), r"a\.json: q1: answers are missing"),
         (
             "a.json",
-            squad(asked(answers=[{"text": "mill", "answer_start": 4}])),
+            squad(question(answers=[{"text": "mill", "answer_start": 4}])),
             r"a\.json: q1: expected the answer 'mill' at character 4.* got 'll b'",
         ),
         (
             "a.json",
-            squad(asked(answers=[{"text": "mill", "answer_start": -17}])),
+            squad(question(answers=[{"text": "mill", "answer_start": -17}])),
             r"answer_start: expected `int` >= 0",
         ),
         (
             "a.json",
-            squad(asked(answers=MILL, is_impossible=True)),
+            squad(question(answers=MILL, is_impossible=True)),
             r"q1: is_impossible is true, but the question has 1 answers",
         ),
         (
             "a.json",
-            squad(asked(answers=[], is_impossible=False)),
+            squad(question(answers=[], is_impossible=False)),
             r"q1: is_impossible is false, but the question has 0 answers",
         ),
-        ("a.json", squad(asked(answers=MILL), asked(answers=MILL)), r"duplicate id 'q1'"),
-        ("a.json", squad(asked(answers=[]), context=" "), r"a\.json: q1: the context is empty"),
+        ("a.json", squad(question(answers=MILL), question(answers=MILL)), r"duplicate id 'q1'"),
+        ("a.json", squad(question(answers=[]), context=" "), r"a\.json: q1: the context is empty"),
         ("a.json", '{"data": []}', r"a\.json: the file contains no questions"),
         ("a.jsonl", ROW % json.dumps(NONE) + "\n{", r"a\.jsonl:2: invalid JSON"),
         (
@@ -139,7 +139,7 @@ ROW = '{"question": "Who?", "context": "It is he.", "answers": %s}'
         ("a.csv", "question,context\na,b\n", r"a\.csv: unknown file type; pass a \.json"),
     ],
 )
-def test_bad_input_is_named_by_its_place(
+def test_read_questions_reports_position_of_errors(
     name: str, text: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=message):
@@ -153,7 +153,9 @@ def test_bad_input_is_named_by_its_place(
         ("squad1/train-v1.1-44articles.json", 11877, 0),
     ],
 )
-def test_real_files_are_read(data_folder: Path, name: str, questions: int, without: int) -> None:
+def test_read_questions_parses_public_data_sets(
+    data_folder: Path, name: str, questions: int, without: int
+) -> None:
     found, _ = read_questions(data_folder / name, labelled=True)
     assert len(found) == questions
     assert sum(not example.answerable for example in found) == without

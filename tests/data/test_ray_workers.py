@@ -1,4 +1,4 @@
-"""Ray: the bytes and errors of one process, whatever becomes of the cluster's workers."""
+"""Ray workers: results and errors equal those of a single process."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ needs_ray = pytest.mark.usefixtures("ray")
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A small cluster of our own, which tests share as if their program had connected it, and which
-    leaves nothing behind.
-    """
-    if importlib.util.find_spec("ray") is None:  # not imported here, but with its environment
+    """Start a small cluster that the tests share, and check that it leaves no files behind."""
+    # The environment must be prepared before Ray is imported.
+    if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is requires Ray; run pip install 'bertkit[cleaning]'")
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
@@ -46,7 +45,8 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setattr(tempfile, "tempdir", temporary)
         cluster = stack.enter_context(ExitStack())
         yield cluster.enter_context(ray_workers.connected(2))
-        with warnings.catch_warnings():  # Ray does not wait for the processes that it ends
+        # Ray does not wait for the processes that it stops.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             cluster.close()
             gc.collect()
@@ -74,24 +74,26 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 class _Dies(Worker):
-    """Killed by the system in the middle of unit 1."""
+    """Worker that is killed during unit 1."""
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
         if number == 1:
             yield 10
-            time.sleep(0.2)  # so that the message gets there
+            # The message arrives before the kill.
+            time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
         yield from super().__call__(step, number, unit)
 
 
 class _DiesOnce(_Dies):
-    """The first time that it makes one."""
+    """Worker that is killed only in its first attempt."""
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
         begun = self.work / f"begun-{number}"
         if step == "make" and not begun.exists():
             begun.touch()
-            next(Worker.__call__(self, step, number, unit))  # leaves half a shard
+            # This leaves half a shard.
+            next(Worker.__call__(self, step, number, unit))
             yield from super().__call__(step, number, unit)
         else:
             yield from Worker.__call__(self, step, number, unit)
@@ -108,21 +110,22 @@ class _Lingers(Worker):
         time.sleep(60)
 
 
-def pool(kind: type[Worker], place: Path) -> RayPool:
+def pool(kind: type[Worker], directory: Path) -> RayPool:
     settings = workers.CorpusSettings(
         tokenizer="", field="text", blank_lines="paragraphs", language="en", shard_tokens=9
     )
-    worker = kind(place / "c", settings)
+    worker = kind(directory / "c", settings)
     worker.work.mkdir(parents=True)
     return RayPool(worker, 2)
 
 
-def test_a_command_gives_the_bytes_of_one_process_on_the_cluster_that_is_there(
+def test_prepare_on_existing_cluster_matches_one_process(
     ray: Any, texts: Path, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     whole = prepare([texts], tokenizer=tokenizer, out=tmp_path / "whole", processes=1)
     tokenizer.save(tmp_path / "t")
-    words = f"prepare {texts} --tokenizer t --out c --engine ray"  # relative
+    # The paths are relative.
+    words = f"prepare {texts} --tokenizer t --out c --engine ray"
     done = subprocess.run(
         [sys.executable, "-m", "bertkit", *words.split()],
         cwd=tmp_path,
@@ -137,7 +140,7 @@ def test_a_command_gives_the_bytes_of_one_process_on_the_cluster_that_is_there(
 
 
 @needs_ray
-def test_a_worker_that_is_killed_is_replaced_and_the_bytes_stay(
+def test_killed_worker_is_replaced_without_changing_output(
     texts: Path,
     tokenizer: Tokenizer,
     tmp_path: Path,
@@ -155,35 +158,36 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bytes_stay(
 
 
 @needs_ray
-def test_bad_text_is_told_as_by_one_process(
-    texts: Path, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_text_errors_match_one_process(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     (texts / "z.txt").write_bytes(b"Good.\n\n\xff\xfe")
-    told = []
+    messages = []
     for engine in ("processes", "ray"):
         with pytest.raises(DataError, match=r"z\.txt:3: not UTF-8") as caught:
             prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", engine=engine, processes=2)  # type: ignore[arg-type]
-        told.append(str(caught.value))
+        messages.append(str(caught.value))
         assert type(caught.value) is DataError
-    assert told[0] == told[1]
+    assert messages[0] == messages[1]
     assert not (tmp_path / "c").exists()
 
 
 @needs_ray
-def test_a_unit_whose_workers_die_again_and_again_is_given_up(
+def test_run_fails_if_workers_die_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "MAX_TRIES", 2)  # for each takes seconds
+    # Each attempt takes seconds.
+    monkeypatch.setattr(workers, "MAX_TRIES", 2)
     (tmp_path / "a.txt").write_text("A text.", encoding="utf-8")
-    units, told = {1: Unit([(str(tmp_path / "a.txt"), 0, 7)])}, []
+    units, messages = {1: Unit([(str(tmp_path / "a.txt"), 0, 7)])}, []
     sentence = "worker processes died 2 times on the same text"
     with pool(_Dies, tmp_path) as started, pytest.raises(StorageError, match=sentence):
-        told.extend(started.run("check", units))  # keeps what comes before the error
-    assert told == [(1, 10), (1, -10), (1, 10)]  # what was done is taken back
+        # The list keeps the results before the error.
+        messages.extend(started.run("check", units))
+    # The negative count reverts the progress.
+    assert messages == [(1, 10), (1, -10), (1, 10)]
 
 
 @needs_ray
-def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:
+def test_worker_exception_includes_its_traceback(tmp_path: Path) -> None:
     with pool(_Fails, tmp_path) as started, pytest.raises(ZeroDivisionError) as caught:
         list(started.run("check", {0: Unit([])}))
     assert not isinstance(caught.value, BertkitError)
@@ -191,15 +195,17 @@ def test_a_mistake_in_a_worker_comes_with_its_place(tmp_path: Path) -> None:
 
 
 @needs_ray
-def test_no_worker_outlives_its_owner(ray: Any, tmp_path: Path) -> None:
+def test_workers_exit_with_their_pool(ray: Any, tmp_path: Path) -> None:
     started = pool(_Lingers, tmp_path)
     with started:
         assert next(started.run("make", {0: Unit([])})) == (0, 10)
     began = time.monotonic()
     with started._worker.lock.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for them
+        # The lock waits for the workers to exit.
+        fcntl.flock(lock, fcntl.LOCK_EX)
     assert time.monotonic() - began < 20
-    assert ray.is_initialized()  # for it is not ours to end
+    # The test did not start the cluster.
+    assert ray.is_initialized()
 
 
 def test_sockets_have_short_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,15 +216,15 @@ def test_sockets_have_short_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             assert len(f"{folder}/{session}") <= 107
 
 
-# ---- refused
+# ---- Errors
 
 
-def test_an_unknown_engine_is_refused(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_prepare_rejects_unknown_engine(texts: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine: no such value 'rya'; did you mean 'ray'\?"):
         prepare([texts], tokenizer=tokenizer, out=tmp_path / "c", engine="rya")  # type: ignore[arg-type]
 
 
-def test_a_missing_package_is_named(
+def test_prepare_reports_missing_ray(
     texts: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -231,7 +237,7 @@ def test_a_missing_package_is_named(
     ("address", "sentence"),
     [("127.0.0.1:1", "RAY_ADDRESS = 127.0.0.1:1: .*refused"), ("ray://a:1", "run the command on")],
 )
-def test_a_cluster_that_cannot_be_reached_is_told(
+def test_pool_reports_unreachable_cluster(
     address: str, sentence: str, ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)

@@ -1,4 +1,4 @@
-"""A corpus elsewhere: copied here as it is read, asked again where it fails, and named then."""
+"""Remote corpora: caching, retries, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit.errors import ConfigError, DataError
 
 
 class Flaky(LocalFileSystem):  # type: ignore[misc]
-    """Files of this machine, which do not come at first: as `faults` says, in turn."""
+    """File system that fails in the order given by `faults`."""
 
     protocol = "flaky"
     faults: ClassVar[list[str]] = []
@@ -48,35 +48,35 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Corpus:
-    return finish(tmp_path / "there", write(tmp_path / "there", DOCUMENTS, limit=3))
+def local_corpus(tmp_path: Path) -> Corpus:
+    return finish(tmp_path / "local_corpus", write(tmp_path / "local_corpus", DOCUMENTS, limit=3))
 
 
-def test_a_corpus_elsewhere_is_as_one_here(there: Corpus, cache: Path) -> None:
-    address = f"flaky://{there.folder}"
+def test_remote_corpus_equals_local_corpus(local_corpus: Corpus, cache: Path) -> None:
+    address = f"flaky://{local_corpus.folder}"
     corpus = Corpus.open(address)
     assert not list(cache.rglob("shard-*"))
-    assert corpus.tokens == there.tokens
+    assert corpus.tokens == local_corpus.tokens
     assert corpus.place == address
-    assert corpus.tokenizer().fingerprint == there.tokenizer().fingerprint
-    assert read_back(corpus) == read_back(there)
+    assert corpus.tokenizer().fingerprint == local_corpus.tokenizer().fingerprint
+    assert read_back(corpus) == read_back(local_corpus)
     corpus.verify()
-    came = len(Flaky.asked)
+    num_requests = len(Flaky.asked)
     again = Corpus.open(address)
-    assert read_back(again) == read_back(there)
-    assert len(Flaky.asked) == came
+    assert read_back(again) == read_back(local_corpus)
+    assert len(Flaky.asked) == num_requests
 
 
-def test_a_part_brings_its_shards_alone(there: Corpus, cache: Path) -> None:
-    part = Corpus.open(f"flaky://{there.folder}").part([1])
+def test_part_fetches_only_its_shards(local_corpus: Corpus, cache: Path) -> None:
+    part = Corpus.open(f"flaky://{local_corpus.folder}").part([1])
     assert part.starts[-1] == part.tokens
     assert {path.stem for path in cache.rglob("shard-*")} == {"shard-00001"}
 
 
 @pytest.mark.parametrize("fault", ["time out", "half", "other"])
-def test_a_file_that_does_not_come_is_asked_for_again(fault: str, there: Corpus) -> None:
+def test_fetch_retries_failed_downloads(fault: str, local_corpus: Corpus) -> None:
     Flaky.faults = [fault, fault]
-    assert read_back(Corpus.open(f"flaky://{there.folder}")) == read_back(there)
+    assert read_back(Corpus.open(f"flaky://{local_corpus.folder}")) == read_back(local_corpus)
     assert Flaky.asked[:3] == ["shard-00000.tokens"] * 3
 
 
@@ -88,37 +88,40 @@ def test_a_file_that_does_not_come_is_asked_for_again(fault: str, there: Corpus)
         ("other", "the hash differs from the manifest"),
     ],
 )
-def test_a_file_that_never_comes_is_named(
-    fault: str, reason: str, there: Corpus, cache: Path
+def test_fetch_reports_file_after_failed_retries(
+    fault: str, reason: str, local_corpus: Corpus, cache: Path
 ) -> None:
     Flaky.faults = [fault] * store.TRIES
-    corpus = Corpus.open(f"flaky://{there.folder}")
-    name = "there/shard-00000.tokens"
+    corpus = Corpus.open(f"flaky://{local_corpus.folder}")
+    name = "local_corpus/shard-00000.tokens"
     with pytest.raises(DataError, match=f"{name}: 3 attempts failed .*{reason}.*; run it again"):
         read_back(corpus)
     assert not list(cache.rglob("*.tokens*"))
 
 
-def test_a_password_is_refused_and_not_shown() -> None:
-    with pytest.raises(ConfigError, match="URLs with a password") as told:
+def test_open_rejects_urls_with_passwords() -> None:
+    with pytest.raises(ConfigError, match="URLs with a password") as error:
         Corpus.open("ftp://me:hunter2@host/corpus")
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(error.value)
 
 
-def test_a_limit_that_is_no_number_is_named(there: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_rejects_invalid_cache_limit(
+    local_corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(store.LIMIT, "much")
     with pytest.raises(
         ConfigError, match=r"BERTKIT_CACHE_GB must be a number of gigabytes, got 'much'"
     ):
-        Corpus.open(f"flaky://{there.folder}").fetch()
+        Corpus.open(f"flaky://{local_corpus.folder}").fetch()
 
 
-def test_what_was_longest_unused_makes_room(
-    there: Corpus, cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_cache_evicts_least_recently_used_files(
+    local_corpus: Corpus, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(store.LIMIT, "0.0000001")  # a hundred bytes
+    # The limit is 100 bytes.
+    monkeypatch.setenv(store.LIMIT, "0.0000001")
     monkeypatch.setattr(corpora, "VOLUME_TOKENS", 100)
-    corpus = Corpus.open(f"flaky://{there.folder}")
+    corpus = Corpus.open(f"flaky://{local_corpus.folder}")
     for number in (1, 0):
         corpus.part([number]).fetch()
         assert {path.stem for path in cache.rglob("shard-*")} == {f"shard-0000{number}"}
@@ -135,6 +138,6 @@ def test_what_was_longest_unused_makes_room(
         ("nothing://bucket/corpus", ConfigError, "nothing://bucket/corpus: .*nothing"),
     ],
 )
-def test_an_address_of_nothing_is_named(address: str, kind: type[Exception], message: str) -> None:
+def test_open_reports_invalid_addresses(address: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         Corpus.open(address)

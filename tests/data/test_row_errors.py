@@ -1,4 +1,4 @@
-"""All rows that cannot be used are named at once."""
+"""Errors of several rows are reported together."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ def halved(number: int) -> int:
     return number // 2
 
 
-def test_all_are_read_or_all_that_are_bad_are_named() -> None:
+def test_read_each_reports_all_bad_rows() -> None:
     assert read_each(halved, [2, 4]) == [1, 2]
     assert read_each(halved, []) == []
-    with pytest.raises(DataError, match=r"^a\.csv:3: odd; give an even one$") as one:
+    with pytest.raises(DataError, match=r"^a\.csv:3: odd; give an even one$") as error:
         read_each(halved, [2, 3])
-    assert not isinstance(one.value, BadRows)
+    assert not isinstance(error.value, BadRows)
     several = "a.csv:1: odd; give an even one (2 rows cannot be used: a.csv:1, a.csv:3)"
     with pytest.raises(BadRows, match=f"^{re.escape(several)}$"):
         read_each(halved, [1, 2, 3])
 
 
-def test_of_many_the_first_are_named() -> None:
+def test_read_each_reports_first_of_many_errors() -> None:
     rows = iter(range(1, 10**9, 2))
     with pytest.raises(BadRows, match=r"1,000 or more rows .*: a\.csv:1, .* and 995 more\)$"):
         read_each(halved, rows)
-    assert next(rows) == 2001  # no more were read
+    # Reading stops after 1,000 errors.
+    assert next(rows) == 2001
     assert shorten_list("abcde") == "a, b, c, d, e"
     assert shorten_list("abcdefg") == "a, b, c, d, e and 2 more"
 

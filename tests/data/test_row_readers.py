@@ -1,4 +1,4 @@
-"""Labelled files: every value as written, and each unusable row refused with its place."""
+"""Labeled files: values as written, and positions of unusable rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def use(path: Path) -> None:
     table.texts("label")
 
 
-def test_tsv_keeps_quotes_and_csv_takes_them_off(tmp_path: Path) -> None:
+def test_tsv_keeps_quotes_and_csv_removes_them(tmp_path: Path) -> None:
     tsv = Rows.read(
         write(tmp_path / "a.tsv", 'sentence\tlabel\r\nHe said "no, never\t0\r\nB\t1\r\n')
     )
@@ -47,7 +47,7 @@ def test_tsv_keeps_quotes_and_csv_takes_them_off(tmp_path: Path) -> None:
     assert csv.lines == [2, 5]
 
 
-def test_a_text_file_with_tabs_is_a_table(tmp_path: Path) -> None:
+def test_text_file_with_tabs_is_a_table(tmp_path: Path) -> None:
     table = Rows.read(write(tmp_path / "msr.txt", "\ufeffQuality\t#1 String\t#2 String\n1\tA\tB\n"))
     assert values(table) == [{"Quality": "1", "#1 String": "A", "#2 String": "B"}]
     write(tmp_path / "trec.txt", "DESC:manner How did it end ?\nHUM:ind Who ?\n")
@@ -55,7 +55,7 @@ def test_a_text_file_with_tabs_is_a_table(tmp_path: Path) -> None:
     assert values(table)[0] == {"1": "DESC:manner", "2": "How did it end ?"}
 
 
-def test_other_characters_may_separate_columns(tmp_path: Path) -> None:
+def test_separator_option_accepts_any_character(tmp_path: Path) -> None:
     table = Rows.read(write(tmp_path / "a.csv", 'text;label\n"A; b";0\n'), separator=";")
     assert values(table) == [{"text": "A; b", "label": "0"}]
     path = write(tmp_path / "b.tsv", "A|0\n")
@@ -80,7 +80,7 @@ def test_other_characters_may_separate_columns(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_separator_must_be_named(
+def test_read_rejects_other_separators_by_default(
     tmp_path: Path, name: str, line: str, message: str
 ) -> None:
     path = write(tmp_path / name, f"{line}\nA; b, c\t0,5\n")
@@ -89,7 +89,7 @@ def test_another_separator_must_be_named(
     assert len(Rows.read(path, header=False, separator="|")) == 2
 
 
-def test_a_csv_file_may_have_one_column(tmp_path: Path) -> None:
+def test_csv_with_one_column_is_accepted(tmp_path: Path) -> None:
     table = Rows.read(write(tmp_path / "c.csv", "text\nA; b\nC\n"))
     assert table.texts("text") == ["A; b", "C"]
 
@@ -98,21 +98,27 @@ def test_a_csv_file_may_have_one_column(tmp_path: Path) -> None:
     "text",
     ['{"text": "A", "label": "0"}', "text\tlabel\nA\t0", "text,label\nA,0"],
 )
-def test_stdin_is_told_by_how_it_begins(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_format_is_detected_from_first_line(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    for _ in range(2):  # what was read can be read again
+    # Standard input can be read again.
+    for _ in range(2):
         table = Rows.read(STDIN)
         assert values(table) == [{"text": "A", "label": "0"}]
 
 
-def test_stdin_is_checked_as_files_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    for data, said in ((b"", "stdin: the file is empty"), (b"text\n\xff\n", "stdin:2: not UTF-8")):
+def test_stdin_rejects_invalid_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, message in (
+        (b"", "stdin: the file is empty"),
+        (b"text\n\xff\n", "stdin:2: not UTF-8"),
+    ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=message):
             Rows.read(STDIN)
 
 
-def test_rows_may_differ_beside_the_columns_that_are_named(tmp_path: Path) -> None:
+def test_row_lengths_may_differ_after_used_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "sts.tsv", "a\tb\t5.0\tx\ty\nc\td\t1.0\te\tf\tno one\nq\tr\t2.0\n")
     with pytest.raises(DataError, match=r"sts.tsv:2: expected 5 columns"):
         Rows.read(path, header=False).check_lengths()
@@ -124,13 +130,13 @@ def test_rows_may_differ_beside_the_columns_that_are_named(tmp_path: Path) -> No
         table.check_lengths("1", "4")
 
 
-def test_a_cell_may_hold_a_document(tmp_path: Path) -> None:
+def test_csv_cell_can_contain_a_document(tmp_path: Path) -> None:
     text = "word " * 40_000
     table = Rows.read(write(tmp_path / "a.csv", f'text,label\n"{text}",1\n'))
     assert table.texts("text") == [text]
 
 
-def test_jsonl_values_are_text(tmp_path: Path) -> None:
+def test_jsonl_values_convert_to_text(tmp_path: Path) -> None:
     line = '{"text": "A", "label": 1, "x": 0.5, "y": true, "z": null, "l": ["ä"]}\n'
     table = Rows.read(write(tmp_path / "a.jsonl.gz", line))
     texts = [table.texts(column)[0] for column in table.columns]
@@ -138,7 +144,7 @@ def test_jsonl_values_are_text(tmp_path: Path) -> None:
     assert values(table) == [json.loads(line)]
 
 
-def test_a_header_that_is_repeated_is_said(tmp_path: Path) -> None:
+def test_summary_warns_of_repeated_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\na\tx\ntext\tlabel\nb\ty\n")
     table = Rows.read(path)
     assert "warning: line 3 repeats the header line; remove it" in table.summary
@@ -146,7 +152,7 @@ def test_a_header_that_is_repeated_is_said(tmp_path: Path) -> None:
     assert "warning" not in Rows.read(write(tmp_path / "b.tsv", "text\tlabel\na\tx\n")).summary
 
 
-def test_the_first_line_is_a_header_by_default(tmp_path: Path) -> None:
+def test_first_line_is_header_by_default(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "ham\tOk lar...\nspam\tWin a prize\n")
     table = Rows.read(path)
     assert (table.columns, table.lines, table.header) == (["ham", "Ok lar..."], [2], True)
@@ -170,7 +176,7 @@ def test_rows_do_not_depend_on_values(
     assert [list(row.values()) for row in values(Rows.read(path, header=False))] == cells
 
 
-def test_a_row_of_empty_cells_is_a_row(tmp_path: Path) -> None:
+def test_rows_of_empty_cells_are_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "text\tpair\nA\tB\n\t\n\n \nC\tD\n")
     assert Rows.read(path).texts("text") == ["A", "", "C"]
     assert Rows.read(path).lines == [2, 3, 6]
@@ -195,19 +201,19 @@ def test_a_row_of_empty_cells_is_a_row(tmp_path: Path) -> None:
         ("a.tsv", b"A\t\xff\n", r"a\.tsv:1: not UTF-8"),
     ],
 )
-def test_unusable_rows_are_named_with_their_place(
+def test_read_reports_position_of_unusable_rows(
     tmp_path: Path, name: str, content: str | bytes, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
         use(write(tmp_path / name, content))
 
 
-def test_a_missing_labelled_file_is_named(tmp_path: Path) -> None:
+def test_read_rejects_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.tsv: no such file"):
         Rows.read(tmp_path / "gone.tsv")
 
 
-def test_public_data_sets_are_read_whole(data_folder: Path) -> None:
+def test_public_data_sets_are_read_completely(data_folder: Path) -> None:
     for name, header, columns, count in (
         ("cola/in_domain_train.tsv", False, ["1", "2", "3", "4"], 8551),
         ("ag_news/dev.tsv", False, ["1", "2"], 1001),

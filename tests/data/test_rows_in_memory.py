@@ -1,4 +1,4 @@
-"""Rows of a program are read as a file of them is, and errors name them as the program does."""
+"""In-memory rows are read like files, and errors use Python names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def as_arrow() -> Any:
 
 
 class Dataset(list[dict[str, Any]]):
-    """Rows as `datasets` has them; a class has a name and a number."""
+    """Rows like those of `datasets`; a class has a name and a number."""
 
     class Label:
         def int2str(self, number: int) -> str:
@@ -67,29 +67,31 @@ def first_row(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_kinds_give_the_examples_of_a_file(
+def test_in_memory_rows_equal_file_rows(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = take(Classify, KINDS[kind](), None, "train")
-    said = capsys.readouterr().err
-    assert "3 rows; text = 'text', label = 'label'" in said
-    assert "/" not in said
-    assert taken.examples[0].where == first_row(kind)
+    rows_taken = take(Classify, KINDS[kind](), None, "train")
+    message = capsys.readouterr().err
+    assert "3 rows; text = 'text', label = 'label'" in message
+    assert "/" not in message
+    assert rows_taken.examples[0].where == first_row(kind)
     path = tmp_path / "rows.jsonl"
     lines = [json.dumps({"text": t, "label": y}) for t, y in zip(TEXTS, LABELS, strict=True)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    there = read_examples(Classify, path)
-    assert [(e.text, e.label) for e in taken.examples] == [(e.text, e.label) for e in there]
+    from_file = read_examples(Classify, path)
+    assert [(e.text, e.label) for e in rows_taken.examples] == [
+        (e.text, e.label) for e in from_file
+    ]
 
 
-def test_a_parquet_file_is_rows(tmp_path: Path) -> None:
+def test_parquet_file_is_accepted(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "rows.parquet"
     parquet.write_table(as_arrow(), path)
-    taken = take(Classify, path, None, "train")
-    assert taken.file == str(path)
-    assert [e.label for e in taken.examples] == LABELS
-    assert taken.examples[2].where == f"{path}[2]"
+    rows_taken = take(Classify, path, None, "train")
+    assert rows_taken.file == str(path)
+    assert [e.label for e in rows_taken.examples] == LABELS
+    assert rows_taken.examples[2].where == f"{path}[2]"
     assert list(texts_of(path, None, "texts")) == TEXTS
     path.write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"rows\.parquet: invalid \.parquet file"):
@@ -98,21 +100,21 @@ def test_a_parquet_file_is_rows(tmp_path: Path) -> None:
         take(Classify, str(tmp_path / "none.parquet"), None, "train")
 
 
-def test_the_same_rows_have_the_same_hash_and_others_another() -> None:
+def test_hash_depends_only_on_row_contents() -> None:
     hashes = {take(Classify, KINDS[kind](), None, "train").sha256 for kind in ("dicts", "tuples")}
     assert len(hashes) == 1
     other = [*zip(TEXTS, ["good", "bad", "bad"], strict=True)]
     assert take(Classify, other, None, "train").sha256 not in hashes
 
 
-def test_examples_of_a_task_are_none() -> None:
+def test_task_examples_are_kept_unchanged() -> None:
     examples = [LabelExample("a film", None, "good")]
     assert are_examples(examples)
     assert not are_examples(TEXTS)
     assert take(Classify, examples, None, "train").examples == examples
 
 
-def test_labels_may_be_numbers_or_lists() -> None:
+def test_labels_can_be_numbers_or_lists() -> None:
     numbers = take(Classify, [("a film", np.int64(1)), ("b film", 0)], None, "train").examples
     assert [e.label for e in numbers] == ["1", "0"]
     several = {"text": TEXTS[:2], "label": [["x", "y"], np.array(["y"])]}
@@ -123,7 +125,7 @@ def test_labels_may_be_numbers_or_lists() -> None:
     assert task.labels == ("x", "y")
 
 
-def test_other_tasks_take_rows_too() -> None:
+def test_similarity_and_tag_accept_rows() -> None:
     pairs = take(Similarity, [("one film", "a film", 4.5), ("one", "two", 0.5)], None, "dev")
     assert len(pairs.examples) == 2
     text = "Ada lived in London."
@@ -180,16 +182,14 @@ def test_other_tasks_take_rows_too() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_as_a_program_says_it(
-    rows: Any, reading: Reading | None, message: str
-) -> None:
-    with pytest.raises(BertkitError, match=message) as told:
+def test_errors_use_python_names(rows: Any, reading: Reading | None, message: str) -> None:
+    with pytest.raises(BertkitError, match=message) as error:
         take(Classify, rows, reading, "train")
-    assert "--" not in str(told.value)
-    assert "/tmp" not in str(told.value)
+    assert "--" not in str(error.value)
+    assert "/tmp" not in str(error.value)
 
 
-def test_dates_and_whole_floats_are_written_as_they_read() -> None:
+def test_whole_floats_and_dates_keep_their_form() -> None:
     rows = {"text": ["a b", "c d"], "label": [1.0, 2.0], "when": [date(2026, 1, 2), Decimal("1.5")]}
     examples = take(
         Classify, rows, Reading(text_column="text", label_column="label"), "train"
@@ -202,15 +202,15 @@ def test_dates_and_whole_floats_are_written_as_they_read() -> None:
 @pytest.mark.parametrize(
     "labels", [[True, False, True], [0.0, 1.0, 1.0], [1, 0, 1], [0.5, 2.0, -1e20], ["a", "b", "a"]]
 )
-def test_a_data_frame_is_read_as_its_csv_file_is(labels: list[Any], tmp_path: Path) -> None:
+def test_data_frame_equals_its_csv_file(labels: list[Any], tmp_path: Path) -> None:
     table = pytest.importorskip("pandas").DataFrame({"text": TEXTS, "label": labels})
     table.to_csv(tmp_path / "rows.csv", index=False)
     table.to_csv(tmp_path / "numbered.csv")
-    there = [e.label for e in read_examples(Classify, tmp_path / "rows.csv")]
-    assert [e.label for e in read_examples(Classify, tmp_path / "numbered.csv")] == there
+    from_file = [e.label for e in read_examples(Classify, tmp_path / "rows.csv")]
+    assert [e.label for e in read_examples(Classify, tmp_path / "numbered.csv")] == from_file
     tuples = list(zip(table["text"], table["label"], strict=True))
     for rows in (table, tuples, table.to_dict("list"), table.to_dict("records")):
-        assert [e.label for e in take(Classify, rows, None, "train").examples] == there
+        assert [e.label for e in take(Classify, rows, None, "train").examples] == from_file
 
 
 @pytest.mark.parametrize("kind", ["dicts", "parquet"])
@@ -232,14 +232,14 @@ def test_labels_do_not_depend_on_other_columns(kind: str, tmp_path: Path) -> Non
     assert [example.label for example in examples] == ["True", "False", "True", "False"]
 
 
-def test_whole_floats_beside_lists_are_places() -> None:
+def test_float_answers_of_choose_are_indices() -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"context": ["a b"], "choices": [["x", "y"]], "label": [1.0]})
     (question,) = take(Choose, table, None, "train").examples
     assert question.answer == 1
 
 
-def test_columns_side_by_side_are_no_rows() -> None:
+def test_take_rejects_tuples_of_columns() -> None:
     table = as_pandas()
     columns: list[tuple[Any, str]] = [
         ((table["text"], table["label"]), "tuple"),
@@ -248,15 +248,15 @@ def test_columns_side_by_side_are_no_rows() -> None:
         ((np.array(TEXTS * 2), np.array(LABELS * 2)), "tuple"),
     ]
     for rows, kind in columns:
-        said = rf"^train: expected rows, got a {kind} of columns; pass a DataFrame, or list"
-        with pytest.raises(DataError, match=said):
+        message = rf"^train: expected rows, got a {kind} of columns; pass a DataFrame, or list"
+        with pytest.raises(DataError, match=message):
             take(Classify, rows, None, "train")
     assert len(take(Classify, (["a film", "x"], ["b film", "y"]), None, "train").examples) == 2
     with pytest.raises(DataError, match=r"^train: no column has a known name for the label"):
         take(Classify, table["text"], None, "train")
 
 
-def test_two_columns_of_one_name_are_refused() -> None:
+def test_take_rejects_duplicate_column_names() -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame([["a", "b", "x"]], columns=["text", "text", "label"])
     with pytest.raises(DataError, match=r"^train: two columns are called 'text'; rename one"):
@@ -278,11 +278,11 @@ def test_two_columns_of_one_name_are_refused() -> None:
         ([], False),
     ],
 )
-def test_what_is_asked_as_rows(items: Any, rows: bool) -> None:
+def test_is_rows_recognizes_tables(items: Any, rows: bool) -> None:
     assert is_rows(items) == rows
 
 
-def test_texts_of_rows_are_those_of_their_column(tmp_path: Path) -> None:
+def test_texts_of_returns_the_text_column(tmp_path: Path) -> None:
     assert list(texts_of(np.array(TEXTS), None, "texts")) == TEXTS
     assert list(texts_of({"n": [1, 2, 3], "text": TEXTS}, None, "texts")) == TEXTS
     assert list(texts_of({"one": TEXTS, "two": TEXTS}, "two", "texts")) == TEXTS
@@ -298,14 +298,14 @@ def test_texts_of_rows_are_those_of_their_column(tmp_path: Path) -> None:
         texts_of({"one": TEXTS, "two": TEXTS}, None, "texts")
 
 
-def test_missing_values_of_pandas_are_missing() -> None:
+def test_missing_pandas_labels_are_rejected() -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"text": ["a", "b"], "label": pandas.array([1, None], dtype="Int64")})
     with pytest.raises(DataError, match=r"^train\.iloc\[1\]: no label"):
         take(Classify, table, None, "train")
 
 
-def test_classes_of_a_dataset_come_by_their_names() -> None:
+def test_dataset_class_labels_convert_to_names() -> None:
     rows = Dataset({"text": text, "label": y} for text, y in zip(TEXTS, (1, 0, 1), strict=True))
     assert [e.label for e in take(Classify, rows, None, "train").examples] == LABELS
     rows.append({"text": "a test", "label": -1})
@@ -341,13 +341,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.slow
-def test_a_million_rows_need_so_much_memory_a_row() -> None:
+def test_rows_need_at_most_one_kilobyte_each() -> None:
     pytest.importorskip("pandas")
     done = subprocess.run([sys.executable, "-c", MILLION], capture_output=True, check=True)
-    assert int(done.stdout) < 1_000_000  # kilobytes: 1 KB a row
+    # The unit is kilobytes: 1 KB per row.
+    assert int(done.stdout) < 1_000_000
 
 
-def test_tables_have_a_name() -> None:
+def test_name_of_returns_the_table_name() -> None:
     class Published(Dataset):
         info = SimpleNamespace(dataset_name="imdb", config_name="plain_text")
         split = "train"

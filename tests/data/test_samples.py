@@ -1,4 +1,4 @@
-"""Samples: pure functions of (seed, epoch, index); pairs, windows and lengths as they should be."""
+"""Pretraining samples: pairs, windows, lengths, and determinism."""
 
 import json
 from pathlib import Path
@@ -18,14 +18,16 @@ from bertkit.errors import DataError
 from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
 
-FIRST = len(SPECIALS) + 1  # the first word's id; a full stop is before it
+# The first word follows the full stop.
+# The id of the first word, which follows the id of the full stop.
+FIRST = len(SPECIALS) + 1
 DOCUMENTS, SENTENCES = 12, 30
 CLS, SEP = 2, 3
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """Documents whose words say where they stand: `d3s17` is in document 3, sentence 17."""
+    """Return documents whose words state their position: `d3s17` is in document 3, sentence 17."""
     folder = tmp_path_factory.mktemp("corpus")
     names = [f"d{d}s{s}" for d in range(DOCUMENTS) for s in range(SENTENCES)]
     with (folder / "text.jsonl").open("w", encoding="utf-8") as file:
@@ -43,20 +45,20 @@ def tokenizer(corpus: Corpus) -> Tokenizer:
     return corpus.tokenizer()
 
 
-def whole(sample: Sample) -> np.ndarray:
+def unmasked_ids(sample: Sample) -> np.ndarray:
     ids = sample.ids.copy()
     ids[sample.masked_positions] = sample.labels
     return ids
 
 
 def sentences(ids: np.ndarray) -> list[int]:
-    """The sentences (numbered over the corpus) of a stretch of words, each once, in order."""
+    """Return the sentence numbers of a span of words, each once and in order."""
     words = ids[ids >= FIRST] - FIRST
     return words[np.flatnonzero(np.diff(words, prepend=-1))].tolist()
 
 
 def parts(sample: Sample) -> list[list[int]]:
-    ids = whole(sample)
+    ids = unmasked_ids(sample)
     return [sentences(ids[sample.types == t]) for t in range(sample.types.max() + 1)]
 
 
@@ -65,7 +67,7 @@ def make(corpus: Corpus, tokenizer: Tokenizer, *, seed: int = 0, **sampling: obj
     return Samples(corpus, tokenizer, settings, Masking(), seed=seed)
 
 
-def test_the_corpus_is_what_it_should_be(corpus: Corpus) -> None:
+def test_corpus_has_expected_size(corpus: Corpus) -> None:
     assert corpus.documents == DOCUMENTS
     assert corpus.sentences == DOCUMENTS * SENTENCES
 
@@ -74,7 +76,7 @@ def test_the_corpus_is_what_it_should_be(corpus: Corpus) -> None:
 def test_samples_are_well_formed(corpus: Corpus, tokenizer: Tokenizer, pairs: str) -> None:
     samples = make(corpus, tokenizer, pairs=pairs)
     for sample in samples.batch(0, 200):
-        ids = whole(sample)
+        ids = unmasked_ids(sample)
         assert len(ids) <= 64
         assert ids[0] == CLS
         assert ids[-1] == SEP
@@ -88,15 +90,16 @@ def test_samples_are_well_formed(corpus: Corpus, tokenizer: Tokenizer, pairs: st
         assert (sample.pair is None) == (pairs == "none")
 
 
-def test_next_sentence_pairs_are_true_half_the_time(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    drawn = make(corpus, tokenizer, pairs="nsp").batch(0, 2000)
-    assert abs(np.mean([s.pair for s in drawn]) - 0.5) < 5 * 0.5 / 2000**0.5
-    for sample in drawn:
+def test_half_of_nsp_pairs_are_true(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    samples_drawn = make(corpus, tokenizer, pairs="nsp").batch(0, 2000)
+    assert abs(np.mean([s.pair for s in samples_drawn]) - 0.5) < 5 * 0.5 / 2000**0.5
+    for sample in samples_drawn:
         a, b = parts(sample)
         if not a or not b:
             continue
         if sample.pair == 0:
-            assert a[-1] <= b[0]  # what is cut to fit may have stood between
+            # A sentence between them may have been truncated.
+            assert a[-1] <= b[0]
             assert a[-1] // SENTENCES == b[0] // SENTENCES
         else:
             assert a[0] // SENTENCES != b[0] // SENTENCES
@@ -105,27 +108,23 @@ def test_next_sentence_pairs_are_true_half_the_time(corpus: Corpus, tokenizer: T
             assert part[0] // SENTENCES == part[-1] // SENTENCES
 
 
-def test_sentence_order_pairs_are_swapped_half_the_time(
-    corpus: Corpus, tokenizer: Tokenizer
-) -> None:
-    drawn = make(corpus, tokenizer, pairs="sop").batch(0, 2000)
-    assert abs(np.mean([s.pair for s in drawn]) - 0.5) < 5 * 0.5 / 2000**0.5
-    for sample in drawn:
+def test_half_of_sop_pairs_are_swapped(corpus: Corpus, tokenizer: Tokenizer) -> None:
+    samples_drawn = make(corpus, tokenizer, pairs="sop").batch(0, 2000)
+    assert abs(np.mean([s.pair for s in samples_drawn]) - 0.5) < 5 * 0.5 / 2000**0.5
+    for sample in samples_drawn:
         a, b = parts(sample) if sample.pair == 0 else parts(sample)[::-1]
         if a and b:
             assert a[-1] <= b[0]
             assert a[0] // SENTENCES == b[-1] // SENTENCES
 
 
-def test_without_short_samples_an_epoch_reads_everything_once(
-    corpus: Corpus, tokenizer: Tokenizer
-) -> None:
+def test_epoch_reads_each_sentence_once(corpus: Corpus, tokenizer: Tokenizer) -> None:
     samples = make(corpus, tokenizer, pairs="none", short_seq_probability=0.0)
     read = [s for sample in samples.batch(0, len(samples)) for s in parts(sample)[0]]
     assert sorted(read) == list(range(corpus.sentences))
 
 
-def test_full_sentences_cross_documents_and_doc_sentences_do_not(
+def test_cross_documents_option_crosses_document_boundaries(
     corpus: Corpus, tokenizer: Tokenizer
 ) -> None:
     def crossing(across: bool) -> int:
@@ -140,27 +139,28 @@ def test_full_sentences_cross_documents_and_doc_sentences_do_not(
     assert crossing(True) > 0
 
 
-def test_full_sentences_have_a_separator_where_a_document_ends(
-    corpus: Corpus, tokenizer: Tokenizer
-) -> None:
+def test_cross_document_samples_separate_documents(corpus: Corpus, tokenizer: Tokenizer) -> None:
     samples = make(corpus, tokenizer, pairs="none", cross_documents=True)
     inside = 0
     for sample in samples.batch(0, 2 * len(samples)):
-        ids = whole(sample)
+        ids = unmasked_ids(sample)
         assert len(ids) <= 64
         documents = (ids[ids >= FIRST] - FIRST) // SENTENCES
         inside += len(set(documents.tolist())) - 1
-        for place in np.flatnonzero(ids[:-1] == SEP):
-            before, after = ids[place - 2], ids[place + 1]  # a word stands before its full stop
+        for position in np.flatnonzero(ids[:-1] == SEP):
+            # A word precedes its full stop.
+            before, after = ids[position - 2], ids[position + 1]
             assert (before - FIRST) // SENTENCES < (after - FIRST) // SENTENCES
         assert (ids[1:-1] == SEP).sum() == len(set(documents.tolist())) - 1
     assert inside > 0
 
 
-def test_short_samples_come_at_their_rate(corpus: Corpus, tokenizer: Tokenizer) -> None:
+def test_short_samples_match_their_probability(corpus: Corpus, tokenizer: Tokenizer) -> None:
     def mean(short: float) -> float:
-        drawn = make(corpus, tokenizer, pairs="none", short_seq_probability=short).batch(0, 1000)
-        return float(np.mean([len(sample) for sample in drawn]))
+        samples_drawn = make(corpus, tokenizer, pairs="none", short_seq_probability=short).batch(
+            0, 1000
+        )
+        return float(np.mean([len(sample) for sample in samples_drawn]))
 
     full, half, all_short = mean(0.0), mean(0.5), mean(1.0)
     assert all_short < half < full
@@ -176,10 +176,10 @@ def equal(a: Sample, b: Sample) -> bool:
 
 @settings(max_examples=30)
 @given(st.integers(0, 500), st.integers(1, 60), st.integers(0, 59))
-def test_any_part_of_the_order_can_be_asked_alone(
+def test_batches_do_not_depend_on_their_start(
     corpus: Corpus, tokenizer: Tokenizer, first: int, count: int, skip: int
 ) -> None:
-    """So a resumed run, or one of several processes, sees exactly the same samples."""
+    """A resumed run or one of several processes reads identical samples."""
     samples = make(corpus, tokenizer)
     together = samples.batch(first, count)
     skip = min(skip, count - 1)
@@ -189,7 +189,7 @@ def test_any_part_of_the_order_can_be_asked_alone(
     )
 
 
-def test_epochs_draw_anew_and_cycles_repeat(corpus: Corpus, tokenizer: Tokenizer) -> None:
+def test_static_masks_repeat_after_dupe_factor(corpus: Corpus, tokenizer: Tokenizer) -> None:
     samples = make(corpus, tokenizer)
     assert not equal(samples.sample(0, 3), samples.sample(1, 3))
     static = Samples(corpus, tokenizer, Sampling(length=64), Masking(dupe_factor=2))
@@ -197,24 +197,26 @@ def test_epochs_draw_anew_and_cycles_repeat(corpus: Corpus, tokenizer: Tokenizer
     assert not equal(static.sample(0, 3), static.sample(1, 3))
 
 
-def test_another_share_of_masks_changes_nothing_else(corpus: Corpus, tokenizer: Tokenizer) -> None:
+def test_masking_probability_changes_only_masks(corpus: Corpus, tokenizer: Tokenizer) -> None:
     samples = make(corpus, tokenizer)
     plain, more = samples.batch(5, 20), samples.batch(5, 20, 0.5)
-    assert all(np.array_equal(whole(a), whole(b)) for a, b in zip(plain, more, strict=True))
+    assert all(
+        np.array_equal(unmasked_ids(a), unmasked_ids(b)) for a, b in zip(plain, more, strict=True)
+    )
     assert sum(len(s.labels) for s in more) > 3 * sum(len(s.labels) for s in plain)
-    # a pure function of index and share, and the samples are as they were
+    # The result depends only on index and probability, and the samples are unchanged.
     assert all(map(equal, samples.batch(5, 20, 0.5), more))
     assert all(map(equal, samples.batch(5, 20), plain))
     assert all(map(equal, samples.batch(5, 20, 0.15), plain))
 
 
-def test_seeds_differ(corpus: Corpus, tokenizer: Tokenizer) -> None:
+def test_seeds_give_different_samples(corpus: Corpus, tokenizer: Tokenizer) -> None:
     one, two = make(corpus, tokenizer, seed=1), make(corpus, tokenizer, seed=2)
     assert not any(equal(a, b) for a, b in zip(one.batch(0, 20), two.batch(0, 20), strict=True))
 
 
-def test_tokens_that_cannot_be_divided_are_no_fault(tmp_path: Path) -> None:
-    """Documents of one token have an empty B, true or false."""
+def test_single_token_documents_are_accepted(tmp_path: Path) -> None:
+    """Documents of one token have an empty segment B, true or false."""
     texts = ["a", ".", "a a", "a\n\na", "a a a.\n\na", "."]
     lines = (json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "text.jsonl").write_text("".join(lines), encoding="utf-8")
@@ -223,10 +225,10 @@ def test_tokens_that_cannot_be_divided_are_no_fault(tmp_path: Path) -> None:
     for pairs in ("nsp", "sop"):
         samples = make(few, tokenizer, pairs=pairs)
         for sample in samples.batch(0, 60):
-            assert (whole(sample) == SEP).sum() == 2
+            assert (unmasked_ids(sample) == SEP).sum() == 2
 
 
-def test_evaluation_is_always_the_same(corpus: Corpus, tokenizer: Tokenizer) -> None:
+def test_evaluation_is_deterministic(corpus: Corpus, tokenizer: Tokenizer) -> None:
     first = make(corpus, tokenizer).evaluation(10)
     again = make(corpus, tokenizer).evaluation(10)
     assert len(first) == 10
@@ -234,9 +236,7 @@ def test_evaluation_is_always_the_same(corpus: Corpus, tokenizer: Tokenizer) -> 
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3])
-def test_held_out_documents_are_apart_and_no_more_than_their_share(
-    corpus: Corpus, share: float
-) -> None:
+def test_held_out_split_is_disjoint_and_bounded(corpus: Corpus, share: float) -> None:
     learn, held_out = split_documents(corpus, share)
     assert sorted([*learn, *held_out]) == list(range(DOCUMENTS))
     assert len(held_out) >= 2
@@ -247,21 +247,21 @@ def test_held_out_documents_are_apart_and_no_more_than_their_share(
     assert sizes[held_out].sum() <= max(share * corpus.tokens, smallest)
 
 
-def test_nothing_held_out_if_nothing_is_asked(corpus: Corpus) -> None:
+def test_zero_fraction_holds_out_nothing(corpus: Corpus) -> None:
     assert len(split_documents(corpus, 0.0)[1]) == 0
 
 
-def test_next_sentence_needs_two_documents(corpus: Corpus, tokenizer: Tokenizer) -> None:
+def test_nsp_rejects_a_single_document(corpus: Corpus, tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="requires at least 2 documents, got 1"):
         Samples(corpus, tokenizer, Sampling(), Masking(), documents=np.array([3]))
 
 
 @pytest.mark.parametrize("budget", [64, 200, 10_000])
-def test_batches_hold_every_sample_once_within_the_budget(
+def test_batches_contain_each_sample_within_budget(
     corpus: Corpus, tokenizer: Tokenizer, budget: int
 ) -> None:
-    drawn = make(corpus, tokenizer).batch(0, 50)
-    batches = collate(drawn, head="nsp", max_batch_tokens=budget)
+    samples_drawn = make(corpus, tokenizer).batch(0, 50)
+    batches = collate(samples_drawn, head="nsp", max_batch_tokens=budget)
     assert all(batch.layout.total <= budget for batch in batches)
     rows = [
         (ids.tolist(), types.tolist(), int(pair))
@@ -273,16 +273,16 @@ def test_batches_hold_every_sample_once_within_the_budget(
             strict=True,
         )
     ]
-    assert sorted(rows) == sorted((s.ids.tolist(), s.types.tolist(), s.pair) for s in drawn)
+    assert sorted(rows) == sorted((s.ids.tolist(), s.types.tolist(), s.pair) for s in samples_drawn)
     for batch in batches:
         assert batch.token_indices is not None
         assert len(batch.token_indices) == len(batch.targets["mlm"])
     labels = sorted(x for batch in batches for x in batch.targets["mlm"].tolist())
-    assert labels == sorted(x for s in drawn for x in s.labels.tolist())
+    assert labels == sorted(x for s in samples_drawn for x in s.labels.tolist())
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))
-def test_cuts_cover_everything_in_order(sizes: list[int], budget: int) -> None:
+def test_split_by_tokens_keeps_order(sizes: list[int], budget: int) -> None:
     groups = [sizes[cut] for cut in split_by_tokens(sizes, budget)]
     assert [size for group in groups for size in group] == sizes
     assert all(sum(group) <= budget or len(group) == 1 for group in groups)

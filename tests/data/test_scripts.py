@@ -1,4 +1,4 @@
-"""One table in several scripts is read identically; and text files of any suffix are read."""
+"""Tables in several scripts, and text files with any suffix."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_columns_are_named_in_every_script(script: str, tmp_path: Path) -> None:
+def test_named_columns_work_in_each_script(script: str, tmp_path: Path) -> None:
     header, *rows = SCRIPTS[script]
     reading = Reading(text_column=header[0], label_column=header[1])
     for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
@@ -77,7 +77,7 @@ def test_columns_are_named_in_every_script(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.all", "reviews.test", "data", "a.dat.gz"])
-def test_a_separator_allows_any_suffix(name: str, tmp_path: Path) -> None:
+def test_separator_option_accepts_any_suffix(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     data = "".join(f"{label} {text}\n" for text, label in GERMAN[1:]).encode()
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)

@@ -1,4 +1,4 @@
-"""Windows hold every sentence once, are filled as asked, and are as often filled from the end."""
+"""Sentence windows: each sentence once, filled windows, and mirrored documents."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bertkit.data.sentence_windows import windows
 from bertkit.recipes.prepare import prepare
 
 SIZES = [[1 + (7 * s + 3 * d) % 19 for s in range(2 + 5 * d)] for d in range(9)]
-ROOM = 40
+CAPACITY = 40
 
 
-def made(folder: Path, sizes: list[list[int]]) -> Corpus:
-    """A corpus whose sentences have these many tokens, and one more."""
+def prepare_corpus(folder: Path, sizes: list[list[int]]) -> Corpus:
+    """Return a corpus whose sentences have these sizes plus one token."""
     with (folder / "text.jsonl").open("w", encoding="utf-8") as file:
         for document in sizes:
             lines = [" ".join(["a"] * size) + "." for size in document]
@@ -29,19 +29,19 @@ def made(folder: Path, sizes: list[list[int]]) -> Corpus:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return made(tmp_path_factory.mktemp("corpus"), SIZES)
+    return prepare_corpus(tmp_path_factory.mktemp("corpus"), SIZES)
 
 
-def cut(corpus: Corpus, *, across: bool = False, fill: bool = False, mirror: bool = False):  # type: ignore[no-untyped-def]
+def make_windows(corpus: Corpus, *, across: bool = False, fill: bool = False, mirror: bool = False):  # type: ignore[no-untyped-def]
     everything = np.arange(corpus.documents)
-    return windows(corpus, everything, ROOM, across=across, fill=fill, mirror=mirror)
+    return windows(corpus, everything, CAPACITY, across=across, fill=fill, mirror=mirror)
 
 
 @pytest.mark.parametrize(
     "how", [{}, {"across": True}, {"fill": True}, {"fill": True, "mirror": True}]
 )
-def test_every_sentence_is_in_one_window(corpus: Corpus, how: dict[str, bool]) -> None:
-    found = cut(corpus, **how)
+def test_each_sentence_is_in_one_window(corpus: Corpus, how: dict[str, bool]) -> None:
+    found = make_windows(corpus, **how)
     assert found[0, 0] == 0
     assert found[-1, 1] == corpus.sentences
     assert np.array_equal(found[1:, 0], found[:-1, 1])
@@ -52,28 +52,30 @@ def tokens(corpus: Corpus, found: np.ndarray) -> np.ndarray:
 
 
 def test_windows_fit_or_are_filled(corpus: Corpus) -> None:
-    assert (tokens(corpus, cut(corpus)) <= ROOM).all()
-    filled = cut(corpus, fill=True)
+    assert (tokens(corpus, make_windows(corpus)) <= CAPACITY).all()
+    filled = make_windows(corpus, fill=True)
     ends = np.isin(filled[:, 1], corpus.document_starts)
-    assert (tokens(corpus, filled)[~ends] >= ROOM).all()
+    assert (tokens(corpus, filled)[~ends] >= CAPACITY).all()
     without = np.stack([filled[:, 0], filled[:, 1] - 1], axis=1)
-    assert (tokens(corpus, without) < ROOM).all()
+    assert (tokens(corpus, without) < CAPACITY).all()
 
 
-def test_every_other_document_is_cut_as_its_mirror_image(corpus: Corpus, tmp_path: Path) -> None:
-    turned = made(tmp_path, [document[::-1] for document in SIZES])
-    limits, forward = corpus.document_starts, cut(turned, fill=True)
+def test_mirror_option_mirrors_every_second_document(corpus: Corpus, tmp_path: Path) -> None:
+    turned = prepare_corpus(tmp_path, [document[::-1] for document in SIZES])
+    limits, forward = corpus.document_starts, make_windows(turned, fill=True)
     for document in range(corpus.documents):
-        mine = slice(
+        selected = slice(
             *np.searchsorted(
-                cut(corpus, fill=True, mirror=True)[:, 0], limits[document : document + 2]
+                make_windows(corpus, fill=True, mirror=True)[:, 0], limits[document : document + 2]
             )
         )
-        found = cut(corpus, fill=True, mirror=True)[mine] - limits[document]
+        found = make_windows(corpus, fill=True, mirror=True)[selected] - limits[document]
         length = limits[document + 1] - limits[document]
-        theirs = forward[slice(*np.searchsorted(forward[:, 0], limits[document : document + 2]))]
-        image = length - (theirs - limits[document])[::-1, ::-1]
-        straight = cut(corpus, fill=True)
+        forward_windows = forward[
+            slice(*np.searchsorted(forward[:, 0], limits[document : document + 2]))
+        ]
+        image = length - (forward_windows - limits[document])[::-1, ::-1]
+        straight = make_windows(corpus, fill=True)
         straight = straight[
             slice(*np.searchsorted(straight[:, 0], limits[document : document + 2]))
         ]
@@ -81,12 +83,13 @@ def test_every_other_document_is_cut_as_its_mirror_image(corpus: Corpus, tmp_pat
         assert found.tolist() == expected.tolist()
 
 
-def test_separators_between_documents_fit_too(corpus: Corpus) -> None:
-    found = cut(corpus, across=True)
+def test_windows_reserve_space_for_separators(corpus: Corpus) -> None:
+    found = make_windows(corpus, across=True)
     inside = [((corpus.document_starts > a) & (corpus.document_starts < b)).sum() for a, b in found]
     sizes = tokens(corpus, found) + np.array(inside)
     assert sum(inside) > 0
-    assert (sizes <= ROOM).all()
-    grown = sizes[:-1] + tokens(corpus, np.stack([found[:-1, 1], found[:-1, 1] + 1], axis=1))
+    assert (sizes <= CAPACITY).all()
+    extended = sizes[:-1] + tokens(corpus, np.stack([found[:-1, 1], found[:-1, 1] + 1], axis=1))
     after = np.isin(found[:-1, 1], corpus.document_starts)
-    assert (grown + after > ROOM).all()  # not one sentence more
+    # No further sentence fits.
+    assert (extended + after > CAPACITY).all()

@@ -1,4 +1,4 @@
-"""Sentences: the hard cases, nothing lost; and ids that equal the tokenizer's own."""
+"""Sentence splitting, and cached tokenization that matches the tokenizer."""
 
 from __future__ import annotations
 
@@ -28,24 +28,29 @@ def tokenizer() -> Tokenizer:
 @pytest.mark.parametrize(
     "expected",
     [
-        ["Mr. J. R. R. Smith paid $3.50 to Mrs. Jones.", "She smiled."],  # titles, initials
-        ["It is 3.14, e.g. pi.", "See Fig. 2 on p. 5."],  # decimals, abbreviations
+        # Titles and initials.
+        ["Mr. J. R. R. Smith paid $3.50 to Mrs. Jones.", "She smiled."],
+        # Decimals and abbreviations.
+        ["It is 3.14, e.g. pi.", "See Fig. 2 on p. 5."],
         ["The U.S. economy grew.", "He was born on Jan. 5, 1900 in St. Louis."],
-        ["Wait... what?", "No!", "Really?!", "You can't.", "He won't."],  # ellipsis, apostrophes
-        ['"Really?', "I did not know.", 'Tell us all!"', "He left."],  # a long quotation is divided
+        # Ellipsis and apostrophes.
+        ["Wait... what?", "No!", "Really?!", "You can't.", "He won't."],
+        # A long quotation is split.
+        ['"Really?', "I did not know.", 'Tell us all!"', "He left."],
         ["“Go,” she said.", "“And so what?”", "He left."],
-        ['"Go!" she said.', "'No!' he cried.", "'Yes.'"],  # the saying goes with the said
+        # The reporting clause stays with its quotation.
+        ['"Go!" she said.', "'No!' he cried.", "'Yes.'"],
         ["'Well, this is it.", "I am sure of it.'", "He sat down."],
         ["«Allez.", "Venez!» dit-il.", "« Non. »", "Il part."],
         ["The dogs' bones lay there.", "Nobody's dog ate them."],
         ['He said: "Stop.', 'Do not go."', '"Never!"', "Mr. Smith cried."],
     ],
 )
-def test_sentences_end_where_a_reader_would_say(expected: list[str]) -> None:
+def test_split_finds_sentence_ends(expected: list[str]) -> None:
     assert split(" ".join(expected)) == expected
 
 
-def test_lines_are_joined_and_blank_lines_divide() -> None:
+def test_split_joins_lines_and_splits_at_blank_lines() -> None:
     text = "CHAPTER I\n\nIt was a\r\ndark   night. It\trained\n \t\nand rained.\r\n\r\nThe end"
     assert split(text) == [
         "CHAPTER I",
@@ -59,28 +64,28 @@ def test_lines_are_joined_and_blank_lines_divide() -> None:
 
 @given(st.text(st.sampled_from("abA.!?'\"“”‘’«»()… \n1,中\u3000é\U0001d11e"), max_size=300))
 @settings(max_examples=500)
-def test_no_character_is_lost_or_moved(text: str) -> None:
+def test_split_keeps_all_characters_in_order(text: str) -> None:
     found = split(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(s == " ".join(s.split()) and s for s in found)
 
 
 @given(st.text(max_size=200))
-def test_no_character_of_any_script_is_lost(text: str) -> None:
+def test_split_keeps_characters_of_any_script(text: str) -> None:
     assert "".join("".join(split(text)).split()) == "".join(text.split())
 
 
 @pytest.mark.parametrize(
     "odd", ['He said "no" (x). ', "''", "( ", ". ", "a.", "中文。", "x" * 10, "'a. "]
 )
-def test_odd_text_is_split_in_pieces_of_bounded_size(odd: str) -> None:
+def test_split_bounds_length_of_unusual_text(odd: str) -> None:
     text = odd * (250_000 // len(odd))
     found = split(text)
     assert max(map(len, found)) <= sentences.SPLITTER_CHARACTERS
     assert "".join("".join(found).split()) == "".join(text.split())
 
 
-def test_sentences_do_not_depend_on_where_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_do_not_depend_on_window_size(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "Mr. Smith paid $3.50. “Is it so?” he asked. 'It is! Yes.' They left... " * 40
     whole = split(text)
     assert len(whole) == 40 * 5
@@ -89,7 +94,7 @@ def test_sentences_do_not_depend_on_where_a_window_ends(monkeypatch: pytest.Monk
         assert split(text) == whole
 
 
-# ---- ids
+# ---- Token ids
 
 
 def same_ids(encoder: CachedTokenizer, tokenizer: Tokenizer, texts: list[str]) -> bool:
@@ -110,14 +115,12 @@ SENTENCE = st.lists(
 
 @given(st.lists(st.lists(SENTENCE, max_size=6), max_size=4))
 @settings(max_examples=400)
-def test_remembered_words_give_the_tokenizers_own_ids(
-    tokenizer: Tokenizer, batches: list[list[str]]
-) -> None:
+def test_cached_words_match_tokenizer(tokenizer: Tokenizer, batches: list[list[str]]) -> None:
     encoder = CachedTokenizer(tokenizer)
     assert all(same_ids(encoder, tokenizer, batch) for batch in batches)
 
 
-def test_a_word_like_the_separator_changes_nothing(tokenizer: Tokenizer) -> None:
+def test_separator_word_in_text_matches_tokenizer(tokenizer: Tokenizer) -> None:
     word, id_ = sentences._rare_word(tokenizer)  # type: ignore[misc]
     assert tokenizer.ids([word])[0].tolist() == [id_]
     encoder = CachedTokenizer(tokenizer)
@@ -125,7 +128,7 @@ def test_a_word_like_the_separator_changes_nothing(tokenizer: Tokenizer) -> None
     assert same_ids(encoder, tokenizer, ["other words", word])
 
 
-def test_a_full_table_starts_again(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_cache_is_cleared(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "CACHED_WORDS", 3)
     encoder = CachedTokenizer(tokenizer)
     for batch in (["the dog sleeps long"], ["the dog"], ["a b c d e", "the dog"], ["dog"]):
@@ -134,9 +137,9 @@ def test_a_full_table_starts_again(tokenizer: Tokenizer, monkeypatch: pytest.Mon
     assert encoder._cache.indices == {"dog": 0}
 
 
-def test_other_tokenizers_get_whole_sentences() -> None:
-    pieces = {piece: i for i, piece in enumerate([*SPECIALS, "Ġ", "a", "b", "Ġa", "aĠ"])}
-    core = Core(models.BPE(pieces, [("Ġ", "a")], unk_token="[UNK]"))
+def test_tokens_across_words_disable_the_cache() -> None:
+    vocab = {piece: i for i, piece in enumerate([*SPECIALS, "Ġ", "a", "b", "Ġa", "aĠ"])}
+    core = Core(models.BPE(vocab, [("Ġ", "a")], unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = Tokenizer(core, {})
     encoder = CachedTokenizer(tokenizer)
@@ -151,8 +154,8 @@ def test_other_tokenizers_get_whole_sentences() -> None:
         st.sampled_from(["你好。", "世界很大。", "A cat.", " ", "\n", "\n\n", "(1931).", "<br />"])
     )
 )
-def test_byte_level_ids_are_those_of_the_text_with_single_spaces(parts: list[str]) -> None:
-    """Where the space before a word is part of it, none is put where the text has none."""
+def test_restore_spaces_matches_text_with_single_spaces(parts: list[str]) -> None:
+    """If the space before a word belongs to its token, no space is inserted into the text."""
     text = "".join(parts)
     tokenizer = train(["你好。世界很大。 A cat. (1931). <br />"], kind="bpe", size=300, use="write")
     for begins in (True, False):
@@ -161,20 +164,20 @@ def test_byte_level_ids_are_those_of_the_text_with_single_spaces(parts: list[str
         assert "".join(spaced) == (whole if begins or not whole else f" {whole}")
 
 
-def test_ids_take_two_bytes_where_the_vocabulary_allows(tokenizer: Tokenizer) -> None:
+def test_token_dtype_depends_on_vocabulary_size(tokenizer: Tokenizer) -> None:
     assert CachedTokenizer(tokenizer)(["the dog"])[0].dtype == np.uint16
     assert CachedTokenizer(tokenizer)([])[0].dtype == np.uint16
     assert sentences.token_dtype(1 << 16).itemsize == 2
     assert sentences.token_dtype((1 << 16) + 1).itemsize == 4
 
 
-def test_real_text_gives_the_tokenizers_own_ids(tokenizer: Tokenizer, english: list[str]) -> None:
+def test_real_text_matches_tokenizer(tokenizer: Tokenizer, english: list[str]) -> None:
     found = [s for chapter in english[:12] for s in split(chapter)]
     assert len(found) > 100
     assert same_ids(CachedTokenizer(tokenizer), tokenizer, found)
 
 
-def test_a_public_vocabulary_gives_its_own_ids(data_folder: Path) -> None:
+def test_public_vocabulary_matches_tokenizer(data_folder: Path) -> None:
     tokenizer = Tokenizer.load(data_folder / "vocab" / "bert_cased_vocab.txt")
     text = (data_folder / "wikitext2" / "valid.txt").read_text(encoding="utf-8")
     assert same_ids(CachedTokenizer(tokenizer), tokenizer, split(text[:300_000]))

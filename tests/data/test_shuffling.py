@@ -1,4 +1,4 @@
-"""Order is a bijection that looks like chance and depends on nothing but its key."""
+"""Permutations and random generators: uniform, independent, and determined by their key."""
 
 import numpy as np
 import pytest
@@ -10,17 +10,17 @@ from bertkit.data.shuffling import Permutation, Purpose, generator
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**31 - 1), st.integers(0, 100))
-def test_every_place_is_visited_once(size: int, seed: int, epoch: int) -> None:
+def test_each_index_is_visited_once(size: int, seed: int, epoch: int) -> None:
     visited = Permutation(size, seed, epoch)(np.arange(size))
     assert sorted(visited.tolist()) == list(range(size))
 
 
 @given(st.integers(1, 2**40), st.integers(0, 2**31 - 1))
-def test_a_place_can_be_asked_alone(size: int, seed: int) -> None:
+def test_single_indices_match_batches(size: int, seed: int) -> None:
     order = Permutation(size, seed, 0)
-    places = np.unique([0, size // 2, size - 1])
-    together = order(places)
-    assert [int(order(int(place))[0]) for place in places] == together.tolist()
+    indices = np.unique([0, size // 2, size - 1])
+    together = order(indices)
+    assert [int(order(int(index))[0]) for index in indices] == together.tolist()
     assert ((together >= 0) & (together < size)).all()
 
 
@@ -34,8 +34,8 @@ def test_seeds_and_epochs_differ() -> None:
 
 
 @pytest.mark.parametrize("size", [10_000, 2**16, 2**33])
-def test_order_is_shuffled_well(size: int) -> None:
-    """Neighbors are unrelated, and every stretch draws evenly from everywhere."""
+def test_order_passes_randomness_tests(size: int) -> None:
+    """Neighbors are unrelated, and each block samples uniformly from all indices."""
     count = 10_000
     found = Permutation(size, 5, 2)(np.arange(count)).astype(float)
     assert abs(stats.spearmanr(found[:-1], found[1:]).statistic) < 0.05
@@ -43,18 +43,18 @@ def test_order_is_shuffled_well(size: int) -> None:
     assert stats.kstest(found[-count // 10 :] / size, "uniform").pvalue > 1e-4
 
 
-def test_control_a_biased_order_fails() -> None:
+def test_biased_order_fails_randomness_tests() -> None:
     found = np.sort(Permutation(10_000, 5, 2)(np.arange(10_000))).astype(float)
     assert abs(stats.spearmanr(found[:-1], found[1:]).statistic) > 0.9
     assert stats.kstest(found[:1000] / 10_000, "uniform").pvalue < 1e-9
 
 
-def test_out_of_the_order_is_refused() -> None:
+def test_index_beyond_size_raises_index_error() -> None:
     with pytest.raises(IndexError, match="indices must be less than 5"):
         Permutation(5, 0, 0)(5)
 
 
-def test_generators_of_all_keys_are_independent_and_repeatable() -> None:
+def test_generators_are_independent_and_deterministic() -> None:
     keys = [(s, e, i, p) for s in (0, 1) for e in (0, 1) for i in (0, 1) for p in Purpose]
     drawn = [tuple(generator(*key).integers(0, 2**63, 4)) for key in keys]
     assert len(set(drawn)) == len(keys)
@@ -62,7 +62,7 @@ def test_generators_of_all_keys_are_independent_and_repeatable() -> None:
 
 
 def test_streams_do_not_overlap() -> None:
-    """A million numbers of one sample share nothing with its neighbor's first."""
+    """A million numbers of one sample do not occur at the start of the next sample."""
     long = set(generator(0, 0, 7, Purpose.MASK).integers(0, 2**63, 1_000_000).tolist())
     near = generator(0, 0, 8, Purpose.MASK).integers(0, 2**63, 1000).tolist()
     assert not long & set(near)

@@ -1,4 +1,4 @@
-"""Schemes: read as seqeval reads them, written back alike, faults named, transitions by hand."""
+"""Tag schemes: spans match seqeval, round trips, errors, and transitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def masks(names: Sequence[str]) -> Masks:
 
 @st.composite
 def sentence(draw: st.DrawFn) -> tuple[list[Entity], int]:
-    """Entities, sorted and apart, and the length of their sentence."""
+    """Generate sorted, disjoint entities and the length of their sentence."""
     entities, at = [], 0
     for gap, size, kind in draw(
         st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3), st.sampled_from(TYPES)))
@@ -48,16 +48,16 @@ def sentence(draw: st.DrawFn) -> tuple[list[Entity], int]:
 
 
 @given(st.lists(st.sampled_from(["O", *(f"{p}-{t}" for p in "BIES" for t in TYPES)]), max_size=12))
-def test_any_tags_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
-    theirs = pytest.importorskip(
+def test_spans_match_seqeval(tags: list[str]) -> None:
+    seqeval = pytest.importorskip(
         "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[dev]'"
     )
-    expected = [(start, end + 1, kind) for kind, start, end in theirs.get_entities(tags)]
+    expected = [(start, end + 1, kind) for kind, start, end in seqeval.get_entities(tags)]
     assert spans(tags) == expected
 
 
 @given(sentence(), st.sampled_from(SCHEMES), st.sampled_from(SCHEMES))
-def test_every_scheme_gives_the_entities_back(
+def test_encode_and_spans_round_trip(
     given: tuple[list[Entity], int], scheme: Scheme, other: Scheme
 ) -> None:
     entities, length = given
@@ -73,12 +73,12 @@ def test_every_scheme_gives_the_entities_back(
     st.lists(st.lists(st.sampled_from([*NAMES, "E-LOC", "S-PER", "", "X"]), max_size=4)),
     st.sampled_from(SCHEMES),
 )
-def test_tags_fit_where_none_is_at_fault(sentences: list[list[str]], scheme: Scheme) -> None:
+def test_fits_agrees_with_faults(sentences: list[list[str]], scheme: Scheme) -> None:
     pairs = {pair for tags in sentences for pair in neighbors(tags)}
     assert scheme.fits(pairs) != any(list(scheme.faults(tags)) for tags in sentences)
 
 
-def test_schemes_by_hand() -> None:
+def test_encode_matches_hand_written_tags() -> None:
     entities = [Entity(0, 1, "A"), Entity(1, 3, "A"), Entity(3, 4, "B"), Entity(5, 8, "A")]
     written = [" ".join(scheme.encode(entities, 8)) for scheme in SCHEMES]
     assert written == [
@@ -89,19 +89,19 @@ def test_schemes_by_hand() -> None:
 
 
 @pytest.mark.parametrize("entity", [Entity(1, 3, "A"), Entity(3, 6, "A"), Entity(4, 4, "A")])
-def test_entities_that_cannot_be_written(entity: Entity) -> None:
+def test_encode_rejects_invalid_entities(entity: Entity) -> None:
     with pytest.raises(DataError, match="sentence of 5 words"):
         IOB2.encode([Entity(0, 2, "A"), entity], 5)
 
 
-def test_what_is_no_scheme() -> None:
+def test_scheme_of_returns_none_for_other_tags() -> None:
     assert scheme_of([["NN", "-LRB-", "PRP$"], ["UH"]]) is None
     assert scheme_of([]) is scheme_of([[]]) is None
     assert scheme_of([["O", "O"]]) is IOB2
 
 
 @pytest.mark.parametrize(
-    ("tags", "place", "expected"),
+    ("tags", "position", "expected"),
     [
         ("B-A I-A|O X-A", "sentence 2, word 2", "'X-A' does not fit IOB2.*O, or B- or I- before"),
         ("B-A I-A|B-", "sentence 2, word 1", "'B-' does not fit IOB2"),
@@ -117,12 +117,12 @@ def test_what_is_no_scheme() -> None:
         ("S-A|O B-A|S-B|S-A", "sentence 2, word 2", "'B-A' .*expected E-A or S-A at the end"),
     ],
 )
-def test_the_first_tag_out_of_line_is_named(tags: str, place: str, expected: str) -> None:
-    with pytest.raises(DataError, match=f"^{place}: .*{expected}"):
+def test_scheme_of_reports_first_invalid_tag(tags: str, position: str, expected: str) -> None:
+    with pytest.raises(DataError, match=f"^{position}: .*{expected}"):
         scheme_of([part.split() for part in tags.split("|")])
 
 
-def test_iob2() -> None:
+def test_iob2_masks_forbid_invalid_transitions() -> None:
     allowed, starts, ends = masks(NAMES)
     forbidden = {(NAMES[a], NAMES[b]) for a, b in np.argwhere(~allowed).tolist()}
     assert forbidden == {
@@ -133,7 +133,7 @@ def test_iob2() -> None:
     assert ends.all()
 
 
-def test_bioes() -> None:
+def test_bioes_masks_allow_only_valid_transitions() -> None:
     names = ("O", "B-X", "I-X", "E-X", "S-X", "S-Y", "B-Y", "E-Y")
     allowed, starts, ends = masks(names)
     outside, ended = {"O", "B-X", "S-X", "S-Y", "B-Y"}, {"O", "E-X", "S-X", "S-Y", "E-Y"}
@@ -146,17 +146,17 @@ def test_bioes() -> None:
 
 
 @pytest.mark.parametrize("mark", ["E-X", "S-X"])
-def test_either_mark_makes_it_bioes(mark: str) -> None:
+def test_scheme_is_bioes_with_either_prefix(mark: str) -> None:
     allowed, _, ends = masks(("O", "B-Y", mark))
     assert ends.tolist() == [True, False, True]
     assert not allowed[1].any()
 
 
 @pytest.mark.parametrize("names", [("NN", "VB", "."), ("O", "B-X", "I-X", "[CLS]"), ("O", "I-")])
-def test_other_names_have_no_scheme(names: tuple[str, ...]) -> None:
+def test_other_labels_have_no_scheme(names: tuple[str, ...]) -> None:
     assert scheme_of_labels(names) is None
 
 
-def test_a_kind_may_hold_a_hyphen() -> None:
+def test_entity_type_may_contain_hyphen() -> None:
     allowed, _, _ = masks(("B-a-b", "I-a-b", "I-a"))
     assert allowed.tolist() == [[True, True, False], [True, True, False], [True, False, True]]

@@ -1,4 +1,4 @@
-"""Tags and spans: read as seqeval reads them, written back alike, refused with their place."""
+"""Tagged text: CoNLL columns, character spans, and error positions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def line(text: TaggedText) -> int:
     return int(text.where.rpartition(":")[2])
 
 
-# ---- columns
+# ---- Columns
 
 
-def test_columns_of_many_kinds(tmp_path: Path) -> None:
+def test_read_conll_accepts_several_formats(tmp_path: Path) -> None:
     text = "-DOCSTART- O 0\n\nAda B-PER 0\r\nran  O\t0 \n \t\n\n# O 0\nJoe\u00a0X B-PER 0"
     first, second = read_conll(write(tmp_path / "a.conll.gz", "\ufeff" + text))
     assert (first.words, first.tags, line(first)) == (["Ada", "ran"], ["B-PER", "O"], 3)
     assert (second.words, second.tags, line(second)) == (["#", "Joe\u00a0X"], ["O", "B-PER"], 7)
 
 
-def test_comments_are_left_out_and_a_number_sign_is_a_word(tmp_path: Path) -> None:
+def test_comments_are_skipped_but_number_signs_kept(tmp_path: Path) -> None:
     text = (
         "# text = Ada saw 10 000\n#\n1\tAda\tPROPN\n2\tsaw\tVERB\n3\t10 000\tNUM\n\n"
         "# text = # !\n#\t#\tSYM\n# id\tPUNCT\n"
@@ -54,15 +54,17 @@ def test_comments_are_left_out_and_a_number_sign_is_a_word(tmp_path: Path) -> No
     assert second.words == ["#", "!"]
 
 
-def test_the_tag_column_is_guessed_or_named(tmp_path: Path) -> None:
+def test_tag_column_is_detected_or_set(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "Ada NNP B-PER 0\nran VBD O 0\n")
     assert read_conll(path)[0].tags == ["B-PER", "O"]
     assert read_conll(path, tag=1)[0].tags == ["NNP", "VBD"]
     assert read_conll(path, word=1, tag=-4)[0].tags == ["Ada", "ran"]
     assert read_conll(path, word=3)[0].tags == ["B-PER", "O"]
-    chunks = "Ada NNP I-NP I-PER\nran VBD I-VP O\n"  # as CoNLL-2003 is published
+    # The columns of CoNLL-2003.
+    chunks = "Ada NNP I-NP I-PER\nran VBD I-VP O\n"
     assert read_conll(write(tmp_path / "c.txt", chunks))[0].tags == ["I-PER", "O"]
-    chunks = "Ada NNP B-NP\nran VBD B-VP\n"  # and CoNLL-2000, which has no names
+    # CoNLL-2000 has no names.
+    chunks = "Ada NNP B-NP\nran VBD B-VP\n"
     assert read_conll(write(tmp_path / "c.txt", chunks))[0].tags == ["B-NP", "B-VP"]
     path = write(tmp_path / "pos.txt", "Ada x NNP\nran y VBD\n")
     assert read_conll(path)[0].tags == ["NNP", "VBD"]
@@ -82,14 +84,12 @@ def test_the_tag_column_is_guessed_or_named(tmp_path: Path) -> None:
         (" \n-DOCSTART- O\n", r"a\.txt: the file contains no words"),
     ],
 )
-def test_unusable_columns_are_named_with_their_place(
-    tmp_path: Path, content: str, message: str
-) -> None:
+def test_read_conll_reports_line_of_errors(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_conll(write(tmp_path / "a.txt", content))
 
 
-def test_columns_that_are_not_there(tmp_path: Path) -> None:
+def test_read_conll_rejects_missing_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a O\n")
     with pytest.raises(DataError, match="column 2 for the word not found; the file has 2"):
         read_conll(path, word=2)
@@ -104,16 +104,16 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
 
 
 @given(st.lists(sentence().filter(lambda given: given[1] > 0), min_size=1), st.sampled_from("\t "))
-def test_what_is_written_is_read(
+def test_read_conll_returns_written_tags(
     tmp_path_factory: pytest.TempPathFactory, given: list[tuple[list[Entity], int]], between: str
 ) -> None:
     tags = [IOB2.encode(entities, length) for entities, length in given]
-    rows = ["".join(f"#{between}{tag}\n" for tag in one) for one in tags]
+    rows = ["".join(f"#{between}{tag}\n" for tag in sentence_tags) for sentence_tags in tags]
     path = write(tmp_path_factory.mktemp("conll") / "a.txt", "\n".join(rows))
     found = read_conll(path)
-    assert [one.tags for one in found] == tags
+    assert [text.tags for text in found] == tags
     lines = path.read_text().split("\n")
-    assert all(lines[line(one) - 1][0] == "#" and not lines[line(one) - 2] for one in found)
+    assert all(lines[line(text) - 1][0] == "#" and not lines[line(text) - 2] for text in found)
 
 
 @pytest.mark.parametrize(
@@ -125,28 +125,30 @@ def test_what_is_written_is_read(
         ("wnut17/emerging.dev.conll", 1009, 15733),
     ],
 )
-def test_public_data_sets_are_read_whole(
+def test_public_data_sets_are_read_completely(
     data_folder: Path, name: str, sentences: int, words: int
 ) -> None:
     found = read_conll(data_folder / name)
-    tags = [one.tags or [] for one in found]
+    tags = [text.tags or [] for text in found]
     assert len(found) == sentences
     assert sum(map(len, tags)) == words
     assert scheme_of(tags) is IOB2
     lines = (data_folder / name).read_text(encoding="utf-8").split("\n")
-    for one in found:
-        rows = lines[line(one) - 1 : line(one) - 1 + len(one.words)]
-        assert [tuple(row.split()[:2]) for row in rows] == [*zip(one.words, one.tags, strict=True)]
+    for text in found:
+        rows = lines[line(text) - 1 : line(text) - 1 + len(text.words)]
+        assert [tuple(row.split()[:2]) for row in rows] == [
+            *zip(text.words, text.tags, strict=True)
+        ]
     for scheme in SCHEMES.values():
-        converted = [scheme.encode(spans(one), len(one)) for one in tags]
+        converted = [scheme.encode(spans(row), len(row)) for row in tags]
         assert scheme_of(converted) == scheme
-        assert [IOB2.encode(spans(one), len(one)) for one in converted] == tags
+        assert [IOB2.encode(spans(row), len(row)) for row in converted] == tags
 
 
-# ---- spans of characters
+# ---- Character spans
 
 
-def test_both_forms_of_entities_are_read_and_sorted(tmp_path: Path) -> None:
+def test_read_spans_accepts_both_formats(tmp_path: Path) -> None:
     rows = [
         {"text": "Ada 😀 Joe", "entities": [[6, 9, "PER"], {"start": 0, "end": 3, "label": "PER"}]},
         {"id": 7, "text": "", "entities": []},
@@ -181,13 +183,13 @@ def test_both_forms_of_entities_are_read_and_sorted(tmp_path: Path) -> None:
         ("abc", "invalid JSON"),
     ],
 )
-def test_unusable_spans_are_named_with_their_place(tmp_path: Path, row: str, message: str) -> None:
+def test_read_spans_reports_line_of_errors(tmp_path: Path, row: str, message: str) -> None:
     path = write(tmp_path / "a.jsonl", f'{{"text": "", "entities": []}}\n{row}\n')
     with pytest.raises(DataError, match=rf"a\.jsonl:2: .*{message}"):
         read_spans(path)
 
 
-def test_files_without_spans(tmp_path: Path) -> None:
+def test_read_spans_rejects_unusable_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the file is empty"):
         read_spans(write(tmp_path / "a.jsonl", "\n"))
     with pytest.raises(DataError, match=r"must be in a \.jsonl"):
@@ -196,7 +198,7 @@ def test_files_without_spans(tmp_path: Path) -> None:
         read_spans(tmp_path / "gone.jsonl")
 
 
-def test_words_by_hand() -> None:
+def test_words_of_splits_text() -> None:
     text = " U.S. 😀café's\u00a0$5 北京 "
     words = ["U", ".", "S", ".", "😀café", "'", "s", "$", "5", "北", "京"]
     assert [text[start:end] for start, end in words_of(text)] == words
@@ -204,7 +206,7 @@ def test_words_by_hand() -> None:
 
 
 @given(st.text() | st.text("aé .,'北𠀀\u4dc0\u9fff\u3400\u00a0\u200b😀"))
-def test_words_are_those_of_bert(text: str) -> None:
+def test_words_of_matches_bert_pre_tokenizer(text: str) -> None:
     normalizer = normalizers.BertNormalizer(
         clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
     )
@@ -213,19 +215,21 @@ def test_words_are_those_of_bert(text: str) -> None:
     assert [text[start:end] for start, end in words_of(text)] == expected
 
 
-def test_entities_grow_to_whole_words_and_are_counted() -> None:
+def test_align_expands_entities_to_words() -> None:
     text = "Ada's uncle Joe-Bob left."
     words = words_of(text)  # Ada ' s uncle Joe - Bob left .
-    tags, grown, lost = align([(0, 3, "PER"), (11, 19, "PER")], words)
+    tags, expanded, skipped = align([(0, 3, "PER"), (11, 19, "PER")], words)
     assert tags == ["B-PER", "O", "O", "O", "B-PER", "I-PER", "I-PER", "O", "O"]
-    assert (grown, lost) == (0, 0)
-    tags, grown, lost = align([(1, 3, "A"), (6, 13, "B"), (13, 15, "C"), (19, 20, "D")], words)
+    assert (expanded, skipped) == (0, 0)
+    tags, expanded, skipped = align(
+        [(1, 3, "A"), (6, 13, "B"), (13, 15, "C"), (19, 20, "D")], words
+    )
     assert tags == ["B-A", "O", "O", "B-B", "I-B", "O", "O", "O", "O"]
-    assert (grown, lost) == (2, 2)
+    assert (expanded, skipped) == (2, 2)
 
 
 @given(st.text("ab .,北"), st.data())
-def test_entities_of_whole_words_come_back(text: str, data: st.DataObject) -> None:
+def test_align_keeps_entities_of_whole_words(text: str, data: st.DataObject) -> None:
     words = words_of(text)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(words)))))
     entities = [Entity(a, b, "AB"[a % 2]) for a, b in zip(cuts[::2], cuts[1::2], strict=False)]

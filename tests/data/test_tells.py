@@ -1,4 +1,4 @@
-"""Pairs do not give themselves away: not by lengths, and not by how A and B begin and end."""
+"""Sentence pairs do not reveal their label by lengths or by word boundaries."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from bertkit.text.vocabulary_training import train
 
 KINDS = ("filling", "one sentence", "short", "rest")
 ENOUGH = 1_200
-"""Samples of a kind. Half of them are scored: the area has a standard error of 0.02 at most."""
+"""Minimum number of samples of a type. Half of them are scored, so the standard error of the area
+is at most 0.02."""
 
 
-def made(folder: Path, texts: list[str], size: int = 4_000) -> Corpus:
-    """A corpus with a vocabulary that knows capital letters."""
+def prepare_corpus(folder: Path, texts: list[str], size: int = 4_000) -> Corpus:
+    """Return a corpus with a cased vocabulary."""
     lines = (json.dumps({"text": found}) + "\n" for found in texts)
     (folder / "text.jsonl").write_text("".join(lines), encoding="utf-8")
     tokenizer = train(texts[:2_000], kind="wordpiece", size=size, lowercase=False)
@@ -34,21 +35,23 @@ def made(folder: Path, texts: list[str], size: int = 4_000) -> Corpus:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Corpus:
-    """Documents of one to eight paragraphs."""
+    """Return documents of one to eight paragraphs."""
     parts = [part for page in english for part in page.split("\n\n")]
     texts, sizes = [], np.random.default_rng(0).choice([1, 2, 3, 8], len(parts))
     for begin, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True):
         texts.append("\n\n".join(parts[begin : begin + size]))
-    return made(tmp_path_factory.mktemp("english"), [found for found in texts if found.strip()])
+    return prepare_corpus(
+        tmp_path_factory.mktemp("english"), [found for found in texts if found.strip()]
+    )
 
 
 def kind(samples: Samples, epoch: int, index: int) -> str:
-    """What kind of window a sample comes from."""
+    """Return the type of window that a sample comes from."""
     rng = generator(samples.seed, epoch, index, Purpose.SAMPLE)
-    first, last, wanted = samples._window(index, rng)
+    first, last, target_length = samples._window(index, rng)
     if last - first == 1:
         return "one sentence"
-    if wanted < samples.capacity:
+    if target_length < samples.capacity:
         return "short"
     tokens = samples.corpus.starts[last] - samples.corpus.starts[first]
     return "filling" if tokens >= samples.capacity else "rest"
@@ -63,9 +66,9 @@ def areas(samples: Samples, count: int) -> dict[str, float]:
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
 
-    pieces = samples.tokenizer.pieces(np.arange(samples.tokenizer.vocab_size))
-    begins = np.array([(p[:1].isupper(), p.startswith("##")) for p in pieces])
-    ends = np.array([p.endswith((".", "!", "?")) for p in pieces])
+    tokens = samples.tokenizer.pieces(np.arange(samples.tokenizer.vocab_size))
+    begins = np.array([(p[:1].isupper(), p.startswith("##")) for p in tokens])
+    ends = np.array([p.endswith((".", "!", "?")) for p in tokens])
     epochs = -(-count // len(samples))
     order = np.random.default_rng(0).permutation(epochs * len(samples))[:count]
     kinds, rows, pairs = [], [], []
@@ -82,14 +85,14 @@ def areas(samples: Samples, count: int) -> dict[str, float]:
     learn = np.random.default_rng(1).random(len(samples))[order % len(samples)] < 0.5
     found = {}
     for name in KINDS:
-        mine = which == name
-        if mine.sum() < ENOUGH:
+        selected = which == name
+        if selected.sum() < ENOUGH:
             continue
         model = HistGradientBoostingClassifier(
             max_iter=40, max_leaf_nodes=15, min_samples_leaf=50, random_state=0
-        ).fit(x[mine & learn], y[mine & learn])
-        scores = model.predict_proba(x[mine & ~learn])[:, 1]
-        found[name] = float(roc_auc_score(y[mine & ~learn], scores))
+        ).fit(x[selected & learn], y[selected & learn])
+        scores = model.predict_proba(x[selected & ~learn])[:, 1]
+        found[name] = float(roc_auc_score(y[selected & ~learn], scores))
     return found
 
 
@@ -98,60 +101,61 @@ def make(corpus: Corpus, *, pairs: str, length: int, short: float = 0.1) -> Samp
     return Samples(corpus, corpus.tokenizer(), sampling, Masking())
 
 
-def as_the_original(self: Samples, index: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
-    """A false B fills the sample with whole sentences from anywhere in another document."""
+def sample_like_original(self: Samples, index: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+    """Sample a false B as in the original code: whole sentences of another document."""
     from bertkit.data.samples import _cut
 
-    first, last, wanted = self._window(index, rng)
+    first, last, target_length = self._window(index, rng)
     a, b = self._divide(first, last, rng)
     other = int(rng.random() < 0.5)
     starts, limits = self.corpus.starts, self.corpus.document_starts
-    own = int(np.searchsorted(limits, first, side="right")) - 1
-    document = (own + 1 + int(rng.integers(len(limits) - 2))) % (len(limits) - 1)
+    current = int(np.searchsorted(limits, first, side="right")) - 1
+    document = (current + 1 + int(rng.integers(len(limits) - 2))) % (len(limits) - 1)
     begin = int(rng.integers(limits[document], limits[document + 1]))
-    end = int(np.searchsorted(starts, starts[begin] + wanted - len(a)))
+    end = int(np.searchsorted(starts, starts[begin] + target_length - len(a)))
     false = self._tokens(begin, min(max(end, begin + 1), int(limits[document + 1])))
     return _cut([a, false if other else b], self.capacity, rng), other
 
 
-def test_next_sentence_pairs_cannot_be_told_without_reading(
+def test_nsp_pairs_are_indistinguishable_without_content(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = make(corpus, pairs="nsp", length=64, short=0.2)
     found = areas(samples, 18_000)
     assert set(found) == set(KINDS)
     assert max(found.values()) < 0.55, found
-    monkeypatch.setattr(Samples, "_parts", as_the_original)
-    told = areas(samples, 18_000)
-    assert min(told["one sentence"], told["rest"]) > 0.65, told
+    monkeypatch.setattr(Samples, "_parts", sample_like_original)
+    original_areas = areas(samples, 18_000)
+    assert min(original_areas["one sentence"], original_areas["rest"]) > 0.65, original_areas
 
 
-def test_a_sentence_is_divided_between_two_words(
+def test_single_sentences_are_split_between_words(
     tmp_path: Path, english: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where A ends inside a word, only the true B could go on."""
+    """If A ended inside a word, only the true B could continue it."""
 
-    def begun(samples: Samples) -> tuple[float, float]:
-        """How many B begin with a word, of true and of false ones."""
+    def word_start_fractions(samples: Samples) -> tuple[float, float]:
+        """Return the fraction of B segments that start with a word, for true and false pairs."""
         marks = samples.tokenizer.starts_word
         true, false = [], []
         for index in range(len(samples)):
             rng = generator(0, 0, index, Purpose.SAMPLE)
-            first, last, wanted = samples._window(index, rng)
+            first, last, target_length = samples._window(index, rng)
             _, b = samples._divide(first, last, rng)
             if last - first == 1 and len(b):
                 true.append(marks[b[0]])
-                false.append(marks[samples._sample_false_b(first, last, wanted, b, rng)[0]])
+                false.append(marks[samples._sample_false_b(first, last, target_length, b, rng)[0]])
         assert len(true) > 400
         return float(np.mean(true)), float(np.mean(false))
 
-    samples = make(made(tmp_path, english, 500), pairs="nsp", length=64)  # words of many pieces
-    assert min(begun(samples)) > 0.98
+    # The small vocabulary splits words into many tokens.
+    samples = make(prepare_corpus(tmp_path, english, 500), pairs="nsp", length=64)
+    assert min(word_start_fractions(samples)) > 0.98
     monkeypatch.setattr(samples, "starts_word", np.ones_like(samples.starts_word))
-    assert max(begun(samples)) < 0.9
+    assert max(word_start_fractions(samples)) < 0.9
 
 
-def test_sentence_order_cannot_be_told_without_reading_in_one_sentence(
+def test_sop_pairs_of_one_sentence_are_indistinguishable(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = make(corpus, pairs="sop", length=64)
@@ -185,14 +189,12 @@ def prose(
     request: pytest.FixtureRequest, data_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Corpus:
     read: Callable[[Path], list[str]] = request.param
-    return made(tmp_path_factory.mktemp(read.__name__), read(data_folder))
+    return prepare_corpus(tmp_path_factory.mktemp(read.__name__), read(data_folder))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [64, 128])
-def test_next_sentence_pairs_of_real_prose_cannot_be_told_without_reading(
-    prose: Corpus, length: int
-) -> None:
+def test_nsp_pairs_of_real_prose_are_indistinguishable(prose: Corpus, length: int) -> None:
     found = areas(make(prose, pairs="nsp", length=length), 100_000)
     assert len(found) >= 2
     assert max(found.values()) < 0.55, found

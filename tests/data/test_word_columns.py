@@ -1,4 +1,4 @@
-"""A tagger reads words of columns as it reads the same words in raw text."""
+"""Taggers read columns of words and raw text identically."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def entities_of(example: Example) -> list[dict[str, Any]]:
 
 
 def as_text(example: Example, folder: Path) -> Example:
-    """The same sentence, read as raw text with character spans."""
+    """Return the sentence as raw text with character spans."""
     path = folder / "text.jsonl"
     row = {"text": example.text, "entities": entities_of(example)}
     path.write_text(json.dumps(row), encoding="utf-8")
@@ -92,14 +92,14 @@ def test_columns_and_joined_text_have_equal_features(
         gold = SCHEMES["iob2"].encode(spans([tag for _, tag in sentence]), len(sentence))
         columns = tagged(text, " ".join(gold))
         raw = as_text(columns, folder)
-        pairs = [features(task, one, kind, length) for one in (columns, raw)]
-        for one, other in zip(*pairs, strict=True):
-            assert one.encoding.ids.tolist() == other.encoding.ids.tolist()
-            assert one.token_indices.tolist() == other.token_indices.tolist()
-            assert one.target.tolist() == other.target.tolist()
+        pairs = [features(task, example, kind, length) for example in (columns, raw)]
+        for expected, actual in zip(*pairs, strict=True):
+            assert expected.encoding.ids.tolist() == actual.encoding.ids.tolist()
+            assert expected.token_indices.tolist() == actual.token_indices.tolist()
+            assert expected.target.tolist() == actual.target.tolist()
         predicted = []
         for example, windows in zip((columns, raw), pairs, strict=True):
-            rows = [9 * np.eye(len(labels), dtype=np.float32)[one.target] for one in windows]
+            rows = [9 * np.eye(len(labels), dtype=np.float32)[window.target] for window in windows]
             outputs = by_example([example], group(windows), rows)
             [answer] = task.answers(outputs, torch.nn.Identity())
             assert task.score([answer], [example])["f1"] == (1.0 if spans(gold) else 0.0)
@@ -112,15 +112,16 @@ def test_columns_and_joined_text_have_equal_features(
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_tokens_of_words_are_the_tokens_of_the_text(kind: str) -> None:
+def test_tokens_of_columns_match_tokens_of_text(kind: str) -> None:
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     text = "O'Neill left AT&T ... for Chester-le-Street in 1990/91"
     [feature] = features(task, tagged(text, " ".join(["O"] * 8)), kind)
     assert feature.encoding.ids.tolist() == vocabulary(kind).encode(text).ids.tolist()
-    assert len(feature.target) > 8  # control: further parts are trained
+    # The control: the model is also trained on further parts of words.
+    assert len(feature.target) > 8
 
 
-def test_further_parts_continue_an_entity_or_repeat_a_tag() -> None:
+def test_word_parts_continue_entity_or_repeat_tag() -> None:
     example = tagged("the U.S. won 4-38", "O B-LOC O O")
     [feature] = features(Tag(IOB2, TagOptions(scheme="iob2")), example, "wordpiece")
     assert [IOB2[tag] for tag in feature.target] == ["O", "B-LOC", *["I-LOC"] * 3, *["O"] * 4]
@@ -131,7 +132,7 @@ def test_further_parts_continue_an_entity_or_repeat_a_tag() -> None:
     assert [speech.labels[tag] for tag in feature.target] == expected
 
 
-def test_a_word_has_the_tag_of_its_first_part() -> None:
+def test_word_tag_comes_from_its_first_part() -> None:
     """Published taggers are trained on the first token of a word only."""
     task = Tag(IOB2, TagOptions(scheme="iob2"))
     example = tagged("U.S. won", "B-LOC O")
@@ -144,7 +145,7 @@ def test_a_word_has_the_tag_of_its_first_part() -> None:
     }  # fmt: skip
 
 
-def test_parts_without_a_token_share_the_token_before_them() -> None:
+def test_parts_without_token_use_previous_token() -> None:
     """A token such as "U.S." of a Unigram vocabulary covers several parts."""
     tokenizer = tiny_tokenizer(["a"])
     parts = split_words("x U.S. a", [(0, 1), (2, 6), (7, 8)])
@@ -168,7 +169,7 @@ def learn(task: Tag, examples: Sequence[Example], length: int) -> Any:
 
 @pytest.mark.parametrize("length", [64, 16])
 @pytest.mark.parametrize("crf", [False, True], ids=["softmax", "crf"])
-def test_a_learned_tagger_finds_equal_entities_in_text(crf: bool, length: int) -> None:
+def test_trained_tagger_predicts_equal_entities(crf: bool, length: int) -> None:
     examples = [
         tagged("O'Neill left the U.S. in 1990/91", "B-PER O O B-LOC O O"),
         tagged("AT&T is in Chester-le-Street", "B-LOC O O B-LOC"),
@@ -182,7 +183,7 @@ def test_a_learned_tagger_finds_equal_entities_in_text(crf: bool, length: int) -
     raw = answered(
         task, model, tokenizer, [Tag.reader.example(e.text, ()) for e in examples], length
     )
-    for one, other in zip(columns, raw, strict=True):
-        for a, b in zip(one.entities, other.entities, strict=True):
+    for expected, actual in zip(columns, raw, strict=True):
+        for a, b in zip(expected.entities, actual.entities, strict=True):
             assert (a.text, a.type, a.start, a.end) == (b.text, b.type, b.start, b.end)
             assert a.score == pytest.approx(b.score, abs=1e-6)
