@@ -1,4 +1,4 @@
-"""Spans, cuts and windows of an encoding, held by lists written out by hand."""
+"""Spans, truncation, and windows of encodings, compared with hand-written lists."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bertkit.text.encoding import Encoding, strides
 
 
 def pair(first: int, second: int) -> Encoding:
-    """[CLS] first [SEP] second [SEP], each token three characters wide; ids count from 0."""
+    """Return [CLS] first [SEP] second [SEP]. Each token has three characters; ids count from 0."""
     sequence = [None, *[0] * first, None, *[1] * second, None]
     within = [0, *range(first), 0, *range(second), 0]
     offsets = [
-        (0, 0) if which is None else (3 * place, 3 * place + 3)
-        for which, place in zip(sequence, within, strict=True)
+        (0, 0) if which is None else (3 * index, 3 * index + 3)
+        for which, index in zip(sequence, within, strict=True)
     ]
     return Encoding(
         np.arange(len(sequence)),
@@ -30,31 +30,31 @@ def pair(first: int, second: int) -> Encoding:
     )
 
 
-def test_spans_of_both_texts_and_of_an_empty_one() -> None:
+def test_span_selects_the_tokens_of_a_text() -> None:
     encoding = pair(3, 2)
     assert encoding.ids[encoding.span(0)].tolist() == [1, 2, 3]
     assert encoding.ids[encoding.span(1)].tolist() == [5, 6]
     assert encoding.ids[pair(3, 0).span(1)].tolist() == []
 
 
-def test_tokens_before_a_text_are_of_no_text() -> None:
+def test_prefix_tokens_belong_to_no_text() -> None:
     encoding = pair(3, 2)
     after = encoding.behind([7, 8])
     assert after.ids.tolist() == [7, 8, *encoding.ids.tolist()]
     assert after.words[:3] == after.sequence[:3] == [None] * 3
     assert after.only(np.arange(2, len(after))).offsets.tolist() == encoding.offsets.tolist()
-    assert after.covering(3, 6).tolist() == [2 + place for place in encoding.covering(3, 6)]
+    assert after.covering(3, 6).tolist() == [2 + index for index in encoding.covering(3, 6)]
     assert after.types.tolist() == [0, 0, *encoding.types.tolist()]
 
 
 @pytest.mark.parametrize(
     ("start", "end", "covered"), [(0, 1, [5]), (2, 4, [5, 6]), (3, 6, [6]), (6, 9, [])]
 )
-def test_tokens_covering_characters_of_the_pair(start: int, end: int, covered: list[int]) -> None:
+def test_covering_returns_tokens_of_characters(start: int, end: int, covered: list[int]) -> None:
     assert pair(3, 2).covering(start, end, 1).tolist() == covered
 
 
-def test_a_cut_keeps_special_tokens_and_says_whether_anything_is_lost() -> None:
+def test_cut_keeps_special_tokens_and_reports_truncation() -> None:
     encoding = pair(3, 2)
     cut = encoding.cut({0: (1, 3), 1: (0, 1)})
     assert (cut.ids.tolist(), cut.truncated) == ([0, 2, 3, 4, 5, 7], True)
@@ -63,7 +63,7 @@ def test_a_cut_keeps_special_tokens_and_says_whether_anything_is_lost() -> None:
     assert encoding.cut({0: (0, 3)}, truncated=True).truncated
 
 
-def test_windows_hold_the_other_text_whole() -> None:
+def test_windows_contain_the_complete_other_text() -> None:
     encoding = pair(1, 4)
     windows = encoding.windows(1, 6, 1)
     assert [window.ids.tolist() for window in windows] == [
@@ -79,12 +79,10 @@ def test_windows_hold_the_other_text_whole() -> None:
 
 @given(length=st.integers(0, 60), room=st.integers(1, 20), data=st.data())
 @settings(max_examples=200)
-def test_strides_cover_everything_and_end_where_the_text_does(
-    length: int, room: int, data: st.DataObject
-) -> None:
+def test_strides_cover_the_text(length: int, room: int, data: st.DataObject) -> None:
     overlap = data.draw(st.integers(0, room - 1))
     spans = strides(length, room, overlap)
     assert {i for start, end in spans for i in range(start, end)} == set(range(length))
     assert all(end - start <= room for start, end in spans)
-    assert [one[1] - other[0] for one, other in pairwise(spans)] == [overlap] * (len(spans) - 1)
+    assert [a[1] - b[0] for a, b in pairwise(spans)] == [overlap] * (len(spans) - 1)
     assert spans[-1][1] == length

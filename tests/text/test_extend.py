@@ -1,4 +1,4 @@
-"""More words, the same ids."""
+"""Vocabulary extension keeps the ids of existing tokens."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return tokenizer(tmp_path_factory.mktemp("vocab"))
 
 
-def test_words_take_free_places_first_and_no_id_moves(small: Tokenizer) -> None:
+def test_new_words_use_unused_ids_first(small: Tokenizer) -> None:
     larger, made = extended(small, ["abc", "ba", "cc"])
     assert made == {1: [7, 11, 12], 6: [8, 10], 13: [9, 12]}
     assert larger.encode("abc ba cc").ids.tolist() == [3, 1, 6, 13, 4]
     assert (small.vocab_size, larger.vocab_size) == (13, 14)
-    for piece in SPECIALS[2:6] + LETTERS:
-        assert larger.core.token_to_id(piece) == small.core.token_to_id(piece)
-    assert small.encode("abc").ids.tolist() == [3, 7, 11, 12, 4]  # the old one stays as it was
+    for token in SPECIALS[2:6] + LETTERS:
+        assert larger.core.token_to_id(token) == small.core.token_to_id(token)
+    # The original tokenizer is unchanged.
+    assert small.encode("abc").ids.tolist() == [3, 7, 11, 12, 4]
 
 
 @given(st.lists(st.text("abc", min_size=2, max_size=6), min_size=1, max_size=8, unique=True))
-def test_every_new_word_is_one_piece(small: Tokenizer, words: list[str]) -> None:
+def test_each_new_word_is_one_token(small: Tokenizer, words: list[str]) -> None:
     larger, made = extended(small, words)
     assert len(made) == len(words)
     for word in words:
@@ -47,7 +48,7 @@ def test_every_new_word_is_one_piece(small: Tokenizer, words: list[str]) -> None
     assert larger.decode(larger.ids([text])[0]) == small.decode(small.ids([text])[0]) == text
 
 
-def test_it_is_saved_like_any_other(small: Tokenizer, tmp_path: Path) -> None:
+def test_extended_tokenizer_can_be_saved(small: Tokenizer, tmp_path: Path) -> None:
     larger, _ = extended(small, ["abc", "ba", "cc"])
     larger.save(tmp_path)
     again = Tokenizer.load(tmp_path)
@@ -56,7 +57,7 @@ def test_it_is_saved_like_any_other(small: Tokenizer, tmp_path: Path) -> None:
     assert vocab.encode("abc ba cc").ids.tolist() == larger.encode("abc ba cc").ids.tolist()
 
 
-def test_the_words_that_save_most_come_first(small: Tokenizer) -> None:
+def test_choose_returns_words_that_save_most_tokens(small: Tokenizer) -> None:
     counts = {"a": 1000, "ab": 30, "abc": 20, "cab": 20, "cccc": 4, "xyz": 100}
     assert choose(small, counts, 9) == ["abc", "cab", "ab"]
     assert choose(small, counts, 2) == ["abc", "cab"]
@@ -73,11 +74,11 @@ def test_the_words_that_save_most_come_first(small: Tokenizer) -> None:
         ([" "], r"expected one word, .* \(0 words\)"),
     ],
 )
-def test_what_cannot_be_added_is_refused(small: Tokenizer, words: list[str], message: str) -> None:
+def test_extended_rejects_invalid_words(small: Tokenizer, words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         extended(small, words)
 
 
-def test_other_kinds_are_refused(english: list[str]) -> None:
+def test_extended_rejects_other_tokenizers(english: list[str]) -> None:
     with pytest.raises(ConfigError, match="only WordPiece"):
         extended(train(english[:3], kind="bpe", size=300), ["word"])

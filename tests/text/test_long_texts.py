@@ -1,4 +1,4 @@
-"""Long texts are refused, cut and said, or read in windows that together hold every token."""
+"""Long texts: errors, truncation, and overlapping windows."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ def tokenizer() -> Tokenizer:
     return tiny_tokenizer(LETTERS)
 
 
-def test_error_names_the_text(tokenizer: Tokenizer) -> None:
+def test_error_reports_the_long_text(tokenizer: Tokenizer) -> None:
     texts = ["a b", "a " * 20]
     with pytest.raises(DataError, match=r"'a a a .*: 22 tokens, but the limit is 10"):
         encode(tokenizer, texts, length=10, long="error")
     assert encode(tokenizer, texts, length=22, long="error")[1] == [0, 1]
 
 
-def test_truncate_says_which(tokenizer: Tokenizer) -> None:
+def test_truncate_marks_truncated_texts(tokenizer: Tokenizer) -> None:
     found, owner = encode(tokenizer, ["a b", "a " * 20], length=10, long="truncate")
     assert [(len(e), e.truncated) for e in found] == [(4, False), (10, True)]
     assert owner == [0, 1]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.booleans())
-def test_windows_hold_every_token(tokenizer: Tokenizer, sizes: list[int], paired: bool) -> None:
+def test_windows_contain_each_token(tokenizer: Tokenizer, sizes: list[int], paired: bool) -> None:
     texts = [" ".join(LETTERS[i % 8] for i in range(size)) for size in sizes]
     pairs = texts if paired else None
     first = ["c"] * len(texts) if paired else texts
     found, owner = encode(tokenizer, first, pairs, length=12, long="window")
     assert owner == sorted(owner)
-    for place, text in enumerate(texts):
-        windows = [e for e, o in zip(found, owner, strict=True) if o == place]
+    for index, text in enumerate(texts):
+        windows = [e for e, o in zip(found, owner, strict=True) if o == index]
         assert all(len(window) <= 12 for window in windows)
         read = {
             tuple(span)
@@ -53,14 +53,12 @@ def test_windows_hold_every_token(tokenizer: Tokenizer, sizes: list[int], paired
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5))
-def test_a_text_has_the_mean_of_its_windows_by_their_lengths(
-    tokenizer: Tokenizer, sizes: list[int]
-) -> None:
+def test_average_windows_weights_by_window_length(tokenizer: Tokenizer, sizes: list[int]) -> None:
     texts = ["a " * size for size in sizes]
     found, owner = encode(tokenizer, texts, length=12, long="window")
     rows = np.random.default_rng(0).normal(size=(len(found), 3)).astype(np.float32)
-    wanted = []
-    for place in range(len(texts)):
-        own = [i for i, text in enumerate(owner) if text == place]
-        wanted.append(np.average(rows[own], axis=0, weights=[len(found[i]) for i in own]))
-    np.testing.assert_allclose(average_windows(rows, found, owner), wanted, rtol=1e-5, atol=1e-6)
+    expected = []
+    for index in range(len(texts)):
+        indices = [i for i, text in enumerate(owner) if text == index]
+        expected.append(np.average(rows[indices], axis=0, weights=[len(found[i]) for i in indices]))
+    np.testing.assert_allclose(average_windows(rows, found, owner), expected, rtol=1e-5, atol=1e-6)

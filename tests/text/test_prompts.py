@@ -1,4 +1,4 @@
-"""Which prompt stands before a text: a name, a text of one's own, or what the folder says."""
+"""Prompts by name, literal prompts, and defaults of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ E5 = Prompts({"query": "query: ", "passage": "passage: "})
 BGE = Prompts({"query": "Represent this sentence: ", "document": ""})
 
 
-def test_queries_and_documents_have_the_prompts_of_their_names() -> None:
+def test_find_returns_query_and_document_prompts() -> None:
     assert E5.find(usual=QUERY) == "query: "
     assert E5.find(usual=DOCUMENT) == "passage: "
     assert (BGE.find(usual=QUERY), BGE.find(usual=DOCUMENT)) == ("Represent this sentence: ", "")
@@ -20,13 +20,13 @@ def test_queries_and_documents_have_the_prompts_of_their_names() -> None:
     assert Prompts(E5.named, "passage").find("query") == "query: "
 
 
-def test_an_empty_document_hides_no_passage() -> None:
-    """sentence-transformers adds an empty `document` to whatever it writes."""
+def test_empty_document_prompt_does_not_hide_passage() -> None:
+    """sentence-transformers adds an empty `document` prompt when it saves a model."""
     written = Prompts({"query": "query: ", "document": "", "passage": "passage: "})
     assert written.find(usual=DOCUMENT) == "passage: "
 
 
-def test_a_text_of_ones_own_is_taken_and_a_word_that_is_no_name_refused() -> None:
+def test_find_accepts_literals_and_rejects_unknown_names() -> None:
     assert E5.find("Find: ") == "Find: "
     assert E5.find("为这个句子生成表示:") == "为这个句子生成表示:"
     assert Prompts({"query": "find"}).find("find") == "find"
@@ -37,20 +37,25 @@ def test_a_text_of_ones_own_is_taken_and_a_word_that_is_no_name_refused() -> Non
         Prompts().find("query")
 
 
-def test_a_prompt_that_is_not_to_be_pooled_is_refused() -> None:
-    apart = Prompts(E5.named, pooled=False)
-    assert apart.find() == apart.find("") == ""
+def test_find_rejects_prompts_without_pooling() -> None:
+    prompts = Prompts(E5.named, pooled=False)
+    assert prompts.find() == prompts.find("") == ""
     with pytest.raises(CheckpointError, match="include_prompt is false"):
-        apart.find("query")
+        prompts.find("query")
 
 
-def test_each_prompt_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = Prompter(E5)
-    assert [asked(), asked("query"), asked("query"), asked()] == ["", "query: ", "query: ", ""]
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["prompt: none (the model has query, passage)", "prompt: 'query: '"]
-    asked.usual = "passage: "
-    assert asked() == "passage: "
+def test_prompter_logs_each_prompt_once(capsys: pytest.CaptureFixture[str]) -> None:
+    prompter = Prompter(E5)
+    assert [prompter(), prompter("query"), prompter("query"), prompter()] == [
+        "",
+        "query: ",
+        "query: ",
+        "",
+    ]
+    messages = capsys.readouterr().err.splitlines()
+    assert messages == ["prompt: none (the model has query, passage)", "prompt: 'query: '"]
+    prompter.usual = "passage: "
+    assert prompter() == "passage: "
     assert capsys.readouterr().err == "prompt: 'passage: '\n"
     assert Prompter(Prompts())() == ""
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""A tokenizer's own promises: offsets, limits, windows, folders, refusals."""
+"""Tokenizers: offsets, limits, windows, model directories, and errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,26 @@ from bertkit.errors import ConfigError, DataError, TokenizerError
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "un", "##able", "."]
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "cafe",
+    "##s",
+    "un",
+    "##able",
+    ".",
+]
 
 
 @pytest.fixture
 def vocab(tmp_path: Path) -> Path:
     path = tmp_path / "google" / "vocab.txt"
     path.parent.mkdir()
-    path.write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    path.write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     return path
 
 
@@ -34,7 +46,7 @@ def trained(request: pytest.FixtureRequest, english: list[str]) -> Tokenizer:
     return train(english[:30], kind=request.param, size=700, lowercase=True)
 
 
-def test_offsets_index_the_raw_text_whatever_normalization_does(vocab: Path) -> None:
+def test_offsets_index_the_text_before_normalization(vocab: Path) -> None:
     text = "\x00The  CAFÉS\u200b."
     found = Tokenizer.load(vocab).encode(text)
     spans = [text[a:b] for a, b in found.offsets[1:-1]]
@@ -45,7 +57,7 @@ def test_offsets_index_the_raw_text_whatever_normalization_does(vocab: Path) -> 
 
 @given(text=st.text(max_size=40))
 @settings(max_examples=200)
-def test_offsets_stay_inside_the_text_and_in_order(trained: Tokenizer, text: str) -> None:
+def test_offsets_are_ordered_and_within_text(trained: Tokenizer, text: str) -> None:
     found = trained.encode(text)
     body = found.offsets[[s is not None for s in found.sequence]]
     assert (body[:, 0] <= body[:, 1]).all()
@@ -56,41 +68,40 @@ def test_offsets_stay_inside_the_text_and_in_order(trained: Tokenizer, text: str
 
 @given(text=st.text(max_size=40), prompt=st.sampled_from(["query: ", "find:", "a long one . "]))
 @settings(max_examples=200)
-def test_behind_a_prompt_are_the_tokens_of_both_and_the_places_of_the_text(
-    trained: Tokenizer, text: str, prompt: str
-) -> None:
+def test_prompt_shifts_offsets_to_the_text(trained: Tokenizer, text: str, prompt: str) -> None:
     (found,) = trained.encode_batch([text], prompts=[prompt])
     joined = trained.encode(prompt + text)
     assert found.ids.tolist() == joined.ids.tolist()
-    own = [place for place, owner in enumerate(found.sequence) if owner is not None]
+    own = [index for index, owner in enumerate(found.sequence) if owner is not None]
     np.testing.assert_array_equal(
         found.offsets[own], np.maximum(joined.offsets[own] - len(prompt), 0)
     )
     assert (found.offsets <= len(text)).all()
-    rest = [place for place in range(len(found)) if place not in own]
+    rest = [index for index in range(len(found)) if index not in own]
     assert not found.offsets[rest].any()
-    assert all(found.words[place] is None for place in rest)
+    assert all(found.words[index] is None for index in rest)
     assert own == list(range(own[0], own[-1] + 1)) if own else True
-    words = [found.words[place] for place in own]
+    words = [found.words[index] for index in own]
     assert not words or words[0] == 0
 
 
 @given(text=st.text("abc .", min_size=20, max_size=60))
-def test_a_prompt_is_in_every_window_and_never_cut(trained: Tokenizer, text: str) -> None:
+def test_each_window_contains_the_complete_prompt(trained: Tokenizer, text: str) -> None:
     prompt = "query: "
     (whole,) = trained.encode_batch([text], prompts=[prompt])
     before = len(whole) - len([owner for owner in whole.sequence if owner is not None])
     length = before + 6
     windows = trained.windows(text, max_length=length, overlap=2, prompt=prompt)
     (short,) = trained.encode_batch([text], max_length=length, truncate="longest", prompts=[prompt])
-    kept = [*windows, short]
-    assert all(len(one) <= length for one in kept)
-    assert all(one.sequence.count(None) == before for one in kept)
-    assert all((one.ids[: before - 1] == whole.ids[: before - 1]).all() for one in kept)
+    encodings = [*windows, short]
+    assert all(len(encoding) <= length for encoding in encodings)
+    assert all(encoding.sequence.count(None) == before for encoding in encodings)
+    assert all((e.ids[: before - 1] == whole.ids[: before - 1]).all() for e in encodings)
     assert short.ids.tolist() == [*whole.ids[: len(short) - 1], whole.ids[-1]]
-    spans = {tuple(span) for one in windows for span in one.offsets.tolist()}
+    spans = {tuple(span) for window in windows for span in window.offsets.tolist()}
     assert spans == {tuple(span) for span in whole.offsets.tolist()}
-    if len(windows) > 1:  # without it, windows hold more of the text
+    # Without the prompt, windows contain more of the text.
+    if len(windows) > 1:
         bare = trained.windows(text, max_length=length, overlap=2)
         assert bare[0].sequence.count(0) > windows[0].sequence.count(0)
 
@@ -113,7 +124,7 @@ def _byte_level(texts: tuple[str, ...]) -> Tokenizer:
     return _BYTE_LEVEL[texts]
 
 
-# ---- words already split
+# ---- Pre-split words
 
 BYTE_LEVEL = ("bpe", "modernbert", "prefix")
 SPLIT = st.lists(
@@ -123,13 +134,14 @@ SPLIT = st.lists(
             ["New", "York", ".", "'s", "``", "e\u0301", "\u0301", "a b", "東京", "👩‍👩‍👧"]
         ),
         st.sampled_from(["<mask>", "\u0130", "\x00", "\u200b"]),
-    ).map(str.strip),  # white space at a word's edge and the space beside it become one piece
+        # Spaces at the edge of a word are merged with the space next to it.
+    ).map(str.strip),  # Spaces at the edge of a word are merged with the space next to it.
     max_size=10,
 )
 
 
 def _kind(name: str, english: list[str]) -> Tokenizer:
-    """Byte-level BPE as we train it; as ModernBERT has it; and with a space before any text."""
+    """Return a byte-level BPE: bertkit's, ModernBERT's, or with a space before each text."""
     own = _byte_level(tuple(english[:5]))
     if name == "bpe":
         return own
@@ -149,7 +161,7 @@ def _kind(name: str, english: list[str]) -> Tokenizer:
 
 
 def _as_text(tokenizer: Tokenizer, words: list[str]) -> list[tuple[int, int, int, int]]:
-    """Of each piece of the text the id, the word, and its place in it."""
+    """Return the id, the word index, and the offsets in the word for each token of the text."""
     ends = np.cumsum([len(word) + bool(word) for word in words]) - 1
     text = tokenizer.encode(" ".join(filter(None, words)), max_length=10**6)
     found = []
@@ -162,7 +174,7 @@ def _as_text(tokenizer: Tokenizer, words: list[str]) -> list[tuple[int, int, int
 
 
 @pytest.mark.parametrize("kind", BYTE_LEVEL)
-def test_words_have_the_pieces_of_their_text(kind: str, english: list[str]) -> None:
+def test_pre_split_words_match_tokens_of_text(kind: str, english: list[str]) -> None:
     tokenizer = _kind(kind, english)
 
     @given(words=SPLIT, pair=SPLIT)
@@ -182,7 +194,7 @@ def test_words_have_the_pieces_of_their_text(kind: str, english: list[str]) -> N
 
 
 @pytest.mark.parametrize("kind", BYTE_LEVEL[:2])
-def test_control_words_alone_have_no_space(kind: str, english: list[str]) -> None:
+def test_core_tokenizer_drops_spaces_of_words(kind: str, english: list[str]) -> None:
     tokenizer, words = _kind(kind, english), ["in", "New", "York"]
     alone = tokenizer.core.encode(words, is_pretokenized=True)
     assert alone.ids != tokenizer.encode("in New York").ids.tolist()
@@ -191,7 +203,7 @@ def test_control_words_alone_have_no_space(kind: str, english: list[str]) -> Non
 
 @given(words=SPLIT, pair=SPLIT)
 @settings(max_examples=100)
-def test_other_kinds_leave_words_as_they_are(
+def test_other_tokenizers_keep_pre_split_words(
     trained: Tokenizer, words: list[str], pair: list[str]
 ) -> None:
     if trained._words_lose_their_space:
@@ -201,10 +213,10 @@ def test_other_kinds_leave_words_as_they_are(
     alone = trained.core.encode(words, pair, is_pretokenized=True)
     assert found.ids.tolist() == alone.ids
     assert found.words == alone.word_ids
-    assert found.offsets.tolist() == [list(place) for place in alone.offsets]
+    assert found.offsets.tolist() == [list(index) for index in alone.offsets]
 
 
-def test_cut_words_and_windows_keep_their_places(english: list[str]) -> None:
+def test_truncated_words_and_windows_keep_offsets(english: list[str]) -> None:
     tokenizer, words = _kind("bpe", english), ["York"] * 20
     whole = tokenizer.encode(words)
     cut = tokenizer.encode(words, max_length=12, truncate="first")
@@ -217,12 +229,12 @@ def test_cut_words_and_windows_keep_their_places(english: list[str]) -> None:
     )
 
 
-def test_half_a_surrogate_pair_is_named_by_its_place_in_the_word(english: list[str]) -> None:
+def test_lone_surrogate_in_word_reports_its_position(english: list[str]) -> None:
     with pytest.raises(DataError, match="text 0, character 2"):
         _kind("bpe", english).encode(["fine", "ab\ud800"])
 
 
-def test_empty_texts_have_their_specials_only(trained: Tokenizer) -> None:
+def test_empty_text_contains_only_special_tokens(trained: Tokenizer) -> None:
     assert trained.encode("").ids.tolist() == [trained.cls, trained.sep]
     assert trained.encode([]).ids.tolist() == [trained.cls, trained.sep]
     assert trained.encode_batch([]) == []
@@ -239,14 +251,14 @@ def test_ids_equal_encode_without_specials(trained: Tokenizer, english: list[str
         assert found.dtype == np.int64
 
 
-def test_a_corpus_about_special_tokens_plants_none(trained: Tokenizer) -> None:
+def test_ids_ignores_special_tokens_in_text(trained: Tokenizer) -> None:
     specials = " ".join(trained.pieces(sorted(trained.special_ids)))
     found = trained.ids([f"They write {specials} there"])[0]
     assert not {trained.cls, trained.sep, trained.mask, trained.pad} & set(found.tolist())
     assert trained.mask in trained.encode(f"They write {specials} there").ids
 
 
-def test_limits_of_one_call_leave_the_next_alone(minilm: Path) -> None:
+def test_max_length_does_not_affect_later_calls(minilm: Path) -> None:
     tokenizer = Tokenizer.load(minilm)
     text = "word " * 50
     whole = tokenizer.encode(text)
@@ -257,7 +269,7 @@ def test_limits_of_one_call_leave_the_next_alone(minilm: Path) -> None:
     assert tokenizer.core.padding is None
 
 
-def test_a_text_beyond_the_limit_is_refused_with_the_ways_out(minilm: Path) -> None:
+def test_encode_rejects_long_text_and_suggests_options(minilm: Path) -> None:
     tokenizer = Tokenizer.load(minilm)
     with pytest.raises(DataError, match=r"602 tokens, but the limit is 512.*truncate.*windows"):
         tokenizer.encode("word " * 600)
@@ -278,7 +290,7 @@ def test_a_text_beyond_the_limit_is_refused_with_the_ways_out(minilm: Path) -> N
     pair=st.booleans(),
 )
 @settings(max_examples=200)
-def test_windows_hold_every_token_and_overlap_as_asked(
+def test_windows_contain_each_token_and_overlap(
     minilm: Path, length: int, limit: int, overlap: int, pair: bool
 ) -> None:
     tokenizer = _loaded(minilm)
@@ -286,25 +298,25 @@ def test_windows_hold_every_token_and_overlap_as_asked(
     question, document = ("who ?", text) if pair else (text, None)
     slide = "second" if pair else "first"
     which = 1 if pair else 0
-    room = limit - (5 if pair else 2)
-    if room <= overlap:
+    capacity = limit - (5 if pair else 2)
+    if capacity <= overlap:
         with pytest.raises(DataError, match="windows are too short"):
             tokenizer.windows(question, document, max_length=limit, overlap=overlap, slide=slide)
         return
     whole = tokenizer.encode(question, document, max_length=10**6)
     found = tokenizer.windows(question, document, max_length=limit, overlap=overlap, slide=slide)
-    wanted = [tuple(o) for o, s in zip(whole.offsets, whole.sequence, strict=True) if s == which]
+    expected = [tuple(o) for o, s in zip(whole.offsets, whole.sequence, strict=True) if s == which]
     seen: list[tuple[int, int]] = []
     for n, window in enumerate(found):
         assert len(window) <= limit
         own = [tuple(o) for o, s in zip(window.offsets, window.sequence, strict=True) if s == which]
         shared = overlap if n else 0
         assert own[:shared] == seen[len(seen) - shared :]
-        assert len(own) > shared or not wanted
+        assert len(own) > shared or not expected
         seen += own[shared:]
         assert window.sequence.count(1 - which) == whole.sequence.count(1 - which)
         assert not window.truncated
-    assert seen == wanted
+    assert seen == expected
 
 
 _LOADED: dict[Path, Tokenizer] = {}
@@ -316,7 +328,7 @@ def _loaded(path: Path) -> Tokenizer:
     return _LOADED[path]
 
 
-def test_impossible_windows_are_refused(minilm: Path) -> None:
+def test_windows_rejects_impossible_settings(minilm: Path) -> None:
     tokenizer = _loaded(minilm)
     with pytest.raises(DataError, match="overlap must be at least 0 tokens, got -1"):
         tokenizer.windows("a", max_length=10, overlap=-1)
@@ -325,7 +337,7 @@ def test_impossible_windows_are_refused(minilm: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a \ud800 b", ["fine", "\udfff"]])
-def test_half_a_surrogate_pair_is_refused_by_place(minilm: Path, text: str | list[str]) -> None:
+def test_lone_surrogate_reports_its_position(minilm: Path, text: str | list[str]) -> None:
     tokenizer = _loaded(minilm)
     with pytest.raises(DataError, match=r"text 1, character \d: lone surrogate"):
         tokenizer.encode_batch([text[:1], text])
@@ -334,7 +346,7 @@ def test_half_a_surrogate_pair_is_refused_by_place(minilm: Path, text: str | lis
             tokenizer.ids([text])
 
 
-def test_what_is_no_text_is_refused(minilm: Path) -> None:
+def test_encode_rejects_invalid_input(minilm: Path) -> None:
     tokenizer = _loaded(minilm)
     with pytest.raises(DataError, match="text 0: expected a string, got NoneType"):
         tokenizer.encode_batch([None, "a"])
@@ -356,14 +368,14 @@ def test_what_is_no_text_is_refused(minilm: Path) -> None:
         tokenizer.encode_batch(["a", "b"], ["c"])
 
 
-def test_case_is_guessed_from_a_bare_vocabulary(vocab: Path) -> None:
+def test_case_is_inferred_from_vocabulary(vocab: Path) -> None:
     assert Tokenizer.load(vocab).encode("THE").ids.tolist() == [2, 5, 3]
-    vocab.write_text("\n".join([*PIECES, "The"]) + "\n", encoding="utf-8")
+    vocab.write_text("\n".join([*VOCABULARY, "The"]) + "\n", encoding="utf-8")
     cased = Tokenizer.load(vocab)
     assert cased.pieces(cased.encode("The the THE").ids[1:-1]) == ["The", "the", "[UNK]"]
 
 
-def test_a_folder_says_more_than_the_guess(vocab: Path) -> None:
+def test_tokenizer_config_overrides_inferred_case(vocab: Path) -> None:
     config = {"do_lower_case": False, "model_max_length": 1e30}
     (vocab.parent / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     tokenizer = Tokenizer.load(vocab.parent)
@@ -371,7 +383,7 @@ def test_a_folder_says_more_than_the_guess(vocab: Path) -> None:
     assert tokenizer.max_length is None
 
 
-def test_added_tokens_of_older_folders_follow_the_vocabulary(vocab: Path) -> None:
+def test_added_tokens_json_extends_the_vocabulary(vocab: Path) -> None:
     added = vocab.parent / "added_tokens.json"
     added.write_text('{"zebra": 12, "yak": 11}', encoding="utf-8")
     tokenizer = Tokenizer.load(vocab.parent)
@@ -382,7 +394,7 @@ def test_added_tokens_of_older_folders_follow_the_vocabulary(vocab: Path) -> Non
         Tokenizer.load(vocab.parent)
 
 
-def test_line_ends_of_another_system_change_nothing(vocab: Path, tmp_path: Path) -> None:
+def test_load_ignores_windows_line_ends(vocab: Path, tmp_path: Path) -> None:
     other = tmp_path / "vocab.txt"
     other.write_bytes(vocab.read_bytes().replace(b"\n", b"\r\n"))
     assert Tokenizer.load(other).fingerprint == Tokenizer.load(vocab).fingerprint
@@ -402,7 +414,7 @@ def test_save_and_load_give_the_same_tokenizer(trained: Tokenizer, tmp_path: Pat
         assert (tmp_path / "third" / name).read_bytes() == first
 
 
-def test_fingerprint_is_of_the_vocabulary_not_of_its_file(minilm: Path, tmp_path: Path) -> None:
+def test_fingerprint_depends_on_vocabulary_not_file(minilm: Path, tmp_path: Path) -> None:
     whole = Tokenizer.load(minilm)
     assert Tokenizer.load(minilm / "vocab.txt").fingerprint == whole.fingerprint
     assert Tokenizer.load(minilm / "tokenizer.json").fingerprint == whole.fingerprint
@@ -415,7 +427,7 @@ def test_fingerprint_is_of_the_vocabulary_not_of_its_file(minilm: Path, tmp_path
     assert Tokenizer.load(tmp_path / "vocab.txt").fingerprint != whole.fingerprint
 
 
-def test_starts_word_of_each_kind(trained: Tokenizer) -> None:
+def test_starts_word_marks_first_tokens(trained: Tokenizer) -> None:
     text = "interpretable documentation of unhyphenated things"
     found = trained.encode(text)
     starts = trained.starts_word[found.ids]
@@ -428,7 +440,7 @@ def test_starts_word_of_each_kind(trained: Tokenizer) -> None:
     assert not starts[inside].any()
 
 
-def test_pieces_and_decode_go_back(trained: Tokenizer) -> None:
+def test_decode_restores_text(trained: Tokenizer) -> None:
     found = trained.encode("the value of the object")
     assert trained.decode(found.ids).strip() == "the value of the object"
     assert len(trained.pieces(found.ids)) == len(found)
@@ -438,8 +450,8 @@ def test_pieces_and_decode_go_back(trained: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("lost", ["[PAD]", "[MASK]"])
-def test_a_special_token_is_missed_only_when_used(vocab: Path, lost: str) -> None:
-    vocab.write_text("\n".join(p for p in PIECES if p != lost) + "\n", encoding="utf-8")
+def test_missing_special_token_raises_only_when_used(vocab: Path, lost: str) -> None:
+    vocab.write_text("\n".join(p for p in VOCABULARY if p != lost) + "\n", encoding="utf-8")
     role = lost.strip("[]").lower()
     tokenizer = Tokenizer.load(vocab)
     assert tokenizer.encode("cafe").ids[0] == tokenizer.cls
@@ -450,54 +462,54 @@ def test_a_special_token_is_missed_only_when_used(vocab: Path, lost: str) -> Non
 
 
 @pytest.mark.parametrize("lost", ["[UNK]", "[CLS]", "[SEP]"])
-def test_a_vocab_txt_without_what_frames_a_text_is_refused(vocab: Path, lost: str) -> None:
-    vocab.write_text("\n".join(p for p in PIECES if p != lost) + "\n", encoding="utf-8")
+def test_load_rejects_vocab_without_required_tokens(vocab: Path, lost: str) -> None:
+    vocab.write_text("\n".join(p for p in VOCABULARY if p != lost) + "\n", encoding="utf-8")
     role = lost.strip("[]").lower()
     with pytest.raises(TokenizerError, match=f"vocab.txt: the vocabulary has no {role} token"):
         Tokenizer.load(vocab)
 
 
-def test_a_token_that_the_folder_names_must_be_there(vocab: Path) -> None:
+def test_load_rejects_configured_token_outside_vocabulary(vocab: Path) -> None:
     settings = {"pad_token": "<nowhere>"}
     vocab.with_name("tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     with pytest.raises(TokenizerError, match=r"has no pad token \(<nowhere>\)"):
         Tokenizer.load(vocab.parent)
 
 
-def test_a_piece_twice_is_refused_by_line(vocab: Path) -> None:
-    vocab.write_text("\n".join([*PIECES, "cafe"]) + "\n", encoding="utf-8")
+def test_load_rejects_duplicate_tokens(vocab: Path) -> None:
+    vocab.write_text("\n".join([*VOCABULARY, "cafe"]) + "\n", encoding="utf-8")
     with pytest.raises(TokenizerError, match=r"vocab.txt:12: duplicate of line 7: 'cafe'"):
         Tokenizer.load(vocab)
 
 
-def test_what_is_no_tokenizer_is_refused_by_name(tmp_path: Path) -> None:
-    def refused(path: Path) -> str:
+def test_load_rejects_non_tokenizer_files(tmp_path: Path) -> None:
+    def error_of(path: Path) -> str:
         with pytest.raises(TokenizerError) as error:
             Tokenizer.load(path)
         return str(error.value)
 
-    assert "not found" in refused(tmp_path / "nowhere")
-    assert "no tokenizer.json or vocab.txt" in refused(tmp_path)
+    assert "not found" in error_of(tmp_path / "nowhere")
+    assert "no tokenizer.json or vocab.txt" in error_of(tmp_path)
     for name in ("spiece.model", "pytorch_model.bin"):
         (tmp_path / name).write_bytes(b"\x80\x02")
-        assert f"{name}: unsupported tokenizer file" in refused(tmp_path / name)
-    assert "spiece.model: unsupported tokenizer file" in refused(tmp_path)
+        assert f"{name}: unsupported tokenizer file" in error_of(tmp_path / name)
+    assert "spiece.model: unsupported tokenizer file" in error_of(tmp_path)
     file = tmp_path / "tokenizer.json"
     for content in (b'{"version": ', b"[]", b"{}", b"null", b""):
         file.write_bytes(content)
-        assert "tokenizer.json: invalid tokenizer" in refused(tmp_path)
+        assert "tokenizer.json: invalid tokenizer" in error_of(tmp_path)
     file.write_bytes(b'{"a": "\xff"}')
-    assert "tokenizer.json: not UTF-8 text (byte 7)" in refused(tmp_path)
+    assert "tokenizer.json: not UTF-8 text (byte 7)" in error_of(tmp_path)
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"do_lower_case": ', encoding="utf-8")
-    assert "tokenizer_config.json: invalid JSON" in refused(tmp_path)
+    assert "tokenizer_config.json: invalid JSON" in error_of(tmp_path)
     config.write_text("[1]", encoding="utf-8")
-    assert "tokenizer_config.json: not a JSON object" in refused(tmp_path)
+    assert "tokenizer_config.json: not a JSON object" in error_of(tmp_path)
     config.write_text('{"model_max_length": "long"}', encoding="utf-8")
-    assert "model_max_length must be a number, got 'long'" in refused(tmp_path)
+    assert "model_max_length must be a number, got 'long'" in error_of(tmp_path)
 
 
-def test_a_setting_of_the_wrong_type_is_refused(vocab: Path) -> None:
+def test_load_rejects_setting_of_wrong_type(vocab: Path) -> None:
     config = vocab.parent / "tokenizer_config.json"
     config.write_text('{"do_lower_case": "yes"}', encoding="utf-8")
     with pytest.raises(
@@ -507,7 +519,7 @@ def test_a_setting_of_the_wrong_type_is_refused(vocab: Path) -> None:
         Tokenizer.load(vocab.parent)
 
 
-def test_code_that_a_folder_brings_is_never_run_nor_passed_on(vocab: Path, tmp_path: Path) -> None:
+def test_load_ignores_code_in_model_directory(vocab: Path, tmp_path: Path) -> None:
     config = {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_file": "/etc/passwd"}
     (vocab.parent / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (vocab.parent / "evil.py").write_text("raise SystemExit('executed')", encoding="utf-8")
@@ -517,13 +529,13 @@ def test_code_that_a_folder_brings_is_never_run_nor_passed_on(vocab: Path, tmp_p
     assert "passwd" not in saved
 
 
-def test_tokenizing_needs_no_torch() -> None:
+def test_tokenizers_do_not_import_torch() -> None:
     code = "import sys, bertkit.text.vocabulary_training; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_special_token_behind_a_unigram_vocabulary() -> None:
-    """It is no piece of the lattice, so that there is nothing to hide from literal text."""
+def test_ids_ignores_special_token_after_unigram_vocabulary() -> None:
+    """A special token after the Unigram vocabulary is not part of the lattice."""
     core = train(["the cat sat on the mat " * 20], kind="unigram", size=40).core
     core = tokenizers.Tokenizer.from_str(core.to_str())
     core.add_special_tokens(["<e1>"])

@@ -1,4 +1,4 @@
-"""Every key of tokenizer_config.json and special_tokens_map.json: the same ids, or a rejection."""
+"""Each key of tokenizer_config.json and special_tokens_map.json: equal ids or an error."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ TOKEN |= {"normalized": False, "special": True}
 
 
 def byte_pairs(texts: list[str], *specials: str, end: str = "") -> dict[str, Any]:
-    """The vocabulary and the merges of a BPE with other special tokens."""
+    """Return the vocabulary and merges of a BPE with other special tokens."""
     model = json.loads(train(texts, kind="bpe", size=500).core.to_str())["model"]
-    pieces = [piece for piece in model["vocab"] if piece[0] not in "<["]
-    vocab = {piece: i for i, piece in enumerate([*specials, *pieces])}
+    unigram = [token for token in model["vocab"] if token[0] not in "<["]
+    vocab = {token: i for i, token in enumerate([*specials, *unigram])}
     return {"vocab": vocab, "merges": [tuple(pair) for pair in model["merges"]]}
 
 
-def pieces(texts: list[str], *specials: str) -> dict[str, Any]:
-    """The vocabulary of a Unigram model with other special tokens."""
+def unigram(texts: list[str], *specials: str) -> dict[str, Any]:
+    """Return the vocabulary of a Unigram model with other special tokens."""
     model = json.loads(train(texts, kind="unigram", size=400).core.to_str())["model"]
-    scored = [(piece, score) for piece, score in model["vocab"] if piece[0] not in "<["]
-    return {"vocab": [*((piece, 0.0) for piece in specials), *scored]}
+    scored = [(token, score) for token, score in model["vocab"] if token[0] not in "<["]
+    return {"vocab": [*((token, 0.0) for token in specials), *scored]}
 
 
 def words(texts: list[str], *specials: str) -> dict[str, Any]:
     vocab = json.loads(train(texts, kind="wordpiece", size=400).core.to_str())["model"]["vocab"]
-    names = [*specials, *(piece for piece in vocab if piece[0] not in "<[")]
-    return {"vocab": {piece: i for i, piece in enumerate(names)}}
+    names = [*specials, *(token for token in vocab if token[0] not in "<[")]
+    return {"vocab": {token: i for i, token in enumerate(names)}}
 
 
 def letters(texts: list[str]) -> dict[str, Any]:
-    """The vocabulary of GPT, without merges."""
+    """Return the vocabulary of GPT without merges."""
     known = sorted({letter for text in texts for letter in text.lower() if letter.isalpha()})
     names = ["<unk>", *known, *(f"{letter}</w>" for letter in known)]
     merges = [("t", "h"), ("th", "e</w>")]
@@ -71,12 +71,12 @@ CLASSES: dict[str, Any] = {
     "roberta": ("RobertaTokenizer", byte_pairs, ROBERTA),
     "gpt2": ("GPT2Tokenizer", byte_pairs, ("<|endoftext|>", "<s>")),
     "openai-gpt": ("OpenAIGPTTokenizer", letters, ()),
-    "albert": ("AlbertTokenizer", pieces, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")),
-    "xlm-roberta": ("XLMRobertaTokenizer", pieces, ("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
-    "camembert": ("CamembertTokenizer", pieces, ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>",
+    "albert": ("AlbertTokenizer", unigram, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")),
+    "xlm-roberta": ("XLMRobertaTokenizer", unigram, ("<s>", "<pad>", "</s>", "<unk>", "<mask>")),
+    "camembert": ("CamembertTokenizer", unigram, ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>",
                   "<unk>NOTUSED", "<s>", "</s>", "<mask>")),
-    "deberta-v2": ("DebertaV2Tokenizer", pieces, ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")),
-    "t5": ("T5Tokenizer", pieces, ("<pad>", "</s>", "<unk>")),
+    "deberta-v2": ("DebertaV2Tokenizer", unigram, ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")),
+    "t5": ("T5Tokenizer", unigram, ("<pad>", "</s>", "<unk>")),
     "llama": ("LlamaTokenizer", byte_pairs, ("<unk>", "<s>", "</s>")),
 }  # fmt: skip
 OLDER = ("bert", "distilbert", "mpnet", "roberta", "gpt2", "openai-gpt")
@@ -145,11 +145,11 @@ VALUES: dict[str, list[Any]] = {
     "auto_map": [None],
 }  # fmt: skip
 INTERNAL = {"trust_remote_code", "tokenizer", "max_length", "tokenizer_config_file", "special"}
-"""Arguments that transformers passes itself, whatever a file contains."""
+"""Arguments that transformers passes itself, independent of the file."""
 
 
-def keys_of_peer(name: str) -> set[str]:
-    """The settings that a class of transformers reads, by its signature and its code."""
+def keys_of_transformers(name: str) -> set[str]:
+    """Return the settings of a transformers class, found in its signature and code."""
     found = set()
     for base in getattr(transformers, name).__mro__:
         if not base.__module__.startswith("transformers.") or "__init__" not in vars(base):
@@ -165,8 +165,8 @@ def keys_of_peer(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_key_of_the_peer_is_in_the_table_and_changed(name: str) -> None:
-    keys = keys_of_peer(CLASSES[name][0])
+def test_each_transformers_key_is_covered(name: str) -> None:
+    keys = keys_of_transformers(CLASSES[name][0])
     assert len(keys) > 20
     assert keys - {*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral} == set()
     assert keys - VALUES.keys() == set()
@@ -174,7 +174,7 @@ def test_every_key_of_the_peer_is_in_the_table_and_changed(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def originals(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory of each class as transformers saves it, and without tokenizer.json."""
+    """Save a directory for each class with transformers, and another without tokenizer.json."""
     root = tmp_path_factory.mktemp("settings")
     for name, (class_name, build, specials) in CLASSES.items():
         vocabulary = build(english[:10], *specials)
@@ -192,7 +192,7 @@ def originals(english: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
                 in_two_files(root / f"{name}-older")
             else:
                 (root / f"{name}-older" / "tokenizer.json").unlink()
-                lines = "".join(f"{piece}\n" for piece in vocabulary["vocab"])
+                lines = "".join(f"{token}\n" for token in vocabulary["vocab"])
                 (root / f"{name}-older" / "vocab.txt").write_text(lines, encoding="utf-8")
     return root
 
@@ -212,18 +212,19 @@ def edit(folder: Path, file: str, key: str, value: Any) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def read_by_peer(folder: Path, *, truncated: bool = True) -> Any:
-    """The ids and segments of transformers, or None if it cannot load the directory."""
+def read_by_transformers(folder: Path, *, truncated: bool = True) -> Any:
+    """Return the ids and segments of transformers, or None if it cannot load the directory."""
     try:
         peer = transformers.AutoTokenizer.from_pretrained(folder)
         found = []
         for texts in [(text,) for text in TEXTS] + PAIRS:
             batch = [[text] for text in texts]
-            said = peer(*batch)
-            found.append((said["input_ids"][0], said.get("token_type_ids", [[]])[0]))
+            encoded = peer(*batch)
+            found.append((encoded["input_ids"][0], encoded.get("token_type_ids", [[]])[0]))
             found.append((peer(*batch, truncation=True, max_length=7)["input_ids"][0], []))
         return found
-    except Exception:  # any error of another library
+    # Another library can raise any error.
+    except Exception:
         return None
 
 
@@ -240,13 +241,13 @@ def read_by_bertkit(folder: Path) -> Any:
 def differences(folder: Path) -> Iterator[str]:
     """Yield where bertkit and transformers differ; nothing if either rejects the directory."""
     try:
-        ours = read_by_bertkit(folder)
+        bertkit_output = read_by_bertkit(folder)
     except BertkitError:
         return
-    theirs = read_by_peer(folder)
-    if theirs is None:
+    hf_output = read_by_transformers(folder)
+    if hf_output is None:
         return
-    for (ids, types), (expected, segments) in zip(ours, theirs, strict=True):
+    for (ids, types), (expected, segments) in zip(bertkit_output, hf_output, strict=True):
         if ids != expected or (any(segments) and types != segments):
             yield f"{ids} {types} instead of {expected} {segments}"
 
@@ -257,11 +258,11 @@ KINDS = [*CLASSES, "fast", *(f"{name}-older" for name in OLDER)]
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("file", [CONFIG, SPECIALS])
 @pytest.mark.parametrize("kind", KINDS)
-def test_changed_key_gives_the_ids_of_the_peer_or_is_rejected(
+def test_changed_key_matches_transformers_or_is_rejected(
     kind: str, file: str, originals: Path, tmp_path: Path
 ) -> None:
     assert list(differences(originals / kind)) == []
-    assert read_by_peer(originals / kind) is not None
+    assert read_by_transformers(originals / kind) is not None
     wrong = {}
     for key, values in VALUES.items():
         # A path that does not exist stops transformers from looking for the vocabulary.
@@ -283,5 +284,5 @@ def test_control_ignored_setting_is_found(originals: Path, tmp_path: Path) -> No
     shutil.copytree(originals / "roberta", tmp_path / "model")
     before = read_by_bertkit(tmp_path / "model")
     edit(tmp_path / "model", CONFIG, "add_prefix_space", True)
-    assert read_by_peer(tmp_path / "model") != before
+    assert read_by_transformers(tmp_path / "model") != before
     assert list(differences(tmp_path / "model")) == []

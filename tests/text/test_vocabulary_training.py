@@ -1,4 +1,4 @@
-"""Vocabularies are the same every time, complete, and learned in bounded memory."""
+"""Vocabulary training: deterministic, complete, and bounded in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BERT = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_come_first_and_the_size_is_met(kind: Any, english: list[str]) -> None:
+def test_special_tokens_precede_vocabulary_of_requested_size(kind: Any, english: list[str]) -> None:
     tokenizer = train(english[:30], kind=kind, size=800)
     assert tuple(tokenizer.pieces(range(5))) == SPECIALS[kind]
     assert tokenizer.special_ids == set(range(5))
@@ -29,7 +29,7 @@ def test_special_tokens_come_first_and_the_size_is_met(kind: Any, english: list[
     assert tokenizer.max_length == 512
 
 
-def test_whole_words_stand_by_how_often_they_occur() -> None:
+def test_word_vocabulary_is_sorted_by_frequency() -> None:
     text = "b a b A c, a b 他们 <S>"
     tokenizer = train([text], kind="words", size=7, min_frequency=1)
     assert tokenizer.pieces(range(7)) == ["<S>", "</S>", "<UNK>", "b", "a", ",", "<"]
@@ -39,7 +39,7 @@ def test_whole_words_stand_by_how_often_they_occur() -> None:
     assert often.vocab_size == 5
 
 
-def test_a_vocabulary_to_write_with_has_an_end_and_no_frame(english: list[str]) -> None:
+def test_generative_vocabulary_has_only_eos_token(english: list[str]) -> None:
     tokenizer = train(english[:30], kind="bpe", size=400, use="write")
     assert (tokenizer.eos, tokenizer.pieces([0])) == (0, ["<|endoftext|>"])
     text = "Each class has a name. \n\tÜber 🙂"
@@ -60,12 +60,12 @@ def test_a_vocabulary_to_write_with_has_an_end_and_no_frame(english: list[str]) 
         ({"kind": "unigram", "use": "translate"}, "use `train_vocabulary`"),
     ],
 )
-def test_what_is_no_kind_and_no_use_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_train_rejects_unknown_kind_and_use(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         train(["a few words"], size=400, **wrong)
 
 
-def test_bert_pads_with_zero() -> None:
+def test_wordpiece_special_tokens_have_bert_ids() -> None:
     tokenizer = train(["a few words, a few words"], kind="wordpiece", size=60)
     assert (tokenizer.pad, tokenizer.unk, tokenizer.cls, tokenizer.sep, tokenizer.mask) == (
         0,
@@ -86,23 +86,26 @@ print(train(texts, kind=sys.argv[1], size=1500).fingerprint)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_text_gives_the_same_vocabulary_in_every_process(kind: str) -> None:
-    """In processes of their own, because the trainer's hash maps differ between them."""
+def test_training_is_deterministic_across_processes(kind: str) -> None:
+    """Each run is a separate process, because the trainer's hash maps differ between processes."""
     run = [sys.executable, "-c", PROGRAM, kind]
     found = {subprocess.run(run, check=True, capture_output=True).stdout for _ in range(3)}
     assert len(found) == 1
 
 
-def test_frequent_words_become_pieces() -> None:
+def test_frequent_words_become_tokens() -> None:
     text = "gold silver gold copper gold silver " * 20 + "tin"
     tokenizer = train([text], kind="wordpiece", size=100)
-    pieces = set(tokenizer.pieces(range(tokenizer.vocab_size)))
-    assert {"gold", "silver", "copper"} <= pieces
-    assert "tin" not in pieces  # seen once, below min_frequency
+    vocabulary = set(tokenizer.pieces(range(tokenizer.vocab_size)))
+    assert {"gold", "silver", "copper"} <= vocabulary
+    # The word occurs once, below min_frequency.
+    assert "tin" not in vocabulary
 
 
 @pytest.mark.parametrize(("kind", "known"), [("wordpiece", False), ("bpe", True)])
-def test_only_bytes_know_every_character(kind: Any, known: bool, english: list[str]) -> None:
+def test_only_byte_level_vocabulary_covers_all_characters(
+    kind: Any, known: bool, english: list[str]
+) -> None:
     tokenizer = train(english[:10], kind=kind, size=500)
     assert (tokenizer.unk not in tokenizer.encode("東京 😀").ids) == known
 
@@ -120,16 +123,16 @@ def test_case_and_accents_follow_the_settings(english: list[str]) -> None:
     assert tokens(lowercase=False, strip_accents=True) == "Cafe"
 
 
-def test_chinese_characters_stand_alone_unless_told() -> None:
+def test_chinese_characters_are_separate_by_default() -> None:
     texts = ["東京都東京都 東京都"] * 30
-    alone = train(texts, kind="wordpiece", size=60)
+    separate = train(texts, kind="wordpiece", size=60)
     joined = train(texts, kind="wordpiece", size=60, chinese_chars=False)
-    assert len(alone.encode("東京都")) == 5
+    assert len(separate.encode("東京都")) == 5
     assert len(joined.encode("東京都")) == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_size_below_the_alphabet_names_the_minimum(kind: Any, english: list[str]) -> None:
+def test_train_reports_minimum_size(kind: Any, english: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"size must be at least \d+ .*got 6") as error:
         train(english[:10], kind=kind, size=6)
     with pytest.raises(ConfigError, match=r"at least \d+") as error:
@@ -140,7 +143,7 @@ def test_a_size_below_the_alphabet_names_the_minimum(kind: Any, english: list[st
     assert train(english[:10], kind=kind, size=minimum).vocab_size >= minimum
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_train_rejects_invalid_settings() -> None:
     with pytest.raises(ConfigError, match="did you mean 'wordpiece'"):
         train(["a"], kind="word-piece", size=100)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"character_coverage must be above 0 .*, got 0"):
@@ -148,38 +151,38 @@ def test_impossible_settings_are_refused() -> None:
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["  \n ", "\x00"]])
-def test_texts_without_words_are_refused(texts: list[str]) -> None:
+def test_train_rejects_texts_without_words(texts: list[str]) -> None:
     with pytest.raises(DataError, match="the texts contain no words"):
         train(texts, kind="wordpiece", size=100)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_half_a_surrogate_pair_is_refused(kind: Any) -> None:
+def test_train_rejects_lone_surrogates(kind: Any) -> None:
     with pytest.raises(DataError, match="lone surrogate in"):
         train(["fine", "not \ud800 fine"], kind=kind, size=300)
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_counts_are_those_of_the_whole_text(
+def test_count_words_matches_single_pass(
     whole: bool, english: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chunks, slices and flushes change nothing: counted against one pass over each document."""
+    """Chunks, slices, and flushes do not change the counts of a single pass over each document."""
     splitter = pre_tokenizers.ByteLevel(add_prefix_space=False) if whole else BERT[1]
     normalizer = None if whole else BERT[0]
     texts = [text + "\n\n   end " for text in english[:20]]
-    wanted: Counter[str] = Counter()
+    expected: Counter[str] = Counter()
     for text in texts:
         plain = text if normalizer is None else normalizer.normalize_str(text)
-        wanted.update(word for word, _ in splitter.pre_tokenize_str(plain))
+        expected.update(word for word, _ in splitter.pre_tokenize_str(plain))
     monkeypatch.setattr(module, "SLICE_CHARACTERS", 1000)
     monkeypatch.setattr(module, "MAX_CHUNKS", 300)
     found = count_words(texts, normalizer, splitter, whole=whole)
     assert found == Counter(
-        {w: n for w, n in wanted.items() if len(w) <= module.MAX_WORD_CHARACTERS}
+        {w: n for w, n in expected.items() if len(w) <= module.MAX_WORD_CHARACTERS}
     )
 
 
-def test_rare_words_are_pruned_and_frequent_ones_keep_their_counts(
+def test_count_words_prunes_only_rare_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def texts() -> Iterator[str]:
@@ -194,7 +197,7 @@ def test_rare_words_are_pruned_and_frequent_ones_keep_their_counts(
     assert found["silver"] == 20_000
 
 
-def test_counts_beyond_what_is_fed_are_divided_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_counts_are_scaled_for_training(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = Counter({"often": 9000, "some": 900, "rare": 9, "once": 1})
     monkeypatch.setattr(module, "MAX_TRAINED_WORDS", 1000)
     fed = Counter(" ".join(module._repeat(counts)).split())
@@ -219,7 +222,7 @@ print(int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[
 
 
 @pytest.mark.slow
-def test_a_million_different_words_stay_under_a_gigabyte() -> None:
+def test_million_distinct_words_use_under_one_gigabyte() -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("peak memory is read from /proc: ru_maxrss counts what the parent had, too")
     run = subprocess.run(
