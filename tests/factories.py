@@ -1,4 +1,4 @@
-"""Tiny models, tokenizers and folders: a test names only the shape that it is about."""
+"""Factories of tiny models, tokenizers, and model directories."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from bertkit.models.model import Model, build
 from bertkit.text.tokenizer import Tokenizer
 
 ENCODERS = {name: family for name, family in FAMILIES.items() if "mlm" in family.heads}
-"""Families whose models read both ways; those of models that write have parity tests of their own.
-"""
+"""Families of encoder models. Families of generative models have separate parity tests."""
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -53,8 +52,9 @@ def tiny_config(
     dropout: float | None = None,
     **others: Any,
 ) -> EncoderConfig:
-    """The family's settings at a tiny size; `dropout` is that of states and of attention, and
-    `others` are settings by their paths.
+    """Return the family's settings at a tiny size.
+
+    `dropout` applies to states and attention; `others` are settings by path.
     """
     size = {"hidden": hidden, "layers": layers, "heads": heads}
     size |= {"intermediate": intermediate, "max_positions": length}
@@ -77,13 +77,15 @@ def tiny_model(
     spread: float = 0.0,
     **settings: Any,
 ) -> Model:
-    """A model with these heads and random weights, the same ones for the same seed.
+    """Return a model with these heads and random weights that depend only on `seed`.
 
-    `spread` adds a normal of that width to each weight, so that differences between outputs show;
-    `settings` are those of `tiny_config`.
+    `spread` is the standard deviation of noise that is added to each weight, so that differences
+    between outputs are visible. `settings` are those of `tiny_config`.
     """
     config = tiny_config(vocab, **settings)
-    with torch.random.fork_rng(devices=()):  # the test's own random numbers stay as they are
+    # The random state of the test is unchanged.
+    # The random state of the test is unchanged.
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         model = build(config, heads, labels=labels)
         if spread:
@@ -102,7 +104,7 @@ def tiny_folder(
     task: str | None = None,
     **settings: Any,
 ) -> Path:
-    """A saved `tiny_model`; `task` is what `config.json` says that it was tuned for."""
+    """Save a `tiny_model`. `task` is the task name in `config.json`."""
     model = tiny_model(tokenizer, *heads, labels=labels, family=family, **settings)
     keys = {"bertkit": {"task": {"name": task, "options": {}}}} if task else {}
     save(folder, model, tokenizer, family, labels=labels, settings=keys)
@@ -128,11 +130,11 @@ ELMO_OPTIONS = {
     },
     "n_tokens_vocab": 793471,
 }
-"""A shape so small, and clips so tight, that all of them bind."""
+"""Small sizes and clip values, so that all limits apply."""
 
 
 def elmo_weights(options: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """Random weights with the names and shapes that TensorFlow's dump of an ELMo has."""
+    """Return random weights with the names and shapes of a TensorFlow ELMo."""
     cnn, lstm = options["char_cnn"], options["lstm"]
     width, total = cnn["embedding"]["dim"], sum(count for _, count in cnn["filters"])
     outputs, cells = lstm["projection_dim"], lstm["dim"]
@@ -162,7 +164,7 @@ def tiny_elmo(
     options: dict[str, Any] | None = None,
     weights: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
-    """The folder of a small ELMo with random weights, as it would be published."""
+    """Save a small ELMo with random weights in the published format."""
     h5py = pytest.importorskip("h5py", reason="pip install 'bertkit[classic]'")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "options.json").write_text(json.dumps(options or ELMO_OPTIONS), encoding="utf-8")
@@ -173,8 +175,9 @@ def tiny_elmo(
 
 
 def pdf(pages: Sequence[str], *, outline: Sequence[tuple[str, int]] = ()) -> bytes:
-    """A PDF of these pages, a line of text for each of theirs; of `outline` each title leads to a
-    page, from 0.
+    """Return a PDF with these pages, one line of text per line.
+
+    `outline` contains titles and page numbers from 0.
     """
     entries = [f"<< /Title ({title}) /Dest [{4 + 2 * page} 0 R /Fit]" for title, page in outline]
     first = 4 + 2 * len(pages)
@@ -209,7 +212,7 @@ def pdf(pages: Sequence[str], *, outline: Sequence[tuple[str, int]] = ()) -> byt
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
-    """Change keys of a folder's config.json; None takes one out."""
+    """Change keys of config.json in a model directory. None removes a key."""
     path = folder / "config.json"
     config = {**json.loads(path.read_text(encoding="utf-8")), **changes}
     path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}), "utf-8")

@@ -1,4 +1,4 @@
-"""A server that speaks enough of the hub's language, and where to find it."""
+"""Local server that implements a part of the Hub API."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ FILES = {
 
 
 TOKEN = "a-token"
-"""Who has it may write."""
+"""Token that allows writing."""
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """One model, `org/tiny`, with two revisions; `org/closed` asks for permission. Others are made
-    by who has the token.
+    """Hub with one model, `org/tiny`, with two revisions, and the gated `org/closed`.
+
+    Clients with the token can create models.
     """
 
     asked: ClassVar[list[str]] = []
     pushed: ClassVar[dict[str, dict[str, bytes]]] = {}
-    """By the model's name its files."""
+    """Files by model name."""
     stored: ClassVar[dict[str, bytes]] = {}
-    """Large files by their hashes."""
+    """Large files by hash."""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -101,8 +102,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
         parts = self.path.split("?")[0].split("/")
         host = f"http://{self.headers['Host']}"
         if self.path == "/api/repos/create":
-            asked = json.loads(body)
-            name = f"{asked['organization']}/{asked['name']}"
+            request = json.loads(body)
+            name = f"{request['organization']}/{request['name']}"
             if name == "org/closed":
                 return self.answer(403, b"{}", {})
             Hub.pushed.setdefault(name, {})
@@ -123,18 +124,18 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return self.answer_json({"files": rows})
         if parts[-1] == "batch":
             objects = [
-                {**one, "actions": {"upload": {"href": f"{host}/stored/{one['oid']}"}}}
-                for one in json.loads(body)["objects"]
+                {**item, "actions": {"upload": {"href": f"{host}/stored/{item['oid']}"}}}
+                for item in json.loads(body)["objects"]
             ]
             return self.answer_json({"transfer": "basic", "objects": objects})
         lines = [json.loads(line) for line in body.splitlines()]
         name = "/".join(parts[3:5])
         for line in lines:
-            told = line["value"]
+            value = line["value"]
             if line["key"] == "file":
-                Hub.pushed[name][told["path"]] = base64.b64decode(told["content"])
+                Hub.pushed[name][value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
-                Hub.pushed[name][told["path"]] = Hub.stored[told["oid"]]
+                Hub.pushed[name][value["path"]] = Hub.stored[value["oid"]]
         commit = COMMITS["main"]
         url = f"{host}/{name}/commit/{commit}"
         return self.answer_json({"commitUrl": url, "commitOid": commit, "hookOutput": ""})
@@ -146,8 +147,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
         Hub.stored[oid] = content
         self.answer(200, b"", {})
 
-    def answer_json(self, told: Any) -> None:
-        self.answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+    def answer_json(self, content: Any) -> None:
+        self.answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
     def answer(self, code: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(code)
@@ -161,7 +162,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Its address, while it runs."""
+    """Run the server and yield its address."""
     Hub.asked.clear()
     Hub.pushed.clear()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
@@ -176,8 +177,8 @@ def serving() -> Iterator[str]:
 
 
 def environment(hub: str, cache: Path, token: str | None = None) -> dict[str, str]:
-    """That of a process that takes our server for the hub."""
-    ours = {"HF_ENDPOINT": hub, "HF_HOME": str(cache), "HF_HUB_OFFLINE": "0"}
+    """Return the environment of a process that uses the local server as the hub."""
+    hub_settings = {"HF_ENDPOINT": hub, "HF_HOME": str(cache), "HF_HUB_OFFLINE": "0"}
     plain = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    usual = {name: value for name, value in os.environ.items() if name != "HF_TOKEN"}
-    return {**usual, **ours, **plain, **({} if token is None else {"HF_TOKEN": token})}
+    inherited = {name: value for name, value in os.environ.items() if name != "HF_TOKEN"}
+    return {**inherited, **hub_settings, **plain, **({} if token is None else {"HF_TOKEN": token})}

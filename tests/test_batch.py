@@ -1,4 +1,4 @@
-"""Tests of packed layouts and their buckets."""
+"""Packed layouts and their buckets."""
 
 import pytest
 import torch
@@ -25,21 +25,25 @@ def test_buckets_cover_all_sequences_in_order(sizes: list[int]) -> None:
     layout = Packed.of(sizes)
     assert sum(bucket.sequences for bucket in layout.buckets) == len(sizes)
     assert sum(bucket.tokens for bucket in layout.buckets) == layout.total
-    place = 0
+    index = 0
     for bucket in layout.buckets:
         # Equal lengths share a bucket; similar lengths share it only while it is small.
-        assert place == 0 or sizes[place - 1] != sizes[place]
-        own = sizes[place : place + bucket.sequences]
-        rounded = -(-max(own) // BUCKET_STEP) * BUCKET_STEP
-        assert bucket.length == (max(own) if bucket.scatter_indices is None else rounded)
-        assert len({-(-size // BUCKET_STEP) for size in own}) == 1
-        assert len(set(own)) == 1 or bucket.tokens - own.count(max(own)) * max(own) < BUCKET_TOKENS
+        assert index == 0 or sizes[index - 1] != sizes[index]
+        bucket_sizes = sizes[index : index + bucket.sequences]
+        rounded = -(-max(bucket_sizes) // BUCKET_STEP) * BUCKET_STEP
+        assert bucket.length == (max(bucket_sizes) if bucket.scatter_indices is None else rounded)
+        assert len({-(-size // BUCKET_STEP) for size in bucket_sizes}) == 1
+        assert (
+            len(set(bucket_sizes)) == 1
+            or bucket.tokens - bucket_sizes.count(max(bucket_sizes)) * max(bucket_sizes)
+            < BUCKET_TOKENS
+        )
         if bucket.scatter_indices is None:
-            assert set(own) == {bucket.length}
+            assert set(bucket_sizes) == {bucket.length}
         else:
             assert bucket.padding is not None
             assert (~bucket.padding).sum().item() == bucket.tokens == len(bucket.scatter_indices)
-        place += bucket.sequences
+        index += bucket.sequences
 
 
 @given(lengths, st.integers(0, 80))

@@ -1,4 +1,4 @@
-"""The command line: words in, exit codes and one sentence out."""
+"""Command line: arguments, exit codes, and messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MODEL_AND_FILES = ("--model", "m", "--train", "t", "--dev", "d", "--out", "o")
         (["embed", "m", "--train.steps", "3"], "--train.steps"),
     ],
 )
-def test_words_that_are_not_known(words: list[str], sentence: str, capsys: Captured) -> None:
+def test_run_reports_unknown_arguments(words: list[str], sentence: str, capsys: Captured) -> None:
     assert cli.run(words) == 2
     out, err = capsys.readouterr()
     assert sentence in err
@@ -50,7 +50,7 @@ def test_words_that_are_not_known(words: list[str], sentence: str, capsys: Captu
     assert not out
 
 
-def test_help_and_version(capsys: Captured) -> None:
+def test_help_and_version_are_printed(capsys: Captured) -> None:
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out.strip() == bertkit.__version__
     assert cli.run(["pretrain", "--help"]) == 0
@@ -68,8 +68,8 @@ def test_bash_completes_commands_and_options(
     assert str(script) in capsys.readouterr().out
 
     def completed(*words: str) -> list[str]:
-        asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _bertkit"
-        command = ["bash", "-c", f'source "{script}"; {asked}; echo "${{COMPREPLY[@]}}"']
+        request = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _bertkit"
+        command = ["bash", "-c", f'source "{script}"; {request}; echo "${{COMPREPLY[@]}}"']
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     assert completed("bertkit", "finet") == ["finetune"]
@@ -77,7 +77,7 @@ def test_bash_completes_commands_and_options(
     assert completed("bertkit", "xyz") == []
 
 
-def raised(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
+def run_raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     def app(*_: Any, **__: Any) -> None:
         raise error
 
@@ -85,32 +85,34 @@ def raised(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
     return cli.run([])
 
 
-def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    assert raised(KeyboardInterrupt("go on so"), monkeypatch) == 130
+def test_errors_set_exit_code_and_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    assert run_raising(KeyboardInterrupt("go on so"), monkeypatch) == 130
     assert capsys.readouterr().err == "bertkit: go on so\n"
-    assert raised(KeyboardInterrupt(), monkeypatch) == 130
+    assert run_raising(KeyboardInterrupt(), monkeypatch) == 130
     assert capsys.readouterr().err == "bertkit: stopped\n"
-    assert raised(bertkit.errors.DataError("of\ntwo lines"), monkeypatch) == 2
+    assert run_raising(bertkit.errors.DataError("of\ntwo lines"), monkeypatch) == 2
     assert capsys.readouterr().err == "bertkit: of two lines\n"
-    assert raised(PermissionError(13, "Permission denied", "/x"), monkeypatch) == 2
+    assert run_raising(PermissionError(13, "Permission denied", "/x"), monkeypatch) == 2
     assert capsys.readouterr().err == "bertkit: /x: Permission denied\n"
 
 
-def test_what_several_processes_tell_stays_apart(capfd: pytest.CaptureFixture[str]) -> None:
-    """Where Python does not buffer, and so writes what it prints bit by bit."""
+def test_lines_of_parallel_processes_stay_separate(capfd: pytest.CaptureFixture[str]) -> None:
+    """Unbuffered Python writes a printed line in several parts."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     program = "from bertkit.cli import run; [run(['nonsense']) for _ in range(300)]"
     running = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in "ab"]
     for process in running:
         assert process.wait() == 0
-    told = capfd.readouterr().err.splitlines()
-    assert len(told) == 600
-    assert len({*told}) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 600
+    assert len({*lines}) == 1
 
 
-def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
-        raised(ZeroDivisionError(), monkeypatch)
+        run_raising(ZeroDivisionError(), monkeypatch)
 
 
 def test_printed_options_repeat_a_run(tiny: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -138,21 +140,20 @@ def test_printed_options_repeat_a_run(tiny: Path, tmp_path: Path, capsys: Captur
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_printed_options_of_each_command_can_be_read(
-    name: str, tmp_path: Path, capsys: Captured
-) -> None:
+def test_printed_options_of_each_command_load(name: str, tmp_path: Path, capsys: Captured) -> None:
     app = cli.app
     for word in name.split():
         app = app[word]
-    arguments = [one for one in app.assemble_argument_collection() if one.parse]
-    assert not any("--config" in one.names for one in arguments)
-    if not any("--print-config" in one.names for one in arguments):
-        assert name in ("pretrain", "experiment")  # these have files of their own
+    arguments = [item for item in app.assemble_argument_collection() if item.parse]
+    assert not any("--config" in item.names for item in arguments)
+    if not any("--print-config" in item.names for item in arguments):
+        # These commands have their own file formats.
+        assert name in ("pretrain", "experiment")
         return
     words = name.split()
-    for one in arguments:
-        if one.required:
-            words += ["1"] if one.names[0][0] != "-" else [one.names[0], "1"]
+    for item in arguments:
+        if item.required:
+            words += ["1"] if item.names[0][0] != "-" else [item.names[0], "1"]
     assert cli.run([*words, "--print-config"]) == 0
     printed = capsys.readouterr().out
     (tmp_path / "options.toml").write_text(printed, encoding="utf-8")
@@ -177,7 +178,8 @@ def test_invalid_files_of_options_are_rejected(
         path.write_text(content, encoding="utf-8")
     assert cli.run(["finetune", "classify", *MODEL_AND_FILES, "--config", str(path)]) == 2
     assert message.format(path=path) in capsys.readouterr().err
-    assert cli.run(["info", "--help"]) == 0  # the file is only read for its own command
+    # The file applies only to its own command.
+    assert cli.run(["info", "--help"]) == 0
 
 
 def test_config_without_a_file_is_rejected(capsys: Captured) -> None:

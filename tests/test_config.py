@@ -1,4 +1,4 @@
-"""Settings: closed keys, named paths, nearest spellings."""
+"""Settings: unknown keys, paths, and spelling suggestions."""
 
 import inspect
 import json
@@ -38,7 +38,7 @@ RUN = {"model": MODEL, "train": {"steps": 10}}
 RUN_SETTINGS = config_class(RUN)
 
 
-def test_round_trip() -> None:
+def test_decode_restores_plain_settings() -> None:
     config = decode(RUN_SETTINGS, RUN)
     assert decode(RUN_SETTINGS, plain(config)) == config
 
@@ -78,29 +78,29 @@ def test_round_trip() -> None:
         (("train.betas", "[0.9, nan]"), r"train\.betas\[1\]: expected `float` >= 0"),
     ],
 )
-def test_a_wrong_setting_is_named(setting: tuple[str, str], message: str) -> None:
+def test_decode_reports_invalid_setting(setting: tuple[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decode(RUN_SETTINGS, override(RUN, [setting]))
 
 
-def test_a_missing_setting_is_named() -> None:
+def test_decode_reports_missing_setting() -> None:
     with pytest.raises(ConfigError, match=r"train\.steps: this setting is required"):
         decode(RUN_SETTINGS, {"model": MODEL, "train": {}})
 
 
-def test_override_reads_toml_values_and_leaves_the_original() -> None:
+def test_override_parses_toml_and_keeps_original() -> None:
     changed = override(RUN, [("train.learning_rate", "3e-4"), ("sampling.pairs", "sop")])
     assert changed["train"] == {"steps": 10, "learning_rate": 3e-4}
     assert changed["sampling"] == {"pairs": "sop"}
     assert RUN["train"] == {"steps": 10}
 
 
-def test_override_through_a_value_is_refused() -> None:
+def test_override_rejects_paths_through_values() -> None:
     with pytest.raises(ConfigError, match=r"train\.steps\.more: 'steps' is a value"):
         override(RUN, [("train.steps.more", "1")])
 
 
-def test_toml_faults_are_named(tmp_path: Path) -> None:
+def test_read_toml_reports_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: no such file"):
         read_toml(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[model\n")
@@ -111,9 +111,11 @@ def test_toml_faults_are_named(tmp_path: Path) -> None:
 CONFIGS = sorted(
     path
     for path in (Path(__file__).parent.parent / "configs").glob("*.toml")
-    if read_toml(path).get("family") != "elmo"  # tests/extensions/classic/test_pretrain_elmo.py
+    # tests/extensions/classic/test_pretrain_elmo.py covers these.
+    if read_toml(path).get("family") != "elmo"
 )
-SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers and folders have them
+# Layers, hidden size, heads, and millions of parameters, from papers and checkpoints.
+SHAPES = {
     "bert-tiny": (2, 128, 2, 4.4),
     "bert-mini": (4, 256, 4, 11.2),
     "bertkit-mini": (4, 256, 4, 16.2),  # with ModernBERT's vocabulary
@@ -140,7 +142,7 @@ SHAPES = {  # layers, hidden, heads, and parameters in millions, as the papers a
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_run_files_are_complete_and_of_their_size(path: Path) -> None:
+def test_run_files_have_expected_sizes(path: Path) -> None:
     data = read_toml(path)
     family = FAMILIES[data.get("family", "bert")]
     model = complete(data, vocab=family.vocab, pad=1).model
@@ -153,8 +155,8 @@ def test_run_files_are_complete_and_of_their_size(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_run_file_is_the_same_when_read_back(path: Path) -> None:
-    """Or no run of it could be resumed, which compares what `run.json` holds."""
+def test_run_file_settings_round_trip(path: Path) -> None:
+    """Otherwise a run could not be resumed, because resuming compares `run.json`."""
     config = complete(read_toml(path), vocab=100, pad=1)
     assert plain(config) == json.loads(json.dumps(plain(config)))
     assert decode(type(config), plain(config)) == config
@@ -162,20 +164,20 @@ def test_a_run_file_is_the_same_when_read_back(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_options_of_tasks_are_the_same_when_read_back(name: str) -> None:
+def test_task_options_round_trip(name: str) -> None:
     options = find(name).Options()
     assert plain(options) == json.loads(json.dumps(plain(options)))
 
 
-def test_there_is_a_run_file_for_each_size() -> None:
+def test_each_size_has_a_run_file() -> None:
     assert {path.stem for path in CONFIGS} == set(SHAPES)
 
 
-def test_a_settings_meaning_is_the_docstring_below_it() -> None:
-    meant = explained(Train)
-    assert meant["batch_size"] == "Number of samples per step."
-    assert meant["precision"].startswith("Mixed precision (bf16")
-    assert set(meant) <= set(Train.__struct_fields__)
+def test_explained_returns_attribute_docstrings() -> None:
+    descriptions = explained(Train)
+    assert descriptions["batch_size"] == "Number of samples per step."
+    assert descriptions["precision"].startswith("Mixed precision (bf16")
+    assert set(descriptions) <= set(Train.__struct_fields__)
 
     class Longer(Train, frozen=True):
         undocumented: int = 2
@@ -190,7 +192,7 @@ def test_a_settings_meaning_is_the_docstring_below_it() -> None:
     assert explained(made) == {}
 
 
-def test_a_function_tells_the_keywords_that_it_takes() -> None:
+def test_document_keywords_lists_settings() -> None:
     @document_keywords(Finetune, Reading)
     def fit(**keywords: object) -> None:
         """Fit it.
@@ -198,21 +200,22 @@ def test_a_function_tells_the_keywords_that_it_takes() -> None:
         Raises: nothing.
         """
 
-    told = str(fit.__doc__)
-    assert told.startswith("Fit it.\n\nRaises: nothing.\n\nKeywords (")
-    assert max(map(len, told.splitlines())) <= 96
-    assert told.split("\n\n")[-1] == str(bertkit.finetune.__doc__).split("\n\n")[-1]
-    words = " ".join(told.split())
+    doc = str(fit.__doc__)
+    assert doc.startswith("Fit it.\n\nRaises: nothing.\n\nKeywords (")
+    assert max(map(len, doc.splitlines())) <= 96
+    assert doc.split("\n\n")[-1] == str(bertkit.finetune.__doc__).split("\n\n")[-1]
+    words = " ".join(doc.split())
     for kind in (Finetune, Reading):
         for name, default in paths(kind).items():
             assert f" {name} = {default!r}" in words
         for meaning in explained(kind).values():
             assert format_message(meaning) in words
     assert "lora.rank = 0: Rank of the adapters" in words
-    assert "--resume" not in words  # as a program says it
+    # Python help uses keyword names.
+    assert "--resume" not in words
 
 
-def test_settings_are_what_is_given_and_what_keywords_say() -> None:
+def test_with_keywords_merges_settings_and_keywords() -> None:
     class Some(Settings, frozen=True):
         a: int = 1
         b: str = "x"
@@ -237,7 +240,7 @@ def test_settings_are_what_is_given_and_what_keywords_say() -> None:
         with_keywords("f", {Some: None}, {"a": Path("b")})
 
 
-def test_a_program_may_give_arrays_and_no_words_for_a_group() -> None:
+def test_with_keywords_accepts_arrays_and_rejects_strings() -> None:
     options = find("classify").Options
     (made,) = with_keywords("finetune", {options: None}, {"thresholds": np.array([0.25, 0.5])})
     assert made.thresholds == (0.25, 0.5)
@@ -245,7 +248,7 @@ def test_a_program_may_give_arrays_and_no_words_for_a_group() -> None:
         with_keywords("finetune", {options: "epochs"}, {})  # type: ignore[dict-item]
 
 
-def test_help_of_finetune_has_the_tasks_and_their_options() -> None:
+def test_finetune_help_lists_task_options() -> None:
     doc = inspect.getdoc(bertkit.finetune) or ""
     listed = " ".join(doc.partition("Tasks and their options:")[2].partition("\n\n")[0].split())
     expected = [

@@ -1,4 +1,4 @@
-"""Words for people are on stderr, data is on stdout and stdin."""
+"""Messages on stderr, data on stdout and stdin."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from bertkit import console
 from bertkit.errors import DataError
 
 
-def test_words_go_to_stderr_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
-    console.console().print("[bold]x[/bold]")  # the control: rich reads markup
+def test_say_prints_unchanged_text_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    # The control: rich interprets markup.
+    console.console().print("[bold]x[/bold]")
     console.say("[bold]x[/bold] " + "long " * 60)
     out, err = capfd.readouterr()
     assert out == ""
     assert err.splitlines() == ["x", "[bold]x[/bold] " + "long " * 60]
 
 
-def test_the_100th_line_of_a_file_is_no_emoji(capfd: pytest.CaptureFixture[str]) -> None:
-    Console(stderr=True).print("rows.csv:100: bad", markup=False)  # the control
+def test_say_does_not_insert_emoji(capfd: pytest.CaptureFixture[str]) -> None:
+    # The control.
+    Console(stderr=True).print("rows.csv:100: bad", markup=False)
     console.say("rows.csv:100: bad")
     assert capfd.readouterr().err == "rows.csv💯 bad\nrows.csv:100: bad\n"
 
 
-def test_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_line_writes_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
 
     class File(io.RawIOBase):
@@ -38,28 +40,29 @@ def test_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             written.append(bytes(data))
             return len(written[-1])
 
-    # as Python opens it where PYTHONUNBUFFERED is set
+    # Python opens stderr like this if PYTHONUNBUFFERED is set.
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(File(), write_through=True))
-    print("x", file=sys.stderr)  # the control
+    # The control.
+    print("x", file=sys.stderr)
     assert written == [b"x", b"\n"]
     written.clear()
     console.write_line("x")
     assert [part for part in written if part] == [b"x\n"]
 
 
-def test_nothing_is_said_quietly(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quietly_suppresses_messages(capfd: pytest.CaptureFixture[str]) -> None:
     with console.quietly():
         console.say("unheard")
     console.say("heard")
     assert capfd.readouterr().err == "heard\n"
 
 
-def test_data_is_a_line_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+def test_print_json_writes_one_line_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     console.print_json({"a": [1, "é"]})
     assert capfd.readouterr() == ('{"a":[1,"é"]}\n', "")
 
 
-def test_data_for_people_is_a_table(capfd: pytest.CaptureFixture[str]) -> None:
+def test_print_table_formats_nested_data(capfd: pytest.CaptureFixture[str]) -> None:
     console.print_table(
         {
             "rows": 1200,
@@ -94,7 +97,7 @@ def test_data_for_people_is_a_table(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().out.split() == ["mean", "a", "1.0000", "b", "2.0000"]
 
 
-def test_lines_of_stdin_that_hold_text(
+def test_lines_skips_blank_lines_of_stdin(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     data = "\ufeffone\r\n\n  \ntwo é \n".encode()
@@ -114,7 +117,7 @@ def test_lines_of_stdin_that_hold_text(
     assert list(console.numbered_lines()) == [(2, "a"), (4, "b")]
 
 
-def test_a_terminal_is_asked_and_a_pipe_is_read(
+def test_prompt_lines_reads_terminals_and_pipes(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n"))

@@ -1,4 +1,4 @@
-"""One tree of errors, and messages that help."""
+"""Error hierarchy and error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit.errors import (
 )
 
 
-def test_every_error_is_of_the_tree_and_drawn_in_it() -> None:
+def test_each_error_is_a_documented_bertkit_error() -> None:
     found = {
         n
         for n, c in inspect.getmembers(bertkit.errors, inspect.isclass)
@@ -28,7 +28,7 @@ def test_every_error_is_of_the_tree_and_drawn_in_it() -> None:
     assert all(name in str(bertkit.errors.__doc__) for name in found)
 
 
-def test_did_you_mean_gives_the_nearest_or_all() -> None:
+def test_did_you_mean_suggests_nearest_or_all_names() -> None:
     assert did_you_mean("hiden", ["hidden", "heads"]) == "did you mean 'hidden'?"
     assert did_you_mean("zzz", ["hidden", "heads"]) == "known: 'hidden', 'heads'"
     assert did_you_mean("hiden", iter(["hidden"])) == "did you mean 'hidden'?"
@@ -38,13 +38,13 @@ def test_did_you_mean_gives_the_nearest_or_all() -> None:
 
 
 @pytest.mark.parametrize("word", ["hiden", None, 1, ["hidden"], np.array(["hidden", "heads"])])
-def test_what_is_no_value_of_a_choice_is_refused(word: object) -> None:
+def test_check_choice_rejects_other_values(word: object) -> None:
     with pytest.raises(ConfigError, match=r"^name: no such value .*; (did you mean|known)"):
         check_choice("name", word, ("hidden", "heads"))
     check_choice("name", "heads", ("hidden", "heads"))
 
 
-def test_a_message_is_one_line_of_bounded_length() -> None:
+def test_message_is_one_line_of_bounded_length() -> None:
     assert str(BertkitError("a\nb")) == "a b"
     long = str(BertkitError("where: " + "x" * 100_000 + "; do this"))
     assert len(long) < 1100
@@ -53,7 +53,7 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "spoken_to_a_program"),
+    ("written", "python_message"),
     [
         (
             "choose another --out, or go on with --resume",
@@ -67,10 +67,10 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
         ("a -- b, a--b/c and 1--2", "a -- b, a--b/c and 1--2"),
     ],
 )
-def test_settings_are_written_as_the_reader_does(written: str, spoken_to_a_program: str) -> None:
+def test_messages_name_options_or_keywords(written: str, python_message: str) -> None:
     error = BertkitError(written)
-    assert str(error) == format_message(written) == spoken_to_a_program
-    assert str(BertkitError(f"{error}; kept")) == f"{spoken_to_a_program}; kept"
+    assert str(error) == format_message(written) == python_message
+    assert str(BertkitError(f"{error}; kept")) == f"{python_message}; kept"
     with at_command_line():
         assert str(error) == written
-    assert str(error) == spoken_to_a_program
+    assert str(error) == python_message

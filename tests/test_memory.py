@@ -1,4 +1,4 @@
-"""Freed memory is fetched from the kernel once: where glibc is what allocates."""
+"""Memory use: with glibc, freed memory stays in the process."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ print(faults() - before)
 """
 
 
-def test_the_peak_is_that_of_what_was_held() -> None:
+def test_peak_matches_allocated_memory() -> None:
     program = (
         "import numpy as np; from bertkit import memory; before = memory.peak(); "
         "held = np.ones(40_000_000); del held; print(memory.peak() - before)"
@@ -38,7 +38,7 @@ def test_the_peak_is_that_of_what_was_held() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")
-def test_memory_is_held() -> None:
+def test_freed_memory_is_retained() -> None:
     def faults(which: str) -> int:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True
@@ -68,7 +68,7 @@ print(resident() - before)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_goes_on_as_before(enabled: bool) -> None:
+def test_uncollected_restores_garbage_collector(enabled: bool) -> None:
     def read() -> None:
         with memory.uncollected():
             assert not gc.isenabled()
@@ -85,7 +85,7 @@ def test_the_collector_goes_on_as_before(enabled: bool) -> None:
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc tells how large a process is")
-def test_shapes_that_do_not_come_again_are_not_kept() -> None:
+def test_onednn_cache_is_limited() -> None:
     def growth(which: str) -> int:
         done = subprocess.run(
             [sys.executable, "-c", SHAPES, which],

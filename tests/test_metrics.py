@@ -1,4 +1,4 @@
-"""Scores by hand, and against the libraries whose scores they repeat."""
+"""Metrics, compared with hand-computed values and reference libraries."""
 
 import math
 import statistics
@@ -15,8 +15,8 @@ from bertkit import metrics
 from bertkit.data.tag_schemes import spans
 
 
-def test_two_labels_by_hand() -> None:
-    # of three "1" two are found, one "0" is taken for "1": precision 2/3, recall 2/3
+def test_classification_of_two_labels_by_hand() -> None:
+    # Two of three "1" are predicted, and one "0" is predicted as "1": precision 2/3, recall 2/3.
     scores = metrics.classification(["1", "1", "1", "0", "0"], ["1", "1", "0", "1", "0"], "01")
     assert scores["accuracy"] == pytest.approx(3 / 5)
     assert scores["f1"] == pytest.approx(2 / 3)
@@ -24,13 +24,13 @@ def test_two_labels_by_hand() -> None:
     assert scores["matthews"] == pytest.approx(1 / 6)
 
 
-def test_more_labels_are_averaged() -> None:
+def test_f1_averages_several_labels() -> None:
     scores = metrics.classification(["a", "b", "c", "c"], ["a", "b", "c", "b"], "abc")
     # f1: a 1, b 2/3, c 2/3
     assert scores["f1"] == pytest.approx((1 + 2 / 3 + 2 / 3) / 3)
 
 
-def test_one_label_alone_is_no_error() -> None:
+def test_classification_accepts_a_single_label() -> None:
     assert metrics.classification(["a", "a"], ["a", "a"], "ab")["accuracy"] == 1.0
 
 
@@ -41,32 +41,32 @@ def test_regression_by_hand() -> None:
     assert scores["pearson"] == pytest.approx(8 / math.sqrt(2 * 38))
 
 
-def test_constants_have_no_correlation() -> None:
+def test_correlation_of_constants_is_zero() -> None:
     assert metrics.regression([1, 1, 1], [1, 2, 3]) == {"pearson": 0.0, "spearman": 0.0}
 
 
 def test_label_sets_by_hand() -> None:
-    # a: 1 of 1 right; b: found once, wrongly, and missed once; c: missed once
+    # a: 1 of 1 correct. b: predicted once, wrongly, and missed once. c: missed once.
     scores = metrics.multi_label([{"a"}, {"b"}, set()], [{"a"}, {"c"}, {"b"}])
     assert scores["f1_micro"] == pytest.approx(2 * 1 / (2 + 3))
     assert scores["f1_macro"] == pytest.approx((1 + 0 + 0) / 3)
     assert scores["exact"] == pytest.approx(1 / 3)
 
 
-def test_a_single_label_is_still_one_that_may_lack() -> None:
+def test_multi_label_accepts_a_single_label() -> None:
     scores = metrics.multi_label([["a"], ["a"], []], [["a"], [], []])
     assert scores["f1_micro"] == scores["f1_macro"] == pytest.approx(2 / 3)
     assert scores["exact"] == pytest.approx(2 / 3)
 
 
-def test_no_label_at_all_is_exact() -> None:
+def test_multi_label_without_labels_is_exact() -> None:
     scores = metrics.multi_label([[], []], [[], []])
     assert scores == {"f1_micro": 0.0, "f1_macro": 0.0, "exact": 1.0}
 
 
 @st.composite
 def labelled(draw: st.DrawFn) -> tuple[list[str], list[str], list[str]]:
-    """Labels, and two lists of some of them: often one alone, or one that never occurs."""
+    """Generate labels and two lists of them, often with a single or an unused label."""
     labels = ["no", "yes", "a\0", "a"][: draw(st.integers(2, 4))]
     rows = draw(st.lists(st.tuples(*[st.sampled_from(labels)] * 2), min_size=1, max_size=12))
     predicted, actual = map(list, zip(*rows, strict=True))
@@ -82,7 +82,8 @@ def test_classification_equals_scikit_learn(drawn: tuple[list[str], list[str], l
     average = {"labels": [1], "average": "macro"} if len(labels) == 2 else {"average": "macro"}
     f1 = sklearn.metrics.f1_score(codes[1], codes[0], **average, zero_division=0.0)
     assert scores["f1"] == pytest.approx(f1, abs=1e-15)
-    several = len({*predicted, *actual}) > 1  # scikit-learn warns of one
+    # scikit-learn warns if there is only one label.
+    several = len({*predicted, *actual}) > 1
     matthews = sklearn.metrics.matthews_corrcoef(codes[1], codes[0]) if several else 0.0
     assert scores["matthews"] == pytest.approx(matthews, abs=1e-12)
 
@@ -124,8 +125,8 @@ def test_label_sets_equal_scikit_learn(pairs: list[tuple[set[str], set[str]]]) -
 
 def test_entities_by_hand() -> None:
     found = [[(0, 2, "PER"), (3, 4, "LOC")], [(0, 1, "PER")]]
-    wanted = [[(0, 2, "PER"), (3, 5, "LOC")], []]
-    scores = metrics.entities(found, wanted)
+    expected = [[(0, 2, "PER"), (3, 5, "LOC")], []]
+    scores = metrics.entities(found, expected)
     assert scores["precision"] == pytest.approx(1 / 3)
     assert scores["recall"] == pytest.approx(1 / 2)
     assert scores["f1"] == pytest.approx(2 / 5)
@@ -140,12 +141,14 @@ def test_entities_equal_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
     seqeval = pytest.importorskip(
         "seqeval.metrics.sequence_labeling", reason="pip install 'bertkit[dev]'"
     )
-    found, wanted = ([[pair[i] for pair in pairs] for pairs in sentences] for i in (0, 1))
-    scores = metrics.entities([spans(tags) for tags in found], [spans(tags) for tags in wanted])
-    theirs = seqeval.precision_recall_fscore_support(
-        wanted, found, average="micro", zero_division=0
+    found, expected = ([[pair[i] for pair in pairs] for pairs in sentences] for i in (0, 1))
+    scores = metrics.entities([spans(tags) for tags in found], [spans(tags) for tags in expected])
+    reference = seqeval.precision_recall_fscore_support(
+        expected, found, average="micro", zero_division=0
     )
-    assert [scores["precision"], scores["recall"], scores["f1"]] == pytest.approx(list(theirs[:3]))
+    assert [scores["precision"], scores["recall"], scores["f1"]] == pytest.approx(
+        list(reference[:3])
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,8 @@ def test_entities_equal_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
         ("to be to be", ["to be or not"], 0, 2 * 2 / (4 + 4)),
         ("U.S.", ["us"], 1, 1),
         ("theatre an-other", ["theatre another"], 1, 1),
-        ("a “b”", ["b"], 0, 0),  # only ASCII marks are punctuation
+        # Only ASCII marks are punctuation.
+        ("a “b”", ["b"], 0, 0),
         ("", [], 1, 1),
         ("", [""], 1, 1),
         ("x", [], 0, 0),
@@ -177,12 +181,15 @@ ANSWER = WORDS.map(" ".join) | st.text(max_size=12)
 
 
 def slow_squad(predicted: str, gold: str) -> tuple[float, float]:
-    """One gold answer by the definitions, character by character and word by word."""
+    """Score one gold answer by the definitions, character by character and word by word."""
 
     def words(answer: str) -> list[str]:
-        kept = "".join(c for c in answer.lower() if not (c.isascii() and c in string.punctuation))
+        letters_only = "".join(
+            c for c in answer.lower() if not (c.isascii() and c in string.punctuation)
+        )
         parts, letters = [], ""
-        for c in [*kept, " "]:  # a word of a regular expression ends where \w does
+        # A word of a regular expression ends where \w ends.
+        for c in [*letters_only, " "]:
             if c.isalnum() or c == "_":
                 letters += c
                 continue
@@ -190,17 +197,17 @@ def slow_squad(predicted: str, gold: str) -> tuple[float, float]:
             letters = ""
         return "".join(part or " " for part in parts).split()
 
-    found, wanted = words(predicted), words(gold)
-    if not found or not wanted:
-        return float(found == wanted), float(found == wanted)
-    left, same = list(wanted), 0
+    found, expected = words(predicted), words(gold)
+    if not found or not expected:
+        return float(found == expected), float(found == expected)
+    left, same = list(expected), 0
     for word in found:
         if word in left:
             left.remove(word)
             same += 1
-    precision, recall = same / len(found), same / len(wanted)
+    precision, recall = same / len(found), same / len(expected)
     f1 = 2 * precision * recall / (precision + recall) if same else 0.0
-    return float(" ".join(found) == " ".join(wanted)), f1
+    return float(" ".join(found) == " ".join(expected)), f1
 
 
 @given(ANSWER, ANSWER)
@@ -209,7 +216,7 @@ def test_squad_equals_its_definition(predicted: str, gold: str) -> None:
 
 
 @given(ANSWER, st.lists(ANSWER, min_size=1, max_size=3))
-def test_squad_takes_the_best_answer(predicted: str, golds: list[str]) -> None:
+def test_squad_uses_best_answer(predicted: str, golds: list[str]) -> None:
     each = [
         metrics.squad_f1(predicted, [gold]) for gold in golds if metrics.squad_f1("", [gold])[0] < 1
     ]
@@ -218,7 +225,7 @@ def test_squad_takes_the_best_answer(predicted: str, golds: list[str]) -> None:
         assert metrics.squad_f1(predicted, golds) == best
 
 
-def test_squad_gives_both_groups_only_where_there_are_both() -> None:
+def test_squad_reports_groups_only_if_both_exist() -> None:
     found, golds = ["x y", "", "z"], [["x"], [], [""]]
     assert metrics.squad(found, golds) == pytest.approx(
         {
@@ -248,10 +255,10 @@ SUMMARY = st.lists(
 @given(
     st.lists(st.tuples(SUMMARY, st.lists(SUMMARY, min_size=1, max_size=3)), min_size=1, max_size=3)
 )
-def test_rouge_equals_googles(texts: list[tuple[str, list[str]]]) -> None:
-    theirs = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[dev]'")
+def test_rouge_equals_rouge_score(texts: list[tuple[str, list[str]]]) -> None:
+    reference = pytest.importorskip("rouge_score.rouge_scorer", reason="pip install 'bertkit[dev]'")
     names = ["rouge1", "rouge2", "rougeL"]
-    scorer = theirs.RougeScorer(names, use_stemmer=False)
+    scorer = reference.RougeScorer(names, use_stemmer=False)
     each = [scorer.score_multi(references, text) for text, references in texts]
     scores = metrics.rouge([text for text, _ in texts], [references for _, references in texts])
     assert list(scores) == names
@@ -273,14 +280,16 @@ def test_ranking_by_hand() -> None:
     assert list(metrics.ranking([3], of=5)) == ["recall@1", "recall@2", "mrr"]
 
 
-def test_a_spread_needs_two() -> None:
+def test_standard_deviation_of_one_value_is_zero() -> None:
     assert metrics.mean_and_sd([0.5]) == {"mean": 0.5, "sd": 0.0, "each": [0.5]}
     found = metrics.mean_and_sd([1.0, 2.0, 4.0])
     assert found["mean"] == pytest.approx(7 / 3)
     assert found["sd"] == pytest.approx(statistics.stdev([1.0, 2.0, 4.0]))
 
 
-def test_f1_means_the_same_whatever_labels_a_file_has() -> None:
+def test_f1_depends_on_number_of_known_labels() -> None:
     three = metrics.classification(["a", "b"], ["a", "a"], "abc")["f1"]
-    assert three == pytest.approx((2 / 3 + 0) / 2)  # macro, over the two that occur
-    assert metrics.classification(["a", "b"], ["a", "a"], "ab")["f1"] == 0.0  # of b
+    # Macro average over the two labels that occur.
+    assert three == pytest.approx((2 / 3 + 0) / 2)
+    # The F1 of b.
+    assert metrics.classification(["a", "b"], ["a", "a"], "ab")["f1"] == 0.0

@@ -1,4 +1,4 @@
-"""How far a command is, is told people, in a way that fits where they read it."""
+"""Progress output on terminals, in logs, and in notebooks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from bertkit import console, progress
 
 
-def test_a_bar_is_silent_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_without_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     with progress.progress() as bar:
         bar.update(bar.add_task("steps", total=2, note=""), completed=2)
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_log_has_a_line_each_half_minute(
+def test_log_has_one_line_per_30_seconds(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -27,8 +27,8 @@ def test_a_log_has_a_line_each_half_minute(
         for step in range(1, 101):
             now += 1.0
             bar.update(task, completed=10 * step, note="loss 0.5")
-    said = capfd.readouterr().err.splitlines()
-    assert [re.sub(r"  0:\d\d:\d\d left$", "", line) for line in said] == [
+    lines = capfd.readouterr().err.splitlines()
+    assert [re.sub(r"  0:\d\d:\d\d left$", "", line) for line in lines] == [
         "learning  300/2,000  loss 0.5",
         "learning  600/2,000  loss 0.5",
         "learning  900/2,000  loss 0.5",
@@ -40,7 +40,7 @@ def test_a_log_has_a_line_each_half_minute(
     assert capfd.readouterr().err == ""
 
 
-def test_a_notebook_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_updates_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
 
     class Cell:

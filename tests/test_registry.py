@@ -1,4 +1,4 @@
-"""Extensions add families, tasks and pipelines by name."""
+"""Extensions that add families, tasks, and pipelines."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     registry.extensions.cache_clear()
 
 
-def test_an_installed_extension_adds_to_each_registry(install: Install) -> None:
+def test_extension_adds_to_each_registry(install: Install) -> None:
     assert "shout" not in PIPELINES
     assert "ratings" not in TASKS
     install(f"{__name__}:ADDED")
@@ -73,7 +73,7 @@ def test_an_installed_extension_adds_to_each_registry(install: Install) -> None:
     assert list(FAMILIES)[-1] == "stars-bert"
 
 
-def test_its_task_is_a_command(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extension_task_is_a_command(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install(f"{__name__}:ADDED")
     assert cli.run(["finetune", "ratings", "--help"]) == 0
     assert "Stars of reviews." in capsys.readouterr().out
@@ -88,9 +88,7 @@ def test_its_task_is_a_command(install: Install, capsys: pytest.CaptureFixture[s
         ("no_such_package:EXTENSION", "extension mine: cannot import .*ModuleNotFoundError"),
     ],
 )
-def test_an_extension_that_cannot_be_used_is_named(
-    install: Install, name: str, message: str
-) -> None:
+def test_invalid_extension_is_reported(install: Install, name: str, message: str) -> None:
     install(name)
     with pytest.raises(ConfigError, match=message):
         list(TASKS)
@@ -103,19 +101,19 @@ def test_find_rejects_a_task_with_another_name(install: Install) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_families_have_the_name_they_are_found_by(name: str) -> None:
+def test_families_have_their_registered_name(name: str) -> None:
     family = FAMILIES[name]
     assert isinstance(family, Family)
     assert family.name == name
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_tasks_have_the_name_they_are_found_by(name: str) -> None:
+def test_tasks_have_their_registered_name(name: str) -> None:
     assert issubclass(TASKS[name], Task)
     assert TASKS[name].name == name
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_pipelines_open_with_the_settings_of_pipeline(name: str) -> None:
+def test_pipelines_accept_common_settings(name: str) -> None:
     parameters = inspect.signature(PIPELINES[name].open).parameters
     assert {"model", "precision", "device", "revision"} <= set(parameters)

@@ -1,4 +1,4 @@
-"""Writing: whole or not at all. Reading: within bounds."""
+"""Storage: atomic writes and bounded reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bertkit.storage import (
 )
 
 
-def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
+def test_write_replaces_file_atomically(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file"
     write_text(path, "old")
     with pytest.raises(RuntimeError), writing(path) as partial:  # noqa: PT012
@@ -43,7 +43,7 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_new_folder_is_atomic(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     with pytest.raises(RuntimeError), new_folder(path) as partial:  # noqa: PT012
         (partial / "a").write_text("a")
@@ -55,7 +55,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_write_reports_unwritable_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for write in (write_text, append_text):
         with pytest.raises(StorageError, match=r"file/x: cannot be written \(.*\); choose another"):
@@ -78,28 +78,29 @@ def test_json_keeps_order_and_letters(tmp_path: Path) -> None:
 
 
 def test_sha256_of_a_known_text(tmp_path: Path) -> None:
-    (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-4, the first example
+    # The first example of FIPS 180-4.
+    (tmp_path / "abc").write_bytes(b"abc")
     assert sha256(tmp_path / "abc") == (
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
 
 
-def test_sweep_removes_what_dead_processes_left(tmp_path: Path) -> None:
+def test_sweep_removes_files_of_exited_processes(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / f".a.partial-{dead.pid}").write_text("half")
     (tmp_path / f".b.partial-{dead.pid}").mkdir()
     (tmp_path / f".b.partial-{dead.pid}" / "x").write_text("half")
     (tmp_path / f".c.partial-{os.getpid()}").write_text("half")
-    kept = {f".d.partial-{os.getppid()}", ".e.partial-mine", "f.partial-1", "whole"}
-    for name in kept:
+    expected = {f".d.partial-{os.getppid()}", ".e.partial-mine", "f.partial-1", "whole"}
+    for name in expected:
         (tmp_path / name).write_text("kept")
     sweep(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == kept
+    assert {p.name for p in tmp_path.iterdir()} == expected
     sweep(tmp_path / "none")
 
 
-def test_a_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
+def test_writing_replaces_leftover_of_same_process_id(tmp_path: Path) -> None:
     (tmp_path / "source").write_text("new")
     (tmp_path / f".file.partial-{os.getpid()}").write_text("half")
     with writing(tmp_path / "file") as partial:
@@ -118,7 +119,9 @@ def test_a_leftover_of_our_own_number_is_no_obstacle(tmp_path: Path) -> None:
         (b"1" + b"0" * 5000, float("inf")),
     ],
 )
-def test_json_within_bounds_is_read(content: bytes, found: object, tmp_path: Path) -> None:
+def test_read_json_accepts_content_within_limits(
+    content: bytes, found: object, tmp_path: Path
+) -> None:
     (tmp_path / "a.json").write_bytes(content)
     read = read_json(tmp_path / "a.json", CheckpointError, "fetch it again")
     assert found is None or read == found
@@ -135,13 +138,15 @@ def test_json_within_bounds_is_read(content: bytes, found: object, tmp_path: Pat
         (b"1" * 9_000_000, "9,000,000 bytes"),
     ],
 )
-def test_json_beyond_bounds_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+def test_read_json_rejects_content_beyond_limits(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"a\.json: .*{reason}.*again$"):
         read_json(tmp_path / "a.json", CheckpointError, "fetch it again")
 
 
-def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+def test_read_json_rejects_devices_and_pipes(tmp_path: Path) -> None:
     (tmp_path / "a.json").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "b.json")
     for name in ("a.json", "b.json"):
@@ -160,30 +165,31 @@ def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
         ("a a/a", "a a/a"),
     ],
 )
-def test_names_are_as_short_as_tells_apart(paths: str, names: str) -> None:
+def test_distinct_names_are_as_short_as_possible(paths: str, names: str) -> None:
     named = distinct_names([Path(path) for path in paths.split()])
     assert named == names.split()
     assert len(set(named)) == len(named)
 
 
-def test_a_place_of_runs_is_new_or_resumed(tmp_path: Path) -> None:
-    place = tmp_path / "out"
-    check_out(place, resume=False)
-    check_out(place, resume="auto")
+def test_check_out_requires_new_or_resumed_run(tmp_path: Path) -> None:
+    directory = tmp_path / "out"
+    check_out(directory, resume=False)
+    check_out(directory, resume="auto")
     with pytest.raises(ConfigError, match="contains no run to resume"):
-        check_out(place, resume=True)
-    place.mkdir()
-    (place / ".run.json.partial-99999999").touch()  # of a process that is gone
-    check_out(place, resume=False)
-    (place / "run.json").touch()
-    check_out(place, resume=True)
-    check_out(place, resume="auto")
+        check_out(directory, resume=True)
+    directory.mkdir()
+    # A process that has exited left it.
+    (directory / ".run.json.partial-99999999").touch()
+    check_out(directory, resume=False)
+    (directory / "run.json").touch()
+    check_out(directory, resume=True)
+    check_out(directory, resume="auto")
     with pytest.raises(ConfigError, match="already exists"):
-        check_out(place, resume=False)
+        check_out(directory, resume=False)
 
 
 @given(st.lists(st.lists(st.text(st.sampled_from("a,\"'\r\n \t;\ufeff")), min_size=1)))
-def test_cells_come_back_from_lines_of_csv(rows: list[list[str]]) -> None:
+def test_csv_line_round_trips(rows: list[list[str]]) -> None:
     text = "".join(map(csv_line, rows))
     assert list(csv.reader(io.StringIO(text, newline=""))) == rows
 

@@ -1,4 +1,4 @@
-"""Names from other libraries, each with bertkit's name for it."""
+"""Names from other libraries and bertkit's names for them."""
 
 from __future__ import annotations
 
@@ -64,10 +64,12 @@ FINETUNE = {
 }
 
 
-@pytest.mark.parametrize(("name", "ours"), FINETUNE.items())
-def test_finetune_suggests_its_name(name: str, ours: str) -> None:
+@pytest.mark.parametrize(("name", "bertkit_name"), FINETUNE.items())
+def test_finetune_suggests_its_name(name: str, bertkit_name: str) -> None:
     groups: Any = {Finetune: None, Classify.Options: None, Reading: None}
-    with pytest.raises(ConfigError, match=rf"^{name}: finetune has .* did you mean '{ours}'\?$"):
+    with pytest.raises(
+        ConfigError, match=rf"^{name}: finetune has .* did you mean '{bertkit_name}'\?$"
+    ):
         with_keywords("finetune", groups, {name: 1})
 
 
@@ -81,7 +83,7 @@ def test_finetune_suggests_its_name(name: str, ours: str) -> None:
         ("num_labels", "labels"),
     ],
 )
-def test_finetune_names_what_it_does_not_need(name: str, reason: str) -> None:
+def test_finetune_explains_unneeded_settings(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=rf"remove it: .*{reason}"):
         with_keywords("finetune", {Finetune: None}, {name: 1})
 
@@ -118,7 +120,7 @@ def test_pipelines_suggest_a_parameter(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "ours"),
+    ("kind", "name", "bertkit_name"),
     [
         (FillMask, "top_k", "top"),
         (Generate, "max_new_tokens", "decoding"),
@@ -128,8 +130,8 @@ def test_pipelines_suggest_a_parameter(tiny: Path) -> None:
         (Searcher, "score_threshold", "min_score"),
     ],
 )
-def test_calls_of_pipelines_suggest_a_parameter(kind: Any, name: str, ours: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{name}: {kind.__name__} .*mean '{ours}'\?$"):
+def test_calls_of_pipelines_suggest_a_parameter(kind: Any, name: str, bertkit_name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}: {kind.__name__} .*mean '{bertkit_name}'\?$"):
         kind.__call__(None, "a", **{name: 3})
 
 
@@ -158,21 +160,21 @@ def test_checked_functions_keep_their_signature() -> None:
         ({"lora": None}, r'use lora=\{"rank": \.\.\.\}$'),
     ],
 )
-def test_a_value_instead_of_a_group_is_rejected(data: Any, hint: str) -> None:
+def test_value_instead_of_group_is_rejected(data: Any, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
         with_keywords("finetune", {Finetune: None}, data)
 
 
-def test_a_variant_instead_of_a_group_is_rejected() -> None:
+def test_variant_instead_of_group_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r'^positions: .*; use positions=\{"kind": "rotary"\}$'):
         decode(TransformerConfig, {"positions": "rotary"})
 
 
 def test_options_of_other_libraries_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--model", "m", "--train", "a", "--dev", "b", "--out", "c"]
-    for name, ours in (("num-train-epochs", "epochs"), ("early_stopping", "patience")):
+    for name, bertkit_name in (("num-train-epochs", "epochs"), ("early_stopping", "patience")):
         assert cli.run(["finetune", "classify", *given, f"--{name}", "3"]) == 2
-        assert f"Did you mean --{ours}?" in capsys.readouterr().err
+        assert f"Did you mean --{bertkit_name}?" in capsys.readouterr().err
 
 
 def test_each_name_has_one_meaning() -> None:
@@ -182,15 +184,15 @@ def test_each_name_has_one_meaning() -> None:
     assert suggestion("padding", ["text"]) == f"remove it: {UNNEEDED['padding']}"
 
 
-@pytest.mark.parametrize(("name", "ours"), TASKS.items())
-def test_task_names_of_transformers_are_accepted(name: str, ours: str, tiny: Path) -> None:
+@pytest.mark.parametrize(("name", "bertkit_name"), TASKS.items())
+def test_task_names_of_transformers_are_accepted(name: str, bertkit_name: str, tiny: Path) -> None:
     def result(task: str) -> str:
         try:
             return type(bertkit.pipeline(task, tiny)).__name__
         except BertkitError as error:
             return str(error)
 
-    assert result(name) == result(ours)
+    assert result(name) == result(bertkit_name)
     assert "unknown pipeline" not in result(name)
 
 
@@ -200,6 +202,6 @@ def test_feature_extraction_returns_token_embeddings(tiny: Path) -> None:
     np.testing.assert_array_equal(pipe(["a b"])[0].embeddings, expected[0].embeddings)
 
 
-def test_an_unsupported_task_name_is_rejected(tiny: Path) -> None:
+def test_unsupported_task_name_is_rejected(tiny: Path) -> None:
     with pytest.raises(ConfigError, match="unknown pipeline 'zero-shot-classification'"):
         bertkit.pipeline("zero-shot-classification", tiny)

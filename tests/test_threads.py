@@ -1,4 +1,4 @@
-"""Cores of containers are those they have time for; what the user says of threads stays."""
+"""Thread counts: limits of containers and environment variables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bertkit import threads
     ("text", "share"),
     [("50000 100000\n", 0.5), ("250000 100000\n", 2.5), ("max 100000\n", None), ("?", None)],
 )
-def test_a_control_group_bounds_the_cores(tmp_path: Path, text: str, share: float | None) -> None:
+def test_quota_reads_control_group(tmp_path: Path, text: str, share: float | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
     assert threads.quota(tmp_path, own=tmp_path / "none") == share
 
 
-def test_the_tightest_group_around_counts(tmp_path: Path) -> None:
+def test_quota_uses_tightest_parent_group(tmp_path: Path) -> None:
     inner = tmp_path / "jobs" / "one"
     inner.mkdir(parents=True)
     (inner / "cpu.max").write_text("max 100000")
@@ -31,7 +31,7 @@ def test_the_tightest_group_around_counts(tmp_path: Path) -> None:
     assert threads.quota(tmp_path, own=tmp_path / "own") == 1.5
 
 
-def test_the_first_version_of_control_groups_is_read(tmp_path: Path) -> None:
+def test_quota_reads_control_groups_version_1(tmp_path: Path) -> None:
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
@@ -40,8 +40,9 @@ def test_the_first_version_of_control_groups_is_read(tmp_path: Path) -> None:
     assert threads.quota(tmp_path, own=tmp_path / "none") is None
 
 
-def test_half_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {})  # what is said stays within this test
+def test_half_a_core_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The environment changes only in this test.
+    monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(threads, "quota", lambda: 0.5)
     monkeypatch.setattr(threads, "bound", lambda: 2)
     assert threads.cores() == 1
@@ -50,7 +51,7 @@ def test_half_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["GOMP_SPINCOUNT"] == threads.SPIN_COUNT
 
 
-def test_a_group_with_time_for_all_cores_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_quota_sets_no_thread_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(threads, "quota", lambda: 4.0)
     monkeypatch.setattr(threads, "bound", lambda: 2)
@@ -58,7 +59,7 @@ def test_a_group_with_time_for_all_cores_changes_nothing(monkeypatch: pytest.Mon
     assert "OMP_NUM_THREADS" not in os.environ
 
 
-def test_what_the_user_says_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "quota", lambda: 0.5)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
@@ -69,7 +70,7 @@ def test_what_the_user_says_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("lasting", [False, True])
-def test_threads_sleep_soon_in_processes_that_run_for_hours(
+def test_spin_count_is_set_for_lasting_processes(
     lasting: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", {})
@@ -77,7 +78,7 @@ def test_threads_sleep_soon_in_processes_that_run_for_hours(
     assert os.environ.get("GOMP_SPINCOUNT") == (threads.SPIN_COUNT if lasting else None)
 
 
-def test_the_command_line_says_it_before_torch_is_imported() -> None:
+def test_cli_sets_spin_count_before_importing_torch() -> None:
     code = (
         "import sys, os\nfrom bertkit import cli\nassert 'torch' not in sys.modules\n"
         "cli.run(['serve', '--help'])\nsys.exit(os.environ['GOMP_SPINCOUNT'] != '1000')"
@@ -96,21 +97,23 @@ def test_workers_share_the_cores(workers: int, most: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("said", "most"),
+    ("setting", "most"),
     [("1", 1), ("4", 4), ("9", 6), (" 2, 3", 2), ("0", 6), ("-1", 6), ("many", 6), ("", 6)],
 )
-def test_no_more_threads_compute_than_the_user_has_said(
-    said: str, most: int, monkeypatch: pytest.MonkeyPatch
+def test_omp_num_threads_limits_own_cores(
+    setting: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "cores", lambda: 6)
     monkeypatch.setattr(threads, "_workers", 1)
-    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    monkeypatch.setenv("OMP_NUM_THREADS", setting)
     assert threads.own_cores() == threads.thread_limit() == most
     threads.share_cores(2)
-    assert threads.own_cores() == min(3, most)  # of a worker, which the user's word is for too
+    # The variable also limits each worker.
+    # The variable also limits each worker.
+    assert threads.own_cores() == min(3, most)
 
 
-def test_work_begun_beside_gives_its_result_or_raises_its_error() -> None:
+def test_start_in_background_returns_result_or_raises() -> None:
     waited = threading.Event()
     result = threads.start_in_background(lambda: waited.wait(60))
     waited.set()
