@@ -21,8 +21,10 @@ from bertkit.text.vocabulary_training import train
 
 KINDS = ("filling", "one sentence", "short", "rest")
 ENOUGH = 1_200
-"""Minimum number of samples of a type. Half of them are scored, so the standard error of the area
-is at most 0.02."""
+"""Minimum number of samples of a type.
+
+Half of them are scored, so the standard error of the area is at most 0.02.
+"""
 
 
 def prepare_corpus(folder: Path, texts: list[str], size: int = 4_000) -> Corpus:

@@ -1,4 +1,4 @@
-"""Figures as a page shows them."""
+"""Helper that renders figures as HTML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bertkit.view.page import FIGURES, render
 
 
 def html_of(*figures: Figure, alerts: tuple[str, ...] = ()) -> str:
-    """The main part of a page of a server with these figures."""
+    """Return the main element of a server page with these figures."""
     html = render(
         "window.html",
         modules=FIGURES,

@@ -1,4 +1,4 @@
-"""Pictures of paths: where points stand, and what cannot be drawn."""
+"""SVG charts: positions, escaping, and unusual values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS = st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 6))
 
 
 def points(svg: str, kind: str) -> list[tuple[float, float]]:
-    """Of all paths of a class; numbers come in pairs."""
+    """Return the points of all paths of a class. Numbers come in pairs."""
     found = []
     for path in ET.fromstring(svg).iter("path"):
         if kind in path.attrib["class"].split():
@@ -44,7 +44,7 @@ def points(svg: str, kind: str) -> list[tuple[float, float]]:
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=20))
-def test_lines_stay_in_their_frame(line: list[tuple[float, float]]) -> None:
+def test_lines_stay_inside_frame(line: list[tuple[float, float]]) -> None:
     svg = curves({"a": line}, x="step", y="loss")
     first = points(svg, "c0")[: len(line)]
     for x, y in first:
@@ -52,7 +52,7 @@ def test_lines_stay_in_their_frame(line: list[tuple[float, float]]) -> None:
         assert TOP - 0.1 <= y <= HEIGHT - BOTTOM + 0.1
 
 
-def test_points_stand_where_their_numbers_say() -> None:
+def test_points_are_at_their_coordinates() -> None:
     svg = curves({"a <b>": [(0, 0), (50, 5), (100, 10)]}, x="step", y="loss")
     middle = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
     first, second, third = points(svg, "c0")[:3]
@@ -64,7 +64,7 @@ def test_points_stand_where_their_numbers_say() -> None:
 
 
 @given(st.lists(st.text("ab c<", max_size=40), min_size=1, max_size=30, unique=True))
-def test_names_of_lines_stand_in_rows_above_the_frame(names: list[str]) -> None:
+def test_legend_is_above_the_frame(names: list[str]) -> None:
     svg = curves({name: [(0, 0), (1, 1)] for name in names}, x="step", y="loss")
     keys = [tuple(map(float, key)) for key in re.findall(r'd="M(\d+) (\d+)h16"', svg)]
     assert len(keys) == len(set(keys)) == len(names)
@@ -80,35 +80,35 @@ def test_more_lines_than_colors_are_dashed() -> None:
     assert "a &lt;b&gt;" in line_key(6, "a <b>")
 
 
-def test_nothing_to_draw() -> None:
+def test_curves_without_lines_show_a_message() -> None:
     assert "nothing to draw" in curves({"a": [(1, 2)]}, x="x", y="y")
     flat = curves({"a": [(1, 2), (2, 2)]}, x="x", y="y")
     assert math.isfinite(points(flat, "c0")[0][1])
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=9))
-def test_maps_hold_all_points(places: list[tuple[float, float]]) -> None:
-    svg = scatter(places, [str(i) for i in range(len(places))], "layer 1")
+def test_scatter_shows_all_points(positions: list[tuple[float, float]]) -> None:
+    svg = scatter(positions, [str(i) for i in range(len(positions))], "layer 1")
     starts = re.findall(r'class="dot c\d" d="M(-?[\d.]+) (-?[\d.]+)a', svg)
-    assert len(starts) == len(places)
+    assert len(starts) == len(positions)
     for x, y in starts:
         assert 0 <= float(x) + 4 <= 200
         assert 0 <= float(y) <= 200
 
 
-def test_maps_have_one_scale() -> None:
+def test_scatter_uses_equal_scales() -> None:
     svg = scatter([(0, 0), (10, 0), (0, 5)], ["a", "b", "c"], "t", size=100)
     a, b, c = ((float(x) + 4, float(y)) for x, y in re.findall(r'd="M(-?[\d.]+) (-?[\d.]+)a', svg))
     assert b[0] - a[0] == pytest.approx(2 * (a[1] - c[1]))
 
 
-def test_shares() -> None:
+def test_share_bar_clips_to_its_width() -> None:
     assert "H64.0V10" in share_bar(0.5)
     assert "H128.0V10" in share_bar(7.0)
     assert "H0.0V10" in share_bar(-1.0)
 
 
-def test_dots_stand_for_each_point() -> None:
+def test_dotted_lines_show_each_point() -> None:
     svg = curves({"a": [(0, 0), (2, 1)], "b": [(1, 0.5)]}, x="x", y="y", dotted=["b"])
     (dot, _) = re.findall(r'class="dot c1" d="M(-?[\d.]+) (-?[\d.]+)a', svg)
     assert (float(dot[0]) + 3, float(dot[1])) == pytest.approx(
@@ -120,46 +120,48 @@ SCORES = {"mean": st.floats(-1, 1), "sd": st.floats(0, 1), "each": st.lists(st.f
 
 
 @given(st.dictionaries(st.text(max_size=30), st.fixed_dictionaries(SCORES), min_size=1, max_size=5))
-def test_bars_stay_in_their_frame(scores: dict[str, dict[str, float]]) -> None:
+def test_bars_stay_inside_frame(scores: dict[str, dict[str, float]]) -> None:
     svg = score_bars(scores, "f1")
     width = float(re.findall(r'width="(\d+)"', svg)[0])
-    places = [float(x) for x in re.findall(r'(?:d="M|H| x=")(-?[\d.]+)', svg)]
-    assert min(places) >= 0
-    assert max(places) <= width
+    positions = [float(x) for x in re.findall(r'(?:d="M|H| x=")(-?[\d.]+)', svg)]
+    assert min(positions) >= 0
+    assert max(positions) <= width
 
 
-def test_bars_are_as_long_as_their_numbers() -> None:
+def test_bar_lengths_are_proportional_to_values() -> None:
     svg = score_bars({"one": {"mean": 1.0, "sd": 0.0}, "two": {"mean": 2.0, "sd": 0.0}}, "f1")
     one, two = (float(x) for x in re.findall(r'class="bar" d="M[\d.]+ [\d.]+h([\d.]+)', svg))
     assert two == pytest.approx(2 * one, abs=0.2)
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.text(max_size=40))
-def test_squares_are_as_dark_as_their_numbers_and_stay_in_their_frame(
-    count: int, panels: int, name: str
-) -> None:
+def test_squares_show_values_inside_frame(count: int, panels: int, name: str) -> None:
     rows = [[round((a - b) / count, 2) for b in range(count)] for a in range(count)]
     svg = squares([Square(name, "below", rows)] * panels, "cosines")
     width, height = (float(re.findall(rf'{side}="(\d+)"', svg)[0]) for side in ("width", "height"))
     cells = re.findall(r'class="cell s(\d+)" d="M(\d+) (\d+)h(\d+)', svg)
-    levels = [round(10 * max(0.0, one)) for row in rows for one in row]
+    levels = [round(10 * max(0.0, value)) for row in rows for value in row]
     assert [int(level) for level, *_ in cells] == levels * panels
-    places = {(int(x), int(y)) for _, x, y, _ in cells}
-    assert len(places) == len(cells)  # no cell hides another
-    assert max(x for x, _ in places) + 36 <= width
-    assert max(y for _, y in places) + 36 <= height
+    positions = {(int(x), int(y)) for _, x, y, _ in cells}
+    # No square covers another.
+    assert len(positions) == len(cells)
+    assert max(x for x, _ in positions) + 36 <= width
+    assert max(y for _, y in positions) + 36 <= height
 
 
-def test_a_chart_is_a_file_of_its_own(tmp_path: Path) -> None:
+def test_write_svg_writes_a_standalone_file(tmp_path: Path) -> None:
     chart = curves({'a <b> " \u202e': [(0, 0), (1, 1)]}, x="x & y", y="y")
     write_svg(tmp_path / "a.svg", chart)
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    names = [one.text for one in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    names = [
+        element.text for element in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
+    ]
     assert {'a <b> " \u202e', "x & y"} <= set(names)
-    assert "var(" not in text  # colors of a page, which a file has not
+    # A separate file has no color variables of a page.
+    assert "var(" not in text
 
 
-def test_a_heat_map_has_a_square_for_each_number() -> None:
+def test_heat_map_has_a_square_per_value() -> None:
     cells = [[0.0, 0.25, 1.0], [0.5, 0.5, 0.0]]
     svg = ET.fromstring(
         heat_map(["a", "<b>"], ["x", "y & z", "</s>"], cells, x="read", y="written")

@@ -1,4 +1,4 @@
-"""The numbers of the page are the model's own."""
+"""Explanations contain the values that the model computes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT = "We sat on the bank, crossing the river."
 PAIR = "The bank lent us money."
 
 HALF = 1e-3
-"""What 16 bits may be off: 2⁻¹¹ of one, twice over."""
+"""Error of 16-bit values: twice 2⁻¹¹ of one."""
 
 
 @pytest.fixture(scope="module")
@@ -57,49 +57,49 @@ def softmax(x: NDArray[np.float32]) -> NDArray[np.float32]:
     return powers / powers.sum(-1, keepdims=True)
 
 
-def test_tokens_and_words_are_those_of_the_text(found: Explanation) -> None:
-    pieces = [token.piece for token in found.tokens]
-    assert pieces[:8] == ["[CLS]", "we", "sat", "on", "the", "bank", ",", "cross"]
+def test_tokens_and_words_match_text(found: Explanation) -> None:
+    tokens = [token.piece for token in found.tokens]
+    assert tokens[:8] == ["[CLS]", "we", "sat", "on", "the", "bank", ",", "cross"]
     assert [token.segment for token in found.tokens] == [0] * 13 + [1] * 7
     texts = [TEXT, PAIR]
-    for place, word in enumerate(found.words):
+    for index, word in enumerate(found.words):
         own = found.tokens[word.first : word.end]
         assert texts[word.sequence][own[0].start : own[-1].end] == word.text
-        assert all(token.word == place for token in own)
+        assert all(token.word == index for token in own)
     crossing = found.words[6]
     assert (crossing.text, crossing.end - crossing.first) == ("crossing", 2)
     assert [t.piece for t in found.tokens if t.word is None] == ["[CLS]", "[SEP]", "[SEP]"]
 
 
-def test_attention_is_that_of_transformers(bert: Path, found: Explanation) -> None:
+def test_attention_matches_transformers(bert: Path, found: Explanation) -> None:
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.BertModel.from_pretrained(bert, attn_implementation="eager").eval()
+    hf_model = transformers.BertModel.from_pretrained(bert, attn_implementation="eager").eval()
     ids = torch.tensor([[token.id for token in found.tokens]])
     types = torch.tensor([[token.segment for token in found.tokens]])
     with torch.inference_mode():
-        out = theirs(ids, token_type_ids=types, output_attentions=True)
+        out = hf_model(ids, token_type_ids=types, output_attentions=True)
     expected = torch.cat(out.attentions)
-    ours = stacked(found.attention)
-    np.testing.assert_allclose(ours, expected, atol=HALF)
-    assert abs(ours[:, 1] - expected[:, 0].numpy()).max() > 0.1  # the control: another head
-    np.testing.assert_allclose(ours.sum(-1), 1, atol=10 * HALF)
+    bertkit_values = stacked(found.attention)
+    np.testing.assert_allclose(bertkit_values, expected, atol=HALF)
+    # The control: another head differs.
+    assert abs(bertkit_values[:, 1] - expected[:, 0].numpy()).max() > 0.1
+    np.testing.assert_allclose(bertkit_values.sum(-1), 1, atol=10 * HALF)
     np.testing.assert_allclose(stacked(found.mean), expected.mean(1), atol=HALF)
 
 
-def test_rollout_is_the_papers(found: Explanation) -> None:
+def test_rollout_matches_the_paper(found: Explanation) -> None:
     below = np.eye(len(found.tokens))
-    for layer, ours in zip(stacked(found.attention), stacked(found.rollout), strict=True):
+    for layer, bertkit_values in zip(stacked(found.attention), stacked(found.rollout), strict=True):
         mixed = layer.mean(0) + np.eye(len(below))
         mixed /= mixed.sum(-1, keepdims=True)
         below = mixed @ below
-        np.testing.assert_allclose(ours, below, atol=10 * HALF)
+        np.testing.assert_allclose(bertkit_values, below, atol=10 * HALF)
     last = stacked(found.mean)[-1]
-    assert abs(ours - last).max() > 0.1  # the control: the last layer alone
+    # The control: the last layer alone differs.
+    assert abs(bertkit_values - last).max() > 0.1
 
 
-def test_steps_lead_to_the_weights_and_to_what_a_head_gives(
-    loaded: Loaded, found: Explanation
-) -> None:
+def test_steps_reproduce_attention_and_head_output(loaded: Loaded, found: Explanation) -> None:
     assert found.steps is not None
     trace = traced(loaded, TEXT, PAIR)
     for layer, array in enumerate(found.steps):
@@ -108,12 +108,11 @@ def test_steps_lead_to_the_weights_and_to_what_a_head_gives(
         np.testing.assert_allclose(weights, trace.attention[layer][0], atol=1e-5)
         given = trace.heads[layer].transpose(0, 1)
         np.testing.assert_allclose(weights @ v, given, atol=1e-5)
-        assert abs(softmax(q @ k.transpose(0, 2, 1)) - weights).max() > 0.01  # without √K
+        # The control: the scale 1/√K is required.
+        assert abs(softmax(q @ k.transpose(0, 2, 1)) - weights).max() > 0.01
 
 
-def test_embeddings_add_up_to_what_the_first_layer_reads(
-    loaded: Loaded, found: Explanation
-) -> None:
+def test_embeddings_add_up_to_first_state(loaded: Loaded, found: Explanation) -> None:
     parts = {part.name: decoded(part.values) for part in found.embeddings.parts}
     assert list(parts) == ["token", "position", "segment", "sum", "norm"]
     assert found.embeddings.width == 32
@@ -121,11 +120,12 @@ def test_embeddings_add_up_to_what_the_first_layer_reads(
     np.testing.assert_allclose(parts["sum"], added, atol=1e-6)
     first = traced(loaded, TEXT, PAIR).states[0]
     np.testing.assert_allclose(parts["norm"], first, atol=1e-6)
-    for part in found.embeddings.parts:  # 32 numbers, fewer than are shown of wider vectors
+    # All 32 values are shown; wider vectors are abbreviated.
+    for part in found.embeddings.parts:
         np.testing.assert_allclose(part.norms, np.linalg.norm(parts[part.name], axis=1), atol=1e-5)
 
 
-def test_the_steps_of_a_layer_lead_from_state_to_state(loaded: Loaded, found: Explanation) -> None:
+def test_layer_steps_reproduce_next_state(loaded: Loaded, found: Explanation) -> None:
     assert found.walk is not None
     trace = traced(loaded, TEXT, PAIR)
     for layer, walk in enumerate(found.walk):
@@ -138,24 +138,25 @@ def test_the_steps_of_a_layer_lead_from_state_to_state(loaded: Loaded, found: Ex
         np.testing.assert_allclose(steps["second sum"], added, atol=1e-5)
         heads = trace.heads[layer].transpose(0, 1)
         np.testing.assert_allclose(decoded(walk.heads), heads, atol=1e-5)
-        assert abs(steps["state"] - trace.states[layer + 1].numpy()).max() > 0.1  # the control
+        # The control: the states differ.
+        assert abs(steps["state"] - trace.states[layer + 1].numpy()).max() > 0.1
 
 
-def test_cosines_are_those_of_the_states(loaded: Loaded, found: Explanation) -> None:
+def test_cosines_match_states(loaded: Loaded, found: Explanation) -> None:
     states = torch.stack(traced(loaded, TEXT, PAIR).states)
     expected = torch.cosine_similarity(states[:, :, None], states[:, None], dim=-1)
     np.testing.assert_allclose(stacked(found.similarity), expected, atol=HALF)
     repeats = {repeat.text: repeat for repeat in found.repeats}
     assert list(repeats) == ["bank", "the"]
-    assert [found.words[place].sequence for place in repeats["bank"].words] == [0, 1]
-    a, b = (found.words[place].first for place in repeats["bank"].words)
+    assert [found.words[index].sequence for index in repeats["bank"].words] == [0, 1]
+    a, b = (found.words[index].first for index in repeats["bank"].words)
     np.testing.assert_allclose(
         [layer[0][1] for layer in repeats["bank"].cosines], expected[:, a, b], atol=1e-5
     )
     assert repeats["the"].more == 0
 
 
-def test_words_in_several_pieces_are_compared_by_their_mean(loaded: Loaded) -> None:
+def test_words_of_several_tokens_use_mean_state(loaded: Loaded) -> None:
     text = "crossing it, crossing us"
     states = torch.stack(traced(loaded, text).states)
     means = torch.stack([states[:, 1:3].mean(1), states[:, 5:7].mean(1)])
@@ -164,13 +165,13 @@ def test_words_in_several_pieces_are_compared_by_their_mean(loaded: Loaded) -> N
     np.testing.assert_allclose([c[0][1] for c in repeat.cosines], expected, atol=1e-5)
 
 
-def test_only_the_first_places_of_a_word_are_compared(loaded: Loaded) -> None:
+def test_only_first_occurrences_are_compared(loaded: Loaded) -> None:
     (repeat,) = explain(loaded, "bank " * 9).repeats
     assert repeat.words == list(range(6))
     assert repeat.more == 3
 
 
-def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
+def test_local_layer_attends_within_window(tmp_path: Path, loaded: Loaded) -> None:
     tiny_folder(
         tmp_path / "local",
         loaded.tokenizer,
@@ -191,22 +192,23 @@ def test_a_local_layer_sees_its_window(tmp_path: Path, loaded: Loaded) -> None:
     np.testing.assert_allclose(softmax(scores), decoded(found.attention[1]), atol=HALF)
 
 
-def test_a_pre_norm_model_ends_with_a_norm(tmp_path: Path, loaded: Loaded) -> None:
+def test_pre_norm_model_has_a_final_norm(tmp_path: Path, loaded: Loaded) -> None:
     tiny_folder(tmp_path / "pre", loaded.tokenizer, "mlm", family=MODERNBERT, layers=2, heads=4)
     found = explain(tmp_path / "pre", TEXT)
     assert found.rotary
     assert not explain(loaded, TEXT).rotary
     assert found.walk is not None
-    first, last = ({part.name: decoded(part.values) for part in one.steps} for one in found.walk)
+    first, last = ({part.name: decoded(part.values) for part in walk.steps} for walk in found.walk)
     states = traced(load(tmp_path / "pre"), TEXT).states
     np.testing.assert_allclose(first["second sum"], states[1], atol=1e-5)
     np.testing.assert_allclose(last["final norm"], states[2], atol=1e-5)
-    assert abs(last["second sum"] - states[2].numpy()).max() > 1e-3  # the control
+    # The control: the final norm changes the states.
+    assert abs(last["second sum"] - states[2].numpy()).max() > 1e-3
     assert len(last) == WALK_STEPS
     assert len(first) == WALK_STEPS - 1
 
 
-def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
+def test_pairs_do_not_require_segments(tmp_path: Path, loaded: Loaded) -> None:
     tiny_folder(tmp_path / "one", loaded.tokenizer, family=ROBERTA, token_types=1)
     found = explain(tmp_path / "one", TEXT, PAIR)
     segment = next(part for part in found.embeddings.parts if part.name == "segment")
@@ -214,7 +216,7 @@ def test_a_pair_needs_no_segments(tmp_path: Path, loaded: Loaded) -> None:
     assert {word.sequence for word in found.words} == {0, 1}
 
 
-def test_a_long_text_is_refused_or_cut(loaded: Loaded) -> None:
+def test_long_text_is_rejected_or_truncated(loaded: Loaded) -> None:
     with pytest.raises(DataError, match=r"102 tokens, but the maximum of the model is 40; shorten"):
         explain(loaded, "bank " * 100)
     found = explain(loaded, "bank " * 100, long="truncate")
@@ -224,7 +226,7 @@ def test_a_long_text_is_refused_or_cut(loaded: Loaded) -> None:
         explain(loaded, "bank", long="window")  # type: ignore[arg-type]
 
 
-def test_large_parts_are_left_out_or_rounded(
+def test_large_parts_are_omitted_or_quantized(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explaining, "MAX_FINE_TOKENS", 8)
@@ -251,12 +253,12 @@ def test_large_parts_are_left_out_or_rounded(
         (("bank \ud800",), "lone surrogate"),
     ],
 )
-def test_what_is_no_text_is_refused(loaded: Loaded, texts: Any, sentence: str) -> None:
+def test_explain_rejects_texts_without_tokens(loaded: Loaded, texts: Any, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         explain(loaded, *texts)
 
 
-def test_damaged_weights_are_refused(bert: Path) -> None:
+def test_explain_rejects_nan_weights(bert: Path) -> None:
     broken = load(bert)
     with torch.no_grad():
         broken.model.encoder.blocks[0].attention.out.bias[0] = torch.nan  # type: ignore[union-attr, index]
@@ -264,7 +266,7 @@ def test_damaged_weights_are_refused(bert: Path) -> None:
         explain(broken, TEXT)
 
 
-def test_sources_are_where_they_say(found: Explanation) -> None:
+def test_sources_match_their_lines(found: Explanation) -> None:
     root = Path(__file__).parents[2]
     for source in found.sources.values():
         lines = (root / source.path).read_text(encoding="utf-8").splitlines()
@@ -277,25 +279,26 @@ def test_sources_are_where_they_say(found: Explanation) -> None:
 
 @pytest.fixture
 def causal(writer: tuple[Any, Loaded]) -> tuple[Any, Loaded, Explanation]:
-    theirs, loaded = writer
-    theirs.set_attn_implementation("eager")
-    return theirs, loaded, explain(loaded, "The class statement, and the class.")
+    hf_model, loaded = writer
+    hf_model.set_attn_implementation("eager")
+    return hf_model, loaded, explain(loaded, "The class statement, and the class.")
 
 
-def test_a_causal_models_attention_is_that_of_transformers(
+def test_causal_attention_matches_transformers(
     causal: tuple[Any, Loaded, Explanation],
 ) -> None:
-    """A triangle: what stands behind a token has no weight."""
-    theirs, loaded, shown = causal
+    """Causal attention has no weight on later tokens."""
+    hf_model, loaded, shown = causal
     assert shown.causal
     ids = torch.tensor([[token.id for token in shown.tokens]])
     with torch.inference_mode():
-        out = theirs(ids, output_attentions=True)
+        out = hf_model(ids, output_attentions=True)
     expected = torch.cat(out.attentions).numpy()
-    ours = stacked(shown.attention)
-    np.testing.assert_allclose(ours, expected, atol=HALF)
-    assert abs(ours[:, 1] - expected[:, 0]).max() > 0.01  # the control: another head
-    assert not np.triu(ours, 1).any()
+    bertkit_values = stacked(shown.attention)
+    np.testing.assert_allclose(bertkit_values, expected, atol=HALF)
+    # The control: another head differs.
+    assert abs(bertkit_values[:, 1] - expected[:, 0]).max() > 0.01
+    assert not np.triu(bertkit_values, 1).any()
     assert not np.triu(stacked(shown.rollout), 1).any()
     trace = Trace()
     with torch.inference_mode():
@@ -304,10 +307,10 @@ def test_a_causal_models_attention_is_that_of_transformers(
     np.testing.assert_allclose(exact, expected, atol=1e-5)
 
 
-def test_a_causal_models_steps_lead_to_its_weights(
+def test_causal_steps_reproduce_attention(
     causal: tuple[Any, Loaded, Explanation],
 ) -> None:
-    """Where several heads share keys, each has its own copy."""
+    """Heads that share keys have separate copies of them."""
     _, loaded, shown = causal
     assert shown.steps is not None
     heads = loaded.model.config.heads
@@ -319,25 +322,25 @@ def test_a_causal_models_steps_lead_to_its_weights(
         np.testing.assert_allclose(softmax(scores + hidden), decoded(weights), atol=HALF)
 
 
-def test_next_words_are_what_the_model_expects_from_the_left(
+def test_next_word_candidates_match_transformers(
     causal: tuple[Any, Loaded, Explanation],
 ) -> None:
-    theirs, loaded, shown = causal
+    hf_model, loaded, shown = causal
     ids = torch.tensor([[token.id for token in shown.tokens]])
     with torch.inference_mode():
-        chances = torch.softmax(theirs(ids).logits[0], -1)
+        probabilities = torch.softmax(hf_model(ids).logits[0], -1)
     assert shown.masked is not None
     assert len(shown.masked) == len(shown.words)
     seen = 0
-    for word, pieces in zip(shown.words, shown.masked, strict=True):
-        for place, candidates in zip(range(word.first, word.end), pieces, strict=True):
-            if place == 0:
+    for word, tokens in zip(shown.words, shown.masked, strict=True):
+        for index, candidates in zip(range(word.first, word.end), tokens, strict=True):
+            if index == 0:
                 assert candidates == []
                 continue
-            best = chances[place - 1].topk(10)
+            best = probabilities[index - 1].topk(10)
             names = spelled(loaded.tokenizer, best.indices.tolist())
-            assert [one.token for one in candidates] == names
-            scores = [one.score for one in candidates]
+            assert [candidate.token for candidate in candidates] == names
+            scores = [candidate.score for candidate in candidates]
             np.testing.assert_allclose(scores, best.values, atol=1e-5)
             seen += 1
     assert seen > 5

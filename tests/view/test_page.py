@@ -1,4 +1,4 @@
-"""The page stands alone, shows what it is given, and runs nothing that a text holds."""
+"""Pages need no other files, show their data, and do not run code from texts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def table(text: str) -> Table:
 
 
 def errors(text: str) -> dict[str, Any]:
-    """The values of a list of errors."""
+    """Return the values of an error list."""
     cell = PairCell(2, "0-1", text)
     record = ErrorRecord(text, text, text, 0.5)
     return {
@@ -84,7 +84,7 @@ def errors(text: str) -> dict[str, Any]:
 
 
 def pages(text: str) -> Mapping[str, dict[str, Any]]:
-    """The values of every template, with this text wherever one can stand."""
+    """Return the values of each template with this text wherever text can appear."""
     chart = score_bars({text: {"mean": 0.5, "sd": 0.1, "each": [0.4, 0.6]}}, text)
     points = scatter([(0, 0), (1, 1)], [text, text], text)
     fields = [
@@ -134,12 +134,12 @@ PAGES = list(pages(""))
 
 
 @pytest.fixture(scope="module")
-def found(bert: Path) -> Explanation:
+def explanation(bert: Path) -> Explanation:
     return explain(bert, "We sat on the bank, crossing the river.", "The bank lent us money.")
 
 
 class Reader(HTMLParser):
-    """Tags with their attributes, and what stands in scripts and styles."""
+    """Parser that collects tags, attributes, and the contents of scripts and styles."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -154,15 +154,15 @@ class Reader(HTMLParser):
         self.tags.append((f"/{tag}", {}))
 
     def handle_data(self, data: str) -> None:
-        place = len(self.tags) - 1
-        self.inside[place] = self.inside.get(place, "") + data
+        index = len(self.tags) - 1
+        self.inside[index] = self.inside.get(index, "") + data
 
     def contents(self, tag: str) -> list[str]:
         return [self.inside.get(i, "") for i, (name, _) in enumerate(self.tags) if name == tag]
 
 
-def test_the_page_needs_nothing_else(found: Explanation) -> None:
-    read = Reader(page(found))
+def test_page_loads_no_other_files(explanation: Explanation) -> None:
+    read = Reader(page(explanation))
     for _, attributes in read.tags:
         assert "src" not in attributes
         assert str(attributes.get("href", "#")).startswith("#")
@@ -170,12 +170,12 @@ def test_the_page_needs_nothing_else(found: Explanation) -> None:
         assert not re.search(r"https?:|url\(|@import|\bimport\b[ (]|^export|fetch\(", text, re.M)
 
 
-def test_the_numbers_are_in_the_page(found: Explanation) -> None:
-    data, _ = Reader(page(found)).contents("script")
-    assert msgspec.json.decode(data, type=type(found)) == found
+def test_page_contains_the_explanation_as_json(explanation: Explanation) -> None:
+    data, _ = Reader(page(explanation)).contents("script")
+    assert msgspec.json.decode(data, type=type(explanation)) == explanation
 
 
-def test_a_text_is_only_read(bert: Path) -> None:
+def test_html_in_text_is_escaped(bert: Path) -> None:
     html = page(explain(bert, HOSTILE))
     read = Reader(html)
     assert [tag for tag, _ in read.tags].count("script") == 2
@@ -186,7 +186,7 @@ def test_a_text_is_only_read(bert: Path) -> None:
     assert read.contents("title")[0].startswith("a </script>")
 
 
-def test_the_page_of_a_decoder_holds_its_numbers() -> None:
+def test_decoder_page_contains_steps_as_json() -> None:
     weights = coded(torch.ones(1, 1, 1), "float16")
     steps = DecoderSteps(
         text=HOSTILE, written=HOSTILE, cut=False, model=Shape(HOSTILE, "marian", 1, 1, 8, 16),
@@ -215,8 +215,8 @@ def test_the_page_of_a_decoder_holds_its_numbers() -> None:
     assert msgspec.json.decode(data, type=DecoderSteps) == steps
 
 
-def test_the_policy_lets_only_our_script_run(found: Explanation) -> None:
-    read = Reader(page(found))
+def test_policy_allows_only_the_page_script(explanation: Explanation) -> None:
+    read = Reader(page(explanation))
     policy = next(a["content"] for _, a in read.tags if a.get("http-equiv"))
     assert policy is not None
     allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
@@ -227,15 +227,15 @@ def test_the_policy_lets_only_our_script_run(found: Explanation) -> None:
 
 
 @pytest.mark.parametrize("modules", [MODULES, StepsPage.modules, FIGURES, ERRORS])
-def test_modules_come_after_those_they_import_and_share_no_name(modules: tuple[str, ...]) -> None:
+def test_modules_follow_their_imports_with_unique_names(modules: tuple[str, ...]) -> None:
     assert {*MODULES, *StepsPage.modules, *FIGURES, *ERRORS} == {
         path.name for path in FILES.glob("*.js")
     }
     names: list[str] = []
-    for place, name in enumerate(modules):
+    for index, name in enumerate(modules):
         text = (FILES / name).read_text(encoding="utf-8")
         imported = re.findall(r'from "\./(.*)"', text)
-        assert set(imported) <= set(modules[:place]), name
+        assert set(imported) <= set(modules[:index]), name
         names += re.findall(
             r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", text, re.M
         )
@@ -243,12 +243,12 @@ def test_modules_come_after_those_they_import_and_share_no_name(modules: tuple[s
     assert len(set(names)) == len(names)
 
 
-def test_a_place_that_will_not_do_is_refused(tmp_path: Path, found: Explanation) -> None:
+def test_write_page_rejects_invalid_paths(tmp_path: Path, explanation: Explanation) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    write_page(tmp_path / "a.html", found)
+    write_page(tmp_path / "a.html", explanation)
     with pytest.raises(ConfigError, match="already exists"):
-        write_page(tmp_path / "a.html", found)
+        write_page(tmp_path / "a.html", explanation)
     with pytest.raises(ConfigError, match=r"is a directory; pass a file such as .*page\.html"):
         check_page_path(empty)
     with pytest.raises(ConfigError, match="not found; create it"):
@@ -260,7 +260,7 @@ def tags(html: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_page_escapes_what_it_is_given(name: str) -> None:
+def test_each_page_escapes_its_text(name: str) -> None:
     html = render(name, **pages(TEXT)[name])
     assert tags(html) == tags(render(name, **pages("a plain text of words")[name]))
     assert not any(key.startswith("on") for _, given in Reader(html).tags for key in given)
@@ -271,8 +271,8 @@ def test_every_page_escapes_what_it_is_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_without_autoescape_the_same_templates_fail(name: str) -> None:
-    """The control: it is the environment that escapes, and the test sees where it does not."""
+def test_templates_without_autoescape_do_not_escape(name: str) -> None:
+    """The control: without autoescaping, the test detects unescaped text."""
     template = environment(FILES, autoescape=False).get_template(name)
     empty = {"links": {}, "here": "", "refresh": None, "policy": "", "style": "", "script": ""}
     plain = template.render(empty | pages("a plain text of words")[name])
@@ -281,14 +281,15 @@ def test_without_autoescape_the_same_templates_fail(name: str) -> None:
     assert tags(html) != tags(plain)
 
 
-def test_every_template_is_tested_with_hostile_text() -> None:
+def test_each_template_is_tested_with_hostile_text() -> None:
     names = {path.name for path in FILES.glob("*.html")}
-    own = {"explain.html", "decoder.html"}  # whose data are JSON: they have tests of their own
-    assert names == {*PAGES, *own, "base.html", "parts.html"}
+    # The data of these pages is JSON. They have separate tests.
+    separate = {"explain.html", "decoder.html"}
+    assert names == {*PAGES, *separate, "base.html", "parts.html"}
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_reports_need_nothing_else_and_have_one_style(name: str) -> None:
+def test_reports_load_no_other_files(name: str) -> None:
     read = Reader(render(name, **pages("a")[name]))
     (style,) = read.contents("style")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -300,7 +301,7 @@ def test_reports_need_nothing_else_and_have_one_style(name: str) -> None:
     assert not any("style" in given or "src" in given for _, given in read.tags)
 
 
-def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_path: Path) -> None:
+def test_error_report_keeps_lines_and_aligns_numbers(tmp_path: Path) -> None:
     record = ErrorRecord("a <b>", "x", "y", 0.12345)
     values = {**errors("a"), "of": 1000, "errors": [MistakeRow("a.jsonl:1", record, "", True)]}
     write_report(tmp_path / "page.html", "errors.html", **values)
@@ -312,15 +313,15 @@ def test_a_text_of_a_table_keeps_its_line_and_numbers_stand_to_the_right(tmp_pat
     assert '<th scope="col" class="number">severity</th>' in html
 
 
-def test_a_page_of_ones_own(tmp_path: Path) -> None:
-    own = tmp_path / "own.html"
-    own.write_text(
+def test_render_accepts_a_custom_template(tmp_path: Path) -> None:
+    separate = tmp_path / "own.html"
+    separate.write_text(
         '{% extends "base.html" %}{% block title %}{{ name }}{% endblock %}', encoding="utf-8"
     )
-    assert "<h1>a &amp; b</h1>" in render(own, name="a & b")
+    assert "<h1>a &amp; b</h1>" in render(separate, name="a & b")
 
 
-def test_a_notebook_shows_the_page_in_a_frame_that_sees_nothing_else(bert: Path) -> None:
+def test_notebook_shows_page_in_sandboxed_frame(bert: Path) -> None:
     explanation = explain(bert, TEXT)
     html = explanation._repr_html_()
     frames: list[dict[str, str | None]] = []

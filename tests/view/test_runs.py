@@ -1,4 +1,4 @@
-"""What a run's folder says of how it goes."""
+"""Progress of runs, read from their directories."""
 
 from __future__ import annotations
 
@@ -73,60 +73,60 @@ RECORDS = [
 
 
 def shown(runs: list[RunView]) -> str:
-    return html_of(*run_figures(runs), alerts=tuple(one for run in runs for one in run.damaged))
+    return html_of(*run_figures(runs), alerts=tuple(a for run in runs for a in run.damaged))
 
 
-def folder(place: Path, record: Any, *lines: Any) -> Path:
-    (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
+def folder(directory: Path, record: Any, *lines: Any) -> Path:
+    (directory / "run.json").write_text(json.dumps(record), encoding="utf-8")
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (place / "journal.jsonl").write_text(text, encoding="utf-8")
-    return place
+    (directory / "journal.jsonl").write_text(text, encoding="utf-8")
+    return directory
 
 
-def test_a_run_that_is_quiet_has_stopped(tmp_path: Path) -> None:
-    place = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
-    run = read_run(place)
+def test_run_without_recent_records_has_stopped(tmp_path: Path) -> None:
+    directory = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
+    run = read_run(directory)
     assert (run.step, run.steps, run.learns) == (3, None, True)
     then = time.time() - STOPPED_SECONDS - 5
-    os.utime(place / "journal.jsonl", (then, then))
-    assert not read_run(place).learns
-    assert "stopped or finished" in shown([read_run(place)])
+    os.utime(directory / "journal.jsonl", (then, then))
+    assert not read_run(directory).learns
+    assert "stopped or finished" in shown([read_run(directory)])
 
 
 @pytest.mark.parametrize("seconds", [0, 3 * STOPPED_SECONDS])
-def test_a_finished_fine_tuning_is_done(seconds: int, tmp_path: Path) -> None:
-    place = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
-    assert ">finished</td>" not in shown([read_run(place)])  # the control
-    (place / "scores.json").write_text("{}", encoding="utf-8")
+def test_fine_tuning_with_scores_is_finished(seconds: int, tmp_path: Path) -> None:
+    directory = folder(tmp_path, {"task": "classify"}, {"step": 3, "loss": 1.0})
+    assert ">finished</td>" not in shown([read_run(directory)])  # the control
+    (directory / "scores.json").write_text("{}", encoding="utf-8")
     then = time.time() - seconds
-    os.utime(place / "journal.jsonl", (then, then))
-    run = read_run(place)
+    os.utime(directory / "journal.jsonl", (then, then))
+    run = read_run(directory)
     assert (run.finished, run.learns) == (True, False)
     assert ">finished</td>" in shown([run])
 
 
-def test_scores_of_epochs_are_drawn(tmp_path: Path) -> None:
+def test_epoch_scores_are_drawn(tmp_path: Path) -> None:
     lines = [{"step": n, "epoch": n, "scores": {"f1": 0.5 + n / 10}} for n in (1, 2)]
     html = shown([read_run(folder(tmp_path, {}, *lines))])
     assert "f1 0.700" in html
     assert html.count('class="chart"') == 1
 
 
-def many(place: Path, *names: str, **more: Any) -> list[RunView]:
-    """Runs of ten steps, whose learning rates differ."""
+def many(directory: Path, *names: str, **more: Any) -> list[RunView]:
+    """Write runs of ten steps with different learning rates."""
     for number, name in enumerate(names):
-        (place / name).mkdir(parents=True)
+        (directory / name).mkdir(parents=True)
         lines: list[Any] = [
             {"step": n, "loss": 5.0 - n / 10, "tokens": 100, "tokens_per_second": 50.0, **more}
             for n in range(1, 11)
         ]
         lines += [{"step": n, "held_out": {"mlm": 3.0, "nsp": 0.5}} for n in (5, 10)]
         train = {"steps": 10, "learning_rate": 10.0**-number}
-        folder(place / name, {"config": {"train": train}, "corpus": name}, *lines)
-    return [read_run(place / name, name) for name in names]
+        folder(directory / name, {"config": {"train": train}, "corpus": name}, *lines)
+    return [read_run(directory / name, name) for name in names]
 
 
-def test_runs_share_a_chart_for_each_number(tmp_path: Path) -> None:
+def test_runs_share_one_chart_per_metric(tmp_path: Path) -> None:
     html = shown(many(tmp_path, "a", "b", data_wait=0.5, mfu=0.25, peak_memory=1.5))
     charts = re.findall(r'<svg class="chart".*?</svg>', html, re.S)
     titles = [re.search('aria-label="(.*?) by step"', chart) for chart in charts]
@@ -137,13 +137,14 @@ def test_runs_share_a_chart_for_each_number(tmp_path: Path) -> None:
     for chart in charts:
         assert {"c0", "c1"} <= set(re.findall(r'class="line (c\d)"', chart))
     assert "25.0%" in html
-    assert "20.0%" in html  # 0.5 s of waiting beside 2 s of a step
+    # Each step waits 0.5 s and computes 2 s.
+    assert "20.0%" in html
     assert "1.5 GiB" in html
     assert "slowest" not in html
     assert "2 (100% of the steps)" in shown(many(tmp_path / "more", "a", slowest_rank=2))
 
 
-def test_a_run_keeps_its_color_where_another_has_no_line(tmp_path: Path) -> None:
+def test_run_keeps_its_color_without_other_lines(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     new = read_run(folder(tmp_path / "new", {}))
     html = shown([new, *many(tmp_path, "old")])
@@ -151,13 +152,14 @@ def test_a_run_keeps_its_color_where_another_has_no_line(tmp_path: Path) -> None
     assert 'class="line c0" d="M56' not in html
 
 
-def test_names_of_one_run_are_lines_of_one_chart(tmp_path: Path) -> None:
+def test_metrics_of_one_run_share_a_chart(tmp_path: Path) -> None:
     html = shown(many(tmp_path, "a"))
-    assert html.count('class="chart"') == 3  # loss, held out, tokens/s
+    # Loss, held-out loss, and tokens/s.
+    assert html.count('class="chart"') == 3
     assert ">mlm</text>" in html
 
 
-def test_settings_that_differ_are_in_a_table(tmp_path: Path) -> None:
+def test_different_settings_are_listed(tmp_path: Path) -> None:
     runs = many(tmp_path, "a", "b")
     records = [run.record for run in runs]
     assert different_settings(records) == {"train.learning_rate": ["1.0", "0.1"]}
@@ -171,13 +173,13 @@ def test_settings_that_differ_are_in_a_table(tmp_path: Path) -> None:
     assert "train.learning_rate" not in shown(runs[:1])
 
 
-def test_where_rows_are_from_is_told() -> None:
+def test_different_settings_describe_data_sources() -> None:
     train = {"file": "train.csv", "rows": 90, "sha256": "a"}
     held = {"share": 0.1, "seed": 0, "from": "train"}
-    apart = {**held, "from": "this file, without dev"}
+    separate = {**held, "from": "this file, without dev"}
     records: list[dict[str, Any]] = [
         {"data": {"train": train, "dev": {"file": "dev.csv", "rows": 9, "sha256": "b"}}},
-        {"data": {"train": {**train, "held_out": apart}, "dev": {**train, "held_out": held}}},
+        {"data": {"train": {**train, "held_out": separate}, "dev": {**train, "held_out": held}}},
         {"data": {name: {"file": None, "rows": 1200} for name in ("train", "dev")}},
         {"data": {"train": train, "dev": {"file": None, "rows": 9, "held_out": held}}},
         {"data": {"train": "damaged"}},
@@ -195,7 +197,7 @@ def test_where_rows_are_from_is_told() -> None:
     assert different_settings([records[0], {"data": None}])["data.train"] == ["train.csv", ""]
 
 
-def test_runs_are_found_in_folders(tmp_path: Path) -> None:
+def test_find_runs_searches_directories(tmp_path: Path) -> None:
     many(
         tmp_path, "sweep/a", "sweep/b", "tuned", "tuned/seed-0", "tuned/seed-1", "more/deep/down/c"
     )
@@ -204,20 +206,21 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     assert find_runs([sweep / "a", sweep]) == [sweep / "a", sweep / "b"]
     assert find_runs([tuned]) == [tuned]
     inside = [sweep / "a", sweep / "b", tuned / "seed-0", tuned / "seed-1"]
-    assert find_runs([tmp_path]) == inside  # three levels down is too deep
+    # Three levels down is too deep.
+    assert find_runs([tmp_path]) == inside
     assert find_runs([tmp_path / "none"]) == [tmp_path / "none"]
     assert contains_runs(sweep)
     assert contains_runs(tuned)
     assert not contains_runs(tmp_path / "none")
 
 
-def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+def test_new_run_has_step_zero(tmp_path: Path) -> None:
     assert read_run(folder(tmp_path, {})).step == 0
     assert "chart-" not in shown([read_run(tmp_path)])
 
 
 @pytest.mark.parametrize("missing", ["run.json", "journal.jsonl"])
-def test_a_folder_without_a_run(missing: str, tmp_path: Path) -> None:
+def test_read_run_rejects_other_directories(missing: str, tmp_path: Path) -> None:
     folder(tmp_path, {})
     (tmp_path / missing).unlink()
     with pytest.raises(CheckpointError, match="not a run directory; pass out="):
@@ -225,12 +228,12 @@ def test_a_folder_without_a_run(missing: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", DAMAGED, ids=lambda given: repr(given[:40]))
-def test_a_damaged_line_is_left_out_and_said(line: bytes, tmp_path: Path) -> None:
-    place = folder(tmp_path, {}, {"step": 1, "loss": 2.0})
-    with (place / "journal.jsonl").open("ab") as file:
+def test_damaged_line_is_skipped_and_reported(line: bytes, tmp_path: Path) -> None:
+    directory = folder(tmp_path, {}, {"step": 1, "loss": 2.0})
+    with (directory / "journal.jsonl").open("ab") as file:
         file.write(line + b"\n" + b'{"step": 2, "loss": 1.0}\n')
-    run = read_run(place)
-    assert [one["step"] for one in run.lines] == [1, 2]
+    run = read_run(directory)
+    assert [record["step"] for record in run.lines] == [1, 2]
     html = shown([run])
     assert '<p role="alert">' in html
     assert "journal.jsonl: skipped 1 damaged line" in html
@@ -239,23 +242,23 @@ def test_a_damaged_line_is_left_out_and_said(line: bytes, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e308", "1e300", "9" * 300])
-def test_numbers_that_are_none_are_not_drawn(value: str, tmp_path: Path) -> None:
-    place = folder(tmp_path, {}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
-    sound = shown([read_run(place)])
-    with (place / "journal.jsonl").open("a") as file:
+def test_non_finite_values_are_not_drawn(value: str, tmp_path: Path) -> None:
+    directory = folder(tmp_path, {}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+    sound = shown([read_run(directory)])
+    with (directory / "journal.jsonl").open("a") as file:
         file.write(f'{{"step": 3, "loss": {value}, "learning_rate": {value}}}\n')
         file.write(f'{{"step": 3, "scores": {{"f1": {value}}}}}\n')
-    html = shown([read_run(place)])
+    html = shown([read_run(directory)])
     assert "values that are nan or too large are not drawn" in html
     chart = r'<svg class="chart".*?</svg>'
     assert re.findall(chart, html, re.S) == re.findall(chart, sound, re.S)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda given: repr(given[:40]))
-def test_a_damaged_record_is_said(record: bytes, tmp_path: Path) -> None:
-    place = folder(tmp_path, {}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
-    (place / "run.json").write_bytes(record)
-    run = read_run(place)
+def test_damaged_record_is_reported(record: bytes, tmp_path: Path) -> None:
+    directory = folder(tmp_path, {}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+    (directory / "run.json").write_bytes(record)
+    run = read_run(directory)
     assert run.record == {}
     html = shown([run])
     assert "run.json: invalid; the settings of the run are not shown" in html
@@ -278,35 +281,35 @@ json_values = st.recursive(
     lines=st.lists(json_values | st.fixed_dictionaries({"step": json_values, "loss": json_values})),
     cut=st.tuples(st.integers(0, 60), st.binary(max_size=3)),
 )
-def test_whatever_is_in_the_files_a_page_is_made(
+def test_page_is_rendered_for_any_file_contents(
     record: Any, lines: list[Any], cut: tuple[int, bytes], tmp_path: Path
 ) -> None:
     folder(tmp_path, record, *lines)
     for name in ("run.json", "journal.jsonl"):
-        place, put = cut
+        offset, put = cut
         sound = (tmp_path / name).read_bytes()
         shown([read_run(tmp_path)])
-        (tmp_path / name).write_bytes(sound[:place] + put + sound[place + 1 :])
+        (tmp_path / name).write_bytes(sound[:offset] + put + sound[offset + 1 :])
     assert "<table" in shown([read_run(tmp_path)])
 
 
-def test_lines_as_good_as_level_are_drawn(tmp_path: Path) -> None:
+def test_nearly_constant_lines_are_drawn(tmp_path: Path) -> None:
     for low, high in ((0.0, 5e-324), (1e12, 1e12), (1.0, 1.0 + 2e-16), (-1e12, 1e12)):
-        place = folder(tmp_path, {}, {"step": 1, "loss": low}, {"step": 2**53, "loss": high})
-        assert shown([read_run(place)]).count('class="chart"') == 1
+        directory = folder(tmp_path, {}, {"step": 1, "loss": low}, {"step": 2**53, "loss": high})
+        assert shown([read_run(directory)]).count('class="chart"') == 1
 
 
 @given(st.integers(1, 5000))
-def test_long_curves_keep_their_ends(count: int) -> None:
+def test_thin_keeps_first_and_last_points(count: int) -> None:
     line = [(float(n), 0.0) for n in range(count)]
-    kept = thin(line)
-    assert len(kept) <= MAX_POINTS + 1
-    assert kept[0] == line[0]
-    assert kept[-1] == line[-1]
-    assert kept == sorted(set(kept))
+    thinned = thin(line)
+    assert len(thinned) <= MAX_POINTS + 1
+    assert thinned[0] == line[0]
+    assert thinned[-1] == line[-1]
+    assert thinned == sorted(set(thinned))
 
 
-def test_the_picture_is_the_same_for_the_same_journal(tmp_path: Path) -> None:
+def test_draw_is_deterministic(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     assert "nothing to draw yet" in draw(tmp_path).read_text(encoding="utf-8")
     for step in range(1, 6):
@@ -314,12 +317,13 @@ def test_the_picture_is_the_same_for_the_same_journal(tmp_path: Path) -> None:
     journal.write({"step": 5, "held_out": {"mlm": 0.2, "nsp": 0.1}})
     picture = draw(tmp_path).read_bytes()
     assert draw(tmp_path).read_bytes() == picture
-    assert picture.count(b'class="line c0"') == 2  # the losses, and their color beside the name
+    # The loss curve, and its color next to the name.
+    assert picture.count(b'class="line c0"') == 2
     assert picture.count(b'class="dot c1"') == 2
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_damaged_lines_are_not_in_the_picture(tmp_path: Path) -> None:
+def test_draw_ignores_damaged_lines(tmp_path: Path) -> None:
     sound = [b'{"step": 1, "loss": 2.0}', b'{"step": 2, "loss": 1.0}']
     pictures = []
     for damaged in ([], [b'{"step": 3, "loss": NaN}', b"\xff", b"[]", b'{"s']):
