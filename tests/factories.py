@@ -139,13 +139,13 @@ def elmo_weights(options: dict[str, Any], seed: int = 0) -> dict[str, np.ndarray
     width, total = cnn["embedding"]["dim"], sum(count for _, count in cnn["filters"])
     outputs, cells = lstm["projection_dim"], lstm["dim"]
     shapes: dict[str, tuple[int, ...]] = {"char_embed": (261, width)}
-    for place, (size, count) in enumerate(cnn["filters"]):
-        shapes[f"CNN/W_cnn_{place}"] = (1, size, width, count)
-        shapes[f"CNN/b_cnn_{place}"] = (count,)
-    for place in range(cnn["n_highway"]):
+    for index, (size, count) in enumerate(cnn["filters"]):
+        shapes[f"CNN/W_cnn_{index}"] = (1, size, width, count)
+        shapes[f"CNN/b_cnn_{index}"] = (count,)
+    for index in range(cnn["n_highway"]):
         for kind in ("carry", "transform"):
-            shapes[f"CNN_high_{place}/W_{kind}"] = (total, total)
-            shapes[f"CNN_high_{place}/b_{kind}"] = (total,)
+            shapes[f"CNN_high_{index}/W_{kind}"] = (total, total)
+            shapes[f"CNN_high_{index}/b_{kind}"] = (total,)
     shapes |= {"CNN_proj/W_proj": (total, outputs), "CNN_proj/b_proj": (outputs,)}
     for side in range(2):
         for layer in range(lstm["n_layers"]):
@@ -201,11 +201,11 @@ def pdf(pages: Sequence[str], *, outline: Sequence[tuple[str, int]] = ()) -> byt
         for number, entry in enumerate(entries, first + 1):
             after = f" /Next {number + 1} 0 R" if number < last else ""
             objects.append(f"{entry} /Parent {first} 0 R{after} >>")
-    data, places = b"%PDF-1.4\n", []
+    data, offsets = b"%PDF-1.4\n", []
     for number, content in enumerate(objects, 1):
-        places.append(len(data))
+        offsets.append(len(data))
         data += f"{number} 0 obj\n{content}\nendobj\n".encode("latin-1")
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    table = "".join(f"{index:010} 00000 n \n" for index in offsets)
     size = len(objects) + 1
     end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\n"
     return data + f"{end}startxref\n{len(data)}\n%%EOF\n".encode()

@@ -169,7 +169,7 @@ def test_task_options_round_trip(name: str) -> None:
     assert plain(options) == json.loads(json.dumps(plain(options)))
 
 
-def test_each_size_has_a_run_file() -> None:
+def test_sizes_have_run_files() -> None:
     assert {path.stem for path in CONFIGS} == set(SHAPES)
 
 

@@ -18,7 +18,7 @@ from bertkit.errors import (
 )
 
 
-def test_each_error_is_a_documented_bertkit_error() -> None:
+def test_errors_are_documented_bertkit_errors() -> None:
     found = {
         n
         for n, c in inspect.getmembers(bertkit.errors, inspect.isclass)

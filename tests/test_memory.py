@@ -39,9 +39,9 @@ def test_peak_matches_allocated_memory() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")
 def test_freed_memory_is_retained() -> None:
-    def faults(which: str) -> int:
+    def faults(mode: str) -> int:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, which], capture_output=True, text=True, check=True
+            [sys.executable, "-c", PROGRAM, mode], capture_output=True, text=True, check=True
         )
         return int(done.stdout)
 
@@ -86,9 +86,9 @@ def test_uncollected_restores_garbage_collector(enabled: bool) -> None:
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc tells how large a process is")
 def test_onednn_cache_is_limited() -> None:
-    def growth(which: str) -> int:
+    def growth(mode: str) -> int:
         done = subprocess.run(
-            [sys.executable, "-c", SHAPES, which],
+            [sys.executable, "-c", SHAPES, mode],
             capture_output=True,
             text=True,
             check=True,

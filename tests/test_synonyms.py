@@ -177,7 +177,7 @@ def test_options_of_other_libraries_are_suggested(capsys: pytest.CaptureFixture[
         assert f"Did you mean --{bertkit_name}?" in capsys.readouterr().err
 
 
-def test_each_name_has_one_meaning() -> None:
+def test_names_have_one_meaning() -> None:
     assert not [name for name in SETTINGS if name in SETTINGS[name]]
     assert suggestion("batch_size", ["texts"]).startswith("remove it: ")
     assert suggestion("batch_size", ["batch_sizes"]).startswith("remove it: ")

@@ -274,7 +274,7 @@ LORA_VALUES: dict[str, list[Any]] = {
 }
 
 
-def test_each_lora_config_key_matches_peft(folder: Path, tmp_path: Path) -> None:
+def test_lora_config_keys_match_peft(folder: Path, tmp_path: Path) -> None:
     """The result equals peft's, or bertkit rejects the key."""
     path, wrong, num_equal = folder / "adapter_config.json", {}, 0
     right = json.loads(path.read_text())
@@ -353,17 +353,17 @@ def test_load_rejects_adapters_as_base(folder: Path) -> None:
 def test_load_rejects_mismatched_adapter_weights(folder: Path) -> None:
     file = folder / "adapter_model.safetensors"
     tensors = load_file(file)
-    one = next(name for name in tensors if name.endswith("lora_B.weight"))
-    save_file({name: t for name, t in tensors.items() if name != one}, file)
+    removed = next(name for name in tensors if name.endswith("lora_B.weight"))
+    save_file({name: t for name, t in tensors.items() if name != removed}, file)
     with pytest.raises(CheckpointError, match=r"no bert\..*lora_B\.weight"):
         load(folder)
     save_file(
-        {**tensors, one.replace("lora_B.weight", "lora_magnitude_vector"): torch.ones(3)}, file
+        {**tensors, removed.replace("lora_B.weight", "lora_magnitude_vector"): torch.ones(3)}, file
     )
     with pytest.raises(CheckpointError, match="lora_magnitude_vector: not an adapter of a linear"):
         load(folder)
-    other = one.replace("lora_B", "lora_A")
-    empty = {one: tensors[one][:, :0].clone(), other: tensors[other][:0].clone()}
+    other = removed.replace("lora_B", "lora_A")
+    empty = {removed: tensors[removed][:, :0].clone(), other: tensors[other][:0].clone()}
     save_file({**tensors, **empty}, file)
     with pytest.raises(CheckpointError, match=r"has adapters of shapes \[\d+, 0\] and \[0, \d+\]"):
         load(folder)

@@ -42,9 +42,9 @@ def folder(tokenizer: Tokenizer, tmp_path: Path) -> Path:
     return saved(tokenizer, tmp_path / "model", ("mlm", "nsp"))
 
 
-def saved(tokenizer: Tokenizer, place: Path, heads: tuple[str, ...]) -> Path:
+def saved(tokenizer: Tokenizer, directory: Path, heads: tuple[str, ...]) -> Path:
     labels = ("bad", "fair", "good") if "classify" in heads else ()
-    return tiny_folder(place, tokenizer, *heads, labels=labels, layers=2, length=64)
+    return tiny_folder(directory, tokenizer, *heads, labels=labels, layers=2, length=64)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -81,14 +81,14 @@ def test_load_reads_shards_with_index(folder: Path) -> None:
     before = weights(folder)
     tensors = load_file(folder / FILE)
     names = sorted(tensors)
-    place = {n: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, n in enumerate(names)}
-    for file in set(place.values()):
-        save_file({n: tensors[n] for n in names if place[n] == file}, folder / file)
+    weight_map = {n: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, n in enumerate(names)}
+    for file in set(weight_map.values()):
+        save_file({n: tensors[n] for n in names if weight_map[n] == file}, folder / file)
     (folder / FILE).unlink()
     index = folder / f"{FILE}.index.json"
-    index.write_text(json.dumps({"metadata": {}, "weight_map": place}), encoding="utf-8")
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8")
     assert same(weights(folder), before)
-    (folder / place[names[0]]).unlink()
+    (folder / weight_map[names[0]]).unlink()
     with pytest.raises(CheckpointError, match=r"-of-00002.safetensors: missing"):
         load(folder)
 
@@ -172,10 +172,10 @@ def test_new_labels_initialize_a_new_output_layer(tokenizer: Tokenizer, tmp_path
 
 
 def sentence_folder(
-    source: Path, place: Path, *, inner: str, pooling: Mapping[str, Any], normalize: bool
+    source: Path, directory: Path, *, inner: str, pooling: Mapping[str, Any], normalize: bool
 ) -> Path:
     """Write a sentence-transformers directory: modules, encoder, and pooling."""
-    shutil.copytree(source, place / inner)
+    shutil.copytree(source, directory / inner)
     parts = [("", inner, "Transformer"), ("1", "1_Pooling", "Pooling")]
     if normalize:
         parts.append(("2", "2_Normalize", "Normalize"))
@@ -183,12 +183,12 @@ def sentence_folder(
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (_, path, kind) in enumerate(parts)
     ]
-    (place / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    (place / "1_Pooling").mkdir()
-    (place / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
+    (directory / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
     settings = {"max_seq_length": 24, "do_lower_case": False}
-    (place / inner / "sentence_bert_config.json").write_text(json.dumps(settings), "utf-8")
-    return place
+    (directory / inner / "sentence_bert_config.json").write_text(json.dumps(settings), "utf-8")
+    return directory
 
 
 MEAN = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
@@ -212,13 +212,13 @@ def test_sentence_transformers_directory_loads_and_saves(
     tmp_path: Path,
 ) -> None:
     source = saved(tokenizer, tmp_path / "source", ("pooler",))
-    place = sentence_folder(
+    directory = sentence_folder(
         source, tmp_path / "place", inner=inner, pooling=pooling, normalize=normalize
     )
-    loaded_model = load(place)
+    loaded_model = load(directory)
     assert loaded_model.pooling == found
     assert loaded_model.length == 24
-    vectors = bertkit.pipeline("embed", place)(["a day", "a longer day of rain"])
+    vectors = bertkit.pipeline("embed", directory)(["a day", "a longer day of rain"])
     plain = bertkit.pipeline("embed", source, pooling=found.mode)(["a day", "a longer day of rain"])
     norms = torch.from_numpy(plain).norm(dim=1, keepdim=True) if normalize else torch.ones(2, 1)
     torch.testing.assert_close(torch.from_numpy(vectors), torch.from_numpy(plain) / norms)
@@ -241,9 +241,9 @@ def test_save_after_load_is_byte_equal(tokenizer: Tokenizer, tmp_path: Path) -> 
 def test_load_rejects_unsupported_pooling(tokenizer: Tokenizer, tmp_path: Path) -> None:
     source = saved(tokenizer, tmp_path / "source", ("pooler",))
     pooling = {"pooling_mode_weightedmean_tokens": True}
-    place = sentence_folder(source, tmp_path / "p", inner="", pooling=pooling, normalize=False)
+    directory = sentence_folder(source, tmp_path / "p", inner="", pooling=pooling, normalize=False)
     with pytest.raises(CheckpointError, match="pooling_mode_weightedmean_tokens"):
-        load(place)
+        load(directory)
 
 
 @pytest.mark.parametrize(("family", "types"), [(BERT, 1), (BERT, 2), (DISTILBERT, 0)])

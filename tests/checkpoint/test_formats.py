@@ -44,7 +44,7 @@ def make(name: str, root: Path, tiny: Path) -> Path:
     return folder / files[name][0] if name in files else folder
 
 
-def test_each_format_has_files_and_a_class() -> None:
+def test_formats_have_files_and_a_class() -> None:
     assert {*SINGLE_FILES, *DIRECTORIES, "word-features"} == {*FORMATS}
     for kind in FORMATS.values():
         assert issubclass(kind, ModelFormat)

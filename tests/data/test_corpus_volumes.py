@@ -74,7 +74,7 @@ def volumes(large: Corpus) -> Corpus:
     return Corpus.open(large.folder)
 
 
-def test_each_shard_is_in_one_volume(large: Corpus) -> None:
+def test_shards_are_in_exactly_one_volume(large: Corpus) -> None:
     corpus = volumes(large)
     assert sorted(n for shards in corpus.volumes for n in shards) == list(range(14))
     assert sorted(map(len, corpus.volumes)) == [4, 5, 5]
@@ -103,9 +103,9 @@ def test_samples_of_a_volume_repeat_uniformly(
     times = Counter(samples.batch(0, rounds * len(samples)))
     for shards in samples.corpus.volumes:
         size = SIZES[len(shards)]
-        each = [times[shards, index] for index in range(size)]
-        assert sum(each) == rounds * (size + more)
-        assert max(each) - min(each) <= 1
+        repeats = [times[shards, index] for index in range(size)]
+        assert sum(repeats) == rounds * (size + more)
+        assert max(repeats) - min(repeats) <= 1
 
 
 @given(st.integers(0, 200), st.lists(st.integers(1, 40), min_size=1, max_size=8))
@@ -118,7 +118,7 @@ def test_batches_do_not_depend_on_their_start(large: Corpus, first: int, counts:
     assert together == [sample for part in separate for sample in part]
 
 
-def test_each_volume_is_opened_once(large: Corpus) -> None:
+def test_volumes_are_opened_once(large: Corpus) -> None:
     opened: list[tuple[int, ...]] = []
 
     def record(volume: Corpus) -> Numbers:
@@ -132,7 +132,7 @@ def test_each_volume_is_opened_once(large: Corpus) -> None:
     assert sorted(opened) == sorted(corpus.volumes)
 
 
-def test_each_volume_uses_the_masking_probability(large: Corpus) -> None:
+def test_volumes_use_the_masking_probability(large: Corpus) -> None:
     probabilities: list[float] = []
 
     class Masked(Numbers):

@@ -51,7 +51,7 @@ def test_directory_lists_own_files_once(tree: Path, capsys: pytest.CaptureFixtur
     assert str(listing).endswith(SKIPPED)
 
 
-def test_directory_that_is_a_link_is_read(tree: Path, tmp_path: Path) -> None:
+def test_linked_directory_is_read(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tree)
     assert {
         file.relative_to(tmp_path / "link").as_posix() for file in files([tmp_path / "link"])
@@ -67,7 +67,7 @@ def test_link_loops_are_skipped(tmp_path: Path) -> None:
     assert list_files([tmp_path]).skipped == {"broken link": 2, "neither file nor folder": 1}
 
 
-def test_link_to_a_hidden_file_of_the_tree_is_read(tmp_path: Path) -> None:
+def test_link_to_hidden_file_is_read(tmp_path: Path) -> None:
     # Kubernetes mounts a ConfigMap like this.
     (tmp_path / "..data").mkdir()
     (tmp_path / "..data" / "a.txt").write_text("A.", encoding="utf-8")
@@ -85,7 +85,7 @@ def test_directory_with_only_foreign_links_is_rejected(tmp_path: Path) -> None:
             read([tmp_path / "docs"])
 
 
-def test_link_that_is_passed_by_name_is_read(tree: Path) -> None:
+def test_link_passed_by_name_is_read(tree: Path) -> None:
     (found,) = documents([tree / "it" / "absolute.txt"], DocumentColumns())
     assert found.text == SECRET
 
@@ -109,7 +109,7 @@ def _index(tree: Path, out: Path, tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [_prepare, _clean, _vocabulary, _index])
-def test_command_does_not_follow_links_out_of_a_directory(
+def test_command_does_not_follow_links_outside(
     command: Callable[[Path, Path, Path], None],
     tree: Path,
     tmp_path: Path,

@@ -149,7 +149,7 @@ def mixed(masker: Masker) -> float:
     return float(np.mean(found))
 
 
-def test_spans_are_masked_as_a_unit(tokenizer: Tokenizer) -> None:
+def test_spans_are_masked_together(tokenizer: Tokenizer) -> None:
     assert mixed(Masker(Masking(unit="span"), tokenizer)) == 0.0
 
 

@@ -33,7 +33,7 @@ needs_ray = pytest.mark.usefixtures("ray")
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Start a small cluster that the tests share, and check that it leaves no files behind."""
+    """Start a small cluster that the tests share, and check that it removes its files."""
     # The environment must be prepared before Ray is imported.
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is requires Ray; run pip install 'bertkit[cleaning]'")

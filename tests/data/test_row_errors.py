@@ -39,7 +39,7 @@ def test_read_each_reports_first_of_many_errors() -> None:
     assert shorten_list("abcdefg") == "a, b, c, d, e and 2 more"
 
 
-def test_each_bad_row_is_logged(capsys: Captured) -> None:
+def test_bad_rows_are_logged(capsys: Captured) -> None:
     with pytest.raises(BadRows), log_errors():
         read_each(halved, [1, 2, 3])
     assert capsys.readouterr().err == (

@@ -91,9 +91,9 @@ def test_samples_are_well_formed(corpus: Corpus, tokenizer: Tokenizer, pairs: st
 
 
 def test_half_of_nsp_pairs_are_true(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    samples_drawn = make(corpus, tokenizer, pairs="nsp").batch(0, 2000)
-    assert abs(np.mean([s.pair for s in samples_drawn]) - 0.5) < 5 * 0.5 / 2000**0.5
-    for sample in samples_drawn:
+    sampled = make(corpus, tokenizer, pairs="nsp").batch(0, 2000)
+    assert abs(np.mean([s.pair for s in sampled]) - 0.5) < 5 * 0.5 / 2000**0.5
+    for sample in sampled:
         a, b = parts(sample)
         if not a or not b:
             continue
@@ -109,9 +109,9 @@ def test_half_of_nsp_pairs_are_true(corpus: Corpus, tokenizer: Tokenizer) -> Non
 
 
 def test_half_of_sop_pairs_are_swapped(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    samples_drawn = make(corpus, tokenizer, pairs="sop").batch(0, 2000)
-    assert abs(np.mean([s.pair for s in samples_drawn]) - 0.5) < 5 * 0.5 / 2000**0.5
-    for sample in samples_drawn:
+    sampled = make(corpus, tokenizer, pairs="sop").batch(0, 2000)
+    assert abs(np.mean([s.pair for s in sampled]) - 0.5) < 5 * 0.5 / 2000**0.5
+    for sample in sampled:
         a, b = parts(sample) if sample.pair == 0 else parts(sample)[::-1]
         if a and b:
             assert a[-1] <= b[0]
@@ -157,10 +157,8 @@ def test_cross_document_samples_separate_documents(corpus: Corpus, tokenizer: To
 
 def test_short_samples_match_their_probability(corpus: Corpus, tokenizer: Tokenizer) -> None:
     def mean(short: float) -> float:
-        samples_drawn = make(corpus, tokenizer, pairs="none", short_seq_probability=short).batch(
-            0, 1000
-        )
-        return float(np.mean([len(sample) for sample in samples_drawn]))
+        sampled = make(corpus, tokenizer, pairs="none", short_seq_probability=short).batch(0, 1000)
+        return float(np.mean([len(sample) for sample in sampled]))
 
     full, half, all_short = mean(0.0), mean(0.5), mean(1.0)
     assert all_short < half < full
@@ -211,8 +209,10 @@ def test_masking_probability_changes_only_masks(corpus: Corpus, tokenizer: Token
 
 
 def test_seeds_give_different_samples(corpus: Corpus, tokenizer: Tokenizer) -> None:
-    one, two = make(corpus, tokenizer, seed=1), make(corpus, tokenizer, seed=2)
-    assert not any(equal(a, b) for a, b in zip(one.batch(0, 20), two.batch(0, 20), strict=True))
+    first, second = make(corpus, tokenizer, seed=1), make(corpus, tokenizer, seed=2)
+    assert not any(
+        equal(a, b) for a, b in zip(first.batch(0, 20), second.batch(0, 20), strict=True)
+    )
 
 
 def test_single_token_documents_are_accepted(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ def test_nsp_rejects_a_single_document(corpus: Corpus, tokenizer: Tokenizer) -> 
 def test_batches_contain_each_sample_within_budget(
     corpus: Corpus, tokenizer: Tokenizer, budget: int
 ) -> None:
-    samples_drawn = make(corpus, tokenizer).batch(0, 50)
-    batches = collate(samples_drawn, head="nsp", max_batch_tokens=budget)
+    sampled = make(corpus, tokenizer).batch(0, 50)
+    batches = collate(sampled, head="nsp", max_batch_tokens=budget)
     assert all(batch.layout.total <= budget for batch in batches)
     rows = [
         (ids.tolist(), types.tolist(), int(pair))
@@ -273,12 +273,12 @@ def test_batches_contain_each_sample_within_budget(
             strict=True,
         )
     ]
-    assert sorted(rows) == sorted((s.ids.tolist(), s.types.tolist(), s.pair) for s in samples_drawn)
+    assert sorted(rows) == sorted((s.ids.tolist(), s.types.tolist(), s.pair) for s in sampled)
     for batch in batches:
         assert batch.token_indices is not None
         assert len(batch.token_indices) == len(batch.targets["mlm"])
     labels = sorted(x for batch in batches for x in batch.targets["mlm"].tolist())
-    assert labels == sorted(x for s in samples_drawn for x in s.labels.tolist())
+    assert labels == sorted(x for s in sampled for x in s.labels.tolist())
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))

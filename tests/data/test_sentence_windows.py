@@ -38,10 +38,10 @@ def make_windows(corpus: Corpus, *, across: bool = False, fill: bool = False, mi
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"across": True}, {"fill": True}, {"fill": True, "mirror": True}]
+    "options", [{}, {"across": True}, {"fill": True}, {"fill": True, "mirror": True}]
 )
-def test_each_sentence_is_in_one_window(corpus: Corpus, how: dict[str, bool]) -> None:
-    found = make_windows(corpus, **how)
+def test_sentences_are_in_exactly_one_window(corpus: Corpus, options: dict[str, bool]) -> None:
+    found = make_windows(corpus, **options)
     assert found[0, 0] == 0
     assert found[-1, 1] == corpus.sentences
     assert np.array_equal(found[1:, 0], found[:-1, 1])

@@ -138,7 +138,7 @@ def test_full_cache_is_cleared(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyP
 
 
 def test_tokens_across_words_disable_the_cache() -> None:
-    vocab = {piece: i for i, piece in enumerate([*SPECIALS, "Ġ", "a", "b", "Ġa", "aĠ"])}
+    vocab = {token: i for i, token in enumerate([*SPECIALS, "Ġ", "a", "b", "Ġa", "aĠ"])}
     core = Core(models.BPE(vocab, [("Ġ", "a")], unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = Tokenizer(core, {})

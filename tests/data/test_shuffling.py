@@ -10,7 +10,7 @@ from bertkit.data.shuffling import Permutation, Purpose, generator
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**31 - 1), st.integers(0, 100))
-def test_each_index_is_visited_once(size: int, seed: int, epoch: int) -> None:
+def test_permutation_visits_indices_once(size: int, seed: int, epoch: int) -> None:
     visited = Permutation(size, seed, epoch)(np.arange(size))
     assert sorted(visited.tolist()) == list(range(size))
 
@@ -56,9 +56,9 @@ def test_index_beyond_size_raises_index_error() -> None:
 
 def test_generators_are_independent_and_deterministic() -> None:
     keys = [(s, e, i, p) for s in (0, 1) for e in (0, 1) for i in (0, 1) for p in Purpose]
-    drawn = [tuple(generator(*key).integers(0, 2**63, 4)) for key in keys]
-    assert len(set(drawn)) == len(keys)
-    assert drawn == [tuple(generator(*key).integers(0, 2**63, 4)) for key in keys]
+    values = [tuple(generator(*key).integers(0, 2**63, 4)) for key in keys]
+    assert len(set(values)) == len(keys)
+    assert values == [tuple(generator(*key).integers(0, 2**63, 4)) for key in keys]
 
 
 def test_streams_do_not_overlap() -> None:

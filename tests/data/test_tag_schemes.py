@@ -94,7 +94,7 @@ def test_encode_rejects_invalid_entities(entity: Entity) -> None:
         IOB2.encode([Entity(0, 2, "A"), entity], 5)
 
 
-def test_scheme_of_returns_none_for_other_tags() -> None:
+def test_scheme_of_other_tags_is_none() -> None:
     assert scheme_of([["NN", "-LRB-", "PRP$"], ["UH"]]) is None
     assert scheme_of([]) is scheme_of([[]]) is None
     assert scheme_of([["O", "O"]]) is IOB2

@@ -60,10 +60,10 @@ def kind(samples: Samples, epoch: int, index: int) -> str:
 
 
 def areas(samples: Samples, count: int) -> dict[str, float]:
-    """For each kind of window the area under the curve of a classifier that sees no content.
+    """Return the ROC AUC of a classifier without content features, per type of window.
 
-    It learns from half of the windows to tell true pairs from false, and is scored on the other
-    half; 0.5 is chance.
+    The classifier separates true from false pairs. It is trained on half of the windows and
+    evaluated on the other half; 0.5 is chance.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
@@ -83,11 +83,11 @@ def areas(samples: Samples, count: int) -> dict[str, float]:
         rows.append(row)
         kinds.append(kind(samples, epoch, index))
         pairs.append(pair)
-    x, y, which = np.array(rows), np.array(pairs), np.array(kinds)
+    x, y, types = np.array(rows), np.array(pairs), np.array(kinds)
     learn = np.random.default_rng(1).random(len(samples))[order % len(samples)] < 0.5
     found = {}
     for name in KINDS:
-        selected = which == name
+        selected = types == name
         if selected.sum() < ENOUGH:
             continue
         model = HistGradientBoostingClassifier(

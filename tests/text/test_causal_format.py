@@ -32,11 +32,17 @@ def test_special_tokens_leave_text_tokens_unchanged(
         causal_tokenizer.token(name) for name in (START, DELIMITER, EXTRACT)
     )
     first_text, second_text = plain.encode(text), plain.encode(pair)
-    found, both = causal_tokenizer.encode(text), causal_tokenizer.encode(text, pair)
+    found, pair_encoding = causal_tokenizer.encode(text), causal_tokenizer.encode(text, pair)
     assert found.ids.tolist() == [start, *first_text.ids, extract]
-    assert both.ids.tolist() == [start, *first_text.ids, delimiter, *second_text.ids, extract]
+    assert pair_encoding.ids.tolist() == [
+        start,
+        *first_text.ids,
+        delimiter,
+        *second_text.ids,
+        extract,
+    ]
     assert found.offsets[1:-1].tolist() == first_text.offsets.tolist()
-    assert not both.types.any()
+    assert not pair_encoding.types.any()
     assert causal_tokenizer.ids([text])[0].tolist() == plain.ids([text])[0].tolist()
 
 

@@ -39,7 +39,7 @@ def test_new_words_use_unused_ids_first(small: Tokenizer) -> None:
 
 
 @given(st.lists(st.text("abc", min_size=2, max_size=6), min_size=1, max_size=8, unique=True))
-def test_each_new_word_is_one_token(small: Tokenizer, words: list[str]) -> None:
+def test_new_words_are_single_tokens(small: Tokenizer, words: list[str]) -> None:
     larger, made = extended(small, words)
     assert len(made) == len(words)
     for word in words:

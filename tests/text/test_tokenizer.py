@@ -86,7 +86,7 @@ def test_prompt_shifts_offsets_to_the_text(trained: Tokenizer, text: str, prompt
 
 
 @given(text=st.text("abc .", min_size=20, max_size=60))
-def test_each_window_contains_the_complete_prompt(trained: Tokenizer, text: str) -> None:
+def test_windows_contain_the_complete_prompt(trained: Tokenizer, text: str) -> None:
     prompt = "query: "
     (whole,) = trained.encode_batch([text], prompts=[prompt])
     before = len(whole) - len([owner for owner in whole.sequence if owner is not None])

@@ -165,7 +165,7 @@ def keys_of_transformers(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_each_transformers_key_is_covered(name: str) -> None:
+def test_transformers_keys_are_covered(name: str) -> None:
     keys = keys_of_transformers(CLASSES[name][0])
     assert len(keys) > 20
     assert keys - {*KEYS.applied, *KEYS.irrelevant, *KEYS.neutral} == set()

@@ -130,8 +130,8 @@ def test_bars_stay_inside_frame(scores: dict[str, dict[str, float]]) -> None:
 
 def test_bar_lengths_are_proportional_to_values() -> None:
     svg = score_bars({"one": {"mean": 1.0, "sd": 0.0}, "two": {"mean": 2.0, "sd": 0.0}}, "f1")
-    one, two = (float(x) for x in re.findall(r'class="bar" d="M[\d.]+ [\d.]+h([\d.]+)', svg))
-    assert two == pytest.approx(2 * one, abs=0.2)
+    first, second = (float(x) for x in re.findall(r'class="bar" d="M[\d.]+ [\d.]+h([\d.]+)', svg))
+    assert second == pytest.approx(2 * first, abs=0.2)
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.text(max_size=40))

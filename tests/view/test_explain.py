@@ -95,7 +95,7 @@ def test_rollout_matches_the_paper(found: Explanation) -> None:
         below = mixed @ below
         np.testing.assert_allclose(bertkit_values, below, atol=10 * HALF)
     last = stacked(found.mean)[-1]
-    # The control: the last layer alone differs.
+    # The control: the attention of the last layer differs.
     assert abs(bertkit_values - last).max() > 0.1
 
 
@@ -310,7 +310,7 @@ def test_causal_attention_matches_transformers(
 def test_causal_steps_reproduce_attention(
     causal: tuple[Any, Loaded, Explanation],
 ) -> None:
-    """Heads that share keys have separate copies of them."""
+    """Heads with common keys have separate copies of them."""
     _, loaded, shown = causal
     assert shown.steps is not None
     heads = loaded.model.config.heads

@@ -260,7 +260,7 @@ def tags(html: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_each_page_escapes_its_text(name: str) -> None:
+def test_pages_escape_their_text(name: str) -> None:
     html = render(name, **pages(TEXT)[name])
     assert tags(html) == tags(render(name, **pages("a plain text of words")[name]))
     assert not any(key.startswith("on") for _, given in Reader(html).tags for key in given)
@@ -281,7 +281,7 @@ def test_templates_without_autoescape_do_not_escape(name: str) -> None:
     assert tags(html) != tags(plain)
 
 
-def test_each_template_is_tested_with_hostile_text() -> None:
+def test_templates_are_tested_with_hostile_text() -> None:
     names = {path.name for path in FILES.glob("*.html")}
     # The data of these pages is JSON. They have separate tests.
     separate = {"explain.html", "decoder.html"}

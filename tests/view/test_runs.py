@@ -105,7 +105,7 @@ def test_fine_tuning_with_scores_is_finished(seconds: int, tmp_path: Path) -> No
     assert ">finished</td>" in shown([run])
 
 
-def test_epoch_scores_are_drawn(tmp_path: Path) -> None:
+def test_epoch_scores_appear_in_chart(tmp_path: Path) -> None:
     lines = [{"step": n, "epoch": n, "scores": {"f1": 0.5 + n / 10}} for n in (1, 2)]
     html = shown([read_run(folder(tmp_path, {}, *lines))])
     assert "f1 0.700" in html
@@ -242,7 +242,7 @@ def test_damaged_line_is_skipped_and_reported(line: bytes, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e308", "1e300", "9" * 300])
-def test_non_finite_values_are_not_drawn(value: str, tmp_path: Path) -> None:
+def test_non_finite_values_are_omitted(value: str, tmp_path: Path) -> None:
     directory = folder(tmp_path, {}, {"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
     sound = shown([read_run(directory)])
     with (directory / "journal.jsonl").open("a") as file:
@@ -293,7 +293,7 @@ def test_page_is_rendered_for_any_file_contents(
     assert "<table" in shown([read_run(tmp_path)])
 
 
-def test_nearly_constant_lines_are_drawn(tmp_path: Path) -> None:
+def test_nearly_constant_lines_appear_in_chart(tmp_path: Path) -> None:
     for low, high in ((0.0, 5e-324), (1e12, 1e12), (1.0, 1.0 + 2e-16), (-1e12, 1e12)):
         directory = folder(tmp_path, {}, {"step": 1, "loss": low}, {"step": 2**53, "loss": high})
         assert shown([read_run(directory)]).count('class="chart"') == 1
