@@ -119,8 +119,8 @@ SHAPES = {
     "bert-tiny": (2, 128, 2, 4.4),
     "bert-mini": (4, 256, 4, 11.2),
     "bertkit-mini": (4, 256, 4, 16.2),  # with ModernBERT's vocabulary
-    "bertkit-small": (4, 512, 8, 38.9),  # the same
-    "bertkit-base": (12, 768, 12, 126.0),  # the same
+    "bertkit-small": (4, 512, 8, 38.9),  # with ModernBERT's vocabulary
+    "bertkit-base": (12, 768, 12, 126.0),  # with ModernBERT's vocabulary
     "bert-small": (4, 512, 8, 28.8),
     "bert-base": (12, 768, 12, 109.5),
     "bert-base-gpu": (12, 768, 12, 109.5),
@@ -132,9 +132,9 @@ SHAPES = {
     "minilm-6": (6, 384, 12, 22.7),
     "electra-small": (12, 256, 4, 13.5),
     "transformer-small": (3, 256, 8, 16.5),  # without its decoder
-    "lstm-small": (2, 256, 1, 3.1),  # the same
-    "t5-mini": (4, 256, 4, 11.4),  # the same
-    "bart-mini": (4, 256, 4, 16.2),  # the same
+    "lstm-small": (2, 256, 1, 3.1),  # without its decoder
+    "t5-mini": (4, 256, 4, 11.4),  # without its decoder
+    "bart-mini": (4, 256, 4, 16.2),  # without its decoder
     "lstm-lm": (2, 256, 1, 13.9),  # with GPT-2's vocabulary
     "gpt-mini": (4, 256, 4, 16.2),  # with GPT-2's vocabulary
     "modernbert-base": (22, 768, 12, 149.6),

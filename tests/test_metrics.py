@@ -15,7 +15,7 @@ from bertkit import metrics
 from bertkit.data.tag_schemes import spans
 
 
-def test_classification_of_two_labels_by_hand() -> None:
+def test_classification_matches_hand_computed_scores() -> None:
     # Two of three "1" are predicted, and one "0" is predicted as "1": precision 2/3, recall 2/3.
     scores = metrics.classification(["1", "1", "1", "0", "0"], ["1", "1", "0", "1", "0"], "01")
     assert scores["accuracy"] == pytest.approx(3 / 5)
@@ -34,7 +34,7 @@ def test_classification_accepts_a_single_label() -> None:
     assert metrics.classification(["a", "a"], ["a", "a"], "ab")["accuracy"] == 1.0
 
 
-def test_regression_by_hand() -> None:
+def test_regression_matches_hand_computed_scores() -> None:
     scores = metrics.regression([1.0, 2.0, 3.0], [1.0, 2.0, 9.0])
     assert scores["spearman"] == pytest.approx(1.0)
     # covariance 8, standard deviations √2 and √38
@@ -45,7 +45,7 @@ def test_correlation_of_constants_is_zero() -> None:
     assert metrics.regression([1, 1, 1], [1, 2, 3]) == {"pearson": 0.0, "spearman": 0.0}
 
 
-def test_label_sets_by_hand() -> None:
+def test_multi_label_matches_hand_computed_scores() -> None:
     # a: 1 of 1 correct. b: predicted once, wrongly, and missed once. c: missed once.
     scores = metrics.multi_label([{"a"}, {"b"}, set()], [{"a"}, {"c"}, {"b"}])
     assert scores["f1_micro"] == pytest.approx(2 * 1 / (2 + 3))
@@ -106,7 +106,7 @@ SETS = st.sets(st.sampled_from("abc"))
 
 
 @given(st.lists(st.tuples(SETS, SETS), min_size=1, max_size=8))
-def test_label_sets_equal_scikit_learn(pairs: list[tuple[set[str], set[str]]]) -> None:
+def test_multi_label_equals_scikit_learn(pairs: list[tuple[set[str], set[str]]]) -> None:
     predicted, actual = map(list, zip(*pairs, strict=True))
     scores = metrics.multi_label(predicted, actual)
     names = sorted(set().union(*predicted, *actual))
@@ -123,7 +123,7 @@ def test_label_sets_equal_scikit_learn(pairs: list[tuple[set[str], set[str]]]) -
     assert scores["f1_macro"] == pytest.approx(np.mean(each))
 
 
-def test_entities_by_hand() -> None:
+def test_entities_match_hand_computed_scores() -> None:
     found = [[(0, 2, "PER"), (3, 4, "LOC")], [(0, 1, "PER")]]
     expected = [[(0, 2, "PER"), (3, 5, "LOC")], []]
     scores = metrics.entities(found, expected)
@@ -169,7 +169,9 @@ def test_entities_equal_seqeval(sentences: list[list[tuple[str, str]]]) -> None:
         ("", ["", "x"], 0, 0),
     ],
 )
-def test_squad_by_hand(predicted: str, golds: list[str], exact: float, f1: float) -> None:
+def test_squad_matches_hand_computed_scores(
+    predicted: str, golds: list[str], exact: float, f1: float
+) -> None:
     assert metrics.squad_f1(predicted, golds) == (exact, pytest.approx(f1))
 
 
@@ -240,7 +242,7 @@ def test_squad_reports_groups_only_if_both_exist() -> None:
     assert metrics.squad(found[1:], golds[1:]) == {"exact": 0.5, "f1": 0.5}
 
 
-def test_rouge_by_hand() -> None:
+def test_rouge_matches_hand_computed_scores() -> None:
     scores = metrics.rouge(["The cat sat down"], [["down sat the cat", "a dog"]])
     assert scores == pytest.approx({"rouge1": 1, "rouge2": 1 / 3, "rougeL": 1 / 2})
     none = metrics.rouge(["", "b"], [["a"], ["…"]])
@@ -267,7 +269,7 @@ def test_rouge_equals_rouge_score(texts: list[tuple[str, list[str]]]) -> None:
         assert scores[name] == pytest.approx(mean), name
 
 
-def test_ranking_by_hand() -> None:
+def test_ranking_matches_hand_computed_scores() -> None:
     assert metrics.ranking([1, 2, 4, 10], of=10) == pytest.approx(
         {
             "recall@1": 1 / 4,

@@ -70,14 +70,14 @@ def test_write_reports_unwritable_path(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_json_keeps_order_and_letters(tmp_path: Path) -> None:
+def test_write_json_keeps_order_and_unicode(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"ü": 1, "a": [2]})
     assert (tmp_path / "x.json").read_text(encoding="utf-8") == (
         '{\n  "ü": 1,\n  "a": [\n    2\n  ]\n}\n'
     )
 
 
-def test_sha256_of_a_known_text(tmp_path: Path) -> None:
+def test_sha256_matches_fips_example(tmp_path: Path) -> None:
     # The first example of FIPS 180-4.
     (tmp_path / "abc").write_bytes(b"abc")
     assert sha256(tmp_path / "abc") == (
@@ -194,7 +194,7 @@ def test_csv_line_round_trips(rows: list[list[str]]) -> None:
     assert list(csv.reader(io.StringIO(text, newline=""))) == rows
 
 
-def test_copies_of_links_are_files(tmp_path: Path) -> None:
+def test_link_or_copy_resolves_symbolic_links(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "blob").write_text("weights")
     (tmp_path / "link").symlink_to("cache/blob")

@@ -110,7 +110,7 @@ def test_compare_page_shows_cosines_of_word(tab: Any) -> None:
     tab.get_by_role("button", name="Compare").click()
     tab.wait_for_selector("html[data-ready=true]")
     names = tab.get_by_label("Model", exact=True).locator("option").all_inner_texts()
-    assert tab.locator("svg.chart").count() == len(names) - 1 > 1  # a square for each
+    assert tab.locator("svg.chart").count() == len(names) - 1 > 1
     tab.get_by_label("Model", exact=True).select_option("pretrained")
     tab.get_by_role("button", name="Compare").click()
     tab.wait_for_selector("html[data-ready=true]")

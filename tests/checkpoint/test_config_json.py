@@ -40,7 +40,9 @@ def test_labels_are_ordered_by_id(folder: Path) -> None:
     assert load(folder).labels == ("a", "b", "c")
 
 
-def test_transformers_folder_without_label_names(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_transformers_directory_without_label_names_loads(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     config = transformers.BertConfig(
         vocab_size=tokenizer.vocab_size,

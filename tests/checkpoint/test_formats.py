@@ -105,7 +105,7 @@ def test_single_file_is_rejected_by_load(tmp_path: Path) -> None:
         bertkit.load(tmp_path / "model.safetensors")
 
 
-def test_whole_model_with_adapters_is_a_transformer(tmp_path: Path) -> None:
+def test_complete_model_with_adapters_is_a_transformer(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors", "adapter_config.json"):
         (tmp_path / name).touch()
     assert format_of(tmp_path) == "transformer"

@@ -89,7 +89,7 @@ def test_named_columns_precede_known_names(tmp_path: Path) -> None:
     assert choose_text(found, "text2") == "text2"
 
 
-def test_text_column_alone_selects_single_texts(tmp_path: Path) -> None:
+def test_text_column_without_pair_selects_single_texts(tmp_path: Path) -> None:
     found = Rows.read(table(tmp_path, "sentence1|sentence2|label", "a|b|x"))
     assert choose_columns(found, text="sentence2") == Roles("sentence2", "label")
 

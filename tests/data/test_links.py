@@ -76,7 +76,7 @@ def test_link_to_hidden_file_is_read(tmp_path: Path) -> None:
     assert [file.name for file in files([tmp_path])] == ["a.txt"]
 
 
-def test_directory_with_only_foreign_links_is_rejected(tmp_path: Path) -> None:
+def test_directory_with_only_outside_links_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "secret.txt").write_text(SECRET, encoding="utf-8")
     (tmp_path / "docs" / "a.txt").symlink_to("../secret.txt")

@@ -51,7 +51,7 @@ def tokens(corpus: Corpus, found: np.ndarray) -> np.ndarray:
     return np.diff(corpus.starts[found], axis=1)[:, 0]
 
 
-def test_windows_fit_or_are_filled(corpus: Corpus) -> None:
+def test_windows_fit_capacity_or_fill_it(corpus: Corpus) -> None:
     assert (tokens(corpus, make_windows(corpus)) <= CAPACITY).all()
     filled = make_windows(corpus, fill=True)
     ends = np.isin(filled[:, 1], corpus.document_starts)

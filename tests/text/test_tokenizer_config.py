@@ -280,7 +280,7 @@ def test_changed_key_matches_transformers_or_is_rejected(
     assert wrong == {}
 
 
-def test_control_ignored_setting_is_found(originals: Path, tmp_path: Path) -> None:
+def test_comparison_detects_ignored_settings(originals: Path, tmp_path: Path) -> None:
     shutil.copytree(originals / "roberta", tmp_path / "model")
     before = read_by_bertkit(tmp_path / "model")
     edit(tmp_path / "model", CONFIG, "add_prefix_space", True)

@@ -110,7 +110,7 @@ def test_only_byte_level_vocabulary_covers_all_characters(
     assert (tokenizer.unk not in tokenizer.encode("東京 😀").ids) == known
 
 
-def test_case_and_accents_follow_the_settings(english: list[str]) -> None:
+def test_lowercase_and_strip_accents_follow_settings(english: list[str]) -> None:
     texts = [*english[:10], "Café Über naïve " * 50]
 
     def tokens(**settings: Any) -> str:

@@ -73,7 +73,7 @@ def test_legend_is_above_the_frame(names: list[str]) -> None:
     assert curves({"a": [(0, 0), (1, 1)]}, x="x", y="y", legend=False).count("h16") == 0
 
 
-def test_more_lines_than_colors_are_dashed() -> None:
+def test_lines_beyond_the_palette_are_dashed() -> None:
     assert len({line_style(number) for number in range(18)}) == 18
     assert (line_style(5), line_style(6)) == ("c5", "c0 d1")
     assert f'class="line {line_style(6)}"' in line_key(6, "a <b>")
