@@ -1,4 +1,4 @@
-"""A small world of real English to break: texts, vocabulary, corpus, run file."""
+"""Fixtures: a small set of English texts with a vocabulary, a corpus, and a run file."""
 
 from __future__ import annotations
 
@@ -56,44 +56,44 @@ class World:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> World:
-    place = tmp_path_factory.mktemp("world")
-    (place / "texts").mkdir()
+    root = tmp_path_factory.mktemp("world")
+    (root / "texts").mkdir()
     for i, text in enumerate(english[:24]):
-        (place / "texts" / f"{i:02}.txt").write_text(text, encoding="utf-8")
-    train_vocabulary([place / "texts"], kind="wordpiece", size=300, out=place / "vocab")
-    tokenizer = Tokenizer.load(place / "vocab")
-    prepare([place / "texts"], tokenizer=tokenizer, out=place / "corpus", processes=1)
-    (place / "tiny.toml").write_text(RUN, encoding="utf-8")
-    tiny_folder(place / "model", tokenizer, "classify", labels=("no", "yes"))
+        (root / "texts" / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    train_vocabulary([root / "texts"], kind="wordpiece", size=300, out=root / "vocab")
+    tokenizer = Tokenizer.load(root / "vocab")
+    prepare([root / "texts"], tokenizer=tokenizer, out=root / "corpus", processes=1)
+    (root / "tiny.toml").write_text(RUN, encoding="utf-8")
+    tiny_folder(root / "model", tokenizer, "classify", labels=("no", "yes"))
     return World(
-        place / "texts", place / "vocab", place / "corpus", place / "tiny.toml", place / "model"
+        root / "texts", root / "vocab", root / "corpus", root / "tiny.toml", root / "model"
     )
 
 
-Refused = Callable[..., str]
+RunRejected = Callable[..., str]
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Runs a command that must be refused, and returns its one sentence."""
+def refused(capsys: pytest.CaptureFixture[str]) -> RunRejected:
+    """Return a function that runs a command, checks that it fails, and returns its message."""
 
     def check(*arguments: object) -> str:
         capsys.readouterr()
         code = cli.run([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
-        said = [line for line in err.splitlines() if line.startswith("bertkit: ")]
+        messages = [line for line in err.splitlines() if line.startswith("bertkit: ")]
         assert code == 2, err
-        assert len(said) == 1, err
-        assert err.splitlines()[-1] == said[0], err
+        assert len(messages) == 1, err
+        assert err.splitlines()[-1] == messages[0], err
         assert "Traceback" not in err
         assert not out
-        return said[0]
+        return messages[0]
 
     return check
 
 
 class Forker:
-    """Commands in processes of their own, to be killed."""
+    """Runner of commands in separate processes that tests can kill."""
 
     def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
         self.process, self.errors = process, errors
@@ -103,7 +103,7 @@ class Forker:
         return code
 
     def together(self, world: int, *argv: object, **job: Any) -> list[int]:
-        """The exit codes of so many processes, by rank."""
+        """Run a command in `world` processes and return their exit codes by rank."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         job = {"argv": [str(word) for word in argv], "world": world, **job}
@@ -115,7 +115,7 @@ class Forker:
         return codes
 
     @property
-    def said(self) -> str:
+    def messages(self) -> str:
         return self.errors.read_text(encoding="utf-8")
 
 

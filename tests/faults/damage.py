@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Raw(str):
-    """Text that stands in a JSON file as it is."""
+    """Text that is written to a JSON file unchanged."""
 
 
 # fmt: off
@@ -36,7 +36,7 @@ WHOLE = (
 
 
 def _dump(data: Any) -> bytes:
-    """JSON, with raw texts in it and half surrogates as they come."""
+    """Return JSON that may contain raw texts and lone surrogates."""
     raws: list[str] = []
 
     def marked(value: Any) -> Any:
@@ -54,32 +54,30 @@ def _dump(data: Any) -> bytes:
 
 
 def _edited(data: Any, chance: random.Random) -> Any:
-    """The same data with one place of it changed."""
+    """Return a copy of the data with one value changed."""
     data = json.loads(json.dumps(data))
-    place, steps = data, chance.randint(1, 6)
+    node, steps = data, chance.randint(1, 6)
     while True:
-        keys: list[Any] = list(place) if isinstance(place, dict) else list(range(len(place)))
+        keys: list[Any] = list(node) if isinstance(node, dict) else list(range(len(node)))
         if not keys:
             return chance.choice(VALUES)
         key = chance.choice(keys)
-        inner = place[key]
+        inner = node[key]
         steps -= 1
         if steps and isinstance(inner, dict | list) and inner:
-            place = inner
+            node = inner
             continue
         match chance.choice(["value", "value", "value", "number", "drop", "rename", "copy"]):
             case "number" if isinstance(inner, int | float):
-                place[key] = chance.choice([inner * 10**6, -inner, inner + 1, inner / 3, inner - 1])
+                node[key] = chance.choice([inner * 10**6, -inner, inner + 1, inner / 3, inner - 1])
             case "drop":
-                del place[key]
-            case "rename" if isinstance(place, dict):
-                place[chance.choice(["", "\0", "x", str(key).upper(), "0"])] = place.pop(key)
+                del node[key]
+            case "rename" if isinstance(node, dict):
+                node[chance.choice(["", "\0", "x", str(key).upper(), "0"])] = node.pop(key)
             case "copy":
-                place[key] = (
-                    [inner, inner] if isinstance(place, dict) else place[chance.choice(keys)]
-                )
+                node[key] = [inner, inner] if isinstance(node, dict) else node[chance.choice(keys)]
             case _:
-                place[key] = chance.choice(VALUES)
+                node[key] = chance.choice(VALUES)
         return data
 
 
@@ -106,9 +104,9 @@ def read_header(path: Path) -> tuple[dict[str, Any], bytes]:
 def change_header(path: Path, chance: random.Random) -> None:
     header, rest = read_header(path)
     names = [name for name in header if name != "__metadata__"]
-    how = chance.choice(["edit", "edit", "shape", "metadata", "sparse", "length", "dtype"])
+    change = chance.choice(["edit", "edit", "shape", "metadata", "sparse", "length", "dtype"])
     name = chance.choice(names)
-    match how:
+    match change:
         case "edit":
             header = _edited(header, chance)
         case "shape":
@@ -129,39 +127,39 @@ def change_header(path: Path, chance: random.Random) -> None:
             header["__metadata__"] = chance.choice(
                 [{}, {"bertkit": "[" * 100_000}, {"bertkit": "{}"}]
             )
-        case "sparse":  # a tensor as large as it says, without a block on the disk
+        case "sparse":  # a large tensor that takes no space on the disk
             end = max(header[n]["data_offsets"][1] for n in names)
             # A checkpoint is hashed before it is read: 4 GB would take seconds.
             more = 1 << (40 if "checkpoints" in path.parts else chance.choice([32, 40]))
-            place = chance.choice(["heads.huge.weight", "bert.more.weight"])
-            header[place] = {
+            name = chance.choice(["heads.huge.weight", "bert.more.weight"])
+            header[name] = {
                 "dtype": "F32",
                 "shape": [more // 4],
                 "data_offsets": [end, end + more],
             }
     text = _dump(header)
-    size = len(text) if how != "length" else chance.choice([2**63, 10**9, 0, len(text) - 1])
+    size = len(text) if change != "length" else chance.choice([2**63, 10**9, 0, len(text) - 1])
     path.write_bytes(struct.pack("<Q", size) + text + rest)
-    if how == "sparse":
+    if change == "sparse":
         os.truncate(path, 8 + len(text) + end + more)
 
 
 def change_lines(path: Path, chance: random.Random) -> None:
     lines = path.read_text(encoding="utf-8").split("\n")
-    place = chance.randrange(len(lines))
+    index = chance.randrange(len(lines))
     match chance.choice(["drop", "twice", "null", "long", "many", "spaces", "empty"]):
         case "drop":
-            del lines[place]
+            del lines[index]
         case "twice":
-            lines.insert(place, lines[place - 1])
+            lines.insert(index, lines[index - 1])
         case "null":
-            lines[place] = "a\0b"
+            lines[index] = "a\0b"
         case "long":
-            lines[place] = "x" * 10**6
+            lines[index] = "x" * 10**6
         case "many":
             lines += [f"more{i}" for i in range(300_000)]
         case "spaces":
-            lines[place] = "a b c d"
+            lines[index] = "a b c d"
         case "empty":
             lines = []
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -218,7 +216,7 @@ def replace_whole(path: Path, chance: random.Random) -> None:
 
 
 def no_file(path: Path, chance: random.Random) -> None:
-    """Something else under its name."""
+    """Replace a file by a special file, a directory, or nothing."""
     path.unlink()
     match chance.choice(["folder", "pipe", "zero", "loop", "sparse", "none"]):
         case "folder":

@@ -1,12 +1,17 @@
-"""A process that imports bertkit once and runs commands in forks of itself, to be killed.
+"""A process that imports bertkit once and runs commands in forks that tests can kill.
 
-Reads a job a line from stdin, as JSON: `argv`; and to end it early either `at_write`, the number
-of the file operation before which it kills itself, or `signal` with `journal` and `lines`, sent
-when the journal has that many lines and `delay` seconds have passed; `file_bytes` limits the size
-of a file, which then fails as on a full disk; `nan_at` makes the loss of that batch no number.
-With `world` so many processes run the command as torchrun would start them, `more` says what a
-rank's command has besides, and what ends one early befalls the one of `rank`. Answers with the
-exit codes, negative for a signal.
+It reads one job per line from stdin, as JSON, and writes the exit codes, which are negative for a
+signal. The keys of a job:
+
+- `argv`: Arguments of the command.
+- `at_write`: Index of the file operation before which the process kills itself.
+- `signal`, `journal`, `lines`, `delay`: Signal that is sent when the journal has that number of
+  lines and `delay` seconds have passed.
+- `file_bytes`: Maximum file size. A larger file fails like on a full disk.
+- `nan_at`: Index of the batch whose loss becomes NaN.
+- `world`: Number of processes that run the command like torchrun.
+- `more`: Additional arguments by rank.
+- `rank`: Rank of the process that fails.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ WRITES = ("fsync", "link", "mkdir", "rename", "replace", "rmdir", "unlink")
 
 
 def die_at_write(number: int) -> None:
-    """Kill this process, as no handler can prevent, before its write of this number."""
+    """Kill this process with SIGKILL before its write with this number."""
     done = 0
 
     def counted(name: str) -> Any:
@@ -82,12 +87,12 @@ def child(job: dict[str, Any], errors: str) -> int:
     return cli.run(job["argv"])
 
 
-SPARED = {"at_write": None, "file_bytes": None, "nan_at": None}
-"""Of a job, for the ranks that nothing befalls."""
+UNAFFECTED = {"at_write": None, "file_bytes": None, "nan_at": None}
+"""Keys of a job for the ranks that do not fail."""
 
 
 def fork(job: dict[str, Any], errors: str, rank: int, world: int, port: int) -> int:
-    """Run the job in a process of its own; its number."""
+    """Run the job in a separate process and return its process id."""
     process = os.fork()
     if process:
         return process
@@ -130,7 +135,7 @@ def main() -> None:
         world, chosen = job.get("world", 1), job.get("rank", 0)
         port = free_port() if world > 1 else 0
         processes = [
-            fork({**job, **({} if rank == chosen else SPARED)}, errors, rank, world, port)
+            fork({**job, **({} if rank == chosen else UNAFFECTED)}, errors, rank, world, port)
             for rank in range(world)
         ]
         codes: dict[int, int] = {}

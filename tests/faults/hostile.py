@@ -36,26 +36,26 @@ KINDS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
     "camembert": ("camembert", "unigram", ("choose",), ()),
     "shards": ("bert", "wordpiece", ("tag",), ("O", "B-X", "I-X")),
 }
-"""Name -> family, kind of vocabulary, heads, labels."""
+"""Family, type of vocabulary, heads, and labels by name."""
 
 
 def good_folders(root: Path, english: list[str]) -> list[Path]:
-    """A tiny one of each kind that a person may be given."""
+    """Save a tiny model directory of each format and return the directories."""
     tokenizers = {
         kind: train(english[:2], kind=kind, size=330, max_length=32)  # type: ignore[arg-type]
         for kind in ("wordpiece", "bpe", "unigram")
     }
     torch.manual_seed(0)
     for name, (family, kind, heads, labels) in KINDS.items():
-        told, tokenizer, folder = FAMILIES[family], tokenizers[kind], root / name
+        family_spec, tokenizer, folder = FAMILIES[family], tokenizers[kind], root / name
         shared = {"layer_sharing": (0, 0)} if family == "albert" else {}
-        config = tiny_config(tokenizer, family=told, layers=2, **shared)
+        config = tiny_config(tokenizer, family=family_spec, layers=2, **shared)
         task = {"crf": {"name": "tag", "options": {"crf": True}}}.get("".join(heads))
         settings = {"bertkit": {"task": task}} if task else {}
         model = build(config, heads, labels=labels)
-        save(folder, model, tokenizer, told, labels=labels, settings=settings)
-    _as_older_ones(root)
-    _with_all_beside(root / "distilbert")
+        save(folder, model, tokenizer, family_spec, labels=labels, settings=settings)
+    _use_older_tokenizer_files(root)
+    _add_pooling_and_int8(root / "distilbert")
     write_tuned(
         root / "bert", Tuned(**TUNED, processor=processor_and_instructions(), cores=thread_limit())
     )
@@ -71,13 +71,13 @@ TUNED: dict[str, Any] = {
 }
 
 
-def _as_older_ones(root: Path) -> None:
-    """Without tokenizer.json; its content in several files."""
+def _use_older_tokenizer_files(root: Path) -> None:
+    """Replace tokenizer.json by the older files of BERT and RoBERTa."""
     bert = root / "bert-old"
     (bert / "tokenizer.json").unlink()
-    pieces = (bert / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    (bert / "vocab.txt").write_text("\n".join(pieces[:-2]) + "\n", encoding="utf-8")
-    added = {piece: len(pieces) - 2 + i for i, piece in enumerate(["new1", "new2"])}
+    tokens = (bert / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    (bert / "vocab.txt").write_text("\n".join(tokens[:-2]) + "\n", encoding="utf-8")
+    added = {token: len(tokens) - 2 + i for i, token in enumerate(["new1", "new2"])}
     (bert / "added_tokens.json").write_text(json.dumps(added), encoding="utf-8")
     names = {"unk_token": "[UNK]", "cls_token": {"content": "[CLS]", "lstrip": False}}
     (bert / "special_tokens_map.json").write_text(json.dumps(names), encoding="utf-8")
@@ -94,8 +94,8 @@ def _as_older_ones(root: Path) -> None:
     )
 
 
-def _with_all_beside(folder: Path) -> None:
-    """Vectors through a dense layer, and layers in integers."""
+def _add_pooling_and_int8(folder: Path) -> None:
+    """Add a dense pooling layer and int8 layers."""
     pooling = Pooling(dense=Dense(16, 8, "tanh"), normalize=True)
     write_pooling(folder, pooling, hidden=16, length=32)
     if unavailable():
@@ -111,13 +111,15 @@ def _with_all_beside(folder: Path) -> None:
 def _in_shards(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-1-of-1.safetensors")
     names = read_header(folder / "model-1-of-1.safetensors")[0]
-    places = dict.fromkeys((n for n in names if n != "__metadata__"), "model-1-of-1.safetensors")
-    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    files_by_tensor = dict.fromkeys(
+        (n for n in names if n != "__metadata__"), "model-1-of-1.safetensors"
+    )
+    index = {"metadata": {"total_size": 1}, "weight_map": files_by_tensor}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def _exported(root: Path, tokenizer: Tokenizer) -> list[Path]:
-    """Graphs of one table of vectors; none where the packages are lacking."""
+    """Export embedding matrices to graphs, if the packages are installed."""
     try:
         import onnx
         import onnxruntime  # noqa: F401
@@ -142,8 +144,12 @@ def _exported(root: Path, tokenizer: Tokenizer) -> list[Path]:
     model = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
     )
-    apart = {"save_as_external_data": True, "location": "model.onnx.data", "size_threshold": 0}
-    onnx.save(model, str(onnx_folder / "model.onnx"), **apart)
+    external_data = {
+        "save_as_external_data": True,
+        "location": "model.onnx.data",
+        "size_threshold": 0,
+    }
+    onnx.save(model, str(onnx_folder / "model.onnx"), **external_data)
     _record(onnx_folder, "onnx", ["model.onnx", "model.onnx.data"])
     try:
         import openvino

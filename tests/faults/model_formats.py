@@ -153,8 +153,8 @@ def make_tokenizer(folder: Path, kind: str) -> None:
     folder.mkdir()
     match kind:
         case "vocab.txt":
-            pieces = [*SPECIALS, *"abcdefgh"]
-            (folder / kind).write_text("\n".join(pieces), encoding="utf-8")
+            tokens = [*SPECIALS, *"abcdefgh"]
+            (folder / kind).write_text("\n".join(tokens), encoding="utf-8")
         case "merges.txt":
             model = json.loads(vocabulary("bpe").core.to_str())["model"]
             merges = [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]

@@ -33,10 +33,10 @@ from bertkit.pipelines.model_info import info
 from bertkit.tasks import task_name_of
 
 MEMORY = 2 << 30
-"""Bytes that opening a tiny folder may ask for."""
+"""Memory in bytes that loading a tiny directory may allocate."""
 
 SECONDS = 10
-"""Of the processor."""
+"""Limit of CPU time per directory."""
 
 THREADS = (*GRAPHS, *SLOW, "rows-classify")
 """Formats whose libraries start threads, which do not survive a fork."""
@@ -82,7 +82,7 @@ def child(name: str, folder: Path) -> tuple[str, str]:
     most = size * os.sysconf("SC_PAGE_SIZE") + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    signal.alarm(4 * SECONDS)  # for what only waits
+    signal.alarm(4 * SECONDS)  # stops a process that only waits
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
     try:
@@ -98,11 +98,11 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as directory:
         for folder in map(Path, sys.argv[1:]):
             if folder.name not in THREADS:
-                shutil.copytree(folder, Path(place, folder.name))  # a run changes its directory
-                use(folder.name, Path(place, folder.name))
+                shutil.copytree(folder, Path(directory, folder.name))  # a run changes its directory
+                use(folder.name, Path(directory, folder.name))
     # They start threads when they are used, and so are only imported before the fork.
     for name in (
         "onnxruntime",
@@ -119,19 +119,19 @@ def main() -> None:
         if process == 0:
             os.close(read)
             name, _, path = line.removesuffix("\n").partition("\t")
-            found = child(name, Path(path))
-            os.write(write, json.dumps(found).encode()[:60_000])
+            result = child(name, Path(path))
+            os.write(write, json.dumps(result).encode()[:60_000])
             os._exit(0)
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
-            said = pipe.read()
+            answer = pipe.read()
         _, status = os.waitpid(process, 0)
         end = ["killed", f"exit {os.waitstatus_to_exitcode(status)}"]
-        if said:
+        if answer:
             try:
-                end = json.loads(said)
+                end = json.loads(answer)
             except ValueError:
-                end = ["raised", said[:2000].decode()]
+                end = ["raised", answer[:2000].decode()]
         os.write(answers, json.dumps({"end": end[0], "said": end[1]}).encode() + b"\n")
 
 

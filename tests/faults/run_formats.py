@@ -102,7 +102,7 @@ def make_pretraining(folder: Path) -> None:
 
 def use_pretraining(folder: Path) -> None:
     if resume := (folder / "run").exists():
-        look_at(folder / "run")
+        inspect_run(folder / "run")
     pretrain(folder / "run.toml", corpus=folder / "corpus", out=folder / "run", resume=resume)
 
 
@@ -124,7 +124,7 @@ def make_finetuning(folder: Path, *, finished: bool) -> None:
 def use_finetuning(folder: Path, **options: Any) -> None:
     with contextlib.chdir(folder):  # the record of a run contains paths
         if not options:
-            look_at(Path("run"))
+            inspect_run(Path("run"))
         finetune(
             "classify",
             "model",
@@ -136,7 +136,7 @@ def use_finetuning(folder: Path, **options: Any) -> None:
         )
 
 
-def look_at(run: Path) -> None:
+def inspect_run(run: Path) -> None:
     """Read a run like `bertkit info` and `bertkit runs`."""
     warn_unfinished(run)
     runs([str(run)])

@@ -1,4 +1,4 @@
-"""Bad input: one clear sentence, exit code 2, nothing written and nothing lost."""
+"""Bad input: commands print one clear message, exit with code 2, and change no files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-# ---- text
+# ---- Text
 
 
 TEXTS: dict[str, tuple[bytes | None, str]] = {
@@ -41,7 +41,9 @@ TEXTS: dict[str, tuple[bytes | None, str]] = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_text_that_cannot_be_read(name: str, world: Any, refused: Any, tmp_path: Path) -> None:
+def test_text_commands_reject_unreadable_file(
+    name: str, world: Any, refused: Any, tmp_path: Path
+) -> None:
     content, sentence = TEXTS[name]
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -52,20 +54,24 @@ def test_text_that_cannot_be_read(name: str, world: Any, refused: Any, tmp_path:
     assert not out.exists()
 
 
-def test_a_vocabulary_too_small_for_its_specials(world: Any, refused: Any, tmp_path: Path) -> None:
-    said = refused("tokenizer", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4)
-    assert "size must be at least" in said
+def test_tokenizer_train_rejects_too_small_vocabulary(
+    world: Any, refused: Any, tmp_path: Path
+) -> None:
+    message = refused("tokenizer", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4)
+    assert "size must be at least" in message
     assert not (tmp_path / "vocab").exists()
 
 
-def test_a_vocabulary_without_specials(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_prepare_rejects_vocabulary_without_special_tokens(
+    world: Any, refused: Any, tmp_path: Path
+) -> None:
     (tmp_path / "vocab.txt").write_text("a\nb\n", encoding="utf-8")
     command = ("prepare", world.texts, "--tokenizer", tmp_path, "--out", tmp_path / "corpus")
     assert "vocab.txt" in refused(*command)
     assert not (tmp_path / "corpus").exists()
 
 
-# ---- pretraining: settings
+# ---- Pretraining: settings
 
 
 SETTINGS = [
@@ -87,12 +93,12 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("words", "sentence"), SETTINGS, ids=lambda value: str(value)[:30])
-def test_settings_that_cannot_be(
+def test_pretrain_rejects_invalid_setting(
     words: list[str], sentence: str, world: Any, refused: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    said = refused("pretrain", world.config, "--corpus", world.corpus, "--out", out, *words)
-    assert sentence in said
+    message = refused("pretrain", world.config, "--corpus", world.corpus, "--out", out, *words)
+    assert sentence in message
     assert not out.exists()
 
 
@@ -107,7 +113,7 @@ def test_settings_that_cannot_be(
         (b"", "this setting is required"),
     ],
 )
-def test_run_files_that_cannot_be(
+def test_pretrain_rejects_invalid_run_file(
     content: bytes | None, sentence: str, world: Any, refused: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.toml"
@@ -118,18 +124,18 @@ def test_run_files_that_cannot_be(
     assert not out.exists()
 
 
-# ---- pretraining: corpora and runs
+# ---- Pretraining: corpora and runs
 
 
-def test_one_document_where_next_sentences_need_two(
+def test_pretrain_rejects_single_document_for_next_sentences(
     world: Any, refused: Any, english: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "one.txt").write_text(english[0], encoding="utf-8")
     corpus, out = tmp_path / "corpus", tmp_path / "run"
     made = ["prepare", tmp_path / "one.txt", "--tokenizer", world.vocab, "--out", corpus]
     assert cli.run([str(word) for word in made]) == 0
-    said = refused("pretrain", world.config, "--corpus", corpus, "--out", out)
-    assert "requires at least 2 documents, got 1" in said
+    message = refused("pretrain", world.config, "--corpus", corpus, "--out", out)
+    assert "requires at least 2 documents, got 1" in message
     assert not out.exists()
 
 
@@ -146,7 +152,7 @@ def lose_sentences(corpus: Path) -> None:
     (corpus / "shard-00000.sentences").unlink()
 
 
-def scribble(corpus: Path) -> None:
+def truncate_manifest(corpus: Path) -> None:
     (corpus / "manifest.json").write_text('{"format": 1', encoding="utf-8")
 
 
@@ -165,11 +171,11 @@ def other_tokenizer(corpus: Path) -> None:
         (lose_manifest, "not a corpus"),
         (cut_tokens, "shard-00000.tokens: expected "),
         (lose_sentences, "shard-00000.sentences: file not found"),
-        (scribble, "not a valid manifest"),
+        (truncate_manifest, "not a valid manifest"),
         (other_tokenizer, "not the tokenizer that"),
     ],
 )
-def test_a_corpus_that_was_tampered_with(
+def test_pretrain_rejects_modified_corpus(
     edit: Edit, sentence: str, world: Any, refused: Any, tmp_path: Path
 ) -> None:
     corpus, out = tmp_path / "corpus", tmp_path / "run"
@@ -188,27 +194,27 @@ def run(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def other_corpus(world: Any, place: Path, size: int) -> Path:
-    """The same texts, with a vocabulary of another size, or fewer texts with the same."""
+def other_corpus(world: Any, folder: Path, size: int) -> Path:
+    """Return a corpus with a vocabulary of another size or, if `size` is 300, fewer texts."""
     texts, vocab = world.texts, world.vocab
     if size != 300:
-        vocab = place / "vocab"
+        vocab = folder / "vocab"
         words = ["tokenizer", "train", texts, "--out", vocab, "--size", size]
         assert cli.run([str(word) for word in words]) == 0
     else:
-        texts = place / "texts"
+        texts = folder / "texts"
         shutil.copytree(world.texts, texts)
         (texts / "00.txt").unlink()
-    words = ["prepare", texts, "--tokenizer", vocab, "--out", place / "corpus", "--processes", 1]
+    words = ["prepare", texts, "--tokenizer", vocab, "--out", folder / "corpus", "--processes", 1]
     assert cli.run([str(word) for word in words]) == 0
-    return place / "corpus"
+    return folder / "corpus"
 
 
 @pytest.mark.parametrize(
     ("size", "sentence"),
     [(280, "the tokenizer differs from"), (300, "the corpus differs from")],
 )
-def test_resuming_with_another_corpus(
+def test_resume_rejects_different_corpus(
     size: int, sentence: str, run: Path, world: Any, refused: Any, tmp_path: Path
 ) -> None:
     corpus = other_corpus(world, tmp_path, size)
@@ -218,17 +224,17 @@ def test_resuming_with_another_corpus(
     assert tree(run) == before
 
 
-def test_a_run_is_neither_overwritten_nor_changed(run: Path, world: Any, refused: Any) -> None:
+def test_pretrain_keeps_existing_run_unchanged(run: Path, world: Any, refused: Any) -> None:
     before = tree(run)
     words = ("pretrain", world.config, "--corpus", world.corpus, "--out", run)
     assert "resume a stopped run with --resume" in refused(*words, "--train.steps", "2")
-    said = refused(*words, "--resume", "--train.steps", "2", "--train.learning_rate", "1.0")
-    assert "train.learning_rate (was 0.001): changed" in said
+    message = refused(*words, "--resume", "--train.steps", "2", "--train.learning_rate", "1.0")
+    assert "train.learning_rate (was 0.001): changed" in message
     assert "model.layers (was 1)" in refused(*words, "--resume", "--model.layers", "2")
     assert tree(run) == before
 
 
-def test_there_is_nothing_to_resume(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_resume_rejects_directory_without_run(world: Any, refused: Any, tmp_path: Path) -> None:
     words = ("pretrain", world.config, "--corpus", world.corpus, "--resume", "--out")
     assert "contains no run to resume" in refused(*words, tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -238,7 +244,7 @@ def test_there_is_nothing_to_resume(world: Any, refused: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"config": 3}'])
-def test_a_damaged_record_of_the_run(
+def test_resume_rejects_damaged_run_record(
     content: str, run: Path, world: Any, refused: Any, tmp_path: Path
 ) -> None:
     copy = tmp_path / "run"
@@ -248,7 +254,7 @@ def test_a_damaged_record_of_the_run(
     assert re.search("run.json: (damaged|invalid JSON)", refused(*words))
 
 
-# ---- model folders
+# ---- Model directories
 
 
 def edit_config(**changes: Any) -> Edit:
@@ -389,7 +395,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_a_model_folder_that_cannot_be_used(
+def test_commands_reject_invalid_model_directory(
     name: str, world: Any, refused: Any, tmp_path: Path
 ) -> None:
     edit, sentence = FOLDERS[name]
@@ -402,7 +408,7 @@ def test_a_model_folder_that_cannot_be_used(
     assert tree(folder) == before
 
 
-def test_a_vocabulary_of_another_model(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_info_rejects_vocabulary_of_another_model(world: Any, refused: Any, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(world.model, folder)
     edit_config(vocab_size=20)(folder)
@@ -413,11 +419,11 @@ def test_a_vocabulary_of_another_model(world: Any, refused: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["nowhere/at/all", "-x/y", "/not/here"])
-def test_a_model_that_is_not_there(name: str, refused: Any) -> None:
+def test_embed_rejects_missing_model(name: str, refused: Any) -> None:
     refused("embed", "--", name, "a text")
 
 
-# ---- labelled files
+# ---- Labeled files
 
 
 GOOD = "text\tlabel\na fine day\tyes\na grim day\tno\n"
@@ -434,7 +440,7 @@ LABELLED: dict[str, tuple[str | None, list[str], str]] = {
 
 @pytest.mark.parametrize("role", ["train", "dev"])
 @pytest.mark.parametrize("name", LABELLED)
-def test_labelled_files_that_cannot_be(
+def test_finetune_rejects_invalid_labeled_file(
     name: str, role: str, world: Any, refused: Any, tmp_path: Path
 ) -> None:
     content, words, sentence = LABELLED[name]
@@ -448,7 +454,9 @@ def test_labelled_files_that_cannot_be(
     assert not out.exists()
 
 
-def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_finetune_rejects_labels_that_do_not_match(
+    world: Any, refused: Any, tmp_path: Path
+) -> None:
     files = {
         "good": GOOD,
         "unseen": "text\tlabel\na\tyes\nb\tyess\n",
@@ -462,17 +470,17 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
         paths[name].write_text(content, encoding="utf-8")
     out = tmp_path / "out"
 
-    def said(train: str, dev: str, *words: object) -> str:
+    def message(train: str, dev: str, *words: object) -> str:
         command = ("finetune", "classify", "--model", world.model, "--out", out, *words)
         return str(refused(*command, "--train", paths[train], "--dev", paths[dev]))
 
-    unseen = said("good", "unseen")
+    unseen = message("good", "unseen")
     assert "unseen.tsv:3: label 'yess' is not in the training file; did you mean 'yes'?" in unseen
-    assert "only one label, 'yes'" in said("single", "good")
-    assert "good.tsv:2: label 'yes' is not a number" in said("number", "good")
-    lone = said("pairs", "good")
+    assert "only one label, 'yes'" in message("single", "good")
+    assert "good.tsv:2: label 'yes' is not a number" in message("number", "good")
+    lone = message("pairs", "good")
     assert "good.tsv:2: expected a pair, got a single text" in lone
-    assert "length must be at most 32 tokens, got 99" in said("good", "good", "--length", 99)
+    assert "length must be at most 32 tokens, got 99" in message("good", "good", "--length", 99)
     assert not out.exists()
     assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])
     assert "no column 'txt'" in refused(
@@ -480,18 +488,18 @@ def test_labels_that_do_not_fit(world: Any, refused: Any, tmp_path: Path) -> Non
     )
     out.mkdir()
     (out / "mine").write_text("mine", encoding="utf-8")
-    assert "already exists" in said("good", "good")
+    assert "already exists" in message("good", "good")
     assert tree(out) == {"mine": b"mine"}
 
 
-# ---- texts longer than the model
+# ---- Texts longer than the model's limit
 
 
 LONG = "a day of rain " * 40
 
 
 @pytest.mark.parametrize("command", ["embed", "predict"])
-def test_a_text_longer_than_the_model(
+def test_long_text_is_rejected_or_shortened(
     command: str, world: Any, refused: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "tokens, but the limit is 32" in refused(command, world.model, LONG)
@@ -505,16 +513,16 @@ def test_a_text_longer_than_the_model(
     assert answers[0] != answers[1]
 
 
-def test_a_long_pair_and_an_unknown_policy(world: Any, refused: Any) -> None:
+def test_predict_rejects_long_pair_and_unknown_policy(world: Any, refused: Any) -> None:
     words = ("predict", world.model, "short", "--pair", LONG)
     assert "tokens, but the limit is 32" in refused(*words)
     assert "truncate" in refused("predict", world.model, "a", "--long", "truncat")
 
 
-# ---- heads that a folder has not
+# ---- Missing heads
 
 
-def test_a_head_that_is_not_there(world: Any, refused: Any) -> None:
+def test_predict_rejects_missing_head(world: Any, refused: Any) -> None:
     assert "has no mlm head" in refused(
         "predict", world.model, "a [MASK]", "--pipeline", "fill-mask"
     )

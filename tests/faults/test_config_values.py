@@ -1,4 +1,4 @@
-"""A `config.json` with one wrong value is loaded or rejected, and never raises another error."""
+"""A `config.json` with one wrong value is loaded or raises a BertkitError."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.models.model import build
 from bertkit.text.vocabulary_training import train
 
 WRONG: list[Any] = [0, -1, 3, 2**31, 10**30, -0.5, 1e300, "", "text", [], [0], {}, True, None]
-OTHERS = ("decoder_start_token_id", "eos_token_id", "id2label", "num_labels", "problem_type")
+OTHER_KEYS = ("decoder_start_token_id", "eos_token_id", "id2label", "num_labels", "problem_type")
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,12 @@ def test_wrong_value_in_config_is_rejected_or_loaded(
     if family.decoder is None:
         tiny_folder(tmp_path, tokenizer, head, family=family, **options)
     else:
-        stacks = [tiny_config(tokenizer, family=one) for one in (family, family.decoder)]
+        stacks = [tiny_config(tokenizer, family=stack) for stack in (family, family.decoder)]
         save(tmp_path, build(stacks[0], [head], decoder=stacks[1]), tokenizer, family)
     path = tmp_path / "config.json"
     right = json.loads(path.read_text(encoding="utf-8"))
     num_rejected = 0
-    for key in sorted({*family.keys.applied, *OTHERS} - {"auto_map", "model_type"}):
+    for key in sorted({*family.keys.applied, *OTHER_KEYS} - {"auto_map", "model_type"}):
         for value in WRONG:
             path.write_text(json.dumps({**right, key: value}), encoding="utf-8")
             try:

@@ -15,7 +15,7 @@ from tests.faults.formats import FORMATS
 from bertkit.errors import BertkitError
 
 
-def numbers(index: int | slice, value: int, dtype: str) -> Callable[[Path], None]:
+def set_value(index: int | slice, value: int, dtype: str) -> Callable[[Path], None]:
     """Return a function that changes one number of an array file."""
 
     def change(path: Path) -> None:
@@ -53,11 +53,11 @@ def pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "file", "change", "message"),
     [
-        ("corpus", "corpus/shard-00000.documents", numbers(0, 9999, "<u4"), "damaged"),
-        ("corpus", "corpus/shard-00000.sentences", numbers(0, 255, "u1"), "damaged"),
-        ("corpus", "corpus/shard-00000.tokens", numbers(slice(None), 60000, "<u2"), "60000"),
-        ("pairs", "pairs/source.lengths", numbers(0, 9999, "<u4"), "damaged"),
-        ("pairs", "pairs/target.tokens", numbers(slice(None), 60000, "<u2"), "60000"),
+        ("corpus", "corpus/shard-00000.documents", set_value(0, 9999, "<u4"), "damaged"),
+        ("corpus", "corpus/shard-00000.sentences", set_value(0, 255, "u1"), "damaged"),
+        ("corpus", "corpus/shard-00000.tokens", set_value(slice(None), 60000, "<u2"), "60000"),
+        ("pairs", "pairs/source.lengths", set_value(0, 9999, "<u4"), "damaged"),
+        ("pairs", "pairs/target.tokens", set_value(slice(None), 60000, "<u2"), "60000"),
         ("pairs", "pairs/manifest.json", content(b'{"a": "\xff"}'), "manifest"),
         ("lstm", "generation_config.json", keys(decoder_start_token_id=99), "token id 99"),
         ("lstm", "generation_config.json", keys(suppress_tokens=[99]), "token id 99"),
@@ -72,7 +72,7 @@ def pipe(path: Path) -> None:
         ("vectors", "glove.txt", pipe, "not a file"),
     ],
 )
-def test_corrupted_content_is_rejected(
+def test_loader_rejects_corrupted_content(
     name: str, file: str, change: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / name

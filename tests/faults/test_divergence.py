@@ -1,4 +1,4 @@
-"""A loss that is no number stops the run; the last good checkpoint is kept, named and usable."""
+"""A NaN loss stops the run; the message contains the last good checkpoint, which is usable."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def words(world: Any, run: Path, *more: object) -> list[str]:
     return [str(word) for word in [*command, "--train.steps", 6]]
 
 
-def poisoned(step: int) -> Any:
-    """The objective, with a NaN in the batches of one step."""
+def objective_with_nan(step: int) -> Any:
+    """Return the objective with a NaN loss in the batches of one step."""
     original, calls = pretrain.masked_words, {"step": 0, "counts": None}
 
     def objective(model: Any, batch: Any, totals: Any, **settings: Any) -> Loss:
@@ -36,15 +36,15 @@ def poisoned(step: int) -> Any:
     return objective
 
 
-def test_a_loss_that_is_no_number(
+def test_nan_loss_stops_run_and_keeps_checkpoint(
     world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "masked_words", poisoned(5))
-        said = refused(*words(world, run))
-    assert "step 5: the loss is nan" in said
-    assert f"{run / 'checkpoints' / 'step-00000004'} is the last good checkpoint" in said
+        patch.setattr(pretrain, "masked_words", objective_with_nan(5))
+        message = refused(*words(world, run))
+    assert "step 5: the loss is nan" in message
+    assert f"{run / 'checkpoints' / 'step-00000004'} is the last good checkpoint" in message
     lines = (run / "journal.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)] == [
         1,
@@ -57,34 +57,38 @@ def test_a_loss_that_is_no_number(
     assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
 
 
-def test_a_learning_rate_beyond_reason(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_too_high_learning_rate_stops_pretraining(world: Any, refused: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    said = refused(*words(world, run, "--train.learning_rate", "1e30", "--train.warmup_steps", 0))
-    assert "lower learning rate" in said
-    assert "nothing was saved yet" in said
+    message = refused(
+        *words(world, run, "--train.learning_rate", "1e30", "--train.warmup_steps", 0)
+    )
+    assert "lower learning rate" in message
+    assert "nothing was saved yet" in message
     assert not (run / "checkpoints").exists()
     assert cli.run(["info", str(run)]) == 0
 
 
-def test_a_last_step_that_ruins_the_weights(world: Any, refused: Any, tmp_path: Path) -> None:
-    """No step behind it has a loss that shows it: the held-out one does."""
+def test_nan_held_out_loss_stops_after_last_step(world: Any, refused: Any, tmp_path: Path) -> None:
+    """No later training loss shows the NaN; the held-out loss does."""
     run, sound = tmp_path / "run", tmp_path / "sound"
-    one = ("--train.steps", 1, "--train.warmup_steps", 0)
-    said = refused(*words(world, run), *one, "--train.learning_rate", "1e30")
-    assert "step 1: the held-out loss of mlm is nan; start over with a lower learning rate" in said
-    assert "nothing was saved yet" in said
+    single_step = ("--train.steps", 1, "--train.warmup_steps", 0)
+    message = refused(*words(world, run), *single_step, "--train.learning_rate", "1e30")
+    assert (
+        "step 1: the held-out loss of mlm is nan; start over with a lower learning rate" in message
+    )
+    assert "nothing was saved yet" in message
     assert not (run / "checkpoints").exists()
     assert all(bool(w.isfinite().all()) for w in read_tensors(run).values())
-    assert cli.run([*words(world, sound), *map(str, one)]) == 0  # the control
+    assert cli.run([*words(world, sound), *map(str, single_step)]) == 0  # the control
     assert (sound / "checkpoints" / "step-00000001").exists()
 
 
-def test_fine_tuning_that_diverges_leaves_nothing(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_diverged_finetuning_writes_nothing(world: Any, refused: Any, tmp_path: Path) -> None:
     rows = "text\tlabel\n" + "a fine day\tyes\na grim day\tno\n" * 8
     (tmp_path / "rows.tsv").write_text(rows, encoding="utf-8")
     out = tmp_path / "out"
     command = ("finetune", "classify", "--model", world.model, "--out", out)
     files = ("--train", tmp_path / "rows.tsv", "--dev", tmp_path / "rows.tsv")
-    said = refused(*command, *files, "--learning-rate", "1e30", "--batch-size", 4, "--epochs", 1)
-    assert "lower learning rate" in said
+    message = refused(*command, *files, "--learning-rate", "1e30", "--batch-size", 4, "--epochs", 1)
+    assert "lower learning rate" in message
     assert not out.exists()

@@ -1,6 +1,4 @@
-"""A flipped bit in any file of a run: resumed, the files are as they were, or a sentence says why
-not.
-"""
+"""A run with a flipped bit in one file: resuming restores the files or reports the file."""
 
 from __future__ import annotations
 
@@ -12,19 +10,19 @@ import pytest
 
 from bertkit import cli
 
-PLACES = 3
-"""Of each file: its beginning, its end, and between."""
+NUM_POSITIONS = 3
+"""Number of positions per file: the start, the middle, and the end."""
 
 
-def flip(path: Path, place: int) -> None:
+def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
-    data[min(place * len(data) // (PLACES - 1), len(data) - 1)] ^= 1 << (place % 7)
-    path.unlink()  # a checkpoint's weights and the run's are one file
+    data[min(position * len(data) // (NUM_POSITIONS - 1), len(data) - 1)] ^= 1 << (position % 7)
+    path.unlink()  # the weights of the run and of a checkpoint are hard links
     path.write_bytes(data)
 
 
-def kept_of(run: Path) -> dict[str, bytes]:
-    """Every file but those that the clock decides about, and damaged ones that were put aside."""
+def comparable_files(run: Path) -> dict[str, bytes]:
+    """Return all files except those that contain times and quarantined damaged files."""
     return {
         str(p.relative_to(run)): p.read_bytes()
         for p in run.rglob("*")
@@ -32,12 +30,12 @@ def kept_of(run: Path) -> dict[str, bytes]:
     }
 
 
-def resumed(command: list[object], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def run_command(command: list[object], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     capsys.readouterr()
     code = cli.run([str(word) for word in command])
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return code, said
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return code, message
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +48,7 @@ def pretrained(world: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[li
 
 
 SETTINGS = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
-WRITTEN_ANEW = (*SETTINGS, "model.safetensors")
+REWRITTEN = (*SETTINGS, "model.safetensors")
 CHECKPOINTS = tuple(
     f"checkpoints/step-0000000{step}/{name}"
     for step in (1, 2)
@@ -58,57 +56,61 @@ CHECKPOINTS = tuple(
 )
 
 
-@pytest.mark.parametrize("name", [*WRITTEN_ANEW, *CHECKPOINTS, "run.json"])
-def test_a_pretraining_run(
+@pytest.mark.parametrize("name", [*REWRITTEN, *CHECKPOINTS, "run.json"])
+def test_pretraining_run_with_flipped_bit_resumes(
     name: str,
     pretrained: tuple[list[object], Path],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     command, whole = pretrained
-    for place in range(PLACES):
-        run = tmp_path / str(place) / "run"
+    for position in range(NUM_POSITIONS):
+        run = tmp_path / str(position) / "run"
         shutil.copytree(whole, run)
-        flip(run / name, place)
-        code, said = resumed([*command, "--out", run, "--resume"], capsys)
+        flip(run / name, position)
+        code, message = run_command([*command, "--out", run, "--resume"], capsys)
         if name == "run.json" and code == 2:
-            assert str(run) in said
+            assert str(run) in message
             continue
-        assert code == 0, said
+        assert code == 0, message
         if name in SETTINGS:
-            assert f"{run / name}: repaired a damaged file" in said
-        now = kept_of(run)
+            assert f"{run / name}: repaired a damaged file" in message
+        now = comparable_files(run)
         if name in CHECKPOINTS:
-            assert f"{(run / name).parent}: " in said
-            now |= {n: b for n, b in kept_of(whole).items() if Path(n).parent == Path(name).parent}
-        assert {n for n, b in kept_of(whole).items() if b != now.get(n)} == set()
+            assert f"{(run / name).parent}: " in message
+            now |= {
+                n: b
+                for n, b in comparable_files(whole).items()
+                if Path(n).parent == Path(name).parent
+            }
+        assert {n for n, b in comparable_files(whole).items() if b != now.get(n)} == set()
 
 
 @pytest.fixture(scope="module")
 def finetuned(world: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[object], Path]:
-    place = tmp_path_factory.mktemp("flipped")
+    position = tmp_path_factory.mktemp("flipped")
     rows = [f"the {('loop', 'class')[i % 2]} number {i}\t{('no', 'yes')[i % 2]}" for i in range(8)]
-    (place / "rows.tsv").write_text("text\tlabel\n" + "\n".join(rows), encoding="utf-8")
-    files = ["--train", place / "rows.tsv", "--dev", place / "rows.tsv"]
+    (position / "rows.tsv").write_text("text\tlabel\n" + "\n".join(rows), encoding="utf-8")
+    files = ["--train", position / "rows.tsv", "--dev", position / "rows.tsv"]
     command = ["finetune", "classify", "--model", world.model, *files, "--epochs", 1]
-    assert cli.run([str(word) for word in [*command, "--out", place / "run"]]) == 0
-    return command, place / "run"
+    assert cli.run([str(word) for word in [*command, "--out", position / "run"]]) == 0
+    return command, position / "run"
 
 
-@pytest.mark.parametrize("name", [*WRITTEN_ANEW, "scores.json", "run.json"])
-def test_a_finished_fine_tuning(
+@pytest.mark.parametrize("name", [*REWRITTEN, "scores.json", "run.json"])
+def test_finetuning_with_flipped_bit_is_rejected(
     name: str,
     finetuned: tuple[list[object], Path],
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     command, whole = finetuned
-    for place in range(PLACES):
-        run = tmp_path / str(place) / "run"
+    for position in range(NUM_POSITIONS):
+        run = tmp_path / str(position) / "run"
         shutil.copytree(whole, run)
-        code, said = resumed([*command, "--out", run, "--resume"], capsys)
-        assert code == 0, said
-        flip(run / name, place)
-        code, said = resumed([*command, "--out", run, "--resume"], capsys)
-        assert code == 2, said
-        assert str(run) in said
+        code, message = run_command([*command, "--out", run, "--resume"], capsys)
+        assert code == 0, message
+        flip(run / name, position)
+        code, message = run_command([*command, "--out", run, "--resume"], capsys)
+        assert code == 2, message
+        assert str(run) in message

@@ -1,4 +1,4 @@
-"""A disk that fills: one sentence, no half checkpoint, and the run goes on once there is room."""
+"""A full disk: one message, no partial checkpoint, and the run resumes once space is free."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def words(world: Any, run: Path, *more: object) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole(world: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)  # as the tests: their number decides the last bits
+    torch.set_num_threads(1)  # the number of threads changes the last bits of results
     run = tmp_path_factory.mktemp("whole") / "run"
     assert cli.run(words(world, run)) == 0
     return run
 
 
 class Full:
-    """Stands for a system call on a disk that fills after some uses of it."""
+    """System call that fails like on a full disk after some calls."""
 
     def __init__(self, original: Any, after: int) -> None:
         self.original, self.left = original, after
@@ -40,9 +40,9 @@ class Full:
         return self.original(*arguments, **options)
 
 
-# a run syncs 12 times before its first step, then 9 times a checkpoint
+# A run calls fsync 12 times before its first step, then 9 times per checkpoint.
 @pytest.mark.parametrize(("call", "after"), [("fsync", 0), ("fsync", 5), ("fsync", 26)])
-def test_a_disk_that_fills(
+def test_full_disk_keeps_checkpoints_and_run_resumes(
     call: str,
     after: int,
     world: Any,
@@ -58,36 +58,36 @@ def test_a_disk_that_fills(
     assert not [p for p in run.rglob("*") if ".partial-" in p.name]
     for folder in (run / "checkpoints").glob("step-*"):
         assert (folder / "manifest.json").exists()
-    begun = (run / "run.json").exists()
-    assert begun == (after > 0)
-    assert cli.run(words(world, run, *(["--resume"] if begun else []))) == 0
+    has_started = (run / "run.json").exists()
+    assert has_started == (after > 0)
+    assert cli.run(words(world, run, *(["--resume"] if has_started else []))) == 0
     assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
 
 
-def test_the_message_names_the_last_good_checkpoint(
+def test_full_disk_message_contains_last_good_checkpoint(
     world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     monkeypatch.setattr(os, "fsync", Full(os.fsync, 26))
-    said = refused(*words(world, run))
+    message = refused(*words(world, run))
     good = max((run / "checkpoints").glob("step-*"))
-    assert f"{good} is the last good checkpoint" in said
+    assert f"{good} is the last good checkpoint" in message
 
 
-def test_a_limit_on_the_size_of_files(world: Any, forker: Any, whole: Path, tmp_path: Path) -> None:
-    """The kernel refuses the bytes themselves, inside the library that writes tensors."""
+def test_file_size_limit_is_reported(world: Any, forker: Any, whole: Path, tmp_path: Path) -> None:
+    """The kernel rejects the write inside the library that saves tensors."""
     run = tmp_path / "run"
     assert forker(*words(world, run), file_bytes=150_000) == 2, forker.said
-    said = forker.said.splitlines()[-1]
-    assert "step-00000002: cannot be written (" in said
-    assert "nothing was saved yet" in said
+    message = forker.said.splitlines()[-1]
+    assert "step-00000002: cannot be written (" in message
+    assert "nothing was saved yet" in message
     assert not list((run / "checkpoints").iterdir())
     assert forker(*words(world, run, "--resume")) == 0, forker.said
     assert sha256(run / "config.json") == sha256(whole / "config.json")
     assert (run / "checkpoints" / "step-00000006" / "manifest.json").exists()
 
 
-def test_a_disk_without_links(
+def test_run_completes_without_hard_links(
     world: Any, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(*_: object, **__: object) -> None:
@@ -99,11 +99,11 @@ def test_a_disk_without_links(
     assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
 
 
-def test_a_vector_file_that_cannot_be_written(
+def test_embed_reports_full_disk(
     world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "vectors.npy"
     monkeypatch.setattr(os, "fsync", Full(os.fsync, 0))
-    said = refused("embed", world.model, "a text", "--out", out)
-    assert f"{out}: the disk is full" in said
+    message = refused("embed", world.model, "a text", "--out", out)
+    assert f"{out}: the disk is full" in message
     assert not list(tmp_path.iterdir())

@@ -53,52 +53,58 @@ def opened(good: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterat
         env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
     )
 
-    def ask(name: str, folder: Path) -> tuple[str, str]:
+    def load_in_opener(name: str, folder: Path) -> tuple[str, str]:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{name}\t{folder}\n")
         process.stdin.flush()
-        found = json.loads(process.stdout.readline())
-        return found["end"], found["said"]
+        failures = json.loads(process.stdout.readline())
+        return failures["end"], failures["said"]
 
     with process, errors:
-        yield ask
+        yield load_in_opener
         assert process.stdin is not None
         process.stdin.close()
 
 
-def test_good_folders_answer(good: list[Path], opened: Opener) -> None:
-    # The opener has opened all others before it answers.
+def test_valid_directories_load(good: list[Path], opened: Opener) -> None:
+    # The opener loads all other directories before it answers.
     folders = [good[0], *(folder for folder in good if folder.name in THREADS)]
     assert {folder.name: opened(folder.name, folder) for folder in folders} == {
         folder.name: ("answered", "") for folder in folders
     }
 
 
-def wrong(good: list[Path], opened: Opener, place: Path, seeds: range) -> dict[str, str]:
-    """Return the changes after which bertkit neither answers nor raises a BertkitError."""
-    found = {}
+def unexpected_outcomes(
+    good: list[Path], opened: Opener, root: Path, seeds: range
+) -> dict[str, str]:
+    """Return the changes after which bertkit neither works nor raises a BertkitError."""
+    failures = {}
     for seed in seeds:
-        folder = place / str(seed)
+        folder = root / str(seed)
         original = good[seed % len(good)]
-        what = damage(original, folder, seed)
-        end, said = opened(original.name, folder)
-        refused = end == "refused" and said == " ".join(said.splitlines()) and len(said) < 2000
-        if end != "answered" and not refused:
-            found[what] = f"{end}: {said[-1500:]}"
+        change = damage(original, folder, seed)
+        end, message = opened(original.name, folder)
+        is_rejected = (
+            end == "refused" and message == " ".join(message.splitlines()) and len(message) < 2000
+        )
+        if end != "answered" and not is_rejected:
+            failures[change] = f"{end}: {message[-1500:]}"
         shutil.rmtree(folder)
-    return found
+    return failures
 
 
-def test_hostile_folders(good: list[Path], opened: Opener, tmp_path: Path) -> None:
-    assert wrong(good, opened, tmp_path, range(len(good))) == {}
+def test_corrupted_directories_load_or_raise(
+    good: list[Path], opened: Opener, tmp_path: Path
+) -> None:
+    assert unexpected_outcomes(good, opened, tmp_path, range(len(good))) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_many_hostile_folders(
+def test_many_corrupted_directories_load_or_raise(
     part: int, good: list[Path], slow: list[Path], opened: Opener, tmp_path: Path
 ) -> None:
     start = len(good) + part * MANY // 4
     seeds = range(start, start + MANY // 4)
-    assert wrong([*good, *slow], opened, tmp_path, seeds) == {}
+    assert unexpected_outcomes([*good, *slow], opened, tmp_path, seeds) == {}

@@ -1,4 +1,4 @@
-"""A run killed at any moment goes on to the same weights, bit for bit, and loses nothing."""
+"""A pretraining run killed at any moment resumes to bitwise identical weights."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 
 from bertkit.storage import sha256
 
-STEPS, KEPT = 12, 2
+STEPS, NUM_KEPT = 12, 2
 
 
 @pytest.fixture(scope="module")
 def whole(world: Any, forker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nothing disturbed."""
+    """An uninterrupted run."""
     run = tmp_path_factory.mktemp("whole") / "run"
     code = forker("pretrain", world.config, "--corpus", world.corpus, "--out", run)
     assert code == 0, forker.said
     return run
 
 
-def go_on(world: Any, forker: Any, run: Path) -> None:
-    """Resume, or begin where the kill came before the run was one."""
+def resume(world: Any, forker: Any, run: Path) -> None:
+    """Resume the run, or start it if it was killed before it was created."""
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     code = forker(*argv, "--resume")
     if code == 2 and "contains no run to resume" in forker.said:
@@ -35,7 +35,7 @@ def go_on(world: Any, forker: Any, run: Path) -> None:
     assert code == 0, forker.said
 
 
-def same(run: Path, whole: Path) -> None:
+def assert_same_run(run: Path, whole: Path) -> None:
     assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
     assert journal(run) == journal(whole)
     assert (run / "config.json").read_bytes() == (whole / "config.json").read_bytes()
@@ -45,7 +45,7 @@ def same(run: Path, whole: Path) -> None:
 
 
 def journal(run: Path) -> list[dict[str, Any]]:
-    """Every line, without what the clock says."""
+    """Return all records without time and memory measurements."""
     text = (run / "journal.jsonl").read_text(encoding="utf-8")
     assert text.endswith("\n")
     records = [json.loads(line) for line in text.splitlines()]
@@ -53,29 +53,32 @@ def journal(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in r.items() if k not in clock} for r in records]
 
 
-def test_the_journal_has_each_step_once(whole: Path) -> None:
+def test_journal_contains_each_step_once(whole: Path) -> None:
     records = journal(whole)
     assert [r["step"] for r in records if "loss" in r] == list(range(1, STEPS + 1))
     assert [r["step"] for r in records if "held_out" in r] == [0, 6, 12]
 
 
-# the first 30 make the run, then about 20 a checkpoint; primes, so that every kind is met
+# The run directory takes the first 30 writes, and each checkpoint about 20. Most are primes, so
+# that every type of write occurs.
 FEW, MORE = (1, 9, 23, 37, 53, 79), (4, 16, 31, 43, 67, 97)
-"""The write before which it is killed."""
+"""Index of the write before which the process is killed."""
 
 
 @pytest.mark.parametrize("write", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in MORE)])
-def test_killed_before_a_write(
+def test_run_killed_before_write_resumes(
     write: int, world: Any, forker: Any, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     assert forker(*argv, at_write=write) == -signal.SIGKILL, forker.said
-    go_on(world, forker, run)
-    same(run, whole)
+    resume(world, forker, run)
+    assert_same_run(run, whole)
 
 
-def test_killed_again_and_again(world: Any, forker: Any, whole: Path, tmp_path: Path) -> None:
+def test_run_killed_repeatedly_resumes(
+    world: Any, forker: Any, whole: Path, tmp_path: Path
+) -> None:
     chance = random.Random(7)
     run = tmp_path / "run"
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
@@ -92,11 +95,11 @@ def test_killed_again_and_again(world: Any, forker: Any, whole: Path, tmp_path: 
             )
         )
     assert codes.count(-signal.SIGKILL) >= 3, codes
-    go_on(world, forker, run)
-    same(run, whole)
+    resume(world, forker, run)
+    assert_same_run(run, whole)
 
 
-def test_interrupt_saves_and_says_how_to_go_on(
+def test_interrupt_saves_checkpoint_and_reports_how_to_resume(
     world: Any, forker: Any, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -107,8 +110,8 @@ def test_interrupt_saves_and_says_how_to_go_on(
     assert "Traceback" not in forker.said
     newest = max((run / "checkpoints").iterdir()).name
     assert f"stopped after step {int(newest.removeprefix('step-'))}" in forker.said
-    go_on(world, forker, run)
-    same(run, whole)
+    resume(world, forker, run)
+    assert_same_run(run, whole)
 
 
 def flip(folder: Path) -> None:
@@ -136,7 +139,7 @@ def lose_manifest(folder: Path) -> None:
         (lose_manifest, "incomplete"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+def test_resume_skips_damaged_checkpoint(
     damage: Callable[[Path], None],
     reason: str,
     world: Any,
@@ -148,16 +151,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     shutil.copytree(whole, run)
     newest = run / "checkpoints" / f"step-{STEPS:08d}"
     damage(newest)
-    go_on(world, forker, run)
+    resume(world, forker, run)
     assert f"{newest}: {reason}" in forker.said
-    assert f"resuming after step {STEPS - KEPT}" in forker.said
-    same(run, whole)
+    assert f"resuming after step {STEPS - NUM_KEPT}" in forker.said
+    assert_same_run(run, whole)
 
 
-def test_a_damaged_checkpoint_never_displaces_a_good_one(
+def test_damaged_checkpoint_never_replaces_valid_checkpoint(
     world: Any, forker: Any, whole: Path, tmp_path: Path
 ) -> None:
-    """With one kept, the damaged newest must not count as it."""
+    """If one checkpoint is kept, a damaged newest checkpoint must not count."""
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     lose_manifest(run / "checkpoints" / f"step-{STEPS:08d}")
@@ -165,13 +168,13 @@ def test_a_damaged_checkpoint_never_displaces_a_good_one(
     settings = ["--train.keep", "1", "--train.save_every", "1"]
     at = {"journal": str(run / "journal.jsonl"), "lines": STEPS + 2}
     forker(*argv, *settings, signal=signal.SIGKILL, **at)
-    whole_ones = [p for p in (run / "checkpoints").glob("step-*") if (p / "manifest.json").exists()]
-    assert whole_ones
-    go_on(world, forker, run)
+    complete = [p for p in (run / "checkpoints").glob("step-*") if (p / "manifest.json").exists()]
+    assert complete
+    resume(world, forker, run)
     assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
 
 
-def test_no_whole_checkpoint_is_said_and_nothing_removed(
+def test_resume_rejects_run_without_complete_checkpoint(
     world: Any, forker: Any, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""JSON that is nested too deeply gets the message of JSON that is damaged."""
+"""Deeply nested JSON raises the same error as invalid JSON."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from bertkit.tasks.task import Reading
 NESTED = "[" * 100_000
 
 
-def test_labels() -> None:
+def test_labels_reject_deeply_nested_json() -> None:
     with pytest.raises(DataError, match="expected a list such as"):
         parse_labels(NESTED, "a.csv:2")
 
 
-def test_dialogues(tmp_path: Path) -> None:
+def test_dialogues_reject_deeply_nested_json(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(NESTED, encoding="utf-8")
     with pytest.raises(DataError, match="not a JSON list"):
         Respond.reader.read(tmp_path / "a.json", Reading(), labelled=True)
 
 
 @pytest.mark.parametrize("kind", [Corpus, Pairs])
-def test_manifests(kind: type[Corpus] | type[Pairs], tmp_path: Path) -> None:
+def test_manifests_reject_deeply_nested_json(
+    kind: type[Corpus] | type[Pairs], tmp_path: Path
+) -> None:
     (tmp_path / "manifest.json").write_text(NESTED, encoding="utf-8")
     with pytest.raises(DataError, match="manifest"):
         kind.open(tmp_path)

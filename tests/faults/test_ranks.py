@@ -1,4 +1,4 @@
-"""Several processes learn what one learns; what befalls one of them costs no step and no file."""
+"""Distributed pretraining matches one process; a failed process loses no step and no file."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def losses(run: Path) -> list[dict[str, Any]]:
     return [r for r in records if "loss" in r]
 
 
-def nearly(run: Path, whole: Path, most: float = 1e-6) -> None:
-    """Losses and weights that differ in the last digits alone."""
-    for ours, theirs in zip(losses(run), losses(whole), strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=most)
-        assert ours["tokens"] == theirs["tokens"]
-        assert ours["mlm_accuracy"] == theirs["mlm_accuracy"]
+def assert_nearly_equal(run: Path, whole: Path, most: float = 1e-6) -> None:
+    """Check that losses and weights differ only by rounding."""
+    for actual, expected in zip(losses(run), losses(whole), strict=True):
+        assert actual["loss"] == pytest.approx(expected["loss"], abs=most)
+        assert actual["tokens"] == expected["tokens"]
+        assert actual["mlm_accuracy"] == expected["mlm_accuracy"]
     weights = load_file(run / "model.safetensors")
     for name, weight in load_file(whole / "model.safetensors").items():
         torch.testing.assert_close(weights[name], weight, atol=1e-5, rtol=0)
@@ -53,30 +53,30 @@ def alone(world: Any, forker: Any, tmp_path_factory: pytest.TempPathFactory) -> 
 def two(world: Any, forker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("two") / "run"
     assert forker.together(2, *words(world, run)) == [0, 0], forker.said
-    assert forker.said.count(": done") == 1  # the first process speaks
+    assert forker.said.count(": done") == 1  # only rank 0 prints
     return run
 
 
-def test_two_and_four_learn_as_one(
+def test_two_and_four_processes_match_one(
     world: Any, forker: Any, alone: Path, two: Path, tmp_path: Path
 ) -> None:
-    nearly(two, alone)
+    assert_nearly_equal(two, alone)
     assert {r["slowest_rank"] for r in losses(two)} <= {0, 1}
     assert all("slowest_rank" not in r for r in losses(alone))
     assert forker.together(4, *words(world, tmp_path / "run")) == [0] * 4, forker.said
-    nearly(tmp_path / "run", alone)
+    assert_nearly_equal(tmp_path / "run", alone)
 
 
-def test_another_cut_of_a_step_draws_other_dropout(
+def test_control_different_parts_sample_different_dropout(
     world: Any, forker: Any, alone: Path, tmp_path: Path
 ) -> None:
-    """The control: what is equal above is not equal by itself."""
+    """The control: runs are not equal regardless of their settings."""
     assert forker(*words(world, tmp_path / "run", "--train.parts", 2)) == 0, forker.said
     with pytest.raises(AssertionError):
-        nearly(tmp_path / "run", alone)
+        assert_nearly_equal(tmp_path / "run", alone)
 
 
-def test_a_signal_to_one_stops_all_after_the_same_step_and_others_go_on(
+def test_signal_stops_all_processes_after_same_step(
     world: Any, forker: Any, alone: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -89,10 +89,10 @@ def test_a_signal_to_one_stops_all_after_the_same_step_and_others_go_on(
     codes = forker.together(4, *words(world, run, "--resume", "auto"), **at)
     assert codes == [0] * 4, forker.said
     assert forker(*words(world, run, "--resume")) == 0, forker.said
-    nearly(run, alone)
+    assert_nearly_equal(run, alone)
 
 
-def test_a_killed_process_ends_the_others_and_the_same_command_goes_on(
+def test_killed_process_stops_all_and_run_resumes(
     world: Any, forker: Any, two: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -125,7 +125,7 @@ def test_nan_loss_in_one_process_stops_all_processes(
     assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
 
 
-def test_processes_that_were_told_differently_are_refused(
+def test_processes_with_different_settings_are_rejected(
     world: Any, forker: Any, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -136,20 +136,20 @@ def test_processes_that_were_told_differently_are_refused(
     assert not run.exists()
 
 
-def test_parts_are_by_default_the_number_of_processes(
-    world: Any, forker: Any, tmp_path: Path
-) -> None:
+def test_parts_default_to_number_of_processes(world: Any, forker: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}
     assert forker.together(3, *command, **at) == [0, 0, 0], forker.said
-    assert forker(*command, "--resume", "auto") == 0, forker.said  # one process has three parts
+    assert forker(*command, "--resume", "auto") == 0, (
+        forker.said
+    )  # one process computes three parts
     assert len(losses(run)) == STEPS
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert record["config"]["train"]["parts"] == 3
 
 
-def test_a_world_that_does_not_divide_the_parts_is_refused(
+def test_world_size_that_does_not_divide_parts_is_rejected(
     world: Any, forker: Any, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -161,7 +161,7 @@ def test_a_world_that_does_not_divide_the_parts_is_refused(
     assert not run.exists()
 
 
-def test_a_full_disk_of_the_first_ends_all(
+def test_full_disk_of_rank_zero_stops_all(
     world: Any, forker: Any, two: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -175,7 +175,7 @@ def test_a_full_disk_of_the_first_ends_all(
 SHARDED = ("--train.shard_optimizer", "true")
 
 
-def test_a_sharded_optimizer_learns_the_same_and_any_world_reads_it(
+def test_sharded_optimizer_matches_and_resumes_with_any_world_size(
     world: Any, forker: Any, alone: Path, two: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -187,24 +187,24 @@ def test_a_sharded_optimizer_learns_the_same_and_any_world_reads_it(
     states = [load_file(shard) for shard in shards]
     assert states[0].keys() & states[1].keys() == {"step"}
     for name, moment in load_file(whole).items():
-        (own, *_) = [state[name] for state in states if name in state]
-        assert torch.equal(own, moment)
+        (shard_state, *_) = [state[name] for state in states if name in state]
+        assert torch.equal(shard_state, moment)
     sizes = [shard.stat().st_size for shard in shards]
     assert (
         max(sizes) < 0.75 * whole.stat().st_size
-    )  # the largest weight decides in so small a model
+    )  # in a small model, the largest weight dominates
 
-    run = tmp_path / "other"  # by two, by four, by one
+    run = tmp_path / "other"  # with two, four, and one processes
     at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}
     assert forker.together(2, *words(world, run, *SHARDED), **at) == [0, 0], forker.said
     at["lines"] = 8
     more = (*SHARDED, "--resume", "auto")
     assert forker.together(4, *words(world, run, *more), **at) == [0] * 4, forker.said
     assert forker(*words(world, run, "--resume")) == 0, forker.said
-    nearly(run, alone)
+    assert_nearly_equal(run, alone)
 
 
-def test_a_killed_process_and_a_damaged_shard_cost_no_step(
+def test_killed_process_and_damaged_shard_lose_no_step(
     world: Any, forker: Any, two: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -225,7 +225,7 @@ def test_a_killed_process_and_a_damaged_shard_cost_no_step(
     assert len(losses(run)) == STEPS
 
 
-def test_a_full_disk_of_another_than_the_first_is_told_by_all(
+def test_full_disk_of_another_rank_is_reported(
     world: Any, forker: Any, two: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -240,33 +240,31 @@ def test_a_full_disk_of_another_than_the_first_is_told_by_all(
     assert sha256(run / "model.safetensors") == sha256(two / "model.safetensors")
 
 
-def test_a_folder_in_use_is_refused_by_all(world: Any, forker: Any, two: Path) -> None:
+def test_existing_run_directory_is_rejected_by_all(world: Any, forker: Any, two: Path) -> None:
     codes = forker.together(2, *words(world, two))
     assert codes == [2, 2]
     assert f"{two} already exists; choose another --out" in forker.said
     assert "Traceback" not in forker.said
 
 
-def test_other_commands_do_not_run_under_torchrun(
-    refused: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_commands_reject_torchrun(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert "only `bertkit pretrain` runs under torchrun" in refused("info")
 
 
-def test_half_an_environment_of_several_processes_is_refused(
+def test_incomplete_torchrun_environment_is_rejected(
     world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue may say how many machines there are, and start nothing on them."""
+    """A job scheduler may set WORLD_SIZE without starting other processes."""
     monkeypatch.delenv("RANK", raising=False)
     for size in ("2", "many"):
         monkeypatch.setenv("WORLD_SIZE", size)
-        said = refused(*words(world, tmp_path / "run"))
-        assert "use torchrun, or unset WORLD_SIZE" in said
+        message = refused(*words(world, tmp_path / "run"))
+        assert "use torchrun, or unset WORLD_SIZE" in message
     assert not (tmp_path / "run").exists()
 
 
-def test_more_parts_than_samples(world: Any, refused: Any, tmp_path: Path) -> None:
-    said = refused(*words(world, tmp_path / "run", "--train.batch_size", 3))
-    assert "parts must be at most the batch size of 3, got 4" in said
+def test_more_parts_than_samples_are_rejected(world: Any, refused: Any, tmp_path: Path) -> None:
+    message = refused(*words(world, tmp_path / "run", "--train.batch_size", 3))
+    assert "parts must be at most the batch size of 3, got 4" in message
     assert cli.run([str(w) for w in words(world, tmp_path / "run", "--train.steps", 4)]) == 0

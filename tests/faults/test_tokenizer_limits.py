@@ -1,4 +1,4 @@
-"""Tokenizer files that would crash the `tokenizers` library, or take all memory, are rejected."""
+"""bertkit rejects tokenizer files that would crash `tokenizers` or use all memory."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def token(size: int) -> Change:
 
 
 def step(part: str, **settings: Any) -> Change:
-    """Put a step in the place of a normalizer or a decoder."""
+    """Set the normalizer or the decoder."""
     return lambda spec: spec.update({part: settings})
 
 
 def replace(part: str, size: int, depth: int = 1, pattern: str = "String") -> Change:
-    """Replace a letter by many others, several times."""
+    """Replace a letter by many letters, several times."""
     steps = [
-        {"type": "Replace", "pattern": {pattern: one}, "content": other * size}
-        for one, other in zip("abcdef"[:depth], "bcdefg", strict=False)
+        {"type": "Replace", "pattern": {pattern: letter}, "content": replacement * size}
+        for letter, replacement in zip("abcdef"[:depth], "bcdefg", strict=False)
     ]
     name = {"normalizer": "normalizers", "decoder": "decoders"}[part]
     return step(part, type="Sequence", **{name: steps})
@@ -81,11 +81,11 @@ def template(count: int) -> Change:
     def change(spec: Spec) -> None:
         name = spec["model"].get("unk_token", "<unk>")
         special = {"id": name, "ids": [0] * count, "tokens": [name] * count}
-        piece = {"SpecialToken": {"id": name, "type_id": 0}}
+        token_rule = {"SpecialToken": {"id": name, "type_id": 0}}
         text = {"Sequence": {"id": "A", "type_id": 0}}
         spec["post_processor"] = {
             "type": "TemplateProcessing",
-            "single": [piece] * count + [text],
+            "single": [token_rule] * count + [text],
             "pair": [text, {"Sequence": {"id": "B", "type_id": 0}}],
             "special_tokens": {name: special},
         }
@@ -156,13 +156,13 @@ def outcomes(
 
 
 def test_tokenizer_json_beyond_limits_is_rejected(specs: dict[str, str], tmp_path: Path) -> None:
-    found = outcomes(CHANGES, specs, tmp_path)
-    assert {name for name, said in found.items() if ", the limit is " not in said} == set()
+    results = outcomes(CHANGES, specs, tmp_path)
+    assert {name for name, outcome in results.items() if ", the limit is " not in outcome} == set()
 
 
 def test_tokenizer_json_within_limits_is_loaded(specs: dict[str, str], tmp_path: Path) -> None:
-    found = outcomes(HARMLESS, specs, tmp_path)
-    assert {name: said for name, said in found.items() if said != "loaded"} == {}
+    results = outcomes(HARMLESS, specs, tmp_path)
+    assert {name: outcome for name, outcome in results.items() if outcome != "loaded"} == {}
 
 
 @pytest.mark.parametrize("size", [MAX_TOKEN + 1, 200_000])
@@ -172,14 +172,14 @@ def test_tokenizer_json_within_limits_is_loaded(specs: dict[str, str], tmp_path:
 )
 def test_older_files_with_long_tokens_are_rejected(name: str, size: int, tmp_path: Path) -> None:
     long = "x" * size
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     if name in ("vocab.json", "merges.txt"):
-        vocab = {piece: i for i, piece in enumerate([*pieces, long] if "json" in name else pieces)}
+        vocab = {name: i for i, name in enumerate([*tokens, long] if "json" in name else tokens)}
         (tmp_path / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
         merge = f"a {long}\n" if name == "merges.txt" else ""
         (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merge}", encoding="utf-8")
     else:
-        lines = [*pieces, long] if name == "vocab.txt" else pieces
+        lines = [*tokens, long] if name == "vocab.txt" else tokens
         (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if name == "added_tokens.json":
         (tmp_path / name).write_text(json.dumps({long: 6}), encoding="utf-8")
@@ -190,8 +190,8 @@ def test_older_files_with_long_tokens_are_rejected(name: str, size: int, tmp_pat
         Tokenizer.load(tmp_path)
 
 
-@pytest.mark.parametrize("what", ["piece", "charsmap", "vocabulary"])
-def test_sentencepiece_files_beyond_limits_are_rejected(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["piece", "charsmap", "vocabulary"])
+def test_sentencepiece_files_beyond_limits_are_rejected(part: str, tmp_path: Path) -> None:
     protos = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
     model = protos.ModelProto()
     for text, score, kind in (("<unk>", 0, 2), ("</s>", 0, 3), ("a", -1, 1)):
@@ -199,9 +199,9 @@ def test_sentencepiece_files_beyond_limits_are_rejected(what: str, tmp_path: Pat
     model.trainer_spec.model_type = 1
     long = "x" * 200_000
     names = ["</s>", "<unk>", "a", "<pad>"]
-    if what == "piece":
+    if part == "piece":
         model.pieces.add(piece=long, score=-2, type=1)
-    elif what == "charsmap":
+    elif part == "charsmap":
         model.normalizer_spec.precompiled_charsmap = (
             (4).to_bytes(4, "little") + bytes(4) + (long.encode())
         )
