@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.docs.test_settings import section
-from tests.parity.test_families import VOCAB, their_config, their_model
+from tests.parity.test_families import VOCAB, make_hf_config, make_hf_model
 
 import bertkit
 from bertkit.checkpoint.pooling_files import write_pooling
@@ -32,7 +32,7 @@ def rows(title: str) -> list[list[str]]:
 
 
 def family_name(row: list[str]) -> str:
-    """Of the family that a row's architecture is, by an older name or today's; "" for none."""
+    """Return the name of the family of a row's architecture, or "" if there is none."""
     family = family_of(row[1].strip("`"))
     return "" if family is None else family.name
 
@@ -49,56 +49,58 @@ def tokenizer(tmp_path: Path) -> bertkit.Tokenizer:
     return bertkit.Tokenizer.load(tmp_path / "vocab.txt")
 
 
-def test_fifty_models_are_named_and_each_opens_or_does_not() -> None:
+def test_tables_list_at_least_fifty_models() -> None:
     named = [name for row in VECTORS + RANKERS for name in re.findall(r"`[^`]+`", row[0])]
     assert len(named) >= 50
     for row in VECTORS + RANKERS:
         known = bool(family_name(row))
         assert row[2] in ("yes", "no"), row
         assert known or row[2] == "no", row
-        assert not known or row[2] == "yes" or row[4], row  # one that looks known says why not
+        assert not known or row[2] == "yes" or row[4], (
+            row
+        )  # the row of a supported family gives the reason
 
 
 @pytest.mark.parametrize(("name", "pooling"), POOLED, ids=map("-".join, POOLED))
-def test_vectors_equal_sentence_transformers(
+def test_vectors_match_sentence_transformers(
     name: str, pooling: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     family, folder = FAMILIES[name], tmp_path / "model"
     mode, *more = pooling.split(", ")
-    theirs = their_model(family, frozenset())
-    theirs.save_pretrained(folder)
-    tokenizer.save(folder, segments=bool(getattr(theirs.config, "type_vocab_size", 0)))
-    hidden = theirs.config.hidden_size
+    hf_model = make_hf_model(family, frozenset())
+    hf_model.save_pretrained(folder)
+    tokenizer.save(folder, segments=bool(getattr(hf_model.config, "type_vocab_size", 0)))
+    hidden = hf_model.config.hidden_size
     torch.manual_seed(0)
     dense = Dense(hidden, 8, "tanh") if "dense" in more else None
     made = Pooling(mode, "normalized" in more, dense)
     write_pooling(folder, made, hidden=hidden, length=64)
-    wanted = peer.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-    found = bertkit.pipeline("embed", folder)(TEXTS)
-    assert np.abs(found - wanted).max() <= 1e-5
+    expected = peer.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    actual = bertkit.pipeline("embed", folder)(TEXTS)
+    assert np.abs(actual - expected).max() <= 1e-5
     write_pooling(folder, Pooling(OTHER[mode], made.normalize, dense), hidden=hidden, length=64)
-    assert np.abs(bertkit.pipeline("embed", folder)(TEXTS) - wanted).max() > 1e-3  # the control
+    assert np.abs(bertkit.pipeline("embed", folder)(TEXTS) - expected).max() > 1e-3  # the control
 
 
 @pytest.mark.parametrize("name", SCORED)
-def test_scores_equal_a_cross_encoders(
+def test_scores_match_cross_encoder(
     name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     family, folder = FAMILIES[name], tmp_path / "model"
-    scorer(family).save_pretrained(folder)
-    types = getattr(their_config(family), "type_vocab_size", 0)
+    make_hf_scorer(family).save_pretrained(folder)
+    types = getattr(make_hf_config(family), "type_vocab_size", 0)
     tokenizer.save(folder, segments=types > 1)
     ranker = peer.CrossEncoder(str(folder), device="cpu")
     query, texts = "w1 w9", TEXTS
-    wanted = ranker.predict([(query, text) for text in texts], activation_fn=torch.nn.Identity())
-    found = bertkit.pipeline("rerank", folder)(query, texts)
-    assert np.abs(found - wanted).max() <= 1e-5
-    assert np.abs(bertkit.pipeline("rerank", folder)("w2", texts) - wanted).max() > 1e-3
+    expected = ranker.predict([(query, text) for text in texts], activation_fn=torch.nn.Identity())
+    actual = bertkit.pipeline("rerank", folder)(query, texts)
+    assert np.abs(actual - expected).max() <= 1e-5
+    assert np.abs(bertkit.pipeline("rerank", folder)("w2", texts) - expected).max() > 1e-3
 
 
-def scorer(family: Family) -> torch.nn.Module:
-    """A classifier of theirs with one output."""
-    config = their_config(family)
+def make_hf_scorer(family: Family) -> torch.nn.Module:
+    """Return a classifier of transformers with one output."""
+    config = make_hf_config(family)
     config.num_labels = 1
     torch.manual_seed(1)
     model = getattr(transformers, family.architectures[frozenset({"classify"})])(config)

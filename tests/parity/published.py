@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.parity.test_families import CASES as ENCODER_CASES
-from tests.parity.test_families import their_model
+from tests.parity.test_families import make_hf_model
 from torch import Tensor
 
 import bertkit
@@ -105,7 +105,7 @@ class Published:
     ) -> None:
         self.family, self.heads, self.folder = family, heads, folder
         writes = "lm" in family.heads
-        model = decoder_model(family, heads, tokenizer) if writes else their_model(family, heads)
+        model = decoder_model(family, heads, tokenizer) if writes else make_hf_model(family, heads)
         self.kind = type(model)
         self.tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         self.settings = json.loads(model.config.to_json_string(use_diff=False))

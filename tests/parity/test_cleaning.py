@@ -1,4 +1,4 @@
-"""The rules of `bertkit clean` beside datatrove's own filters, on real text."""
+"""The rules of `bertkit clean` match datatrove's filters on real texts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMES = {
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Any:
+def datatrove_rules() -> Any:
     pytest.importorskip("datatrove")
     pytest.importorskip("spacy")
     from datatrove.data import Document
@@ -72,10 +72,10 @@ def theirs() -> Any:
 
 @pytest.fixture(scope="module")
 def texts(data_folder: Path) -> list[str]:
-    """Reviews, some of them spoilt in the ways that the rules are about."""
+    """Return reviews, some of which are changed so that they violate the rules."""
     reviews = [d.text.replace("<br />", "\n") for d in documents([data_folder / "prose_reviews"])]
     chance = random.Random(0)
-    spoilt = [
+    corrupted = [
         *(" ".join(text.split()[:60]) for text in reviews[:20]),
         *(f"{text}\n" * 3 for text in reviews[20:40]),
         *(" ".join([*text.split()[:40]] * 4) for text in reviews[40:60]),
@@ -89,43 +89,45 @@ def texts(data_folder: Path) -> list[str]:
         ),
         "\n\n".join(["Lorem ipsum dolor sit.", *reviews[:3]]),
     ]
-    return [*reviews[200:500], *spoilt]
+    return [*reviews[200:500], *corrupted]
 
 
-def test_on_datatroves_words_every_decision_is_its_own(theirs: Any, texts: list[str]) -> None:
+def test_decisions_on_datatrove_words_match(datatrove_rules: Any, texts: list[str]) -> None:
     seen: set[str | None] = set()
     for text in texts:
-        words = theirs.words(text)
+        words = datatrove_rules.words(text)
         quality, repetition = gopher_quality(text, words), gopher_repetition(text, words)
-        assert quality == theirs.quality(text)[1]
-        assert repetition == theirs.repetition(text)[1]
-        assert c4(text, theirs.sentences) == theirs.c4(text)
-        seen |= {quality, repetition, c4(text, theirs.sentences)[1]}
+        assert quality == datatrove_rules.quality(text)[1]
+        assert repetition == datatrove_rules.repetition(text)[1]
+        assert c4(text, datatrove_rules.sentences) == datatrove_rules.c4(text)
+        seen |= {quality, repetition, c4(text, datatrove_rules.sentences)[1]}
     assert len(seen) > 12, seen
-    control = [gopher_quality(text, text.split()) == theirs.quality(text)[1] for text in texts]
+    control = [
+        gopher_quality(text, text.split()) == datatrove_rules.quality(text)[1] for text in texts
+    ]
     assert not all(control)
 
 
-def test_on_words_of_our_own_nearly_every_decision_is(theirs: Any, texts: list[str]) -> None:
+def test_most_decisions_on_bertkit_words_match(datatrove_rules: Any, texts: list[str]) -> None:
     same = [
-        (gopher_quality(text, words_of(text)) is None) == (theirs.quality(text)[1] is None)
+        (gopher_quality(text, words_of(text)) is None) == (datatrove_rules.quality(text)[1] is None)
         and (gopher_repetition(text, words_of(text)) is None)
-        == (theirs.repetition(text)[1] is None)
-        and (c4(text, split)[1] is None) == (theirs.c4(text)[1] is None)
+        == (datatrove_rules.repetition(text)[1] is None)
+        and (c4(text, split)[1] is None) == (datatrove_rules.c4(text)[1] is None)
         for text in texts
     ]
     assert sum(same) > 0.97 * len(same)
 
 
-def test_masked_as_datatrove_masks(theirs: Any) -> None:
+def test_masking_matches_datatrove(datatrove_rules: Any) -> None:
     text = (
         "Write to anna.b+c@mail.example.co.uk, <x_1@y.de> or root@[8.8.8.8]; not to a@b, @c.d or "
         "e @ f.g. Hosts: 8.8.8.8, 192.168.0.1, 10.0.0.1:80, (1.1.1.1), 008.8.8.8."
     )
-    assert mask(text) == (theirs.mask(text), 3, 2)
+    assert mask(text) == (datatrove_rules.mask(text), 3, 2)
 
 
-def test_what_datatrove_writes_is_prepared(tmp_path: Path, english: list[str]) -> None:
+def test_prepare_reads_datatrove_output(tmp_path: Path, english: list[str]) -> None:
     pytest.importorskip("datatrove")
     pytest.importorskip("pyarrow")
     from datatrove.data import Document

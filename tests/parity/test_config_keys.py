@@ -1,4 +1,4 @@
-"""Each key of `config.json` changes bertkit's outputs as it changes those of transformers."""
+"""Each key of `config.json` has the same effect in bertkit and in transformers."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ VALUES: dict[str, list[Any]] = {
     "pruned_heads": [{"0": [1]}],
     "rope_parameters": [
         *ANGLES,
-        *({"full_attention": one, "sliding_attention": one} for one in ANGLES[:2]),
+        *({"full_attention": angles, "sliding_attention": angles} for angles in ANGLES[:2]),
     ],
     "rope_scaling": ANGLES,
     "rope_theta": [5.0],
     "summary_type": ["last", "mean"],
     "torch_dtype": ["float16"],
 }  # fmt: skip
-"""Values of keys for which half, twice, or the opposite says too little."""
+"""Values of keys for which half, twice, or the opposite value is not sufficient."""
 
 FAST = (
     "bert-classify", "ernie-tag", "roberta-mlm", "albert-classify", "distilbert-mlm",
@@ -143,7 +143,7 @@ def bpe(english: list[str]) -> bertkit.Tokenizer:
 @pytest.mark.parametrize(
     "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 )
-def test_each_key_changes_the_output_as_in_transformers(
+def test_changed_key_matches_transformers(
     name: str, tokenizer: bertkit.Tokenizer, bpe: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     family, heads = CASES[NAMES.index(name)]
@@ -189,13 +189,13 @@ def test_key_beyond_its_limit_is_rejected(
     assert published.verdict({**published.settings, key: value}) == "rejected"
 
 
-def test_control_an_ignored_key_fails(
+def test_control_ignored_key_is_wrong(
     tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = Published(*CASES[NAMES.index("bert-classify")], tokenizer, tmp_path)
     monkeypatch.setitem(published.family.settings, "norm.eps", "none")  # type: ignore[index]
     monkeypatch.setattr(
         "tests.parity.test_config_keys.changes",
-        lambda one: [("layer_norm_eps", 0.5, {**one.settings, "layer_norm_eps": 0.5})],
+        lambda model: [("layer_norm_eps", 0.5, {**model.settings, "layer_norm_eps": 0.5})],
     )
     assert failures(published) == ["layer_norm_eps = 0.5: wrong"]

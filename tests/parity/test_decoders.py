@@ -1,4 +1,4 @@
-"""Models that write equal transformers' on tiny random models: logits, folders, tokens."""
+"""Decoder-only models match transformers on tiny random models."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def writer(
     if not first:
         ids |= {"bos_token_id": vocab - 1, "eos_token_id": vocab - 1}
     torch.manual_seed(0)
-    theirs: Any
+    hf_model: Any
     if request.param == "gpt2":
         config = transformers.GPT2Config(**ids, n_embd=32, n_layer=3, n_head=4, n_positions=64)
-        theirs = transformers.GPT2LMHeadModel(config).eval()
+        hf_model = transformers.GPT2LMHeadModel(config).eval()
     elif first:
         config = transformers.OpenAIGPTConfig(**ids, n_embd=32, n_layer=3, n_head=4, n_positions=64)
-        theirs = transformers.OpenAIGPTLMHeadModel(config).eval()
+        hf_model = transformers.OpenAIGPTLMHeadModel(config).eval()
     else:
         config = transformers.LlamaConfig(
             **ids, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
@@ -57,12 +57,12 @@ def writer(
             rope_parameters={"rope_type": "default", "rope_theta": 500.0},
             tie_word_embeddings="tied" in request.param,
         )  # fmt: skip
-        theirs = transformers.LlamaForCausalLM(config).eval()
-    with torch.no_grad():  # larger than at birth, so that mistakes show
-        for parameter in theirs.parameters():
+        hf_model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():  # larger than at initialization, so that mistakes show
+        for parameter in hf_model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    theirs.save_pretrained(folder)
-    return theirs, bertkit.load(folder)
+    hf_model.save_pretrained(folder)
+    return hf_model, bertkit.load(folder)
 
 
 def logits(model: Model, ids: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -72,61 +72,63 @@ def logits(model: Model, ids: list[torch.Tensor]) -> list[torch.Tensor]:
         return list(model(batch)["lm"].split(list(layout.lengths)))
 
 
-def apart(ours: Model, theirs: Any) -> float:
+def max_difference(bertkit_model: Model, hf_model: Any) -> float:
     torch.manual_seed(1)
-    ids = [torch.randint(0, theirs.config.vocab_size, (size,)) for size in SIZES]
+    ids = [torch.randint(0, hf_model.config.vocab_size, (size,)) for size in SIZES]
     with torch.no_grad():
-        expected = [theirs(row[None]).logits[0] for row in ids]
-    pairs = zip(logits(ours, ids), expected, strict=True)
-    return max(float((one - other).abs().max()) for one, other in pairs)
+        expected = [hf_model(row[None]).logits[0] for row in ids]
+    pairs = zip(logits(bertkit_model, ids), expected, strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
-def test_it_has_their_logits(writer: tuple[Any, Loaded]) -> None:
-    theirs, loaded = writer
-    assert loaded.family is FAMILIES[theirs.config.model_type]
-    assert apart(loaded.model, theirs) <= 1e-5
+def test_logits_match_transformers(writer: tuple[Any, Loaded]) -> None:
+    hf_model, loaded = writer
+    assert loaded.family is FAMILIES[hf_model.config.model_type]
+    assert max_difference(loaded.model, hf_model) <= 1e-5
 
 
-def test_control_a_model_that_sees_what_follows_differs(writer: tuple[Any, Loaded]) -> None:
-    theirs, loaded = writer
+def test_control_bidirectional_attention_differs(writer: tuple[Any, Loaded]) -> None:
+    hf_model, loaded = writer
     config = loaded.model.config
-    both_ways = structs.replace(config, attention=structs.replace(config.attention, causal=False))
-    model = build(both_ways, ("lm",)).eval()
+    bidirectional = structs.replace(
+        config, attention=structs.replace(config.attention, causal=False)
+    )
+    model = build(bidirectional, ("lm",)).eval()
     model.load_state_dict(loaded.model.state_dict())
-    assert apart(model, theirs) > 0.1
+    assert max_difference(model, hf_model) > 0.1
 
 
-def test_transformers_opens_what_we_save(writer: tuple[Any, Loaded], tmp_path: Path) -> None:
-    theirs, loaded = writer
+def test_saved_model_loads_in_transformers(writer: tuple[Any, Loaded], tmp_path: Path) -> None:
+    hf_model, loaded = writer
     save(tmp_path, loaded.model, loaded.tokenizer, loaded.family)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert isinstance(again, type(theirs))
-    assert apart(loaded.model, again) <= 1e-5
-    ours, first = load_file(tmp_path / "model.safetensors"), theirs.state_dict()
-    assert all(torch.equal(tensor, first[name]) for name, tensor in ours.items())
+    assert isinstance(again, type(hf_model))
+    assert max_difference(loaded.model, again) <= 1e-5
+    saved, original = load_file(tmp_path / "model.safetensors"), hf_model.state_dict()
+    assert all(torch.equal(tensor, original[name]) for name, tensor in saved.items())
     assert again.config.eos_token_id == next(iter(loaded.tokenizer.ends), None)
     text = "They walked along the river."
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer(text)["input_ids"] == loaded.tokenizer.encode(text).ids.tolist()
 
 
-def test_next_words_have_their_loss_and_gradients(writer: tuple[Any, Loaded]) -> None:
-    theirs, loaded = writer
+def test_causal_lm_loss_and_gradients_match(writer: tuple[Any, Loaded]) -> None:
+    hf_model, loaded = writer
     model = loaded.model
     ids = torch.randint(0, loaded.tokenizer.vocab_size, (13,))
     inputs = ids[:-1]
     batch = Batch(inputs, torch.zeros_like(inputs), Packed.of([12]), targets={"lm": ids[1:]})
-    ours = pretrain(model, batch, totals([batch])).total
-    expected = theirs(ids[None], labels=ids[None]).loss
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    loss = pretrain(model, batch, totals([batch])).total
+    expected = hf_model(ids[None], labels=ids[None]).loss
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     name = "encoder.blocks.1.feedforward.down.weight"
-    gradient = torch.autograd.grad(ours, dict(model.named_parameters())[name])[0]
-    (theirs_is,) = loaded.family.names([name], model.config)[name]
-    weight = dict(theirs.named_parameters())[theirs_is]
-    their_gradient = torch.autograd.grad(expected, weight)[0]
+    gradient = torch.autograd.grad(loss, dict(model.named_parameters())[name])[0]
+    (hf_name,) = loaded.family.names([name], model.config)[name]
+    weight = dict(hf_model.named_parameters())[hf_name]
+    hf_gradient = torch.autograd.grad(expected, weight)[0]
     if loaded.family.transposed:
-        their_gradient = their_gradient.T
-    torch.testing.assert_close(gradient, their_gradient, atol=1e-5, rtol=1e-4)
+        hf_gradient = hf_gradient.T
+    torch.testing.assert_close(gradient, hf_gradient, atol=1e-5, rtol=1e-4)
 
 
 def requests(loaded: Loaded, sizes: list[int] = SIZES) -> list[Request]:
@@ -134,38 +136,45 @@ def requests(loaded: Loaded, sizes: list[int] = SIZES) -> list[Request]:
     return [Request(rng.integers(0, loaded.tokenizer.vocab_size - 1, size)) for size in sizes]
 
 
-def stepped(stepper: Stepper, asked: list[Request], ids: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities while these tokens are read one by one. Shapes: ids (R, T) -> (R, T, V)."""
-    state, logits = stepper.start(asked)
+def step_logprobs(
+    stepper: Stepper, batch_requests: list[Request], ids: torch.Tensor
+) -> torch.Tensor:
+    """Return the log-probabilities of each step. Shapes: ids (R, T) -> (R, T, V)."""
+    state, logits = stepper.start(batch_requests)
     steps = [logits]
     for column in ids[:, :-1].T:
         steps.append(stepper.step(state, column[:, None])[:, 0])
-        state.advance(torch.ones(len(asked), dtype=torch.long))
+        state.advance(torch.ones(len(batch_requests), dtype=torch.long))
     return torch.log_softmax(torch.stack(steps, 1), -1)
 
 
-def near_in(stepper: type[Stepper], loaded: Loaded, asked: list[Request], name: str) -> None:
-    """What a model finds likely, in another precision and step by step; and alone as in company."""
+def check_precision(
+    stepper: type[Stepper], loaded: Loaded, batch_requests: list[Request], name: str
+) -> None:
+    """Check stepwise log-probabilities in another precision, and in batches of any size."""
     if name == "bf16" and not has_bf16("cpu"):
         pytest.skip("this processor has no bf16")
     exact = stepper(open_engine(loaded, "fp32").model)
     other = stepper(open_engine(loaded, name).model)  # type: ignore[arg-type]
-    ids = torch.randint(0, loaded.tokenizer.vocab_size, (len(asked), 20))
-    expected, found = stepped(exact, asked, ids), stepped(other, asked, ids)
+    ids = torch.randint(0, loaded.tokenizer.vocab_size, (len(batch_requests), 20))
+    expected, found = (
+        step_logprobs(exact, batch_requests, ids),
+        step_logprobs(other, batch_requests, ids),
+    )
     likely = expected > expected.amax(-1, keepdim=True) - 4
     off = (found - expected)[likely].abs()
     assert float(off.mean()) < (0.03 if name == "bf16" else 0.1)
-    assert float(off.max()) > 1e-3  # it is another precision indeed
+    assert float(off.max()) > 1e-3  # the precision differs
     if name == "int8":
-        for row, request in enumerate(asked):
-            alone = stepped(other, [request], ids[row : row + 1])[0]
+        for row, request in enumerate(batch_requests):
+            alone = step_logprobs(other, [request], ids[row : row + 1])[0]
             assert float((alone - found[row]).abs().mean()) < 0.01
 
 
 @pytest.mark.parametrize("name", ["bf16", "int8"])
-def test_it_writes_in_other_precisions(writer: tuple[Any, Loaded], name: str) -> None:
+def test_other_precisions_match_approximately(writer: tuple[Any, Loaded], name: str) -> None:
     _, loaded = writer
-    near_in(Stepper, loaded, requests(loaded), name)
+    check_precision(Stepper, loaded, requests(loaded), name)
 
 
 CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
@@ -184,33 +193,31 @@ CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-@pytest.mark.parametrize("room", [9, 30])
-def test_the_same_tokens_are_chosen(writer: tuple[Any, Loaded], name: str, room: int) -> None:
-    theirs, loaded = writer
-    same_tokens(theirs, Stepper(loaded.model), requests(loaded), name, room)
+@pytest.mark.parametrize("max_tokens", [9, 30])
+def test_generated_tokens_match_transformers(
+    writer: tuple[Any, Loaded], name: str, max_tokens: int
+) -> None:
+    hf_model, loaded = writer
+    check_generated_tokens(hf_model, Stepper(loaded.model), requests(loaded), name, max_tokens)
 
 
 @pytest.mark.parametrize("name", ["greedy", "beams"])
-def test_without_an_end_texts_are_as_long_as_there_is_room(
-    writer: tuple[Any, Loaded], name: str
-) -> None:
-    theirs, loaded = writer
+def test_generation_without_eos_reaches_max_tokens(writer: tuple[Any, Loaded], name: str) -> None:
+    hf_model, loaded = writer
     stepper = Stepper(loaded.model)
-    same_tokens(theirs, stepper, requests(loaded), name, 9, ends=[])
+    check_generated_tokens(hf_model, stepper, requests(loaded), name, 9, ends=[])
 
 
-def test_a_model_without_its_head_has_their_states(
-    writer: tuple[Any, Loaded], tmp_path: Path
-) -> None:
+def test_states_of_headless_model_match(writer: tuple[Any, Loaded], tmp_path: Path) -> None:
     _, loaded = writer
     save(tmp_path, Model(loaded.model.encoder, {}), loaded.tokenizer, loaded.family)
-    theirs = transformers.AutoModel.from_pretrained(tmp_path)
-    assert type(theirs).__name__ == loaded.family.architectures[frozenset()]
-    ids = torch.randint(0, theirs.config.vocab_size, (11,))
+    hf_model = transformers.AutoModel.from_pretrained(tmp_path)
+    assert type(hf_model).__name__ == loaded.family.architectures[frozenset()]
+    ids = torch.randint(0, hf_model.config.vocab_size, (11,))
     batch = Batch(ids, torch.zeros_like(ids), Packed.of([11]))
     again = bertkit.load(tmp_path).model
     with torch.no_grad():
-        expected = theirs(ids[None]).last_hidden_state[0]
+        expected = hf_model(ids[None]).last_hidden_state[0]
         torch.testing.assert_close(again.encoder(batch), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -218,10 +225,10 @@ HEADS = [("classify", ("a", "b", "c")), ("choose", ())]
 
 
 @pytest.mark.parametrize(("head", "labels"), HEADS, ids=["classify", "choose"])
-def test_a_fine_tuned_folder_has_their_logits(
+def test_finetuned_directory_logits_match(
     writer: tuple[Any, Loaded], head: str, labels: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Of texts within the frame, in a padded batch of theirs."""
+    """Compare texts with special tokens with a padded batch of transformers."""
     _, loaded = writer
     tokenizer = add_causal_tokens(loaded.tokenizer)
     torch.manual_seed(3)
@@ -232,7 +239,7 @@ def test_a_fine_tuned_folder_has_their_logits(
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
     save(tmp_path, model, tokenizer, loaded.family, labels=labels)
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    hf_model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     encode = transformers.AutoTokenizer.from_pretrained(tmp_path)
     first, second = ["A class", "Names refer to objects."], ["An object", "They are bound."]
     read = encode(first, second, padding=True, return_tensors="pt")
@@ -242,41 +249,41 @@ def test_a_fine_tuned_folder_has_their_logits(
     assert [*again.heads] == [head]
     with torch.no_grad():
         padded = {name: read[name] for name in ("input_ids", "attention_mask")}
-        expected = theirs(**padded).logits
+        expected = hf_model(**padded).logits
         found = again.eval()(batch)[head]
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-        if head == "classify":  # and the other way: their folder, opened here
-            theirs.save_pretrained(tmp_path / "theirs")
+        if head == "classify":  # bertkit also loads the directory of transformers
+            hf_model.save_pretrained(tmp_path / "theirs")
             tokenizer.save(tmp_path / "theirs", segments=False)
             opened = bertkit.load(tmp_path / "theirs")
             assert (opened.labels, [*opened.model.heads]) == (labels, [head])
             torch.testing.assert_close(opened.model(batch)[head], expected, atol=1e-5, rtol=1e-5)
-        theirs.config.pad_token_id = tokenizer.token(EXTRACT)  # the control: another last token
-        assert (theirs(**padded).logits - found).abs().max() > 1e-3
-    written, state = load_file(tmp_path / "model.safetensors"), theirs.state_dict()
+        hf_model.config.pad_token_id = tokenizer.token(EXTRACT)  # the control: another last token
+        assert (hf_model(**padded).logits - found).abs().max() > 1e-3
+    written, state = load_file(tmp_path / "model.safetensors"), hf_model.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in written.items())
 
 
-def same_tokens(
-    theirs: Any,
+def check_generated_tokens(
+    hf_model: Any,
     stepper: Stepper,
-    asked: list[Request],
+    batch_requests: list[Request],
     name: str,
-    room: int,
+    max_tokens: int,
     *,
     ends: list[int] | None = None,
     **more: Any,
 ) -> None:
-    """Prompts of many lengths at once; theirs one by one, as padding changes their results."""
+    """Compare a batch with single prompts of transformers, whose results depend on padding."""
     decoding, settings = CHOICES[name]
     end = ENDS[name] if ends is None else ends
-    decoding = structs.replace(decoding, max_tokens=room)
-    found = generate(stepper, asked, decoding, Rules(end))
-    for request, texts in zip(asked, found, strict=True):
+    decoding = structs.replace(decoding, max_tokens=max_tokens)
+    found = generate(stepper, batch_requests, decoding, Rules(end))
+    for request, texts in zip(batch_requests, found, strict=True):
         read = torch.from_numpy(request.prompt if request.source is None else request.source)[None]
-        expected = theirs.generate(
+        expected = hf_model.generate(
             read, attention_mask=torch.ones_like(read),
-            max_new_tokens=room, do_sample=False, eos_token_id=end or None, pad_token_id=0,
+            max_new_tokens=max_tokens, do_sample=False, eos_token_id=end or None, pad_token_id=0,
             return_dict_in_generate=True, output_scores=True, **{**settings, **more},
         )  # fmt: skip
         rows = expected.sequences[:, len(request.prompt) :].tolist()
@@ -288,9 +295,9 @@ def same_tokens(
             assert (text.ended == "end") == (whole[-1] in end)
         if decoding.beams > 1:
             scores = [text.score for text in texts]
-            theirs_are = expected.sequences_scores[: len(texts)].tolist()
-            assert scores == pytest.approx(theirs_are, rel=1e-5)
+            hf_scores = expected.sequences_scores[: len(texts)].tolist()
+            assert scores == pytest.approx(hf_scores, rel=1e-5)
 
 
 ENDS = {name: [*range(40)] if name in ("greedy", "early") else [7] for name in CHOICES}
-"""Tokens that end a text: some tests want many that end early."""
+"""EOS token ids by test. Some tests need many, so that texts end early."""

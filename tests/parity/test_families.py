@@ -1,4 +1,4 @@
-"""BERT and its relatives equal transformers' on tiny models: body, heads, loss, gradients."""
+"""Encoders match transformers on tiny models: states, heads, loss, and gradients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gte": {"rope_parameters": {"rope_type": "linear", "rope_theta": 160.0, "factor": 1.3}},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 8, "classifier_pooling": "mean"},
 }
-"""Theirs, beside those that all have."""
+"""Settings of transformers by family, in addition to the common settings."""
 
 CASES = [
     (family, heads)
@@ -76,29 +76,29 @@ PRETRAINED = [(f, h) for f, h in CASES if "mlm" in h]
 LABELLED = ({"classify"}, {"tag"})
 
 
-def their_config(family: Family, more: Mapping[str, Any] | None = None) -> Any:
-    ours = TransformerConfig(
+def make_hf_config(family: Family, more: Mapping[str, Any] | None = None) -> Any:
+    config = TransformerConfig(
         vocab=VOCAB, hidden=32, layers=3, heads=4, intermediate=64, max_positions=64, pad_id=PAD
     )
-    shape = {path: at(ours, path) for path in family.settings if at(ours, path) is not None}
-    theirs = {family.settings[name]: value for name, value in shape.items()}
-    theirs |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    theirs |= SETTINGS[family.name]
+    shape = {path: at(config, path) for path in family.settings if at(config, path) is not None}
+    settings = {family.settings[name]: value for name, value in shape.items()}
+    settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    settings |= SETTINGS[family.name]
     if family.positions_after_pad:
-        theirs["max_position_embeddings"] += PAD + 1
-    theirs |= more or {}
-    return transformers.CONFIG_MAPPING[family.name](**theirs, num_labels=3)
+        settings["max_position_embeddings"] += PAD + 1
+    settings |= more or {}
+    return transformers.CONFIG_MAPPING[family.name](**settings, num_labels=3)
 
 
-def their_model(
+def make_hf_model(
     family: Family, heads: frozenset[str], more: Mapping[str, Any] | None = None
 ) -> Any:
     torch.manual_seed(1)
-    config = their_config(family, more)
+    config = make_hf_config(family, more)
     if heads == {"answer"} or "sop" in heads:
         config.num_labels = 2
     model = getattr(transformers, family.architectures[heads])(config)
-    with torch.no_grad():  # larger than at birth, so that mistakes show
+    with torch.no_grad():  # larger than at initialization, so that mistakes show
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model.tie_weights()
@@ -112,75 +112,75 @@ def tokenizer(tmp_path: Path) -> bertkit.Tokenizer:
     return bertkit.Tokenizer.load(tmp_path / "vocab.txt")
 
 
-def opened(theirs: Any, tokenizer: bertkit.Tokenizer, folder: Path) -> Loaded:
-    theirs.save_pretrained(folder)
+def save_and_load(hf_model: Any, tokenizer: bertkit.Tokenizer, folder: Path) -> Loaded:
+    hf_model.save_pretrained(folder)
     tokenizer.save(folder)
     return bertkit.load(folder)
 
 
 def inputs(types: int) -> tuple[Batch, dict[str, Tensor]]:
-    """The same sequences packed for us and padded for them."""
+    """Return the same sequences packed for bertkit and padded for transformers."""
     layout = Packed.of(SIZES)
     ids = torch.randint(5, VOCAB, (layout.total,))
     segments = (layout.positions > 4).long() if types > 1 else torch.zeros_like(ids)
     masked = (layout.positions % 4 == 1).nonzero().squeeze(1)
     pair = torch.tensor([0, 1, 1, 0, 1, 0])
     batch = Batch(ids, segments, layout, masked, {"mlm": ids[masked], "nsp": pair, "sop": pair})
-    shape, place = (len(SIZES), max(SIZES)), (layout.sequence_ids, layout.positions)
+    shape, index = (len(SIZES), max(SIZES)), (layout.sequence_ids, layout.positions)
     padded = {
-        "input_ids": torch.full(shape, PAD).index_put(place, ids),
+        "input_ids": torch.full(shape, PAD).index_put(index, ids),
         "attention_mask": torch.zeros(shape, dtype=torch.long).index_put(
-            place, torch.ones_like(ids)
+            index, torch.ones_like(ids)
         ),
     }
     if types:
-        padded["token_type_ids"] = torch.zeros(shape, dtype=torch.long).index_put(place, segments)
+        padded["token_type_ids"] = torch.zeros(shape, dtype=torch.long).index_put(index, segments)
     return batch, padded
 
 
-def difference(ours: Model, theirs: Any, family: Family, *, body: bool = True) -> float:
-    """The largest gap of what the heads say, and of states unless told otherwise."""
-    heads = set(ours.heads)
-    batch, padded = inputs(ours.config.token_types)
-    place = batch.layout.sequence_ids, batch.layout.positions
-    bare = getattr(theirs, family.prefix.rstrip("."), theirs)
+def difference(bertkit_model: Model, hf_model: Any, family: Family, *, body: bool = True) -> float:
+    """Return the largest difference of head outputs and, if `body` is true, of states."""
+    heads = set(bertkit_model.heads)
+    batch, padded = inputs(bertkit_model.config.token_types)
+    index = batch.layout.sequence_ids, batch.layout.positions
+    bare = getattr(hf_model, family.prefix.rstrip("."), hf_model)
     with torch.no_grad():
-        found = ours(batch)
+        actual = bertkit_model(batch)
         gaps = []
         if body:
-            states = bare(**padded).last_hidden_state[place]
-            gaps = [(ours.encoder(batch) - states).abs().max()]
-        if heads == {"choose"}:  # each sequence as the one choice of a question
+            states = bare(**padded).last_hidden_state[index]
+            gaps = [(bertkit_model.encoder(batch) - states).abs().max()]
+        if heads == {"choose"}:  # each sequence is the only choice of a question
             padded = {name: value[:, None] for name, value in padded.items()}
-        answer = theirs(**padded)
+        answer = hf_model(**padded)
     for head in heads:
         if head == "pooler":
-            other = answer.pooler_output
+            expected = answer.pooler_output
         elif head == "answer":
-            other = torch.stack([answer.start_logits, answer.end_logits], -1)[place]
+            expected = torch.stack([answer.start_logits, answer.end_logits], -1)[index]
         elif head == "mlm":
-            other = (answer.prediction_logits if len(heads) > 1 else answer.logits)[place][
+            expected = (answer.prediction_logits if len(heads) > 1 else answer.logits)[index][
                 batch.token_indices
             ]
         elif head in ("nsp", "sop"):
             name = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}[head]
-            other = getattr(answer, name) if len(heads) > 1 else answer.logits
+            expected = getattr(answer, name) if len(heads) > 1 else answer.logits
         elif head == "tag":
-            other = answer.logits[place][batch.token_indices]
+            expected = answer.logits[index][batch.token_indices]
         else:
-            other = answer.logits[place] if head == "rtd" else answer.logits
-        gaps.append((found[head] - other).abs().max())
+            expected = answer.logits[index] if head == "rtd" else answer.logits
+        gaps.append((actual[head] - expected).abs().max())
     return float(torch.stack(gaps).max())
 
 
 @pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
-def test_body_and_heads_equal(
+def test_body_and_heads_match_transformers(
     family: Family, heads: frozenset[str], tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
-    theirs = their_model(family, heads)
-    ours = opened(theirs, tokenizer, tmp_path / "model")
-    assert set(ours.model.heads) == heads
-    assert difference(ours.model, theirs, family) <= 1e-5
+    hf_model = make_hf_model(family, heads)
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model")
+    assert set(bertkit_model.model.heads) == heads
+    assert difference(bertkit_model.model, hf_model, family) <= 1e-5
 
 
 RATES = {
@@ -193,11 +193,11 @@ RATES = {
     "qa_dropout": 0.3,
     "seq_classif_dropout": 0.35,
 }
-"""Theirs, no two alike; layers of ALBERT have it elsewhere by design (families/albert.py)."""
+"""Distinct dropout settings of transformers. ALBERT applies dropout in other positions."""
 
 
 class Drops:
-    """Dropout that is the same for both sides: factors by its rate, and by how many came before."""
+    """Deterministic dropout for both libraries: factors depend on the rate and the call count."""
 
     def __init__(self) -> None:
         self.rates: list[float] = []
@@ -206,11 +206,11 @@ class Drops:
         if rate == 0.0:
             return x
         self.rates.append(rate)
-        places = torch.arange(x.shape[-1]) + len(self.rates)
-        return x * (1.0 - rate + 2.0 * rate * (places % 2))
+        positions = torch.arange(x.shape[-1]) + len(self.rates)
+        return x * (1.0 - rate + 2.0 * rate * (positions % 2))
 
 
-def dropped(
+def dropout_difference(
     family: Family,
     heads: frozenset[str],
     tokenizer: bertkit.Tokenizer,
@@ -218,33 +218,33 @@ def dropped(
     monkeypatch: pytest.MonkeyPatch,
     changed: Mapping[str, Any] = {},
 ) -> tuple[float, list[float]]:
-    """How far ours is from theirs while training, and the rates of the dropout that theirs had."""
+    """Return the difference to transformers in training mode and the dropout rates it applied."""
     rates = RATES | ({"hidden_dropout_prob": 0.0} if family.name == "albert" else {})
-    theirs, read = their_model(family, heads, rates), family.read_config
+    hf_model, read = make_hf_model(family, heads, rates), family.read_config
     monkeypatch.setattr(
         type(family),
         "read_config",
         lambda _, config: decode(TransformerConfig, merged(plain(read(config)), nested(changed))),
     )
-    ours = opened(theirs, tokenizer, folder).model.train()
+    bertkit_model = save_and_load(hf_model, tokenizer, folder).model.train()
     monkeypatch.undo()
-    drops, other = Drops(), Drops()
+    drops, hf_drops = Drops(), Drops()
     monkeypatch.setattr("bertkit.nn.dropout.dropout", drops)
-    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: other(x, self.p))
-    gap = difference(ours, theirs.train(), family, body=False)
+    monkeypatch.setattr(torch.nn.Dropout, "forward", lambda self, x: hf_drops(x, self.p))
+    gap = difference(bertkit_model, hf_model.train(), family, body=False)
     monkeypatch.undo()
-    return gap, other.rates
+    return gap, hf_drops.rates
 
 
 @pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
-def test_dropout_has_their_rates_and_places(
+def test_dropout_matches_transformers(
     family: Family,
     heads: frozenset[str],
     tokenizer: bertkit.Tokenizer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gap, rates = dropped(family, heads, tokenizer, tmp_path / "model", monkeypatch)
+    gap, rates = dropout_difference(family, heads, tokenizer, tmp_path / "model", monkeypatch)
     assert gap <= 1e-5
     assert rates or family.name in ("albert", "modernbert")
 
@@ -265,16 +265,16 @@ CHANGED: dict[str, tuple[frozenset[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ["bert", "electra", "modernbert"])
-def test_the_square_of_relu_is_theirs(
+def test_relu2_matches_transformers(
     name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     family = ENCODERS[name]
     heads = frozenset({"rtd" if family is ELECTRA else "mlm"})
-    theirs = their_model(family, heads, {family.activation: "relu2"})
-    loaded = opened(theirs, tokenizer, tmp_path / "model")
-    assert difference(loaded.model, theirs, family) <= 1e-5
+    hf_model = make_hf_model(family, heads, {family.activation: "relu2"})
+    loaded = save_and_load(hf_model, tokenizer, tmp_path / "model")
+    assert difference(loaded.model, hf_model, family) <= 1e-5
     assert family.write_config(loaded.model.config)[family.activation] == "relu2"
-    plain = their_model(family, heads, {family.activation: "relu"})
+    plain = make_hf_model(family, heads, {family.activation: "relu"})
     assert difference(loaded.model, plain, family) > 1e-4  # the control
 
 
@@ -284,36 +284,38 @@ def test_mlm_head_activation_matches(
     name: str, activation: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     family, mlm = ENCODERS[name], frozenset({"mlm"})
-    theirs = their_model(family, mlm, {family.activation: activation})
-    loaded = opened(theirs, tokenizer, tmp_path / "model")
-    assert difference(loaded.model, theirs, family) <= 1e-5
+    hf_model = make_hf_model(family, mlm, {family.activation: activation})
+    loaded = save_and_load(hf_model, tokenizer, tmp_path / "model")
+    assert difference(loaded.model, hf_model, family) <= 1e-5
     loaded.save(tmp_path / "saved")
     again = bertkit.load(tmp_path / "saved").model
-    assert difference(again, theirs, family) <= 1e-5
+    assert difference(again, hf_model, family) <= 1e-5
     head: Any = again.heads["mlm"]
     head.activation = torch.tanh
-    assert difference(again, theirs, family) > 1e-3  # the control
+    assert difference(again, hf_model, family) > 1e-3  # the control
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_control_another_dropout_fails(
+def test_control_different_dropout_differs(
     name: str, tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heads, changed = CHANGED[name]
     folder = tmp_path / "model"
-    gap, _ = dropped(ENCODERS[name], heads, tokenizer, folder, monkeypatch, changed)
+    gap, _ = dropout_difference(ENCODERS[name], heads, tokenizer, folder, monkeypatch, changed)
     assert gap > 1e-3
 
 
 @pytest.mark.parametrize("wrong", ["activation", "heads", "dropped layer"])
 @pytest.mark.parametrize("family", ENCODERS.values(), ids=ENCODERS)
-def test_control_a_wrong_setting_fails(
+def test_control_wrong_setting_differs(
     family: Family, wrong: str, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     heads = frozenset({"mlm"})
-    theirs = their_model(family, heads)
-    ours = opened(theirs, tokenizer, tmp_path / "model").model
-    config = {name: getattr(ours.config, name) for name in ours.config.__struct_fields__}
+    hf_model = make_hf_model(family, heads)
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
+    config = {
+        name: getattr(bertkit_model.config, name) for name in bertkit_model.config.__struct_fields__
+    }
     if wrong == "activation":
         config["feedforward"] = FeedForwardSettings(activation="relu")
     elif wrong == "heads":
@@ -323,41 +325,41 @@ def test_control_a_wrong_setting_fails(
         config["layer_sharing"] = config["layer_sharing"] and config["layer_sharing"][:-1]
     changed = build(TransformerConfig(**config), ("mlm",)).eval()
     sizes = {name: weight.shape for name, weight in changed.state_dict().items()}
-    state = {n: w for n, w in ours.state_dict().items() if sizes.get(n) == w.shape}
+    state = {n: w for n, w in bertkit_model.state_dict().items() if sizes.get(n) == w.shape}
     changed.load_state_dict(state, strict=False)
-    assert difference(changed, theirs, family) > 1e-4
+    assert difference(changed, hf_model, family) > 1e-4
 
 
 @pytest.mark.parametrize(
     ("family", "heads"), PRETRAINED, ids=[f"{f.name}-{'+'.join(sorted(h))}" for f, h in PRETRAINED]
 )
-def test_loss_and_gradients_equal_in_train_mode(
+def test_loss_and_gradients_match_in_training_mode(
     family: Family, heads: frozenset[str], tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
-    theirs = their_model(family, heads)
-    ours = opened(theirs, tokenizer, tmp_path / "model").model.train()
-    batch, padded = inputs(ours.config.token_types)
-    place = (
+    hf_model = make_hf_model(family, heads)
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model.train()
+    batch, padded = inputs(bertkit_model.config.token_types)
+    index = (
         batch.layout.sequence_ids[batch.token_indices],
         batch.layout.positions[batch.token_indices],
     )
-    labels = torch.full(padded["input_ids"].shape, -100).index_put(place, batch.targets["mlm"])
+    labels = torch.full(padded["input_ids"].shape, -100).index_put(index, batch.targets["mlm"])
     pair = {
         name: batch.targets[head]
         for head, name in (("nsp", "next_sentence_label"), ("sop", "sentence_order_label"))
         if head in heads
     }
-    their_loss = theirs.train()(**padded, labels=labels, **pair).loss
-    our_loss = pretrain(ours, batch, totals([batch])).total
-    assert abs(our_loss.item() - their_loss.item()) <= 1e-5
-    their_loss.backward()
-    our_loss.backward()
-    for parameter in theirs.parameters():  # gradients in a folder, by the names that weights have
+    hf_loss = hf_model.train()(**padded, labels=labels, **pair).loss
+    bertkit_loss = pretrain(bertkit_model, batch, totals([batch])).total
+    assert abs(bertkit_loss.item() - hf_loss.item()) <= 1e-5
+    hf_loss.backward()
+    bertkit_loss.backward()
+    for parameter in hf_model.parameters():  # save gradients under the names of weights
         parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    theirs.save_pretrained(tmp_path / "gradients")
+    hf_model.save_pretrained(tmp_path / "gradients")
     tensors = standard_names(family, read_tensors(tmp_path / "gradients"))
-    gradients = family.read(dict(ours.named_parameters()), tensors, ours.config)
-    for name, weight in ours.named_parameters():
+    gradients = family.read(dict(bertkit_model.named_parameters()), tensors, bertkit_model.config)
+    for name, weight in bertkit_model.named_parameters():
         torch.testing.assert_close(weight.grad, gradients[name], atol=1e-5, rtol=1e-3, msg=name)
 
 
@@ -369,20 +371,22 @@ def test_loss_and_gradients_equal_in_train_mode(
         ("distilbert", {"sinusoidal_pos_embds": True, "activation": "gelu_new"}),
     ],
 )
-def test_other_names_of_what_we_have_are_read(
+def test_alternative_activation_names_match(
     name: str, more: dict[str, Any], tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     family, heads = ENCODERS[name], frozenset({"mlm"})
-    theirs = their_model(family, heads, more)
-    ours = opened(theirs, tokenizer, tmp_path / "model").model
-    assert ours.config.feedforward.activation == "gelu_tanh"
-    assert difference(ours, theirs, family) <= 1e-5
-    wrong = build(structs.replace(ours.config, feedforward=FeedForwardSettings()), ("mlm",)).eval()
-    wrong.load_state_dict(ours.state_dict(), strict=False)
-    assert difference(wrong, theirs, family) > 1e-4
-    save(tmp_path / "again", ours, tokenizer, family)
+    hf_model = make_hf_model(family, heads, more)
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
+    assert bertkit_model.config.feedforward.activation == "gelu_tanh"
+    assert difference(bertkit_model, hf_model, family) <= 1e-5
+    wrong = build(
+        structs.replace(bertkit_model.config, feedforward=FeedForwardSettings()), ("mlm",)
+    ).eval()
+    wrong.load_state_dict(bertkit_model.state_dict(), strict=False)
+    assert difference(wrong, hf_model, family) > 1e-4
+    save(tmp_path / "again", bertkit_model, tokenizer, family)
     again = getattr(transformers, family.architectures[heads]).from_pretrained(tmp_path / "again")
-    assert difference(ours, again.eval(), family) <= 1e-5
+    assert difference(bertkit_model, again.eval(), family) <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -392,63 +396,65 @@ def test_other_names_of_what_we_have_are_read(
         {"conv_kernel_size": 3, "conv_act": "gelu", "attention_head_size": 8},
         {"max_relative_positions": 24, "type_vocab_size": 0, "pos_att_type": ["c2p", "p2c"]},
     ],
-    ids=["names of transformers' own head", "version 2 xlarge", "a distance of its own"],
+    ids=["names of transformers' own head", "version 2 xlarge", "separate distance"],
 )
-def test_deberta_in_its_other_shapes(
+def test_deberta_variants_match_transformers(
     more: dict[str, Any], tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     heads = frozenset({"mlm"})
-    theirs = their_model(DEBERTA, heads, more)
-    ours = opened(theirs, tokenizer, tmp_path / "model").model
-    assert difference(ours, theirs, DEBERTA) <= 1e-5
-    save(tmp_path / "again", ours, tokenizer, DEBERTA)
+    hf_model = make_hf_model(DEBERTA, heads, more)
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
+    assert difference(bertkit_model, hf_model, DEBERTA) <= 1e-5
+    save(tmp_path / "again", bertkit_model, tokenizer, DEBERTA)
     again = transformers.DebertaV2ForMaskedLM.from_pretrained(tmp_path / "again")
-    assert difference(ours, again.eval(), DEBERTA) <= 1e-5
-    if ours.encoder.convolution is not None:
-        ours.encoder.convolution = None  # the control
-        assert difference(ours, theirs, DEBERTA) > 1e-3
+    assert difference(bertkit_model, again.eval(), DEBERTA) <= 1e-5
+    if bertkit_model.encoder.convolution is not None:
+        bertkit_model.encoder.convolution = None  # the control
+        assert difference(bertkit_model, hf_model, DEBERTA) > 1e-3
 
 
 @pytest.mark.parametrize("term", ["queries of distances", "keys of distances", "buckets"])
-def test_control_without_a_term_of_deberta_fails(
+def test_control_deberta_without_term_differs(
     term: str, tokenizer: bertkit.Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = their_model(DEBERTA, frozenset({"mlm"}))
-    ours = opened(theirs, tokenizer, tmp_path / "model").model
-    assert ours.encoder.distances is not None
+    hf_model = make_hf_model(DEBERTA, frozenset({"mlm"}))
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
+    assert bertkit_model.encoder.distances is not None
     if term == "buckets":
-        ours.encoder.distances.farthest = 2 * ours.encoder.distances.farthest
+        bertkit_model.encoder.distances.farthest = 2 * bertkit_model.encoder.distances.farthest
     else:
-        kept = torch.tensor([0.0, 1.0] if term.startswith("queries") else [1.0, 0.0])
+        selected = torch.tensor([0.0, 1.0] if term.startswith("queries") else [1.0, 0.0])
         whole = Attention.project_distances
         monkeypatch.setattr(
-            Attention, "project_distances", lambda *args: whole(*args) * kept[:, None, None]
+            Attention, "project_distances", lambda *args: whole(*args) * selected[:, None, None]
         )
-    assert difference(ours, theirs, DEBERTA) > 1e-3
+    assert difference(bertkit_model, hf_model, DEBERTA) > 1e-3
 
 
-def test_deberta_goes_through_the_engine(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
-    """What an engine computes once, and packs, equals what transformers computes each time."""
-    theirs = their_model(DEBERTA, frozenset({"mlm"}))
-    ours = opened(theirs, tokenizer, tmp_path / "model").model
+def test_deberta_in_engine_matches_transformers(
+    tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    """Distance projections that an engine computes once match those of transformers."""
+    hf_model = make_hf_model(DEBERTA, frozenset({"mlm"}))
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
     with torch.inference_mode():
-        assert difference(Engine(ours).model, theirs, DEBERTA) <= 1e-5
+        assert difference(Engine(bertkit_model).model, hf_model, DEBERTA) <= 1e-5
 
 
-def test_nomic_as_it_was_published(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
-    """Its settings by the names of GPT-2, and code that it asks to run, which nobody runs."""
-    theirs = their_model(NOMIC_BERT, frozenset())
+def test_published_nomic_directory_matches(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
+    """The published config.json has the keys of GPT-2 and refers to remote code."""
+    hf_model = make_hf_model(NOMIC_BERT, frozenset())
     folder = tmp_path / "model"
-    opened(theirs, tokenizer, folder)
+    save_and_load(hf_model, tokenizer, folder)
     names = {
         "vocab_size": "vocab_size", "hidden_size": "n_embd", "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head", "intermediate_size": "n_inner",
         "layer_norm_eps": "layer_norm_epsilon", "type_vocab_size": "type_vocab_size",
     }  # fmt: skip
-    said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     code = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"
     published = {
-        **{new: said[old] for old, new in names.items()},
+        **{new: saved[old] for old, new in names.items()},
         **OLDER_VALUES,
         "model_type": "nomic_bert",
         "n_positions": 8192,
@@ -458,21 +464,21 @@ def test_nomic_as_it_was_published(tokenizer: bertkit.Tokenizer, tmp_path: Path)
         "auto_map": {"AutoModel": code},
     }
     (folder / "config.json").write_text(json.dumps(published), encoding="utf-8")
-    ours = bertkit.load(folder).model
-    assert difference(ours, theirs, NOMIC_BERT) <= 1e-5
-    other = {**published, "rotary_emb_base": 10_000}  # the control
-    (folder / "config.json").write_text(json.dumps(other), encoding="utf-8")
-    assert difference(bertkit.load(folder).model, theirs, NOMIC_BERT) > 1e-3
+    bertkit_model = bertkit.load(folder).model
+    assert difference(bertkit_model, hf_model, NOMIC_BERT) <= 1e-5
+    changed = {**published, "rotary_emb_base": 10_000}  # the control
+    (folder / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+    assert difference(bertkit.load(folder).model, hf_model, NOMIC_BERT) > 1e-3
 
 
 NEW = "Alibaba-NLP/new-impl--modeling.New"
 
 
 def published_gte(
-    theirs: Any, tokenizer: bertkit.Tokenizer, folder: Path, prefix: str, **said: Any
+    hf_model: Any, tokenizer: bertkit.Tokenizer, folder: Path, prefix: str, **changes: Any
 ) -> Loaded:
-    """Opens a folder as GTE's were published: packed weights, and code that nobody runs."""
-    theirs.save_pretrained(folder)  # with the packed weights of before, as transformers does
+    """Load a directory like the published GTE models: packed weights and remote code."""
+    hf_model.save_pretrained(folder)  # transformers packs the weights
     tokenizer.save(folder)
     weights = {
         prefix + name.removeprefix("gte.") if name.startswith(("gte.", "emb", "enc")) else name: t
@@ -492,7 +498,7 @@ def published_gte(
         "position_embedding_type": "rope",
         "unpad_inputs": "true",
         "use_memory_efficient_attention": "true",
-        **said,
+        **changes,
     }
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     return bertkit.load(folder)
@@ -504,90 +510,94 @@ def published_gte(
     [((), ""), ((), "new."), (("mlm",), "new."), (("classify",), "new."), (("tag",), "new.")],
     ids=lambda part: "+".join(part) if isinstance(part, tuple) else part,
 )
-def test_gte_as_it_was_published(
+def test_published_gte_directory_matches(
     heads: tuple[str, ...],
     prefix: str,
     types: int,
     tokenizer: bertkit.Tokenizer,
     tmp_path: Path,
 ) -> None:
-    """Its angles by the formula of the code that it came with: fixed NTK."""
+    """The angles follow the fixed NTK formula of the published code."""
     base, factor, width = 500.0, 4.0, 8
     plain_angles = {"rope_parameters": {"rope_type": "default", "rope_theta": base}}
-    theirs = their_model(GTE, frozenset(heads), {"type_vocab_size": types, **plain_angles})
+    hf_model = make_hf_model(GTE, frozenset(heads), {"type_vocab_size": types, **plain_angles})
     scaling = {"rope_theta": base, "rope_scaling": {"type": "ntk", "factor": factor}}
     folder = tmp_path / "model"
-    ours = published_gte(theirs, tokenizer, folder, prefix, **scaling).model
-    assert set(ours.heads) == {*heads}
-    assert difference(ours, theirs, GTE) > 1e-3  # the control: before the angles are stretched
-    rotary = getattr(theirs, "gte", theirs).rotary_emb
+    bertkit_model = published_gte(hf_model, tokenizer, folder, prefix, **scaling).model
+    assert set(bertkit_model.heads) == {*heads}
+    assert (
+        difference(bertkit_model, hf_model, GTE) > 1e-3
+    )  # the control: before the angles are scaled
+    rotary = getattr(hf_model, "gte", hf_model).rotary_emb
     steps = torch.arange(0, width, 2) / width
     rotary.inv_freq = (base * factor) ** -steps / factor ** (2 / width)
-    assert difference(ours, theirs, GTE) <= 1e-5
-    save(tmp_path / "again", ours, tokenizer, GTE, labels=("a", "b", "c") if heads else ())
+    assert difference(bertkit_model, hf_model, GTE) <= 1e-5
+    save(tmp_path / "again", bertkit_model, tokenizer, GTE, labels=("a", "b", "c") if heads else ())
     again = getattr(transformers, GTE.architectures[frozenset(heads)])
     again = again.from_pretrained(tmp_path / "again").eval()
-    assert difference(ours, again, GTE) <= 1e-5
+    assert difference(bertkit_model, again, GTE) <= 1e-5
 
 
-def test_sinusoidal_positions_learn_as_theirs(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
-    theirs = their_model(DISTILBERT, frozenset({"mlm"}), {"sinusoidal_pos_embds": True})
-    ours = opened(theirs, tokenizer, tmp_path / "model").model
-    found = ours.encoder.embedding.positions.weight
-    wanted = theirs.distilbert.embeddings.position_embeddings.weight
-    assert torch.equal(found, wanted)
-    assert found.requires_grad == wanted.requires_grad
+def test_sinusoidal_positions_match_transformers(
+    tokenizer: bertkit.Tokenizer, tmp_path: Path
+) -> None:
+    hf_model = make_hf_model(DISTILBERT, frozenset({"mlm"}), {"sinusoidal_pos_embds": True})
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
+    actual = bertkit_model.encoder.embedding.positions.weight
+    expected = hf_model.distilbert.embeddings.position_embeddings.weight
+    assert torch.equal(actual, expected)
+    assert actual.requires_grad == expected.requires_grad
 
 
 @pytest.mark.parametrize(("family", "heads"), CASES, ids=NAMES)
-def test_transformers_opens_what_we_save(
+def test_saved_model_loads_in_transformers(
     family: Family, heads: frozenset[str], tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
-    config = family.read_config(their_config(family).to_dict())
+    config = family.read_config(make_hf_config(family).to_dict())
     labels = ("a", "b", "c") if heads in LABELLED else ()
-    ours = build(config, sorted(heads), labels=labels).eval()
-    save(tmp_path / "saved", ours, tokenizer, family, labels=labels)
-    theirs = getattr(transformers, family.architectures[heads])
-    theirs = theirs.from_pretrained(tmp_path / "saved").eval()
-    assert difference(ours, theirs, family) <= 1e-5
+    bertkit_model = build(config, sorted(heads), labels=labels).eval()
+    save(tmp_path / "saved", bertkit_model, tokenizer, family, labels=labels)
+    hf_model = getattr(transformers, family.architectures[heads])
+    hf_model = hf_model.from_pretrained(tmp_path / "saved").eval()
+    assert difference(bertkit_model, hf_model, family) <= 1e-5
     if labels:
-        assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
+        assert hf_model.config.id2label == {0: "a", 1: "b", 2: "c"}
     again = bertkit.load(tmp_path / "saved")
-    assert again.model.config == ours.config
-    for name, tensor in ours.state_dict().items():
+    assert again.model.config == bertkit_model.config
+    for name, tensor in bertkit_model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name])
 
 
 @pytest.mark.parametrize(
     "family", [BERT, ROBERTA, DISTILBERT, ELECTRA, DEBERTA], ids=lambda f: f.name
 )
-def test_trace_equals_their_states_and_attention(
+def test_trace_matches_states_and_attention(
     family: Family, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
-    theirs = their_model(family, frozenset({"mlm"}))
-    theirs.set_attn_implementation("eager")
-    ours = opened(theirs, tokenizer, tmp_path / "model").model
-    batch, padded = inputs(ours.config.token_types)
+    hf_model = make_hf_model(family, frozenset({"mlm"}))
+    hf_model.set_attn_implementation("eager")
+    bertkit_model = save_and_load(hf_model, tokenizer, tmp_path / "model").model
+    batch, padded = inputs(bertkit_model.config.token_types)
     trace = Trace()
     with torch.no_grad():
-        ours.encoder(batch, trace)
-        answer = theirs(**padded, output_hidden_states=True, output_attentions=True)
-    place = batch.layout.sequence_ids, batch.layout.positions
+        bertkit_model.encoder(batch, trace)
+        answer = hf_model(**padded, output_hidden_states=True, output_attentions=True)
+    index = batch.layout.sequence_ids, batch.layout.positions
     assert len(trace.states) == 4
-    for mine, other in zip(trace.states, answer.hidden_states, strict=True):
-        torch.testing.assert_close(mine, other[place], atol=1e-5, rtol=1e-4)
-    for mine, other in zip(trace.attention, answer.attentions, strict=True):
+    for actual, expected in zip(trace.states, answer.hidden_states, strict=True):
+        torch.testing.assert_close(actual, expected[index], atol=1e-5, rtol=1e-4)
+    for actual, expected in zip(trace.attention, answer.attentions, strict=True):
         for sequence, size in enumerate(SIZES):
-            exact = other[sequence, :, :size, :size]
-            torch.testing.assert_close(mine[sequence], exact, atol=1e-5, rtol=1e-4)
+            exact = expected[sequence, :, :size, :size]
+            torch.testing.assert_close(actual[sequence], exact, atol=1e-5, rtol=1e-4)
     assert [h.shape for h in trace.heads] == [(batch.layout.total, 4, 8)] * 3
 
 
-def test_minilm_embeddings_equal_sentence_transformers(minilm: Path, english: list[str]) -> None:
+def test_minilm_embeddings_match_sentence_transformers(minilm: Path, english: list[str]) -> None:
     peer = pytest.importorskip("sentence_transformers", reason="pip install 'bertkit[dev]'")
     texts = [text[:n] for text in english[:12] for n in (1, 40, 300)]
-    theirs = peer.SentenceTransformer(str(minilm), device="cpu").encode(texts)
-    ours = bertkit.pipeline("embed", minilm)(texts)
-    assert ours.dtype == theirs.dtype == "float32"
-    assert abs(ours - theirs).max() <= 1e-5
-    assert abs(bertkit.pipeline("embed", minilm, pooling="cls")(texts) - theirs).max() > 1e-2
+    expected = peer.SentenceTransformer(str(minilm), device="cpu").encode(texts)
+    embeddings = bertkit.pipeline("embed", minilm)(texts)
+    assert embeddings.dtype == expected.dtype == "float32"
+    assert abs(embeddings - expected).max() <= 1e-5
+    assert abs(bertkit.pipeline("embed", minilm, pooling="cls")(texts) - expected).max() > 1e-2

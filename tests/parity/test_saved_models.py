@@ -1,4 +1,4 @@
-"""transformers computes the same from a model directory that bertkit saved, tokenizer included."""
+"""Models and tokenizers that bertkit saved give the same results in transformers."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def test_saved_model_has_the_same_logits_in_transformers(
     save(tmp_path, model, tokenizer, family, labels=labels)
     peer = AUTO[head].from_pretrained(tmp_path).eval()
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = load(tmp_path, heads=[head])
+    loaded = load(tmp_path, heads=[head])
     for texts in (("The class of a value",), ("A name", "is bound to an object")):
-        encoding = ours.tokenizer.encode(*texts)
+        encoding = loaded.tokenizer.encode(*texts)
         inputs = reference(*texts, return_tensors="pt")
         assert inputs["input_ids"][0].tolist() == encoding.ids.tolist()
         with torch.no_grad():
             expected = peer(**inputs).logits[0]
-            (found,) = ours.model(Batch.of([encoding])).values()
+            (found,) = loaded.model(Batch.of([encoding])).values()
         assert (found.reshape(expected.shape) - expected).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
-def test_mpnet_with_another_padding_id_is_rejected(
+def test_save_rejects_mpnet_with_another_padding_id(
     kind: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
 ) -> None:
     tokenizer, family = tokenizers_of_kinds[kind], FAMILIES["mpnet"]
@@ -77,7 +77,7 @@ def test_mpnet_with_another_padding_id_is_rejected(
 
 
 @pytest.mark.parametrize("pad", [0, 2, 58])
-def test_mpnet_directory_with_another_padding_id_is_rejected(
+def test_load_rejects_mpnet_with_another_padding_id(
     pad: int, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
 ) -> None:
     tokenizer, family = tokenizers_of_kinds["bpe"], FAMILIES["mpnet"]
@@ -111,7 +111,7 @@ def test_saved_pair_classifier_has_the_same_probabilities(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_directory_without_segments_has_none_after_save(
+def test_saved_tokenizer_keeps_missing_segments(
     kind: str, tokenizers_of_kinds: dict[str, Tokenizer], tmp_path: Path
 ) -> None:
     tokenizers_of_kinds[kind].save(tmp_path / "first")

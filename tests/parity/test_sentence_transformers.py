@@ -1,4 +1,4 @@
-"""Every key of a sentence-transformers directory: the same vectors, or a rejection."""
+"""bertkit matches sentence-transformers for each configuration key or rejects the key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ modules = pytest.importorskip("sentence_transformers.sentence_transformer.module
 TEXTS = ["The Value of an Object", "the value of an object", "a class " * 30 + "at the end"]
 LENGTH, SETTINGS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, DENSE, NORMALIZE = (
-    f"{place}/config.json" for place in ("1_Pooling", "2_Dense", "3_Normalize")
+    f"{directory}/config.json" for directory in ("1_Pooling", "2_Dense", "3_Normalize")
 )
 TEXT = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
 
@@ -112,7 +112,7 @@ def parameters(module: Any) -> set[str]:
 
 
 def keys_of_peer() -> dict[str, set[str]]:
-    """The keys that sentence-transformers reads from each file, by its own code."""
+    """Return the keys that sentence-transformers reads from each file, according to its code."""
     base = inspect.getmodule(peer.SentenceTransformer.__mro__[1])
     loading = inspect.getsource(base) + inspect.getsource(
         inspect.getmodule(peer.SentenceTransformer)
@@ -140,7 +140,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("file", TABLES)
-def test_every_key_of_the_peer_is_in_the_table_and_changed(file: str) -> None:
+def test_tables_and_values_contain_every_key(file: str) -> None:
     keys, table = keys_of_peer()[file], TABLES[file]
     assert len(keys) >= 2
     assert keys <= {*table.applied, *table.irrelevant, *table.neutral}
@@ -175,7 +175,7 @@ def edit(path: Path, key: str, value: Any) -> None:
 
 
 def vectors_of_peer(folder: Path) -> Any:
-    """The vectors of sentence-transformers, or None if it cannot load the directory."""
+    """Return the vectors of sentence-transformers, or None if it cannot load the directory."""
     try:
         return peer.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     except Exception:  # any error of another library
@@ -184,7 +184,7 @@ def vectors_of_peer(folder: Path) -> Any:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("file", "key", "value"), CHANGES)
-def test_changed_key_gives_the_vectors_of_the_peer_or_is_rejected(
+def test_changed_key_matches_vectors_or_is_rejected(
     file: str, key: str, value: Any, original: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "model"
@@ -250,6 +250,6 @@ def test_saved_copy_has_the_same_vectors(
     assert json.loads((copy / file).read_text(encoding="utf-8"))[key] == value
     expected = vectors_of_peer(folder)
     assert np.abs(expected - before).max() > 1e-2
-    for place in (folder, copy):
-        assert np.abs(pipeline("embed", place)(TEXTS, long="truncate") - expected).max() < 1e-5
+    for directory in (folder, copy):
+        assert np.abs(pipeline("embed", directory)(TEXTS, long="truncate") - expected).max() < 1e-5
     assert np.abs(vectors_of_peer(copy) - expected).max() < 1e-5

@@ -35,7 +35,7 @@ def published(
     return Published(*CASES[NAMES.index(request.param)], tokenizer, folder / "model")
 
 
-def test_each_changed_tensor_changes_the_output(published: Published) -> None:
+def test_changed_tensor_changes_output(published: Published) -> None:
     """Every tensor that transformers uses has an effect in bertkit, or bertkit rejects it."""
     stored = read_tensors(published.folder)
     before, ignored = published.load(published.settings), []
@@ -53,7 +53,7 @@ def test_each_changed_tensor_changes_the_output(published: Published) -> None:
     assert [name for name in ignored if published.uses(name, stored)] == []
 
 
-def test_each_missing_tensor_is_rejected_or_a_copy(published: Published) -> None:
+def test_missing_tensor_is_rejected_or_derived(published: Published) -> None:
     stored = read_tensors(published.folder)
     loaded = []
     for name in stored:

@@ -1,4 +1,4 @@
-"""Weights that are tied by default: a model that stores different ones is loaded so or rejected."""
+"""Weights that are tied by default: bertkit loads or rejects different stored values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from tests.factories import ENCODERS, edit_config, tiny_config, tiny_folder
-from tests.parity.test_decoders import apart as causal_difference
-from tests.parity.test_translators import apart as translator_difference
+from tests.parity.test_decoders import max_difference as causal_difference
+from tests.parity.test_translators import max_difference as translator_difference
 from torch import Tensor
 
 import bertkit
@@ -55,7 +55,7 @@ def saved(
 
 
 def t5(tokenizer: bertkit.Tokenizer, folder: Path, *, tied: bool, scaled: bool | None) -> Path:
-    """Save a T5 with the keys of transformers 5, which say nothing about its output matrix."""
+    """Save a T5 with the keys of transformers 5, which do not describe its output matrix."""
     saved(T5, tokenizer, folder, {"head.lm_tied": tied})
     keys = {"tie_word_embeddings": True, "scale_decoder_outputs": scaled}
     edit_config(folder, **keys)
@@ -68,21 +68,21 @@ def test_t5_output_matrix_and_scale_match(
     tied: bool, scaled: bool | None, tokenizer: bertkit.Tokenizer, tmp_path: Path
 ) -> None:
     folder = t5(tokenizer, tmp_path / "t5", tied=tied, scaled=scaled)
-    theirs = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
+    hf_model = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
     loaded = bertkit.load(folder)
-    assert translator_difference(loaded.model, theirs) <= 1e-5
+    assert translator_difference(loaded.model, hf_model) <= 1e-5
     loaded.save(tmp_path / "saved")
     again = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "saved").eval()
     assert translator_difference(loaded.model, again) <= 1e-5
-    assert translator_difference(bertkit.load(tmp_path / "saved").model, theirs) <= 1e-5
+    assert translator_difference(bertkit.load(tmp_path / "saved").model, hf_model) <= 1e-5
 
 
 def test_control_t5_without_scale_differs(tokenizer: bertkit.Tokenizer, tmp_path: Path) -> None:
     folders = [
         t5(tokenizer, tmp_path / str(scaled), tied=True, scaled=scaled) for scaled in (True, False)
     ]
-    theirs = transformers.T5ForConditionalGeneration.from_pretrained(folders[0]).eval()
-    assert translator_difference(bertkit.load(folders[1]).model, theirs) > 0.01
+    hf_model = transformers.T5ForConditionalGeneration.from_pretrained(folders[0]).eval()
+    assert translator_difference(bertkit.load(folders[1]).model, hf_model) > 0.01
 
 
 def test_llama_with_another_output_matrix_matches(
@@ -90,10 +90,10 @@ def test_llama_with_another_output_matrix_matches(
 ) -> None:
     folder, tensors = saved(LLAMA, tokenizer, tmp_path / "llama")
     edit_config(folder, tie_word_embeddings=True)
-    theirs = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
-    assert causal_difference(bertkit.load(folder).model, theirs) <= 1e-5
+    hf_model = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+    assert causal_difference(bertkit.load(folder).model, hf_model) <= 1e-5
     write_tensors(folder / FILE, {n: t for n, t in tensors.items() if n != "lm_head.weight"})
-    assert causal_difference(bertkit.load(folder).model, theirs) > 0.01  # the control
+    assert causal_difference(bertkit.load(folder).model, hf_model) > 0.01  # the control
 
 
 COPIES = [
@@ -122,10 +122,10 @@ def test_marian_with_other_positions_is_rejected(
 ) -> None:
     folder, tensors = saved(MARIAN, tokenizer, tmp_path / "marian")
     name = f"model.{side}.embed_positions.weight"
-    waves = sinusoids(torch.arange(32), 16).half()
-    write_tensors(folder / FILE, {**tensors, name: waves})
+    sinusoid_rows = sinusoids(torch.arange(32), 16).half()
+    write_tensors(folder / FILE, {**tensors, name: sinusoid_rows})
     bertkit.load(folder)  # the control
-    for wrong in (waves.roll(1, 0), waves[0]):
+    for wrong in (sinusoid_rows.roll(1, 0), sinusoid_rows[0]):
         write_tensors(folder / FILE, {**tensors, name: wrong.contiguous()})
         with pytest.raises(CheckpointError, match=f"{name}: expected sinusoidal positions"):
             bertkit.load(folder)

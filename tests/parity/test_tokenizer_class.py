@@ -1,4 +1,4 @@
-"""Directories without tokenizer.json: the ids of the class that they name, or a rejection."""
+"""Directories without tokenizer.json: bertkit matches the named class or rejects it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ WORDS = ["the", "cat", "The", "cafe", "café", "sat", "is", "open", ".", "'", "a
 
 def vocab_txt(folder: Path) -> None:
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<mask>"]
-    pieces = [*specials, "<unk>", *WORDS, *(f"##{word}" for word in WORDS)]
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokens = [*specials, "<unk>", *WORDS, *(f"##{word}" for word in WORDS)]
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
 
 
 def merges_txt(folder: Path, *, words: bool = False) -> None:
@@ -61,36 +61,42 @@ SUPPORTED = {
 
 
 def classes(file: str) -> list[str]:
-    """The classes of transformers that read the file."""
-    found = set()
+    """Return the names of transformers classes that read the file."""
+    names = set()
     for name in {*filter(None, auto.TOKENIZER_MAPPING_NAMES.values())}:
         tokenizer_class = auto.tokenizer_class_from_name(name)
         if file in getattr(tokenizer_class, "vocab_files_names", {}).values():
-            found.add(name)
-    return sorted(found)
+            names.add(name)
+    return sorted(names)
 
 
 def equal_ids(folder: Path) -> None:
-    ours, theirs = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    bertkit_tokenizer, hf_tokenizer = (
+        Tokenizer.load(folder),
+        transformers.AutoTokenizer.from_pretrained(folder),
+    )
     for text in TEXTS:
-        assert ours.encode(text).ids.tolist() == theirs(text)["input_ids"], text
+        assert bertkit_tokenizer.encode(text).ids.tolist() == hf_tokenizer(text)["input_ids"], text
     for text, pair in PAIRS:
-        assert ours.encode(text, pair).ids.tolist() == theirs([text], [pair])["input_ids"][0]
+        assert (
+            bertkit_tokenizer.encode(text, pair).ids.tolist()
+            == hf_tokenizer([text], [pair])["input_ids"][0]
+        )
 
 
-def name_class(folder: Path, name: str, where: str = "tokenizer_config.json") -> None:
+def name_class(folder: Path, name: str, settings_file: str = "tokenizer_config.json") -> None:
     settings: dict[str, Any] = {"tokenizer_class": name}
-    if where == "tokenizer_config.json":
+    if settings_file == "tokenizer_config.json":
         (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
         settings["do_lower_case"] = False
     else:
         (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
         settings["model_type"] = "bert"
-    (folder / where).write_text(json.dumps(settings), encoding="utf-8")
+    (folder / settings_file).write_text(json.dumps(settings), encoding="utf-8")
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_every_class_is_equal_or_rejected(file: str, tmp_path: Path) -> None:
+def test_class_matches_transformers_or_is_rejected(file: str, tmp_path: Path) -> None:
     FILES[file](tmp_path)
     names = {*classes("merges.txt" if file == "words" else file), *SUPPORTED[file]}
     for name in sorted(names):
@@ -104,7 +110,7 @@ def test_every_class_is_equal_or_rejected(file: str, tmp_path: Path) -> None:
     assert len(names) >= 10
 
 
-@pytest.mark.parametrize("where", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("settings_file", ["tokenizer_config.json", "config.json"])
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -118,10 +124,10 @@ def test_every_class_is_equal_or_rejected(file: str, tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_class_is_rejected_with_remedy(
-    where: str, file: str, name: str, tmp_path: Path
+    settings_file: str, file: str, name: str, tmp_path: Path
 ) -> None:
     FILES[file](tmp_path)
-    name_class(tmp_path, name, where)
+    name_class(tmp_path, name, settings_file)
     with pytest.raises(TokenizerError, match=rf"'{name}' is not supported with {file}.*save_pretr"):
         Tokenizer.load(tmp_path)
 
@@ -142,7 +148,7 @@ def test_model_type_selects_the_class(file: str, model_type: str, tmp_path: Path
     equal_ids(tmp_path)
 
 
-def test_control_two_classes_have_other_ids(tmp_path: Path) -> None:
+def test_control_two_classes_have_different_ids(tmp_path: Path) -> None:
     vocab_txt(tmp_path)
     pairs = []
     for name in ("BertTokenizer", "MPNetTokenizer"):

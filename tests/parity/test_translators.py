@@ -1,4 +1,4 @@
-"""Models that read one text and write another equal transformers' on tiny random models."""
+"""Encoder-decoder models match transformers on tiny random models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.extensions.generation.test_marian_tokenizer import sentences, write_folder
-from tests.parity.test_decoders import CHOICES, near_in, same_tokens
+from tests.parity.test_decoders import CHOICES, check_generated_tokens, check_precision
 from tests.parity.test_tokenizer import t5_folder
 from torch import Tensor
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremo
 transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
 
 SIZES = [(5, 3), (1, 9), (12, 1), (5, 8), (30, 4)]
-"""Tokens of each source, and of its target."""
+"""Number of source and target tokens of each pair."""
 
 
 SIZE = {
@@ -58,9 +58,9 @@ def translator(
     ids = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad}
     ids["eos_token_id"] = tokenizer.eos
     torch.manual_seed(0)
-    theirs: Any
+    hf_model: Any
     if request.param == "marian":
-        theirs = transformers.MarianMTModel(
+        hf_model = transformers.MarianMTModel(
             transformers.MarianConfig(
                 **SIZE,
                 **ids,
@@ -76,11 +76,11 @@ def translator(
             relative_attention_num_buckets=8, tie_word_embeddings="1.1" not in request.param,
             feed_forward_proj="gated-gelu" if "1.1" in request.param else "relu",
         )  # fmt: skip
-        theirs = transformers.T5ForConditionalGeneration(config)
+        hf_model = transformers.T5ForConditionalGeneration(config)
         if "1.1" in request.param:
-            theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.clone())
+            hf_model.lm_head.weight = torch.nn.Parameter(hf_model.lm_head.weight.clone())
     else:
-        theirs = transformers.BartForConditionalGeneration(
+        hf_model = transformers.BartForConditionalGeneration(
             transformers.BartConfig(
                 **SIZE,
                 **ids,
@@ -90,25 +90,25 @@ def translator(
                 activation_dropout=0.1,
             )
         )
-    theirs.eval()
-    with torch.no_grad():  # larger than at birth, so that mistakes show
-        for name, parameter in theirs.named_parameters():
+    hf_model.eval()
+    with torch.no_grad():  # larger than at initialization, so that mistakes show
+        for name, parameter in hf_model.named_parameters():
             if request.param == "bart" or "embed_positions" not in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             if request.param == "bart" and "embed_positions" in name:
-                parameter[:2] = 0  # of no position
+                parameter[:2] = 0  # rows before the first position
         if "t5" not in request.param:
-            theirs.final_logits_bias.normal_()
-        elif "1.1" in request.param:  # its logits are no larger than the others'
-            theirs.lm_head.weight *= 0.2
-    theirs.save_pretrained(folder)
-    if request.param == "t5 1.1":  # as published; transformers 5 says what it is not
-        said = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**said, "tie_word_embeddings": False}))
-    return theirs, bertkit.load(folder)
+            hf_model.final_logits_bias.normal_()
+        elif "1.1" in request.param:  # keeps logits as small as in the other models
+            hf_model.lm_head.weight *= 0.2
+    hf_model.save_pretrained(folder)
+    if request.param == "t5 1.1":  # transformers 5 writes another value than published models
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    return hf_model, bertkit.load(folder)
 
 
-def test_training_loss_equals_that_of_the_labels_of_transformers(
+def test_training_loss_matches_transformers(
     translator: tuple[Any, Loaded], english: list[str]
 ) -> None:
     """The labels are the ids that the target side of the tokenizer returns."""
@@ -122,7 +122,7 @@ def test_training_loss_equals_that_of_the_labels_of_transformers(
     tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.folder)
     losses, wrong, counts = [], [], []
     with torch.no_grad():
-        found = task.loss(loaded.model, packed, totals([packed])).total.item()
+        loss = task.loss(loaded.model, packed, totals([packed])).total.item()
         for text, target in pairs:
             options = {"return_tensors": "pt", "truncation": True, "max_length": 64}
             source = tokenizer(text, **options)["input_ids"]
@@ -131,48 +131,50 @@ def test_training_loss_equals_that_of_the_labels_of_transformers(
             losses.append(peer(input_ids=source, labels=labels).loss.item())
             wrong.append(peer(input_ids=source, labels=as_source).loss.item())
             counts.append(labels.numel())
-    assert found == pytest.approx(np.average(losses, weights=counts), abs=2e-5)
+    assert loss == pytest.approx(np.average(losses, weights=counts), abs=2e-5)
     if loaded.tokenizer is not loaded.target:  # the control
         assert max(map(abs, np.subtract(losses, wrong))) > 1e-2
 
 
 def batch(vocab: int) -> tuple[Batch, list[tuple[Tensor, Tensor]]]:
-    """Sources and targets, each side shortest first."""
+    """Return a batch of sources and targets and the pairs, each side sorted by length."""
     torch.manual_seed(1)
-    pairs = [tuple(torch.randint(0, vocab, (size,)) for size in both) for both in SIZES]
+    pairs = [tuple(torch.randint(0, vocab, (size,)) for size in lengths) for lengths in SIZES]
     sides = []
     for side in (0, 1):
-        order = sorted(range(len(pairs)), key=lambda place: len(pairs[place][side]))
-        texts = [pairs[place][side] for place in order]
+        order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][side]))
+        texts = [pairs[index][side] for index in order]
         ids = torch.cat(texts)
         layout = Packed.of([len(text) for text in texts])
         sides.append((order, Batch(ids, torch.zeros_like(ids), layout)))
     (first, sources), (order, targets) = sides
-    where = torch.tensor([first.index(place) for place in order])
-    whole = Batch(targets.ids, targets.types, targets.layout, source=sources, source_order=where)
-    return whole, [pairs[place] for place in order]
+    source_order = torch.tensor([first.index(index) for index in order])
+    whole = Batch(
+        targets.ids, targets.types, targets.layout, source=sources, source_order=source_order
+    )
+    return whole, [pairs[index] for index in order]
 
 
-def apart(ours: Model, theirs: Any) -> float:
-    asked, pairs = batch(theirs.config.vocab_size)
+def max_difference(bertkit_model: Model, hf_model: Any) -> float:
+    batch_of_pairs, pairs = batch(hf_model.config.vocab_size)
     with torch.no_grad():
-        found = ours(asked)["lm"].split(list(asked.layout.lengths))
+        logits = bertkit_model(batch_of_pairs)["lm"].split(list(batch_of_pairs.layout.lengths))
         expected = [
-            theirs(input_ids=source[None], decoder_input_ids=target[None]).logits[0]
+            hf_model(input_ids=source[None], decoder_input_ids=target[None]).logits[0]
             for source, target in pairs
         ]
-    return max(float((one - other).abs().max()) for one, other in zip(found, expected, strict=True))
+    return max(float((a - b).abs().max()) for a, b in zip(logits, expected, strict=True))
 
 
-def test_it_has_their_logits(translator: tuple[Any, Loaded]) -> None:
-    theirs, loaded = translator
-    assert loaded.family is FAMILIES[theirs.config.model_type]
-    assert apart(loaded.model, theirs) <= 1e-5
+def test_logits_match_transformers(translator: tuple[Any, Loaded]) -> None:
+    hf_model, loaded = translator
+    assert loaded.family is FAMILIES[hf_model.config.model_type]
+    assert max_difference(loaded.model, hf_model) <= 1e-5
 
 
 @pytest.mark.parametrize("wrong", ["bias", "embedding", "source"])
-def test_control_a_difference_is_seen(translator: tuple[Any, Loaded], wrong: str) -> None:
-    theirs, loaded = translator
+def test_control_changed_weight_differs(translator: tuple[Any, Loaded], wrong: str) -> None:
+    hf_model, loaded = translator
     model = bertkit.load(loaded.folder).model
     assert model.decoder is not None
     if wrong == "bias":
@@ -191,19 +193,19 @@ def test_control_a_difference_is_seen(translator: tuple[Any, Loaded], wrong: str
             embedding.positions.weight.data = embedding.positions.weight.data.roll(1, 0)
     else:
         model.decoder.blocks[0].cross.kv.weight.data.neg_()
-    assert apart(model, theirs) > 0.01
+    assert max_difference(model, hf_model) > 0.01
 
 
-def test_transformers_opens_what_we_save(translator: tuple[Any, Loaded], tmp_path: Path) -> None:
-    theirs, loaded = translator
+def test_saved_model_loads_in_transformers(translator: tuple[Any, Loaded], tmp_path: Path) -> None:
+    hf_model, loaded = translator
     save(tmp_path, loaded.model, loaded.tokenizer, loaded.family)
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert isinstance(again, type(theirs))
-    assert apart(loaded.model, again) <= 1e-5
-    ours, first = load_file(tmp_path / "model.safetensors"), theirs.state_dict()
-    assert all(torch.equal(tensor, first[name]) for name, tensor in ours.items())
-    assert again.config.decoder_start_token_id == theirs.config.decoder_start_token_id
-    assert apart(bertkit.load(tmp_path).model, theirs) <= 1e-5
+    assert isinstance(again, type(hf_model))
+    assert max_difference(loaded.model, again) <= 1e-5
+    saved, original = load_file(tmp_path / "model.safetensors"), hf_model.state_dict()
+    assert all(torch.equal(tensor, original[name]) for name, tensor in saved.items())
+    assert again.config.decoder_start_token_id == hf_model.config.decoder_start_token_id
+    assert max_difference(bertkit.load(tmp_path).model, hf_model) <= 1e-5
 
 
 def requests(loaded: Loaded) -> list[Request]:
@@ -213,37 +215,43 @@ def requests(loaded: Loaded) -> list[Request]:
 
 
 @pytest.mark.parametrize("name", ["bf16", "int8"])
-def test_it_writes_in_other_precisions(translator: tuple[Any, Loaded], name: str) -> None:
+def test_other_precisions_match_approximately(translator: tuple[Any, Loaded], name: str) -> None:
     _, loaded = translator
-    near_in(DecoderStepper, loaded, requests(loaded), name)
+    check_precision(DecoderStepper, loaded, requests(loaded), name)
 
 
 @pytest.mark.parametrize("name", CHOICES)
-@pytest.mark.parametrize("room", [9, 30])
-def test_the_same_tokens_are_chosen(translator: tuple[Any, Loaded], name: str, room: int) -> None:
-    theirs, loaded = translator
+@pytest.mark.parametrize("max_tokens", [9, 30])
+def test_generated_tokens_match_transformers(
+    translator: tuple[Any, Loaded], name: str, max_tokens: int
+) -> None:
+    hf_model, loaded = translator
     stepper = DecoderStepper(loaded.model)
-    same_tokens(theirs, stepper, requests(loaded), name, room, forced_eos_token_id=None)
+    check_generated_tokens(
+        hf_model, stepper, requests(loaded), name, max_tokens, forced_eos_token_id=None
+    )
 
 
-def test_cross_attention_is_theirs(translator: tuple[Any, Loaded]) -> None:
-    """All weights of one forward over source and text, layer by layer."""
-    theirs, loaded = translator
-    theirs.set_attn_implementation("eager")
+def test_cross_attention_matches_transformers(translator: tuple[Any, Loaded]) -> None:
+    """Compare the cross-attention weights of one forward pass in all layers."""
+    hf_model, loaded = translator
+    hf_model.set_attn_implementation("eager")
     rng = np.random.default_rng(2)
-    source, text = rng.integers(5, theirs.config.vocab_size, (2, 11))
+    source, text = rng.integers(5, hf_model.config.vocab_size, (2, 11))
     stepper, trace = DecoderStepper(loaded.model), Trace()
     logits = stepper.read(Request(text[:1], source), text[1:].tolist(), trace)
     with torch.no_grad():
-        out = theirs(
+        out = hf_model(
             input_ids=torch.from_numpy(source)[None],
             decoder_input_ids=torch.from_numpy(text)[None],
             output_attentions=True,
         )
     assert float((logits - out.logits[0]).abs().max()) <= 1e-5
     expected = torch.cat(out.cross_attentions)
-    ours = torch.stack([layer[0] for layer in trace.cross])
-    assert ours.shape == expected.shape
-    assert float((ours - expected).abs().max()) <= 1e-5
-    assert float((ours - expected.roll(1, 1)).abs().max()) > 1e-3  # the control: another head
-    assert float((ours - torch.cat(out.decoder_attentions)).abs().max()) > 1e-3  # and another kind
+    weights = torch.stack([layer[0] for layer in trace.cross])
+    assert weights.shape == expected.shape
+    assert float((weights - expected).abs().max()) <= 1e-5
+    assert float((weights - expected.roll(1, 1)).abs().max()) > 1e-3  # the control: another head
+    assert (
+        float((weights - torch.cat(out.decoder_attentions)).abs().max()) > 1e-3
+    )  # another type of attention
