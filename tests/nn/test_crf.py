@@ -1,4 +1,4 @@
-"""The CRF equals the enumeration of all tag sequences and pytorch-crf, and obeys its masks."""
+"""The CRF matches the enumeration of all tag sequences and pytorch-crf, and applies its masks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def valid(crf: CRF, path: Sequence[int]) -> bool:
 
 
 def paths_and_scores(crf: CRF, emissions: Tensor) -> tuple[Tensor, Tensor]:
-    """All permitted tag sequences of one sequence and their scores, in fp64."""
+    """Return all allowed tag sequences of one sequence and their scores in fp64."""
     length, labels = emissions.shape
     every = itertools.product(range(labels), repeat=length)
     paths = torch.tensor([path for path in every if valid(crf, path)])
@@ -60,7 +60,7 @@ def paths_and_scores(crf: CRF, emissions: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_total(crf: CRF, emissions: Tensor) -> Tensor:
-    """The forward algorithm of one sequence, plainly, in fp64 and with true -inf."""
+    """Compute the forward algorithm of one sequence in fp64 with true -inf."""
     transitions = crf.transitions.double().masked_fill(~crf.allowed, -torch.inf)
     reach = crf.start.double().masked_fill(~crf.starts, -torch.inf) + emissions[0].double()
     for now in emissions[1:].double():
@@ -77,7 +77,7 @@ def brute_nll(crf: CRF, emissions: Tensor, tags: Tensor, lengths: Sequence[int])
 
 
 def sample_tags(crf: CRF, lengths: Sequence[int], rng: np.random.Generator) -> Tensor:
-    """Random permitted tags of each sequence."""
+    """Sample allowed tags for each sequence."""
     tags: list[int] = []
     for length in lengths:
         every = itertools.product(range(len(crf.start)), repeat=length)
@@ -88,7 +88,7 @@ def sample_tags(crf: CRF, lengths: Sequence[int], rng: np.random.Generator) -> T
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[CRF, Tensor, Tensor, list[int]]:
-    """A CRF with or without masks, and emissions and permitted tags of some short sequences."""
+    """Return a CRF with or without masks, and emissions and allowed tags of short sequences."""
     seed = draw(st.integers(0, 2**32 - 1))
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -96,7 +96,7 @@ def cases(draw: st.DrawFn) -> tuple[CRF, Tensor, Tensor, list[int]]:
     lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=5))
     if draw(st.booleans()):
         allowed, starts, ends = (torch.rand(n) < 0.6 for n in ((labels, labels), labels, labels))
-        allowed[0, 0] = starts[0] = ends[0] = True  # one way through is always there
+        allowed[0, 0] = starts[0] = ends[0] = True  # at least one tag sequence is allowed
         crf = randomized(CRF(labels, allowed=allowed, starts=starts, ends=ends))
     else:
         crf = randomized(CRF(labels))
@@ -106,18 +106,18 @@ def cases(draw: st.DrawFn) -> tuple[CRF, Tensor, Tensor, list[int]]:
 
 @given(cases())
 @settings(max_examples=60)
-def test_nll_and_its_gradients_equal_enumeration(
+def test_nll_and_gradients_match_enumeration(
     case: tuple[CRF, Tensor, Tensor, list[int]],
 ) -> None:
     crf, emissions, tags, lengths = case
     inputs = (emissions.requires_grad_(), *crf.parameters())
-    ours, theirs = crf(emissions, tags, lengths), brute_nll(crf, emissions, tags, lengths)
-    assert ours.dtype == torch.float32
-    torch.testing.assert_close(ours.double(), theirs, atol=1e-4, rtol=1e-5)
+    actual, expected = crf(emissions, tags, lengths), brute_nll(crf, emissions, tags, lengths)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual.double(), expected, atol=1e-4, rtol=1e-5)
     weight = torch.randn(len(lengths))
     for a, b in zip(
-        torch.autograd.grad((ours * weight).sum(), inputs, materialize_grads=True),
-        torch.autograd.grad((theirs * weight).sum(), inputs, materialize_grads=True),
+        torch.autograd.grad((actual * weight).sum(), inputs, materialize_grads=True),
+        torch.autograd.grad((expected * weight).sum(), inputs, materialize_grads=True),
         strict=True,
     ):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
@@ -125,7 +125,7 @@ def test_nll_and_its_gradients_equal_enumeration(
 
 @given(cases())
 @settings(max_examples=60)
-def test_decode_and_marginals_equal_enumeration(
+def test_decode_and_marginals_match_enumeration(
     case: tuple[CRF, Tensor, Tensor, list[int]],
 ) -> None:
     crf, emissions, _, lengths = case
@@ -147,7 +147,7 @@ def test_decode_and_marginals_equal_enumeration(
 
 
 @pytest.mark.parametrize("wrong", ["direction", "start and end", "order of the sequences"])
-def test_control_a_wrong_formula_is_seen(wrong: str) -> None:
+def test_control_wrong_formula_differs(wrong: str) -> None:
     torch.manual_seed(0)
     lengths = [3, 1, 4]
     crf, emissions = randomized(CRF(3)), torch.randn(8, 3)
@@ -163,7 +163,7 @@ def test_control_a_wrong_formula_is_seen(wrong: str) -> None:
     assert (crf(emissions, tags, lengths) - right).abs().max() > 0.1
 
 
-def test_nll_gradients_and_decode_equal_pytorch_crf() -> None:
+def test_nll_gradients_and_decode_match_pytorch_crf() -> None:
     torchcrf = pytest.importorskip("torchcrf", reason="pip install 'bertkit[dev]'")
     torch.manual_seed(1)
     lengths, labels = [5, 17, 1, 9, 17, 2], 9
@@ -179,13 +179,13 @@ def test_nll_gradients_and_decode_equal_pytorch_crf() -> None:
         for x in (emissions, tags)
     )
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ours = crf(emissions, tags, lengths)
-    theirs = -peer(padded, padded_tags, mask, reduction="none")
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-5)
+    actual = crf(emissions, tags, lengths)
+    expected = -peer(padded, padded_tags, mask, reduction="none")
+    torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-5)
     peers = (emissions, peer.transitions, peer.start_transitions, peer.end_transitions)
     for a, b in zip(
-        torch.autograd.grad(ours.mean(), (emissions, *crf.parameters())),
-        torch.autograd.grad(theirs.mean(), peers),
+        torch.autograd.grad(actual.mean(), (emissions, *crf.parameters())),
+        torch.autograd.grad(expected.mean(), peers),
         strict=True,
     ):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
@@ -199,7 +199,7 @@ def test_nll_gradients_and_decode_equal_pytorch_crf() -> None:
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60)
-def test_no_emissions_bring_about_a_forbidden_sequence(
+def test_decode_never_returns_forbidden_sequence(
     scheme: str, lengths: list[int], size: float, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -218,7 +218,7 @@ def test_no_emissions_bring_about_a_forbidden_sequence(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_emissions_wholly_for_what_is_forbidden(scheme: str) -> None:
+def test_forbidden_tag_with_high_emissions_is_ignored(scheme: str) -> None:
     names = SCHEMES[scheme]
     crf, lengths = randomized(masked(names)), [6, 1, 3]
     emissions = torch.zeros(10, len(names))
@@ -235,27 +235,27 @@ def test_emissions_wholly_for_what_is_forbidden(scheme: str) -> None:
     assert (gradients[1][~crf.allowed] == 0).all()
 
 
-def test_control_without_masks_the_same_emissions_win() -> None:
+def test_control_high_emissions_win_without_masks() -> None:
     emissions = torch.zeros(4, len(IOB2))
     emissions[:, 2] = 1e6
     assert randomized(CRF(len(IOB2))).decode(emissions, [4]) == [[2, 2, 2, 2]]
 
 
-def test_masks_that_leave_nothing_are_refused_when_decoding() -> None:
+def test_decode_rejects_masks_without_allowed_tags() -> None:
     crf = CRF(2, starts=torch.tensor([True, False]), ends=torch.tensor([False, True]))
     assert crf.decode(torch.zeros(2, 2), [2]) == [[0, 1]]
     with pytest.raises(ValueError, match="allow no tags"):
         crf.decode(torch.zeros(3, 2), [2, 1])
 
 
-def test_low_precision_emissions_and_parameters_are_computed_in_fp32() -> None:
+def test_low_precision_inputs_are_computed_in_fp32() -> None:
     torch.manual_seed(2)
     lengths = [30, 4, 11]
     crf = randomized(masked(IOB2)).bfloat16()
     emissions = torch.randn(45, 5).bfloat16().requires_grad_()
     tags = torch.tensor([tag for path in crf.decode(emissions, lengths) for tag in path])
     exact = randomized(masked(IOB2))
-    exact.load_state_dict(crf.state_dict())  # the same rounded numbers
+    exact.load_state_dict(crf.state_dict())  # the same rounded values
     nll, marginals = crf(emissions, tags, lengths), crf.marginals(emissions, lengths)
     assert nll.dtype == marginals.dtype == torch.float32
     assert torch.equal(nll, exact(emissions.float(), tags, lengths))
@@ -263,19 +263,19 @@ def test_low_precision_emissions_and_parameters_are_computed_in_fp32() -> None:
     for dtype in (torch.float32, torch.float64):
         same = emissions.detach().to(dtype).requires_grad_()
         assert crf.decode(emissions, lengths) == exact.decode(same, lengths)
-    for ours, theirs in zip(
+    for actual, expected in zip(
         torch.autograd.grad(nll.sum(), (emissions, *crf.parameters())),
         torch.autograd.grad(
             exact(emissions.float(), tags, lengths).sum(), (emissions, *exact.parameters())
         ),
         strict=True,
     ):
-        assert ours.dtype == torch.bfloat16
-        torch.testing.assert_close(ours.float(), theirs.float(), atol=1e-2, rtol=1e-2)
+        assert actual.dtype == torch.bfloat16
+        torch.testing.assert_close(actual.float(), expected.float(), atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e4])
-def test_a_long_sequence_is_finite_and_exact(shift: float) -> None:
+def test_long_sequence_is_finite_and_exact(shift: float) -> None:
     torch.manual_seed(3)
     lengths = [2000, 3]
     crf, emissions = randomized(masked(BIOES)), torch.randn(2003, len(BIOES)) * 3
@@ -297,7 +297,7 @@ def test_a_long_sequence_is_finite_and_exact(shift: float) -> None:
     torch.testing.assert_close(nll.double(), totals - torch.stack(gold), atol=1e-2, rtol=1e-4)
 
 
-def test_a_sequence_is_the_same_alone_and_in_a_batch() -> None:
+def test_result_does_not_depend_on_other_sequences() -> None:
     torch.manual_seed(4)
     lengths = [4, 9, 1, 9, 6]
     crf, emissions = randomized(masked(IOB2)), torch.randn(29, 5)
@@ -312,7 +312,7 @@ def test_a_sequence_is_the_same_alone_and_in_a_batch() -> None:
         assert crf.decode(part, [lengths[i]]) == [together[i]]
 
 
-def test_one_word_sequences_are_a_softmax() -> None:
+def test_single_word_sequences_match_softmax() -> None:
     crf, emissions, tags = randomized(CRF(4)), torch.randn(6, 4), torch.randint(0, 4, (6,))
     scores = emissions + crf.start + crf.end
     expected = torch.nn.functional.cross_entropy(scores, tags, reduction="none")
@@ -323,13 +323,13 @@ def test_one_word_sequences_are_a_softmax() -> None:
     assert crf.decode(emissions, [1] * 6) == scores.argmax(-1)[:, None].tolist()
 
 
-def test_a_fresh_field_is_a_softmax_for_each_word() -> None:
+def test_newly_initialized_crf_matches_softmax() -> None:
     emissions = torch.randn(7, 3)
     marginals = CRF(3).marginals(emissions, [5, 2])
     torch.testing.assert_close(marginals, torch.softmax(emissions, -1))
 
 
-def test_marginals_in_inference_mode() -> None:
+def test_marginals_match_in_inference_mode() -> None:
     crf = randomized(masked(IOB2))
     with torch.inference_mode():
         emissions = torch.randn(7, 5)
@@ -338,7 +338,7 @@ def test_marginals_in_inference_mode() -> None:
     torch.testing.assert_close(inside, crf.marginals(emissions.clone(), [5, 2]))
 
 
-def test_masks_survive_construction_without_storage() -> None:
+def test_masks_survive_construction_on_meta_device() -> None:
     with torch.device("meta"):
         crf = masked(IOB2)
         free = CRF(3)
@@ -353,8 +353,8 @@ def test_masks_survive_construction_without_storage() -> None:
     assert set(crf.state_dict()) == {"transitions", "start", "end"}
 
 
-def test_counts_of_valid_sequences() -> None:
-    """At zero scores the total counts the sequences: as many as enumeration finds."""
+def test_partition_function_counts_valid_sequences() -> None:
+    """If all scores are zero, the partition function counts the valid sequences."""
     for names in SCHEMES.values():
         crf = masked(names)
         count = sum(valid(crf, path) for path in itertools.product(range(len(names)), repeat=4))

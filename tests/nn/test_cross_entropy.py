@@ -1,4 +1,4 @@
-"""The loss without kept logits equals the plain one, in value and gradient."""
+"""The loss without stored logits matches the plain loss in values and gradients."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from bertkit.nn.cross_entropy import linear_cross_entropy, target_logprobs
     [(True, 0.0, 0.0), (False, 0.0, 0.0), (True, 0.1, 0.0), (True, 0.0, 0.03), (False, 0.1, 0.03)],
 )
 @pytest.mark.parametrize("rows", [1, 7, 512, 513, 1100])
-def test_equals_the_plain_loss(
+def test_loss_matches_plain_loss(
     rows: int, biased: bool, smoothing: float, z_loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_entropy, "MAX_BYTES", 512 * 50 * 8)
@@ -28,14 +28,14 @@ def test_equals_the_plain_loss(
     plain = plain + z_loss * logits.logsumexp(-1).square().sum()
     torch.testing.assert_close(loss.double(), plain, rtol=1e-5, atol=1e-4)
     assert correct.item() == (logits.argmax(-1) == targets).sum().item()
-    ours = torch.autograd.grad(3 * loss, learned)
-    theirs = torch.autograd.grad(3 * plain, learned)
-    for a, b in zip(ours, theirs, strict=True):
+    actual = torch.autograd.grad(3 * loss, learned)
+    expected = torch.autograd.grad(3 * plain, learned)
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.bf16
-def test_what_is_likeliest_in_bf16_is_counted() -> None:
+def test_correct_predictions_are_counted_in_bf16() -> None:
     x, weight = torch.randn(600, 16).bfloat16() * 3, torch.randn(50, 16).bfloat16()
     targets = torch.randint(0, 50, (600,))
     targets[:200] = F.linear(x, weight)[:200].argmax(-1)
@@ -45,33 +45,37 @@ def test_what_is_likeliest_in_bf16_is_counted() -> None:
     assert torch.equal(cross_entropy._row_max(p), p.amax(-1))
 
 
-def test_frozen_weights_get_no_gradient_and_states_the_same() -> None:
+def test_frozen_weights_do_not_change_state_gradient() -> None:
     x, weight = torch.randn(9, 4, requires_grad=True), torch.randn(20, 4, requires_grad=True)
     targets = torch.randint(0, 20, (9,))
-    (both, _) = torch.autograd.grad(linear_cross_entropy(x, weight, None, targets)[0], [x, weight])
+    (expected, _) = torch.autograd.grad(
+        linear_cross_entropy(x, weight, None, targets)[0], [x, weight]
+    )
     loss, _ = linear_cross_entropy(x, weight.detach(), None, targets)
     loss.backward()
     assert x.grad is not None
-    assert torch.equal(x.grad, both)
+    assert torch.equal(x.grad, expected)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 40])
-def test_log_probabilities_are_the_plain_ones(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_logprobs_match_plain_formula(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "MAX_BYTES", 7 * 20 * 8)
     x = torch.randn(rows, 8, dtype=torch.float64, requires_grad=True)
     weight, bias = torch.randn(20, 8).double().requires_grad_(), torch.randn(20).double()
     targets, upstream = torch.randint(0, 20, (rows,)), torch.randn(rows)
     plain = F.linear(x, weight, bias).log_softmax(-1).gather(1, targets[:, None])[:, 0]
-    ours = target_logprobs(x, weight, bias, targets)
-    torch.testing.assert_close(ours.double(), plain, rtol=1e-5, atol=1e-5)
+    actual = target_logprobs(x, weight, bias, targets)
+    torch.testing.assert_close(actual.double(), plain, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
-        assert torch.equal(target_logprobs(x, weight, bias, targets), ours)
-    theirs = torch.autograd.grad((plain * upstream).sum(), [x, weight])
-    for a, b in zip(torch.autograd.grad((ours * upstream).sum(), [x, weight]), theirs, strict=True):
+        assert torch.equal(target_logprobs(x, weight, bias, targets), actual)
+    expected = torch.autograd.grad((plain * upstream).sum(), [x, weight])
+    for a, b in zip(
+        torch.autograd.grad((actual * upstream).sum(), [x, weight]), expected, strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_no_targets_is_no_loss() -> None:
+def test_empty_targets_have_zero_loss() -> None:
     loss, correct = linear_cross_entropy(
         torch.empty(0, 4), torch.randn(9, 4), torch.zeros(9), torch.empty(0, dtype=torch.int64)
     )
@@ -82,34 +86,34 @@ def test_no_targets_is_no_loss() -> None:
 @pytest.mark.bf16
 @pytest.mark.parametrize(("smoothing", "z_loss"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.03)])
 @pytest.mark.parametrize("rows", [3, 200])
-def test_bf16_loss_and_gradients_are_near_fp32(
+def test_bf16_loss_and_gradients_match_fp32_approximately(
     rows: int, smoothing: float, z_loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_entropy, "MAX_BYTES", 64 * 5000 * 2)
     targets = torch.randint(0, 5000, (rows,))
-    given = torch.randn(rows, 32), torch.randn(5000, 32), torch.randn(5000)
-    ours = [x.bfloat16().requires_grad_() for x in given]
-    plain = [x.detach().float().requires_grad_() for x in ours]
-    loss, correct = linear_cross_entropy(*ours, targets, smoothing, z_loss)
+    inputs = torch.randn(rows, 32), torch.randn(5000, 32), torch.randn(5000)
+    actual = [x.bfloat16().requires_grad_() for x in inputs]
+    plain = [x.detach().float().requires_grad_() for x in actual]
+    loss, correct = linear_cross_entropy(*actual, targets, smoothing, z_loss)
     logits = F.linear(*plain)
-    wanted = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
-    wanted = wanted + z_loss * logits.logsumexp(-1).square().sum()
+    expected = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    expected = expected + z_loss * logits.logsumexp(-1).square().sum()
     assert loss.dtype == torch.float32
     assert correct.item() <= rows
-    torch.testing.assert_close(loss, wanted, rtol=3e-3, atol=0.0)
+    torch.testing.assert_close(loss, expected, rtol=3e-3, atol=0.0)
     for a, b in zip(
-        torch.autograd.grad(loss, ours), torch.autograd.grad(wanted, plain), strict=True
+        torch.autograd.grad(loss, actual), torch.autograd.grad(expected, plain), strict=True
     ):
         assert a.shape == b.shape
         assert (a.float() - b).norm() < 0.02 * b.norm()
 
 
-def test_a_small_z_loss_is_not_rounded_away_in_bf16() -> None:
+def test_small_z_loss_changes_bf16_gradients() -> None:
     x, weight = torch.randn(4096, 8).bfloat16(), (torch.randn(40, 8) * 0.1).bfloat16()
     targets = torch.randint(0, 40, (4096,))
 
     def sum_of_gradients(z_loss: float) -> float:
-        """Over all logits: 2 z log Z of each row, and 0 of the cross-entropy."""
+        """Return the sum over all logits: 2 z log Z per row, and 0 for the cross-entropy."""
         bias = torch.zeros(40).bfloat16().requires_grad_()
         loss, _ = linear_cross_entropy(x, weight, bias, targets, z_loss=z_loss)
         return float(torch.autograd.grad(loss, bias)[0].float().sum())
@@ -119,13 +123,13 @@ def test_a_small_z_loss_is_not_rounded_away_in_bf16() -> None:
     assert sum_of_gradients(1e-3) == pytest.approx(2e-3 * log_z, rel=0.1)
 
 
-def test_bf16_gradients_of_many_parts_add_up_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_gradients_accumulate_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = torch.randn(8192, 8).bfloat16(), (torch.randn(40, 8) * 0.1).bfloat16()
     bias, targets = torch.zeros(40).bfloat16(), torch.randint(0, 40, (8192,))
 
     def gradients() -> tuple[torch.Tensor, ...]:
-        wanted = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
-        return torch.autograd.grad(linear_cross_entropy(x, *wanted, targets)[0], wanted)
+        copies = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+        return torch.autograd.grad(linear_cross_entropy(x, *copies, targets)[0], copies)
 
     whole = weight.double().requires_grad_(), bias.double().requires_grad_()
     plain = F.cross_entropy(F.linear(x.double(), *whole), targets, reduction="sum")

@@ -1,4 +1,4 @@
-"""Disentangled attention: buckets, the three terms of a score, and sequences in any company."""
+"""Disentangled attention: distance buckets, the three score terms, and independent sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUCKETS, FARTHEST, WIDTH, HEADS = 8, 20, 16, 2
 LAYOUT = Packed.of([1, 3, 17, 20, 21, 40, 200])
 
 
-def made() -> tuple[DistanceTable, Attention, torch.Tensor]:
+def make_inputs() -> tuple[DistanceTable, Attention, torch.Tensor]:
     torch.manual_seed(0)
     table = DistanceTable(BUCKETS, FARTHEST, WIDTH, 0.0, nn.LayerNorm(WIDTH))
     return table, Attention(WIDTH, HEADS, 0.0), torch.randn(LAYOUT.total, WIDTH)
@@ -26,26 +26,26 @@ def context(table: DistanceTable, layout: Packed) -> AttentionContext:
 
 
 @pytest.mark.parametrize(("buckets", "farthest"), [(8, 20), (256, 512)])
-def test_buckets_are_those_of_transformers(buckets: int, farthest: int) -> None:
-    theirs = pytest.importorskip(
+def test_buckets_match_transformers(buckets: int, farthest: int) -> None:
+    modeling = pytest.importorskip(
         "transformers.models.deberta_v2.modeling_deberta_v2", reason="pip install 'bertkit[dev]'"
     )
     distances = torch.arange(-700, 701)
-    wanted = theirs.make_log_bucket_position(distances, buckets, farthest).long()
-    assert torch.equal(bucket_distances(distances, buckets, farthest), wanted)
+    expected = modeling.make_log_bucket_position(distances, buckets, farthest).long()
+    assert torch.equal(bucket_distances(distances, buckets, farthest), expected)
 
 
-def test_a_score_has_three_terms_whatever_the_company() -> None:
-    table, attention, x = made()
+def test_scores_match_three_terms_in_any_batch() -> None:
+    table, attention, x = make_inputs()
     with torch.no_grad():
         together = attention(x, context(table, LAYOUT))
         vectors = table.norm(table.table.weight)
         for start, size in zip(LAYOUT.first.tolist(), LAYOUT.lengths, strict=True):
-            own = x[start : start + size]
+            states = x[start : start + size]
             torch.testing.assert_close(
-                attention(own, context(table, Packed.of([size]))), together[start : start + size]
+                attention(states, context(table, Packed.of([size]))), together[start : start + size]
             )
-            q, k, v = attention.qkv(own).view(size, 3, HEADS, -1).unbind(1)
+            q, k, v = attention.qkv(states).view(size, 3, HEADS, -1).unbind(1)
             far_q, far_k, _ = attention.qkv(vectors).view(2 * BUCKETS, 3, HEADS, -1).unbind(1)
             back = torch.arange(size)[:, None] - torch.arange(size)
             row = (bucket_distances(back, BUCKETS, FARTHEST) + BUCKETS).clamp(0, 2 * BUCKETS - 1)
@@ -59,8 +59,8 @@ def test_a_score_has_three_terms_whatever_the_company() -> None:
         assert (attention(x, plain) - together).abs().max() > 0.05  # the control
 
 
-def test_layers_share_the_table_and_its_gradient_adds_up() -> None:
-    table, attention, x = made()
+def test_layers_share_table_and_accumulate_gradient() -> None:
+    table, attention, x = make_inputs()
 
     def gradient(times: int) -> torch.Tensor:
         shared = context(table, LAYOUT)
@@ -72,25 +72,25 @@ def test_layers_share_the_table_and_its_gradient_adds_up() -> None:
     torch.testing.assert_close(gradient(2), 2 * once)
 
 
-def test_what_is_computed_once_is_what_is_computed_each_time() -> None:
-    table, attention, x = made()
+def test_cached_distance_projections_match() -> None:
+    table, attention, x = make_inputs()
     with torch.no_grad():
-        wanted = attention(x, context(table, LAYOUT))
+        expected = attention(x, context(table, LAYOUT))
         attention.distance_projections = attention.project_distances(table().vectors)
-        table.table.weight.zero_()  # not read any more
-        assert torch.equal(attention(x, context(table, LAYOUT)), wanted)
+        table.table.weight.zero_()  # no longer used
+        assert torch.equal(attention(x, context(table, LAYOUT)), expected)
 
 
-def test_dropout_is_each_layers_own() -> None:
-    table, _, _ = made()
+def test_dropout_differs_per_layer() -> None:
+    table, _, _ = make_inputs()
     table.dropout.rate = 0.5
     shared = table.train()()
     assert not torch.equal(shared.apply_dropout(), shared.apply_dropout())
     assert torch.equal(table.eval()().apply_dropout(), shared.vectors)
 
 
-def test_a_layer_that_learns_drops_distances() -> None:
-    table, attention, x = made()
+def test_dropout_applies_to_distances_in_training() -> None:
+    table, attention, x = make_inputs()
     table.dropout.rate = 0.5
     with torch.no_grad():
         shared = context(table.train(), LAYOUT)

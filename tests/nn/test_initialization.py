@@ -1,4 +1,4 @@
-"""Weights begin as BERT's do."""
+"""Weights are initialized like in BERT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertkit.nn.initialization import zero_init_residuals
 LABELS = ("O", "B-x", "I-x")
 
 
-def test_matrices_are_a_cut_normal_biases_0_and_norms_1() -> None:
+def test_initial_weights_match_truncated_normal() -> None:
     model = tiny_model(3000, "mlm", "nsp", hidden=64, layers=2, heads=4, intermediate=128)
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
@@ -25,11 +25,11 @@ def test_matrices_are_a_cut_normal_biases_0_and_norms_1() -> None:
             assert (weight == 1).all(), name
         elif weight.numel() > 5000:
             assert weight.abs().max() <= 0.04, name
-            # a normal cut at two standard deviations has 0.880 of its spread
+            # truncation at two standard deviations reduces the standard deviation to 88%
             assert weight.std().item() == pytest.approx(0.0176, rel=0.05), name
 
 
-def test_a_head_that_a_folder_lacks_keeps_the_size_of_what_it_reads(bert: Path) -> None:
+def test_missing_head_is_scaled_by_hidden_size(bert: Path) -> None:
     names = [f"label-{number}" for number in range(200)]
     head = load(bert, heads=("tag",), labels=names).model.heads["tag"]
     weights = dict(head.named_parameters())
@@ -39,7 +39,7 @@ def test_a_head_that_a_folder_lacks_keeps_the_size_of_what_it_reads(bert: Path) 
     assert weights["out.weight"].std().item() == pytest.approx(0.88 * hidden**-0.5, rel=0.05)
 
 
-def test_layers_may_begin_with_nothing_to_add() -> None:
+def test_zero_init_residuals_zeroes_last_matrices() -> None:
     decoder = tiny_config(30, **{"attention.cross": True, "attention.causal": True})
     model = build(tiny_config(30, layers=2), decoder=decoder)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
@@ -52,7 +52,7 @@ def test_layers_may_begin_with_nothing_to_add() -> None:
     assert sum(name.endswith(ends) for name in before) == 2 * 2 + 3
 
 
-def test_a_crf_begins_as_a_softmax_for_each_word(bert: Path) -> None:
+def test_new_crf_head_has_zero_transitions(bert: Path) -> None:
     added = load(bert, heads=("crf",), labels=LABELS).model
     for model in (tiny_model(30, "crf", labels=LABELS), added):
         head = model.heads["crf"]

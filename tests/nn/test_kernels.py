@@ -1,4 +1,4 @@
-"""Every kernel computes the same attention, whatever a sequence is packed with."""
+"""All kernels compute the same attention, independent of the other sequences in a batch."""
 
 import itertools
 from dataclasses import replace
@@ -29,7 +29,7 @@ WIDTH, HEADS = 8, 4
 
 
 class Table:
-    """A bias that is learned for each distance, as T5's and MPNet's are."""
+    """Learned bias per distance, like in T5 and MPNet."""
 
     def __init__(self) -> None:
         self.weight = torch.randn(HEADS, 2 * MOST, requires_grad=True)
@@ -40,7 +40,7 @@ class Table:
 
 
 class Content:
-    """A bias made of queries and places, as the terms of DeBERTa are."""
+    """Bias of queries and positions, like the terms of DeBERTa."""
 
     def __init__(self) -> None:
         self.weight = torch.randn(MOST, HEADS, WIDTH, requires_grad=True)
@@ -66,24 +66,24 @@ CASES = {
 }
 
 
-def made(
-    sizes: list[int], case: str = "all", *, behind: int = 0, kv_heads: int = HEADS
+def make_inputs(
+    sizes: list[int], case: str = "all", *, padding_rows: int = 0, kv_heads: int = HEADS
 ) -> tuple[Tensor, Tensor, AttentionContext]:
-    """Queries, keys and values of a layout, and of rows behind it."""
+    """Return queries, keys, and values of a layout, followed by rows of padding."""
     values = dict(CASES[case])
     if "bias" in values:
         values["bias"] = values["bias"]()  # type: ignore[operator]
     if values.pop("cross", False):
-        others = [1 + size * 7 % 50 for size in sizes]
-        values["cross"] = Packed.of(others, any_order=True)
+        key_sizes = [1 + size * 7 % 50 for size in sizes]
+        values["cross"] = Packed.of(key_sizes, any_order=True)
     context = AttentionContext(Packed.of(sizes), **values)  # type: ignore[arg-type]
-    q = torch.randn(context.queries.total + behind, HEADS, WIDTH)
-    kv = torch.randn(context.keys.total + 2 * behind, 2, kv_heads, WIDTH)
+    q = torch.randn(context.queries.total + padding_rows, HEADS, WIDTH)
+    kv = torch.randn(context.keys.total + 2 * padding_rows, 2, kv_heads, WIDTH)
     return q, kv, context
 
 
 def reference(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
-    """Softmax attention written out, one sequence and head at a time."""
+    """Compute softmax attention for one sequence and head at a time."""
     out = torch.zeros_like(q)
     group = HEADS // kv.shape[2]
     scale = WIDTH**-0.5 if context.scale is None else context.scale
@@ -91,69 +91,71 @@ def reference(q: Tensor, kv: Tensor, context: AttentionContext) -> Tensor:
         list(itertools.pairwise(x.cu_seqlens.tolist())) for x in (context.queries, context.keys)
     )
     for (start, end), (first, last) in zip(*starts, strict=True):
-        there = torch.arange(last - first) - torch.arange(end - start)[:, None]
-        far = torch.zeros_like(there, dtype=torch.bool)
+        distances = torch.arange(last - first) - torch.arange(end - start)[:, None]
+        is_masked = torch.zeros_like(distances, dtype=torch.bool)
         if context.causal:
-            far |= there > 0
+            is_masked |= distances > 0
         if context.window is not None:
-            far |= there.abs() > context.window
+            is_masked |= distances.abs() > context.window
         for head in range(HEADS):
-            own = q[start:end, head]
+            queries = q[start:end, head]
             k, v = kv[first:last, :, head // group].unbind(1)
-            scores = own @ k.T * scale
+            scores = queries @ k.T * scale
             if isinstance(context.bias, Table):
-                scores = scores + context.bias.weight[head][there + MOST]
+                scores = scores + context.bias.weight[head][distances + MOST]
             elif isinstance(context.bias, Content):
-                scores = scores + own @ context.bias.weight[: last - first, head].T / 8
-            weights = torch.softmax(scores.masked_fill(far, -torch.inf), -1)
+                scores = scores + queries @ context.bias.weight[: last - first, head].T / 8
+            weights = torch.softmax(scores.masked_fill(is_masked, -torch.inf), -1)
             out[start:end, head] = weights @ v
     return out
 
 
 def learned(context: AttentionContext) -> list[Tensor]:
-    """What has a gradient beside queries, keys and values."""
+    """Return the learned tensors besides queries, keys, and values."""
     return [context.bias.weight] if isinstance(context.bias, Table | Content) else []
 
 
-@pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 0)])
+@pytest.mark.parametrize(("kv_heads", "padding_rows"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 0)])
 @pytest.mark.parametrize("kernel", [None, *KERNELS], ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("case", CASES)
-def test_kernels_equal_the_formula(
-    kernel: Kernel | None, case: str, kv_heads: int, behind: int
+def test_kernels_match_reference(
+    kernel: Kernel | None, case: str, kv_heads: int, padding_rows: int
 ) -> None:
     for sizes in LAYOUTS.values():
-        q, kv, context = made(sizes, case, behind=behind, kv_heads=kv_heads)
+        q, kv, context = make_inputs(sizes, case, padding_rows=padding_rows, kv_heads=kv_heads)
         reason = kernel.unsupported_reason(q, kv, context) if kernel else None
         if reason:
             pytest.skip(reason)
-        ours = attend(q, kv, context, kernel=kernel)
-        torch.testing.assert_close(ours, reference(q, kv, context))
+        actual = attend(q, kv, context, kernel=kernel)
+        torch.testing.assert_close(actual, reference(q, kv, context))
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 0)])
+@pytest.mark.parametrize(("kv_heads", "padding_rows"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 0)])
 @pytest.mark.parametrize("scores", [1, 5_000, 100_000, products.MAX_SCORES])
 @pytest.mark.parametrize("case", CASES)
-def test_products_in_blocks_of_any_size_equal_the_formula(
-    case: str, scores: int, kv_heads: int, behind: int, monkeypatch: pytest.MonkeyPatch
+def test_bmm_matches_reference_for_any_block_size(
+    case: str, scores: int, kv_heads: int, padding_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "MAX_SCORES", scores)
     for sizes in [*LAYOUTS.values(), [9], [150]]:
-        q, kv, context = made(sizes, case, behind=behind, kv_heads=kv_heads)
-        ours = attend(q, kv, context, kernel=Bmm())
-        torch.testing.assert_close(ours, reference(q, kv, context))
+        q, kv, context = make_inputs(sizes, case, padding_rows=padding_rows, kv_heads=kv_heads)
+        actual = attend(q, kv, context, kernel=Bmm())
+        torch.testing.assert_close(actual, reference(q, kv, context))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("case", sorted(CASES.keys() - {"bias of the content"}))
-def test_products_in_blocks_are_near_in_bf16(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bmm_in_bf16_matches_reference_approximately(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "MAX_SCORES", 100_000)
     for sizes in [*LAYOUTS.values(), [150]]:
-        q, kv, context = made(sizes, case)
+        q, kv, context = make_inputs(sizes, case)
         q, kv = q.bfloat16(), kv.bfloat16()
-        ours = attend(q, kv, context, kernel=Bmm())
+        actual = attend(q, kv, context, kernel=Bmm())
         torch.testing.assert_close(
-            ours.float(), reference(q.float(), kv.float(), context), atol=0.05, rtol=0.05
+            actual.float(), reference(q.float(), kv.float(), context), atol=0.05, rtol=0.05
         )
 
 
@@ -169,55 +171,59 @@ def test_products_in_blocks_are_near_in_bf16(case: str, monkeypatch: pytest.Monk
         ([2000], "causal window", 2000 * (32 + 20)),
     ],
 )
-def test_so_many_scores_are_made_at_a_time_and_few_that_nobody_sees(
+def test_bmm_computes_scores_in_limited_blocks(
     sizes: list[int], case: str, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made_at_once = []
+    score_counts = []
 
     def baddbmm(*arguments: Tensor, **options: float) -> Tensor:
         product = product_of(*arguments, **options)
-        made_at_once.append(product.numel())
+        score_counts.append(product.numel())
         return product
 
     product_of = torch.baddbmm
     monkeypatch.setattr(torch, "baddbmm", baddbmm)
     monkeypatch.setattr(products, "MAX_SCORES", 100_000)
-    q, kv, context = made(sizes, case)
+    q, kv, context = make_inputs(sizes, case)
     with torch.no_grad():
         attend(q, kv, context, kernel=Bmm())
-    assert len(made_at_once) > 1
-    assert max(made_at_once) <= max(110_000, BF16_TILE_ROWS * HEADS * max(sizes))
-    assert 0.9 * HEADS * scores <= sum(made_at_once) <= 1.05 * HEADS * scores
+    assert len(score_counts) > 1
+    assert max(score_counts) <= max(110_000, BF16_TILE_ROWS * HEADS * max(sizes))
+    assert 0.9 * HEADS * scores <= sum(score_counts) <= 1.05 * HEADS * scores
 
 
-@pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0)])
+@pytest.mark.parametrize(("kv_heads", "padding_rows"), [(HEADS, 0), (HEADS, 3), (2, 0)])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
 @pytest.mark.parametrize("case", CASES)
-def test_gradients_equal_the_formula(kernel: Kernel, case: str, kv_heads: int, behind: int) -> None:
+def test_gradients_match_reference(
+    kernel: Kernel, case: str, kv_heads: int, padding_rows: int
+) -> None:
     for sizes in LAYOUTS.values():
-        q, kv, context = made(sizes, case, behind=behind, kv_heads=kv_heads)
+        q, kv, context = make_inputs(sizes, case, padding_rows=padding_rows, kv_heads=kv_heads)
         reason = kernel.unsupported_reason(q, kv, context)
         if reason:
             pytest.skip(reason)
-        of = [q.requires_grad_(), kv.requires_grad_(), *learned(context)]
+        inputs = [q.requires_grad_(), kv.requires_grad_(), *learned(context)]
         weight = torch.randn(q.shape)
-        ours = torch.autograd.grad((attend(q, kv, context, kernel=kernel) * weight).sum(), of)
-        theirs = torch.autograd.grad((reference(q, kv, context) * weight).sum(), of)
-        for found, wanted in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+        actual_gradients = torch.autograd.grad(
+            (attend(q, kv, context, kernel=kernel) * weight).sum(), inputs
+        )
+        expected_gradients = torch.autograd.grad((reference(q, kv, context) * weight).sum(), inputs)
+        for actual, expected in zip(actual_gradients, expected_gradients, strict=True):
+            torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("case", ["all", "causal window", "learned bias", "cross"])
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_gradients_with_dropout_are_those_of_the_same_factors(sizes: list[int], case: str) -> None:
-    q, kv, context = made(sizes, case)
+def test_dropout_gradients_match_finite_differences(sizes: list[int], case: str) -> None:
+    q, kv, context = make_inputs(sizes, case)
     if isinstance(context.bias, Table):
         context.bias.weight = context.bias.weight.detach().double().requires_grad_()
     given = [q.double(), kv.double()]
 
-    def mixed(*moved: Tensor) -> Tensor:
+    def mixed(*inputs: Tensor) -> Tensor:
         torch.manual_seed(0)
-        return Bmm()(*moved, context, dropout=0.3)
+        return Bmm()(*inputs, context, dropout=0.3)
 
     weight = torch.randn(q.shape, dtype=torch.double)
     along = [torch.randn_like(x) for x in given]
@@ -235,44 +241,46 @@ def test_gradients_with_dropout_are_those_of_the_same_factors(sizes: list[int], 
     torch.testing.assert_close(slope, change, atol=1e-5, rtol=1e-6)
 
 
-def test_dropout_keeps_the_mean() -> None:
-    q, kv, context = made([40] * 4)
-    drawn = torch.stack([Bmm()(q, kv, context, dropout=0.2) for _ in range(400)])
+def test_dropout_keeps_mean() -> None:
+    q, kv, context = make_inputs([40] * 4)
+    samples = torch.stack([Bmm()(q, kv, context, dropout=0.2) for _ in range(400)])
     exact = reference(q, kv, context)
-    assert (drawn[0] - drawn[1]).abs().max() > 0.01
-    assert (drawn.mean(0) - exact).abs().max() < 0.1 * exact.abs().max()
+    assert (samples[0] - samples[1]).abs().max() > 0.01
+    assert (samples.mean(0) - exact).abs().max() < 0.1 * exact.abs().max()
 
 
-@pytest.mark.parametrize(("kv_heads", "behind"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 3)])
+@pytest.mark.parametrize(("kv_heads", "padding_rows"), [(HEADS, 0), (HEADS, 3), (2, 0), (1, 3)])
 @pytest.mark.parametrize("case", CASES)
-def test_one_sequence_without_a_gradient_equals_the_formula(
-    case: str, kv_heads: int, behind: int
+def test_single_sequence_matches_reference_without_gradient(
+    case: str, kv_heads: int, padding_rows: int
 ) -> None:
     for size in (1, 20, 192):
-        q, kv, context = made([size], case, behind=behind, kv_heads=kv_heads)
+        q, kv, context = make_inputs([size], case, padding_rows=padding_rows, kv_heads=kv_heads)
         expected = reference(q, kv, context)
         with torch.no_grad():
             torch.testing.assert_close(Bmm()(q, kv, context), expected)
 
 
 @pytest.mark.parametrize("wrong", [{"scale": 0.4}, {"causal": True}, {"window": 30}])
-def test_control_another_context_fails(wrong: dict[str, object]) -> None:
-    q, kv, context = made(LAYOUTS["mixed"])
+def test_control_different_context_differs(wrong: dict[str, object]) -> None:
+    q, kv, context = make_inputs(LAYOUTS["mixed"])
     other = attend(q, kv, replace(context, **wrong))  # type: ignore[arg-type]
     assert (other - reference(q, kv, context)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("size", [3, 16, 100, BMM_MAX_LENGTH, BMM_MAX_LENGTH + 1, 300])
-def test_a_sequence_has_the_same_kernel_alone_and_in_a_batch(size: int, case: str) -> None:
+def test_output_does_not_depend_on_other_sequences(size: int, case: str) -> None:
     sizes = sorted([1, 10, size, 64, 250])
-    q, kv, context = made(sizes, case)
-    own = sizes.index(size)
-    one = {"queries": Packed.of([size])}
+    q, kv, context = make_inputs(sizes, case)
+    index = sizes.index(size)
+    layouts = {"queries": Packed.of([size])}
     if context.cross is not None:
-        one["cross"] = Packed.of([context.cross.lengths[own]])
-    parts = [slice(*x.cu_seqlens[own : own + 2].tolist()) for x in (context.queries, context.keys)]
-    alone = attend(q[parts[0]], kv[parts[1]], replace(context, **one))
+        layouts["cross"] = Packed.of([context.cross.lengths[index]])
+    parts = [
+        slice(*x.cu_seqlens[index : index + 2].tolist()) for x in (context.queries, context.keys)
+    ]
+    alone = attend(q[parts[0]], kv[parts[1]], replace(context, **layouts))
     together = attend(q, kv, context)[parts[0]]
     torch.testing.assert_close(alone, together, atol=1e-6, rtol=1e-5)
 
@@ -289,7 +297,7 @@ def test_a_sequence_has_the_same_kernel_alone_and_in_a_batch(size: int, case: st
     ],
     ids=str,
 )
-def test_up_to_which_length_products_are_taken(
+def test_kernel_choice_depends_on_length(
     dtype: torch.dtype, learns: bool, amx: bool, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = {Bmm: (), Fused: ()}
@@ -301,12 +309,12 @@ def test_up_to_which_length_products_are_taken(
     monkeypatch.setattr(attention, "has_amx", lambda: amx)
     for kernel in lengths:
         monkeypatch.setattr(kernel, "__call__", call)
-    q, kv, context = made([90, 96, 97, 192, 193, 512, 513])
+    q, kv, context = make_inputs([90, 96, 97, 192, 193, 512, 513])
     with torch.set_grad_enabled(learns):
         attend(q.to(dtype), kv.to(dtype), context)
     assert lengths[Bmm][-1] == longest
     assert lengths[Fused][:1] == (() if longest == 513 else (longest + 1,))
-    if longest == 513:  # those of a window, too
+    if longest == 513:  # local attention uses the same kernel
         lengths[Bmm] = ()
         monkeypatch.setattr(Local, "__call__", call)
         with torch.no_grad():
@@ -314,8 +322,8 @@ def test_up_to_which_length_products_are_taken(
         assert lengths[Bmm] == (90, 96, 97, 192, 193, 512, 513)
 
 
-def test_a_kernel_that_cannot_serve_says_why() -> None:
-    q, kv, context = made([4])
+def test_unsupported_kernel_reports_reason() -> None:
+    q, kv, context = make_inputs([4])
     assert "CUDA only" in (Varlen().unsupported_reason(q, kv, context) or "")
     with pytest.raises(ValueError, match="CUDA only"):
         attend(q, kv, context, kernel=Varlen())
@@ -326,38 +334,38 @@ def test_a_kernel_that_cannot_serve_says_why() -> None:
 
 @pytest.mark.parametrize("kv_heads", [HEADS, 2])
 @pytest.mark.parametrize("case", CASES)
-def test_rows_of_one_length_have_the_same_attention(case: str, kv_heads: int) -> None:
-    q, kv, context = made([3, 5, 9], case, kv_heads=kv_heads)
+def test_padded_layout_matches_reference(case: str, kv_heads: int) -> None:
+    q, kv, context = make_inputs([3, 5, 9], case, kv_heads=kv_heads)
 
     def rows(layout: Packed) -> Padded:
         lengths = torch.tensor(layout.lengths)[:, None]
         return Padded(torch.arange(layout.longest + 2) < lengths)
 
     def spread(x: Tensor, mask: Tensor) -> Tensor:
-        out = torch.randn(*mask.shape, *x.shape[1:])  # whatever stands in padding
+        out = torch.randn(*mask.shape, *x.shape[1:])  # random values in padding
         out[mask] = x
         return out.flatten(0, 1)
 
     queries, keys = rows(context.queries), rows(context.keys)
-    there = replace(context, queries=queries, cross=context.cross and keys)  # type: ignore[arg-type]
-    ours = attend(spread(q, queries.mask), spread(kv, keys.mask), there)
-    ours = ours.unflatten(0, queries.mask.shape)[queries.mask]
-    torch.testing.assert_close(ours, reference(q, kv, context))
+    padded_context = replace(context, queries=queries, cross=context.cross and keys)  # type: ignore[arg-type]
+    actual = attend(spread(q, queries.mask), spread(kv, keys.mask), padded_context)
+    actual = actual.unflatten(0, queries.mask.shape)[queries.mask]
+    torch.testing.assert_close(actual, reference(q, kv, context))
     assert DenseAttention().unsupported_reason(q, kv, context) is not None
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("kv_heads", [HEADS, 2])
-def test_varlen_equals_the_formula_on_cuda(sizes: list[int], kv_heads: int) -> None:
+def test_varlen_matches_reference_on_cuda(sizes: list[int], kv_heads: int) -> None:
     for case in ("all", "window of 20", "causal", "causal window", "scale", "cross"):
-        q, kv, context = made(sizes, case, kv_heads=kv_heads)
-        moved = [x.to("cuda", torch.bfloat16) for x in (q, kv)]
-        there = replace(context, queries=context.queries.to("cuda"))
+        q, kv, context = make_inputs(sizes, case, kv_heads=kv_heads)
+        bf16_inputs = [x.to("cuda", torch.bfloat16) for x in (q, kv)]
+        cuda_context = replace(context, queries=context.queries.to("cuda"))
         if context.cross is not None:
-            there = replace(there, cross=context.cross.to("cuda"))
-        ours = Varlen()(*moved, there).float().cpu()
-        torch.testing.assert_close(ours, reference(q, kv, context), atol=3e-2, rtol=3e-2)
+            cuda_context = replace(cuda_context, cross=context.cross.to("cuda"))
+        actual = Varlen()(*bf16_inputs, cuda_context).float().cpu()
+        torch.testing.assert_close(actual, reference(q, kv, context), atol=3e-2, rtol=3e-2)
 
 
 @pytest.mark.bf16
@@ -377,7 +385,7 @@ def test_bf16_softmax_is_rounded_once(length: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 31, 32, 33])
-def test_rows_of_bf16_are_filled_up_with_zeros(rows: int) -> None:
+def test_bf16_rows_are_padded_with_zeros(rows: int) -> None:
     x = torch.randn(rows, 3)
     assert pad_to_tiles(x) is x
     tiled = pad_to_tiles(x.bfloat16())

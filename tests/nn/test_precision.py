@@ -1,4 +1,4 @@
-"""Precision is what was asked, or a sentence says why not."""
+"""Resolution of precision and device: the requested value or a clear error."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from bertkit.nn import precision
 from bertkit.nn.precision import has_bf16, resolve, resolve_device
 
 
-def test_fp32_is_always_there() -> None:
+def test_fp32_is_always_available() -> None:
     assert resolve("fp32", "cpu") == torch.float32
 
 
@@ -23,23 +23,23 @@ def test_fp32_is_always_there() -> None:
         ("", torch.float32),
     ],
 )
-def test_auto_takes_bf16_where_it_is_faster(
+def test_auto_selects_bf16_if_faster(
     processor: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.setattr(precision, "cpuinfo", lambda: processor)
     assert resolve("auto", "cpu") == dtype
-    if "bf16" in processor:  # asked for by name it is taken wherever there are instructions
+    if "bf16" in processor:  # explicit bf16 only requires the instructions
         assert resolve("bf16", "cpu") == torch.bfloat16
 
 
-def test_emulated_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_rejects_emulated_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "has_bf16", lambda device: False)
     with pytest.raises(DeviceError, match=r"this cpu has no bf16 instructions.*use fp32"):
         resolve("bf16", "cpu")
 
 
-def test_bf16_is_hidden_with_the_instructions_that_onednn_may_not_use(
+def test_has_bf16_respects_onednn_instruction_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(precision, "cpuinfo", lambda: "flags : avx2 avx512f avx512_bf16 amx_bf16")
@@ -53,7 +53,7 @@ def test_bf16_is_hidden_with_the_instructions_that_onednn_may_not_use(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told", "there"),
+    ("flags", "max_isa", "expected"),
     [
         ("avx512_bf16 amx_bf16", None, True),
         ("avx512_bf16 amx_bf16", "avx512_core_amx", True),
@@ -61,17 +61,17 @@ def test_bf16_is_hidden_with_the_instructions_that_onednn_may_not_use(
         ("avx512_bf16", None, False),
     ],
 )
-def test_tiles_are_there_unless_onednn_may_not_use_them(
-    flags: str, told: str | None, there: bool, monkeypatch: pytest.MonkeyPatch
+def test_has_amx_respects_onednn_instruction_limit(
+    flags: str, max_isa: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "cpuinfo", lambda: f"flags : {flags}")
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    if told is not None:
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", told)
-    assert precision.has_amx.__wrapped__() is there
+    if max_isa is not None:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", max_isa)
+    assert precision.has_amx.__wrapped__() is expected
 
 
-def test_a_device_is_there_or_named() -> None:
+def test_resolve_device_rejects_unavailable_device() -> None:
     assert resolve_device("cpu") == "cpu"
     assert resolve_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
     for name in ("cuda:99", "gpu", "meta"):
