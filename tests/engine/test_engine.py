@@ -1,4 +1,4 @@
-"""The engine gives every text its own answer, whatever it is batched with."""
+"""The engine returns the same output for a text in any batch."""
 
 from pathlib import Path
 
@@ -35,36 +35,34 @@ def encoding(length: int) -> Encoding:
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 260), min_size=1, max_size=12), st.integers(16, 600))
-def test_packed_equals_alone_in_the_order_given(
-    model: Model, lengths: list[int], budget: int
-) -> None:
+def test_packed_outputs_match_single_texts(model: Model, lengths: list[int], budget: int) -> None:
     encodings = [encoding(n) for n in lengths]
     engine = Engine(model, max_batch_tokens=budget)
     together = engine.rows(encodings, mean)
-    for row, one in zip(together, encodings, strict=True):
-        alone = engine.rows([one], mean)[0]
+    for row, single in zip(together, encodings, strict=True):
+        alone = engine.rows([single], mean)[0]
         np.testing.assert_allclose(row, alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.bf16)])
-def test_packed_equals_the_plain_model(model: Model, precision: str) -> None:
+def test_engine_matches_plain_model(model: Model, precision: str) -> None:
     encodings = [encoding(n) for n in (5, 3, 200, 40, 41)]
-    ours = Engine(model, precision=precision).rows(encodings, first)  # type: ignore[arg-type]
-    for row, one in zip(ours, encodings, strict=True):
-        batch = Batch.of([one])
+    actual = Engine(model, precision=precision).rows(encodings, first)  # type: ignore[arg-type]
+    for row, single in zip(actual, encodings, strict=True):
+        batch = Batch.of([single])
         with torch.no_grad():
             plain = first(model.encoder(batch), batch)[0].numpy()
         tolerance = 1e-5 if precision == "fp32" else 0.1
         np.testing.assert_allclose(row, plain, atol=tolerance)
 
 
-def test_mean_is_over_the_sequence_alone(model: Model) -> None:
+def test_mean_is_computed_per_sequence(model: Model) -> None:
     batch = Batch.of([encoding(2), encoding(5)])
     states = torch.arange(14.0).reshape(7, 2)
     assert mean(states, batch).tolist() == [[1.0, 2.0], [8.0, 9.0]]
 
 
-def test_another_budget_is_another_engine_of_the_same_model(model: Model) -> None:
+def test_with_max_batch_tokens_shares_model(model: Model) -> None:
     encodings = [encoding(n) for n in (5, 3, 200)]
     engine = Engine(model, max_batch_tokens=4096)
     small = engine.with_max_batch_tokens(16)
@@ -73,11 +71,11 @@ def test_another_budget_is_another_engine_of_the_same_model(model: Model) -> Non
     np.testing.assert_allclose(small.rows(encodings, mean), engine.rows(encodings, mean), atol=1e-5)
 
 
-WORDS = [np.array(places, np.int64) for places in ([0, 2], [1], [], [3, 4, 5])]
+WORDS = [np.array(indices, np.int64) for indices in ([0, 2], [1], [], [3, 4, 5])]
 """Token indices of texts of 3, 2, 9 and 6 tokens."""
 
 
-def of_task(head: str) -> Forward:
+def run_head(head: str) -> Forward:
     def forward(model: Model, batch: Batch) -> torch.Tensor:
         out: torch.Tensor = model.heads[head](model.encoder(batch), batch)
         return out.float()
@@ -94,23 +92,25 @@ def of_task(head: str) -> Forward:
     ],
 )
 @pytest.mark.parametrize("budget", [1, 8, 4096])
-def test_rows_of_texts_of_tokens_and_of_words_return_to_their_text(
+def test_run_returns_rows_per_text(
     head: str, indices: list[NDArray[np.int64]] | None, rows: list[int], budget: int
 ) -> None:
     model = tiny_model(90, head, labels=("O", "B-x", "I-x"), **SHAPE).eval()
     encodings = [encoding(n) for n in (3, 2, 9, 6)]
-    outputs = Engine(model, max_batch_tokens=budget).run(encodings, of_task(head), indices)
-    assert [len(each) for each in outputs] == rows
-    itself = Engine(model, precision=None)
-    assert itself.model is model
-    for place, one in enumerate(encodings):
-        alone = itself.run([one], of_task(head), None if indices is None else [indices[place]])
-        np.testing.assert_allclose(outputs[place], alone[0], atol=1e-5)
+    outputs = Engine(model, max_batch_tokens=budget).run(encodings, run_head(head), indices)
+    assert [len(output) for output in outputs] == rows
+    unpacked = Engine(model, precision=None)
+    assert unpacked.model is model
+    for index, single in enumerate(encodings):
+        alone = unpacked.run(
+            [single], run_head(head), None if indices is None else [indices[index]]
+        )
+        np.testing.assert_allclose(outputs[index], alone[0], atol=1e-5)
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 @pytest.mark.parametrize(("head", "indices"), [("answer", None), ("tag", WORDS)])
-def test_integers_reach_heads_at_tokens(
+def test_int8_outputs_of_token_heads_match_approximately(
     model: Model, head: str, indices: list[NDArray[np.int64]] | None
 ) -> None:
     heads = tiny_model(90, head, labels=("O", "B-x", "I-x"), **SHAPE).heads
@@ -119,20 +119,20 @@ def test_integers_reach_heads_at_tokens(
     exact = Engine(model)
     int8 = calibrate(model, [batch for _, batch in exact.batches(encodings)])
     pairs = zip(
-        exact.run(encodings, of_task(head), indices),
-        Engine(model, int8=calibrated(int8)).run(encodings, of_task(head), indices),
+        exact.run(encodings, run_head(head), indices),
+        Engine(model, int8=calibrated(int8)).run(encodings, run_head(head), indices),
         strict=True,
     )
-    apart = [np.abs(a - b).max(initial=0) for a, b in pairs]
-    assert 1e-5 < max(apart) < 0.1
+    differences = [np.abs(a - b).max(initial=0) for a, b in pairs]
+    assert 1e-5 < max(differences) < 0.1
 
 
-def test_no_text_no_rows(model: Model) -> None:
+def test_empty_input_returns_no_rows(model: Model) -> None:
     assert len(Engine(model).rows([], mean)) == 0
 
 
-def test_train_mode_packed_equals_alone() -> None:
-    """Also with gradients: the loss of a batch is the sum of the losses of its sequences."""
+def test_packed_gradients_match_single_sequences() -> None:
+    """The gradient of a batch is the sum of the gradients of its sequences."""
     model = tiny_model(90, dropout=0.0, **SHAPE).train()
     encodings = [encoding(n) for n in (4, 17, 18, 250)]
 
@@ -143,13 +143,13 @@ def test_train_mode_packed_equals_alone() -> None:
             mean(model.encoder(batch), batch).pow(2).sum().backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    together, apart = gradients([encodings]), gradients([[e] for e in encodings])
-    for a, b in zip(together, apart, strict=True):
+    together, separate = gradients([encodings]), gradients([[e] for e in encodings])
+    for a, b in zip(together, separate, strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.bf16
-def test_the_packaged_model_in_bf16_keeps_its_directions(minilm: Path, english: list[str]) -> None:
+def test_bf16_embeddings_match_fp32_approximately(minilm: Path, english: list[str]) -> None:
     import bertkit
 
     texts = [text[:n] for text in english[:16] for n in (20, 300)]
@@ -160,10 +160,12 @@ def test_the_packaged_model_in_bf16_keeps_its_directions(minilm: Path, english: 
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 260), min_size=1, max_size=12), st.integers(0, 2**32 - 1))
-def test_batch_invariant_is_to_the_last_bit(model: Model, lengths: list[int], seed: int) -> None:
+def test_batch_invariant_engine_is_bitwise_deterministic(
+    model: Model, lengths: list[int], seed: int
+) -> None:
     engine = Engine(model, batch_invariant=True)
     encodings = [encoding(n) for n in lengths]
     order = np.random.default_rng(seed).permutation(len(lengths))
-    mixed = engine.rows([encodings[place] for place in order], mean)
-    for place, row in zip(order, mixed, strict=True):
-        np.testing.assert_array_equal(row, engine.rows([encodings[place]], mean)[0])
+    mixed = engine.rows([encodings[index] for index in order], mean)
+    for index, row in zip(order, mixed, strict=True):
+        np.testing.assert_array_equal(row, engine.rows([encodings[index]], mean)[0])

@@ -1,4 +1,4 @@
-"""Packed linear layers give what plain ones give, and say when they cannot."""
+"""Packed linear layers match plain layers or report why they are unavailable."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ SHAPE = {"hidden": 32, "layers": 2, "intermediate": 64}
 
 
 @pytest.mark.parametrize("activation", [None, *NAMES])
-def test_equals_the_plain_layer(activation: str | None) -> None:
+def test_packed_linear_matches_plain_layer(activation: str | None) -> None:
     reason = unavailable(torch.float32)
     if reason:
         pytest.skip(reason)
@@ -26,7 +26,7 @@ def test_equals_the_plain_layer(activation: str | None) -> None:
         )
 
 
-def test_packing_leaves_the_model_alone() -> None:
+def test_packing_does_not_change_model() -> None:
     model = tiny_model(50, "pooler", **SHAPE)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     packed(model, torch.bfloat16)
@@ -35,18 +35,18 @@ def test_packing_leaves_the_model_alone() -> None:
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "relu2", "silu"])
-def test_every_activation_survives_packing(activation: str) -> None:
+def test_packed_model_matches_for_each_activation(activation: str) -> None:
     from bertkit.batch import Batch, Packed
 
     model = tiny_model(50, spread=0.2, **SHAPE, **{"feedforward.activation": activation}).eval()
     with torch.no_grad():
         layout = Packed.of([3, 9])
         batch = Batch(torch.randint(0, 50, (12,)), torch.zeros(12, dtype=torch.long), layout)
-        ours = packed(model, torch.float32).encoder(batch)
-        torch.testing.assert_close(ours, model.encoder(batch), atol=1e-5, rtol=1e-4)
+        actual = packed(model, torch.float32).encoder(batch)
+        torch.testing.assert_close(actual, model.encoder(batch), atol=1e-5, rtol=1e-4)
 
 
-def test_without_the_operators_plain_layers_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_keeps_plain_layers_without_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "unavailable", lambda dtype: "not in this build")
     model = packed(tiny_model(50, **SHAPE), torch.float32)
     assert not any(isinstance(part, PackedLinear) for part in model.modules())
@@ -55,8 +55,8 @@ def test_without_the_operators_plain_layers_serve(monkeypatch: pytest.MonkeyPatc
         packed(tiny_model(50, **SHAPE), torch.float32, int8=lambda *_: None)
 
 
-def test_packing_draws_no_random_numbers() -> None:
-    """What is drawn after it is the same whether a process packs for the first time or not."""
+def test_packing_uses_no_random_numbers() -> None:
+    """Random numbers after packing do not depend on whether the process packed before."""
     for dtype in (torch.float32, torch.bfloat16):
         unavailable.cache_clear()
         before = torch.get_rng_state()

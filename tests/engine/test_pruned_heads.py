@@ -1,4 +1,4 @@
-"""What a dead head leaves out of the work changes nothing that comes out."""
+"""Removing pruned heads from the computation does not change the output."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ def batch() -> Batch:
     return Batch(ids, torch.zeros_like(ids), layout)
 
 
-def test_pruned_heads_are_left_out_and_the_states_stay() -> None:
-    pruned, asked = without_heads(model(), [(1, 1), (1, 3), (2, 2)]), batch()
+def test_removed_pruned_heads_keep_states() -> None:
+    pruned, inputs = without_heads(model(), [(1, 1), (1, 3), (2, 2)]), batch()
     light = without_pruned_heads(pruned)
     assert [block.attention.heads for block in light.encoder.blocks] == [1, 2]
     assert light.encoder.blocks[0].attention.qkv.weight.shape == (24, 24)
     assert [block.attention.heads for block in pruned.encoder.blocks] == [3, 3]
     with torch.no_grad():
-        states = pruned.encoder(asked)
-        torch.testing.assert_close(light.encoder(asked), states, atol=1e-6, rtol=1e-5)
+        states = pruned.encoder(inputs)
+        torch.testing.assert_close(light.encoder(inputs), states, atol=1e-6, rtol=1e-5)
         packed = Engine(pruned).model
-        torch.testing.assert_close(packed.encoder(asked), states, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(packed.encoder(inputs), states, atol=1e-5, rtol=1e-4)
     assert [block.attention.heads for block in packed.encoder.blocks] == [1, 2]
 
 
-def test_a_whole_model_is_not_copied() -> None:
+def test_model_without_pruned_heads_is_not_copied() -> None:
     whole = model()
     assert without_pruned_heads(whole) is whole
 
 
-def test_a_layer_without_a_living_head_still_computes() -> None:
-    dead, asked = model(), batch()
+def test_layer_with_all_heads_pruned_keeps_one() -> None:
+    pruned, inputs = model(), batch()
     with torch.no_grad():
-        dead.encoder.blocks[0].attention.out.weight.zero_()
-        light = without_pruned_heads(dead)
+        pruned.encoder.blocks[0].attention.out.weight.zero_()
+        light = without_pruned_heads(pruned)
         assert light.encoder.blocks[0].attention.heads == 1
-        torch.testing.assert_close(light.encoder(asked), dead.encoder(asked))
+        torch.testing.assert_close(light.encoder(inputs), pruned.encoder(inputs))

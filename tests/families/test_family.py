@@ -1,4 +1,4 @@
-"""A family's table names every weight once, both ways; so do its settings."""
+"""Families map each weight and each setting to exactly one name, in both directions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TRANSFORMERS = {
 
 LOCAL = ("tokens", "global_every", "base")
 
-OTHERS: dict[str, Any] = {
+OTHER_VALUES: dict[str, Any] = {
     "embedding": 8,
     "layer_sharing": (0, 0, 0, 0),
     "token_types": 3,
@@ -105,25 +105,25 @@ OTHERS: dict[str, Any] = {
     "head.lm_scaled": True,
     "scale_embedding": True,
 }
-"""Another value of each setting that a model could do without."""
+"""A different value for each optional setting."""
 
 
-@pytest.mark.parametrize("name", sorted(OTHERS))
+@pytest.mark.parametrize("name", sorted(OTHER_VALUES))
 @pytest.mark.parametrize("family", TRANSFORMERS.values(), ids=TRANSFORMERS)
-def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
-    """Never lost: it comes back as it was, or no folder is written."""
-    value = OTHERS[name]
+def test_setting_survives_round_trip_or_is_rejected(family: Family, name: str) -> None:
+    """Each setting survives a round trip or is rejected."""
+    value = OTHER_VALUES[name]
     if at(config_of(family), name) == value:
-        others = {
+        replacements = {
             "norm.place": "post",
             "norm.kind": "layer",
             "head.activation": "gelu",
             "head.mlm_activation": None,
             "feedforward.activation": "gelu",
         }
-        value = others.get(name, value is False)
+        value = replacements.get(name, value is False)
     more: dict[str, Any] = {"layer_sharing": (0, 0, 1, 1)} if family is ALBERT else {}
-    more |= {"norm.bias": False} if name == "norm.kind" else {}  # they go together
+    more |= {"norm.bias": False} if name == "norm.kind" else {}  # RMSNorm has no bias
     more |= {"norm.kind": "layer"} if (name, value) == ("norm.bias", True) else {}
     more |= {"norm.place": "pre"} if name == "norm.first" else {}
     more |= {"norm.first": True} if (name, value) == ("norm.place", "post") else {}
@@ -142,25 +142,25 @@ def test_a_setting_is_written_or_refused(family: Family, name: str) -> None:
         assert family.read_config(family.write_config(config)) == config
 
 
-def test_every_setting_is_tried() -> None:
+def test_other_values_cover_all_settings() -> None:
     sizes = {"vocab", "hidden", "layers", "heads", "intermediate", "max_positions"}
-    assert {*OTHERS, *sizes} == set(paths(TransformerConfig))
+    assert {*OTHER_VALUES, *sizes} == set(paths(TransformerConfig))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_the_table_is_a_bijection(family: Family) -> None:
+def test_weight_names_are_a_bijection(family: Family) -> None:
     config = config_of(family, {"layer_sharing": (0, 1, 0, 1)} if family is ALBERT else {})
     for heads in family.architectures:
         state = build(config, sorted(heads), labels=("O", "B-x")).state_dict()
-        theirs = list(itertools.chain(*family.names(state, config).values()))
-        assert len(theirs) == len(set(theirs))
+        names = list(itertools.chain(*family.names(state, config).values()))
+        assert len(names) == len(set(names))
         back = family.read(state, family.write(state, config), config)
         assert back.keys() == state.keys()
         assert all(torch.equal(back[name], state[name]) for name in state)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_settings_go_there_and_back(family: Family) -> None:
+def test_settings_survive_round_trip(family: Family) -> None:
     activations: list[str | None] = sorted({*family.activations.values()})
     if not family.activation:
         activations = [None]
@@ -188,7 +188,7 @@ def test_settings_go_there_and_back(family: Family) -> None:
         ({"hidden_act": "mish"}, "hidden_act must be one of gelu.*, got 'mish'"),
     ],
 )
-def test_settings_that_bert_has_not_are_refused(wrong: dict[str, object], message: str) -> None:
+def test_bert_rejects_unsupported_settings(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BERT.read_config({**BERT.write_config(config_of(BERT)), **wrong})
 
@@ -200,12 +200,12 @@ def test_settings_that_bert_has_not_are_refused(wrong: dict[str, object], messag
         ({"intermediate": 63}, "model.intermediate must be 4 × hidden"),
     ],
 )
-def test_gpt_has_one_width_and_no_exact_gelu(more: dict[str, Any], message: str) -> None:
+def test_gpt_rejects_other_sizes_and_exact_gelu(more: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         OPENAI_GPT.write_config(config_of(OPENAI_GPT, more))
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_bert_rejects_invalid_number_of_heads() -> None:
     written = BERT.write_config(config_of(BERT))
     with pytest.raises(ConfigError, match="must be a multiple of heads"):
         BERT.read_config({**written, "num_attention_heads": 3})
@@ -219,14 +219,16 @@ def test_impossible_settings_are_refused() -> None:
         (DISTILBERT, {"token_types": 2}),
     ],
 )
-def test_what_a_family_has_not_is_not_written(family: Family, more: dict[str, Any]) -> None:
+def test_write_config_rejects_setting_of_another_family(
+    family: Family, more: dict[str, Any]
+) -> None:
     (name,) = more
     with pytest.raises(ConfigError, match=f"model.{name} must be .* for {family.name}, got "):
         family.write_config(config_of(family, more))
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"),
+    ("keys", "expected"),
     [
         ({}, (160_000.0, 64, 3, 10_000.0)),
         ({"global_attn_every_n_layers": 2, "local_rope_theta": 5.0}, (160_000.0, 64, 2, 5.0)),
@@ -238,17 +240,19 @@ def test_what_a_family_has_not_is_not_written(family: Family, more: dict[str, An
         ({"rope_parameters": {"full_attention": {"rope_theta": 9.0}}}, (9.0, 64, 3, 10_000.0)),
     ],
 )
-def test_modernbert_says_which_layers_are_local(theirs: dict[str, Any], ours: tuple[Any]) -> None:
-    found = MODERNBERT.read_config({"vocab_size": 30, "num_hidden_layers": 4, **theirs})
+def test_modernbert_reads_local_attention_layers(
+    keys: dict[str, Any], expected: tuple[Any]
+) -> None:
+    found = MODERNBERT.read_config({"vocab_size": 30, "num_hidden_layers": 4, **keys})
     positions, window = found.positions, found.attention.window
     assert isinstance(positions, RotaryPositions)
-    base, *local = ours
+    base, *local = expected
     assert positions.base == base
     assert window == (WindowSettings(**dict(zip(LOCAL, local, strict=True))) if local else None)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "message"),
+    ("keys", "message"),
     [
         ({"layer_types": ["sliding_attention", "full_attention"] * 2}, "equal distances"),
         ({"layer_types": "full_attention"}, "layer_types must have type list"),
@@ -259,13 +263,13 @@ def test_modernbert_says_which_layers_are_local(theirs: dict[str, Any], ours: tu
         ({"local_attention": "wide"}, "local_attention must have type int, got 'wide'"),
     ],
 )
-def test_what_modernbert_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+def test_modernbert_rejects_unsupported_settings(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        MODERNBERT.read_config({"vocab_size": 30, "num_hidden_layers": 4, **theirs})
+        MODERNBERT.read_config({"vocab_size": 30, "num_hidden_layers": 4, **keys})
 
 
 @pytest.mark.parametrize(
-    ("theirs", "message"),
+    ("keys", "message"),
     [
         ({"relative_attention": False}, "relative_attention must be True for deberta-v2"),
         ({"share_att_key": None}, "share_att_key must be True for deberta-v2, got False"),
@@ -282,14 +286,14 @@ def test_what_modernbert_is_not_read_with_is_refused(theirs: dict[str, Any], mes
         ({"pooler_dropout": 0.5}, "pooler_dropout = 0.5"),
     ],
 )
-def test_what_deberta_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+def test_deberta_rejects_unsupported_settings(keys: dict[str, Any], message: str) -> None:
     written = DEBERTA.write_config(config_of(DEBERTA))
     with pytest.raises((ValueError, ConfigError), match=message):
-        DEBERTA.read_config({**written, **theirs})
+        DEBERTA.read_config({**written, **keys})
 
 
 @pytest.mark.parametrize(
-    ("theirs", "message"),
+    ("keys", "message"),
     [
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type 'default'"),
         ({"rope_parameters": 3}, "rope_parameters must have rope_type .*, got 3"),
@@ -298,14 +302,14 @@ def test_what_deberta_is_not_read_with_is_refused(theirs: dict[str, Any], messag
         ({"n_embd": 16}, "activation_function must be 'swiglu' for nomic_bert, got None"),
     ],
 )
-def test_what_nomic_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+def test_nomic_rejects_unsupported_settings(keys: dict[str, Any], message: str) -> None:
     written = NOMIC_BERT.write_config(config_of(NOMIC_BERT))
     with pytest.raises(ValueError, match=message):
-        NOMIC_BERT.read_config({**written, **theirs})
+        NOMIC_BERT.read_config({**written, **keys})
 
 
 @pytest.mark.parametrize(
-    ("theirs", "message"),
+    ("keys", "message"),
     [
         ({"layer_norm_type": "rms_norm"}, "layer_norm_type must be 'layer_norm' for gte"),
         ({"position_embedding_type": "absolute"}, "position_embedding_type must be 'rope' for gte"),
@@ -323,14 +327,14 @@ def test_what_nomic_is_not_read_with_is_refused(theirs: dict[str, Any], message:
         ({"rope_parameters": {"rope_type": "linear", "factor": 0.0}}, "positions.factor"),
     ],
 )
-def test_what_gte_is_not_read_with_is_refused(theirs: dict[str, Any], message: str) -> None:
+def test_gte_rejects_unsupported_settings(keys: dict[str, Any], message: str) -> None:
     written = GTE.write_config(config_of(GTE))
     with pytest.raises((ValueError, ConfigError), match=message):
-        GTE.read_config({**written, **theirs})
+        GTE.read_config({**written, **keys})
 
 
 @pytest.mark.parametrize(
-    ("theirs", "base", "factor"),
+    ("keys", "base", "factor"),
     [
         ({}, 160_000.0, 1.0),
         ({"model_type": "new"}, 10_000.0, 1.0),
@@ -339,15 +343,15 @@ def test_what_gte_is_not_read_with_is_refused(theirs: dict[str, Any], message: s
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 9.0, "factor": 3.0}}, 9.0, 3.0),
     ],
 )
-def test_gte_says_its_angles(theirs: dict[str, Any], base: float, factor: float) -> None:
-    """Heads are 4 wide, so that fixed NTK divides by the root of its factor."""
+def test_gte_reads_rotary_base_and_factor(keys: dict[str, Any], base: float, factor: float) -> None:
+    """Heads have size 4, so that fixed NTK divides by the square root of its factor."""
     small = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 4}
-    found = GTE.read_config({**small, **theirs})
+    found = GTE.read_config({**small, **keys})
     assert found.positions == RotaryPositions(base=base, factor=factor)
     assert GTE.read_config(GTE.write_config(found)).positions == found.positions
 
 
-def test_an_older_folder_of_gte_is_silent_about_other_values() -> None:
+def test_older_gte_config_has_older_defaults() -> None:
     older = GTE.read_config({"model_type": "new"})
     now = GTE.read_config({"model_type": "gte", "vocab_size": 30})
     assert (older.vocab, older.max_positions, older.pad_id) == (30_528, 2048, 0)
@@ -357,29 +361,29 @@ def test_an_older_folder_of_gte_is_silent_about_other_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "known"),
+    ("code", "is_supported"),
     [
         ("Alibaba-NLP/new-impl--configuration.NewConfig", True),
         ("configuration_hf_alibaba_nlp_gte.GteConfig", True),  # snowflake-arctic-embed-m-v2.0
         ("modeling_hf_alibaba_nlp_gte.GteModel", True),
-        ("modeling.NewForSequenceClassification", True),  # stella_en_400M_v5, and tuned models
+        ("modeling.NewForSequenceClassification", True),  # stella_en_400M_v5 and fine-tuned models
         ("modeling.MyModel", False),
         ("other/new-impl--modeling.NewModel", False),
     ],
 )
-def test_code_of_gte_is_known_by_its_names(code: str, known: bool) -> None:
-    assert code.startswith(GTE.code) == known
+def test_gte_code_is_recognized_by_name(code: str, is_supported: bool) -> None:
+    assert code.startswith(GTE.code) == is_supported
 
 
 @pytest.mark.parametrize("family", [MODERNBERT, NOMIC_BERT, LLAMA], ids=lambda f: f.name)
-def test_a_factor_of_positions_is_refused_where_files_have_none(family: Family) -> None:
+def test_write_config_rejects_position_factor(family: Family) -> None:
     config = config_of(family, {"positions": RotaryPositions(base=50.0, factor=2.0)})
     with pytest.raises(ConfigError, match=f"positions.factor is not supported by {family.name}"):
         family.write_config(config)
 
 
 @pytest.mark.parametrize(
-    ("order", "theirs"),
+    ("order", "expected"),
     [
         ((0, 0, 0, 0), (4, 1, 1)),
         ((0, 0, 1, 1), (4, 2, 1)),
@@ -388,45 +392,45 @@ def test_a_factor_of_positions_is_refused_where_files_have_none(family: Family) 
         ((0, 1, 0, 1, 2, 3, 2, 3), (4, 2, 2)),
     ],
 )
-def test_albert_says_which_layers_share_weights(
-    order: tuple[int, ...], theirs: tuple[int, int, int]
+def test_albert_writes_layer_sharing(
+    order: tuple[int, ...], expected: tuple[int, int, int]
 ) -> None:
     config = config_of(ALBERT, {"layers": len(order), "layer_sharing": order})
     written = ALBERT.write_config(config)
     names = ("num_hidden_layers", "num_hidden_groups", "inner_group_num")
-    assert tuple(written[name] for name in names) == theirs
+    assert tuple(written[name] for name in names) == expected
     assert ALBERT.read_config(written) == config
 
 
-def test_an_order_that_albert_cannot_say_is_refused() -> None:
+def test_albert_rejects_unequal_layer_sharing() -> None:
     with pytest.raises(ConfigError, match="each equally often"):
         ALBERT.write_config(config_of(ALBERT, {"layer_sharing": (0, 0, 0, 1)}))
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 0, 2), (1, 1, 1, 1)])
-def test_an_order_that_does_not_fit_is_refused(order: tuple[int, ...]) -> None:
+def test_albert_rejects_invalid_layer_sharing(order: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="layer_sharing must "):
         config_of(ALBERT, {"layer_sharing": order})
 
 
-def test_roberta_counts_positions_on_from_the_padding_piece() -> None:
+def test_roberta_positions_follow_padding_id() -> None:
     config = config_of(ROBERTA, {"pad_id": 4})
     assert ROBERTA.write_config(config)["max_position_embeddings"] == 25
     state = build(config).state_dict()
-    theirs = ROBERTA.write(state, config)["roberta.embeddings.position_embeddings.weight"]
-    assert theirs.shape[0] == 25
-    assert not theirs[:5].any()
-    assert torch.equal(theirs[5:], state["encoder.embedding.positions.weight"])
+    weight = ROBERTA.write(state, config)["roberta.embeddings.position_embeddings.weight"]
+    assert weight.shape[0] == 25
+    assert not weight[:5].any()
+    assert torch.equal(weight[5:], state["encoder.embedding.positions.weight"])
 
 
 @pytest.mark.parametrize(
     ("hidden", "heads", "layers", "millions"),
     [(768, 12, 12, 11.7), (1024, 16, 24, 17.7), (2048, 16, 24, 58.7), (4096, 64, 12, 222.6)],
 )
-def test_albert_has_as_many_parameters_as_was_published(
+def test_albert_matches_published_parameter_counts(
     hidden: int, heads: int, layers: int, millions: float
 ) -> None:
-    """Those of the released checkpoints; Lan et al. 2020, table 1, says 12, 18, 60 and 235."""
+    """Numbers of the released checkpoints; table 1 of Lan et al. 2020 has 12, 18, 60, and 235."""
     shape = {"hidden": hidden, "heads": heads, "intermediate": 4 * hidden}
     shape |= {"layers": layers, "layer_sharing": (0,) * layers}
     config = ALBERT.config({"vocab": 30_000, **shape})

@@ -141,9 +141,8 @@ def test_parts_default_to_number_of_processes(world: Any, forker: Any, tmp_path:
     command = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}
     assert forker.together(3, *command, **at) == [0, 0, 0], forker.said
-    assert forker(*command, "--resume", "auto") == 0, (
-        forker.said
-    )  # one process computes three parts
+    # One process computes three parts.
+    assert forker(*command, "--resume", "auto") == 0, forker.said
     assert len(losses(run)) == STEPS
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert record["config"]["train"]["parts"] == 3
@@ -190,9 +189,8 @@ def test_sharded_optimizer_matches_and_resumes_with_any_world_size(
         (shard_state, *_) = [state[name] for state in states if name in state]
         assert torch.equal(shard_state, moment)
     sizes = [shard.stat().st_size for shard in shards]
-    assert (
-        max(sizes) < 0.75 * whole.stat().st_size
-    )  # in a small model, the largest weight dominates
+    # In a small model, the largest weight dominates.
+    assert max(sizes) < 0.75 * whole.stat().st_size
 
     run = tmp_path / "other"  # with two, four, and one processes
     at = {"journal": str(run / "journal.jsonl"), "lines": 3, "signal": signal.SIGTERM, "rank": 1}

@@ -1,4 +1,4 @@
-"""A layer is its formula: where norms stand, and which kind they are, are values."""
+"""A Transformer layer matches its formula for each type and position of norms."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def block_of(norm: NormSettings, *, first: bool = False) -> Block:
 
 
 @pytest.mark.parametrize("norm", [GPT2, T5], ids=["layer", "rms"])
-def test_a_pre_norm_layer_adds_what_it_makes_of_normalized_states(norm: NormSettings) -> None:
+def test_pre_norm_layer_matches_formula(norm: NormSettings) -> None:
     block, x = block_of(norm), torch.randn(5, 16)
     middle = x + block.attention(block.attention_norm(x), LAYOUT)
     expected = middle + block.feedforward(block.feedforward_norm(middle))
     torch.testing.assert_close(block(x, LAYOUT), expected)
 
 
-def test_a_post_norm_layer_normalizes_sums() -> None:
+def test_post_norm_layer_matches_formula() -> None:
     block, x = block_of(NormSettings()), torch.randn(5, 16)
     middle = block.attention_norm(x + block.attention(x, LAYOUT))
     expected = block.feedforward_norm(middle + block.feedforward(middle))
@@ -45,7 +45,7 @@ def test_a_post_norm_layer_normalizes_sums() -> None:
 
 
 @pytest.mark.parametrize("norm", [NormSettings(), GPT2, T5], ids=["post", "pre", "rms"])
-def test_steps_end_in_what_the_layer_gives(norm: NormSettings) -> None:
+def test_last_step_equals_layer_output(norm: NormSettings) -> None:
     block, x, trace = block_of(norm), torch.randn(5, 16), Trace()
     expected = block(x, LAYOUT, trace)
     steps = block.steps(x, trace.heads[0])
@@ -55,14 +55,14 @@ def test_steps_end_in_what_the_layer_gives(norm: NormSettings) -> None:
     torch.testing.assert_close(steps["second sum"], rest + steps["feed-forward"])
 
 
-def test_only_the_first_layer_goes_without_a_norm_and_only_if_told() -> None:
+def test_first_layer_has_no_norm_if_disabled() -> None:
     modernbert = NormSettings(place="pre", first=False)
     assert isinstance(block_of(modernbert, first=True).attention_norm, nn.Identity)
     for block in (block_of(modernbert), block_of(GPT2, first=True)):
         assert isinstance(block.attention_norm, LayerNorm)
 
 
-def test_the_kind_of_norm_is_a_value() -> None:
+def test_norm_type_follows_setting() -> None:
     assert isinstance(norm_of(T5, 4), RMSNorm)
     assert not [name for name, _ in norm_of(T5, 4).named_parameters() if "bias" in name]
     x = torch.randn(3, 4)

@@ -1,4 +1,4 @@
-"""Settings of models that no model can have."""
+"""Validation of model settings."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ SHAPE: dict[str, Any] = {"vocab": 30, "hidden": 16, "layers": 4, "heads": 2, "in
         ({"attention": {"kv_heads": 5}}, "kv_heads must divide heads"),
     ],
 )
-def test_impossible_models_are_rejected(model: dict[str, Any], message: str) -> None:
+def test_invalid_model_settings_are_rejected(model: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         decode(TransformerConfig, {**SHAPE, **model}, "model")

@@ -1,4 +1,4 @@
-"""An embedding is the sum of the vectors that its settings name."""
+"""The embedding is the sum of the vectors that its settings select."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BATCH = Batch(IDS, torch.tensor([0, 1, 0, 0, 1]), Packed.of([2, 3]))
         (NoPositions(), ["token", "segment"]),
     ],
 )
-def test_the_parts_are_those_of_the_positions(positions: Positions, names: list[str]) -> None:
+def test_embedding_parts_depend_on_positions(positions: Positions, names: list[str]) -> None:
     embedding = Embedding(tiny_config(9, positions=positions)).eval()
     parts = embedding.parts(BATCH)
     assert list(parts) == names
@@ -43,27 +43,27 @@ def test_the_parts_are_those_of_the_positions(positions: Positions, names: list[
     torch.testing.assert_close(embedding(BATCH), embedding.norm(embedding.added(BATCH)))
 
 
-def test_sinusoids_are_those_of_the_paper() -> None:
+def test_sinusoidal_positions_match_formula() -> None:
     waves = Embedding(tiny_config(9, positions=SinusoidalPositions())).parts(BATCH)["position"]
-    for row, place in enumerate([0, 1, 0, 1, 2]):
+    for row, position in enumerate([0, 1, 0, 1, 2]):
         for i in range(8):
-            angle = place / 10_000 ** (2 * i / 16)
+            angle = position / 10_000 ** (2 * i / 16)
             assert waves[row, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
             assert waves[row, 8 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-def test_an_embedding_may_go_without_a_norm() -> None:
+def test_embedding_without_norm_equals_sum() -> None:
     norm = NormSettings(place="pre", embedding=False, final=True)
     embedding = Embedding(tiny_config(9, norm=norm)).eval()
     torch.testing.assert_close(embedding(BATCH), embedding.added(BATCH))
 
 
 @pytest.mark.parametrize("kind", [SinusoidalPositions(), RelativePositions(), NoPositions()])
-def test_every_kind_of_positions_gives_packed_as_alone(kind: Positions) -> None:
+def test_packed_sequences_match_single_sequences(kind: Positions) -> None:
     attention = {"attention.kv_heads": 1, "attention.width": 4}
     model = tiny_model(9, layers=2, positions=kind, spread=0.3, **attention).encoder.eval()
     alone = model(Batch(IDS[2:], BATCH.types[2:], Packed.of([3])))
     torch.testing.assert_close(model(BATCH)[2:], alone, atol=1e-5, rtol=0)
     shuffled = Batch(IDS[[2, 4, 3]], BATCH.types[[2, 4, 3]], Packed.of([3]))
     same = torch.allclose(model(shuffled)[[0, 2, 1]], alone, atol=1e-5)
-    assert same == isinstance(kind, NoPositions)  # the others know the order of tokens
+    assert same == isinstance(kind, NoPositions)  # the other types encode the order of tokens

@@ -1,4 +1,4 @@
-"""The formula of a step's arithmetic, against what torch counts while a model computes it."""
+"""The FLOP formula of a training step matches the operations that torch counts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from bertkit.objectives.pretrain import pretrain
 SIZE: dict[str, Any] = {"hidden": 64, "layers": 3, "heads": 4, "intermediate": 128, "length": 128}
 
 
-def batch_of(lengths: list[int], places: int | None, *, sequences: bool = False) -> Batch:
+def batch_of(lengths: list[int], num_masked: int | None, *, sequences: bool = False) -> Batch:
     layout = Packed.of(lengths)
-    chosen = None if places is None else torch.arange(places)
-    name, count = ("lm", layout.total) if places is None else ("mlm", places)
+    chosen = None if num_masked is None else torch.arange(num_masked)
+    name, count = ("lm", layout.total) if num_masked is None else ("mlm", num_masked)
     targets = {name: torch.zeros(count, dtype=torch.long)}
     if sequences:
         targets["nsp"] = torch.zeros(len(lengths), dtype=torch.long)
@@ -33,38 +33,38 @@ def batch_of(lengths: list[int], places: int | None, *, sequences: bool = False)
 
 
 def counted(model: Model, batch: Batch) -> int:
-    """What torch counts, forward and backward."""
+    """Return the FLOPs that torch counts in the forward and backward pass."""
     with FlopCounterMode(display=False) as counter:
         pretrain(model, batch, totals([batch])).total.backward()
     return counter.get_total_flops()
 
 
-def test_masked_words_and_sentences_are_what_torch_counts() -> None:
+def test_mlm_and_nsp_flops_match_torch() -> None:
     model = build(tiny_config(500, **SIZE, dropout=0.0), ("mlm", "nsp"))
     batch = batch_of([64] * 8, 77, sequences=True)
     assert Flops(model)(batch) == pytest.approx(counted(model, batch), rel=0.03)
 
 
-def test_lengths_count_as_they_are() -> None:
-    """Half of the tokens in one sequence cost more than in many, by the attention alone."""
+def test_flops_depend_on_sequence_lengths() -> None:
+    """One long sequence costs more than many short sequences, because of attention."""
     flops = Flops(build(tiny_config(500, **SIZE), ("mlm",)))
     long, short = batch_of([128], 10), batch_of([8] * 16, 10)
     assert flops(long) - flops(short) == 12 * 3 * 64 * (128**2 - 16 * 8**2)
 
 
-def test_the_head_counts_at_masked_places_alone() -> None:
+def test_mlm_head_flops_depend_on_masked_tokens() -> None:
     flops = Flops(build(tiny_config(500, **SIZE), ("mlm",)))
     more = flops(batch_of([64] * 2, 20)) - flops(batch_of([64] * 2, 10))
     assert more == 6 * 10 * (64 * 64 + 500 * 64)
 
 
-def test_next_words_are_what_torch_counts() -> None:
+def test_causal_lm_flops_match_torch() -> None:
     model = build(tiny_config(500, family=FAMILIES["gpt2"], **SIZE, dropout=0.0), ("lm",))
     batch = batch_of([64] * 8, None)
     assert Flops(model)(batch) == pytest.approx(counted(model, batch), rel=0.03)
 
 
-def test_a_decoder_and_its_source_are_what_torch_counts() -> None:
+def test_encoder_decoder_flops_match_torch() -> None:
     family = FAMILIES["bart"]
     assert family.decoder is not None
     sizes = {**SIZE, "dropout": 0.0}
@@ -75,7 +75,7 @@ def test_a_decoder_and_its_source_are_what_torch_counts() -> None:
     assert Flops(model)(batch) == pytest.approx(counted(model, batch), rel=0.03)
 
 
-def test_a_window_costs_less_and_shared_layers_cost_as_much() -> None:
+def test_windows_reduce_flops_and_shared_layers_do_not() -> None:
     batch = batch_of([128], 10)
     whole = Flops(build(tiny_config(500, **SIZE), ("mlm",)))(batch)
     window = {"attention.window": {"tokens": 4, "global_every": 3}}
@@ -84,12 +84,12 @@ def test_a_window_costs_less_and_shared_layers_cost_as_much() -> None:
     everywhere = 12 * 3 * 64 * 128 * (128 - 9)
     model = Flops(build(tiny_config(500, **SIZE, **window), ("mlm",)))
     assert whole - model(replace(batch, window=4)) == everywhere
-    assert local == model(replace(batch, window=200))  # no wider than the model's own
+    assert local == model(replace(batch, window=200))  # at most the window of the model
     shared = Flops(build(tiny_config(500, **SIZE, layer_sharing=[0, 0, 0]), ("mlm",)))(batch)
     assert shared == whole
 
 
-def test_distances_make_two_more_products_of_each_score() -> None:
+def test_disentangled_positions_add_two_matmuls_per_score() -> None:
     plain = Flops(build(tiny_config(500, **SIZE), ("mlm",)))
     positions = {"kind": "disentangled", "side_buckets": 8}
     far = Flops(build(tiny_config(500, **SIZE, positions=positions), ("mlm",)))
@@ -97,7 +97,7 @@ def test_distances_make_two_more_products_of_each_score() -> None:
     assert far(batch) - plain(batch) == 12 * 3 * 64 * (40**2 + 60**2)
 
 
-def test_of_lstms_nothing_is_said() -> None:
+def test_flops_rejects_lstm() -> None:
     config = tiny_config(500, **SIZE, family=LSTM_LM)
     with pytest.raises(TypeError, match="supported only for Transformers"):
         Flops(build(config, ()))
@@ -122,10 +122,10 @@ def test_of_lstms_nothing_is_said() -> None:
         ("Tesla T4", None),
     ],
 )
-def test_peaks_are_known_by_whole_words(name: str, peak: float | None) -> None:
+def test_known_peak_matches_complete_device_name(name: str, peak: float | None) -> None:
     assert known_peak(name) == peak
 
 
-def test_of_a_cpu_no_peak_is_known() -> None:
+def test_peak_of_cpu_is_none() -> None:
     assert peak_of("cpu", torch.bfloat16) is None
     assert peak_of("cuda", torch.float32) is None

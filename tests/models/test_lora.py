@@ -1,4 +1,4 @@
-"""Which weights of a model learn: adapters, heads, and nothing else."""
+"""LoRA models train only their adapters and heads."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def adapted(
     return model
 
 
-def learned(model: Model) -> set[str]:
+def trainable_names(model: Model) -> set[str]:
     return {name for name, p in model.named_parameters() if p.requires_grad}
 
 
-def test_adapters_and_the_head_learn() -> None:
+def test_adapters_and_head_are_trainable() -> None:
     model = adapted("classify")
-    names = learned(model)
+    names = trainable_names(model)
     assert {name.split(".")[-1] for name in names if name.startswith("encoder")} == {
         "lora_a",
         "lora_b",
@@ -45,13 +45,13 @@ def test_adapters_and_the_head_learn() -> None:
 
 
 @pytest.mark.parametrize("family", [GPT2, LLAMA], ids=lambda f: f.name)
-def test_a_head_of_words_stays(family: Family) -> None:
-    names = learned(adapted("lm", family=family))
+def test_lm_head_is_frozen(family: Family) -> None:
+    names = trainable_names(adapted("lm", family=family))
     assert names
     assert all(name.endswith(("lora_a", "lora_b")) for name in names)
 
 
-def test_parts_are_those_of_the_family() -> None:
+def test_adapter_parts_match_family() -> None:
     sizes = {name: part.sizes for name, part in adapters(adapted("lm", family=GPT2)).items()}
     assert sizes["encoder.blocks.0.attention.qkv"] == (48,)  # c_attn is one matrix
     shared = {"heads": 4, "attention.kv_heads": 2}
@@ -60,7 +60,7 @@ def test_parts_are_those_of_the_family() -> None:
     assert sizes["encoder.blocks.1.feedforward.up"] == (32, 32)  # gate_proj, up_proj
 
 
-def test_layers_are_chosen() -> None:
+def test_adapters_are_added_to_selected_layers() -> None:
     model = adapted("classify", lora=LoRA(rank=1, layers=("qkv", "down")), frozen=1)
     assert set(adapters(model)) == {
         "encoder.blocks.1.attention.qkv",
@@ -76,7 +76,7 @@ def test_layers_that_share_weights_share_adapters() -> None:
     assert len(adapters(model)) == 4
 
 
-def test_merged_gives_the_same() -> None:
+def test_merged_model_has_same_output() -> None:
     model = adapted("classify").eval()
     ids = torch.tensor([5, 6, 7, 8])
     batch = Batch(ids, torch.zeros_like(ids), Packed.of([4]))
@@ -91,18 +91,18 @@ def test_merged_gives_the_same() -> None:
     assert not adapters(merged(model))
     assert torch.allclose(merged(model)(batch)["classify"], after, atol=1e-5)
     assert torch.allclose(Engine(model).model(batch)["classify"], after, atol=1e-5)
-    assert len(adapters(model)) == 8  # it keeps its own
+    assert len(adapters(model)) == 8  # the original model keeps its adapters
     assert merged(plain) is plain
 
 
-def test_what_the_first_layer_reads_is_as_deep_as_the_embedding() -> None:
+def test_depths_of_embedding_weights_are_zero() -> None:
     names = ["embedding.tokens.weight", "distances.table.weight", "convolution.conv.weight"]
     below = [f"encoder.{name}" for name in (*names, "relative.table.weight")]
     last = "encoder.blocks.0.attention.out.weight"
-    place = depths([*below, last, "encoder.norm.weight", "heads.classify.out.weight"])
-    assert [place[name] for name in below] == [0, 0, 0, 0]
-    assert place["encoder.norm.weight"] == place[last] == 1
-    assert place["heads.classify.out.weight"] == 2
+    depth_of = depths([*below, last, "encoder.norm.weight", "heads.classify.out.weight"])
+    assert [depth_of[name] for name in below] == [0, 0, 0, 0]
+    assert depth_of["encoder.norm.weight"] == depth_of[last] == 1
+    assert depth_of["heads.classify.out.weight"] == 2
 
 
 def test_depths_rejects_an_unknown_encoder_weight() -> None:
@@ -127,6 +127,6 @@ def freezable_model(family: Family) -> Model:
 def test_freeze_all_layers_keeps_every_encoder_weight(name: str) -> None:
     model = freezable_model(FAMILIES[name])
     freeze(model, 2)
-    assert not any(name.startswith("encoder.") for name in learned(model))
+    assert not any(name.startswith("encoder.") for name in trainable_names(model))
     freeze(model, 1)  # the control
-    assert any(name.startswith("encoder.") for name in learned(model))
+    assert any(name.startswith("encoder.") for name in trainable_names(model))

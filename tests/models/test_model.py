@@ -1,4 +1,4 @@
-"""Models: an encoder and named heads, started as BERT is."""
+"""Models of an encoder and named heads."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from bertkit.models.transformer import pad_rows
 CONFIG = tiny_config(3000, hidden=64, layers=2, heads=4, intermediate=128, length=512)
 
 
-def test_the_mlm_head_owns_no_second_vocabulary() -> None:
+def test_mlm_head_shares_embedding_matrix() -> None:
     model = build(CONFIG, ("mlm",))
     names = [name for name, p in model.named_parameters() if p.shape[:1] == (3000,)]
     assert names == ["encoder.embedding.tokens.weight", "heads.mlm.bias"]
@@ -21,7 +21,7 @@ def test_the_mlm_head_owns_no_second_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_answers(head: str) -> None:
+def test_head_output_has_expected_shape(head: str) -> None:
     model = build(CONFIG, (head,), labels=("O", "B-x", "I-x")).eval()
     layout = Packed.of([2, 3, 7])
     masked = torch.tensor([1, 6])
@@ -39,20 +39,20 @@ def test_every_head_answers(head: str) -> None:
     assert model(batch)[head].shape == shapes[head]
 
 
-def test_an_unknown_head_is_refused() -> None:
+def test_build_rejects_invalid_heads() -> None:
     with pytest.raises(ConfigError, match="did you mean 'nsp'"):
         build(CONFIG, ("nspp",))
     with pytest.raises(ConfigError, match="classify requires label names"):
         build(CONFIG, ("classify",))
 
 
-def test_a_head_of_ones_own_comes_with_what_builds_it() -> None:
+def test_build_supports_custom_heads() -> None:
     model = build(CONFIG, {"own": lambda encoder: Pooler(encoder.config)})
     assert isinstance(model.heads["own"], Pooler)
     assert (model.heads["own"].transform.dense.bias == 0).all()
 
 
-def test_empty_models_take_no_memory_and_have_the_same_weights() -> None:
+def test_empty_model_has_weights_on_meta_device() -> None:
     hollow, full = empty(CONFIG, ("mlm",), labels=()), build(CONFIG, ("mlm",))
     assert all(p.is_meta for p in hollow.parameters())
     assert {n: p.shape for n, p in hollow.named_parameters()} == {
@@ -60,8 +60,8 @@ def test_empty_models_take_no_memory_and_have_the_same_weights() -> None:
     }
 
 
-def test_rows_behind_the_tokens_change_nothing() -> None:
-    """The encoder computes on a few more rows than there are tokens; nobody sees them."""
+def test_padding_rows_do_not_change_output() -> None:
+    """The encoder adds padding rows, which do not change the output."""
     model = build(CONFIG, ()).eval()
     sizes = [30, 31, 32, 40]
     layout = Packed.of(sizes)
@@ -70,19 +70,21 @@ def test_rows_behind_the_tokens_change_nothing() -> None:
     with torch.no_grad():
         together = model.encoder(Batch(ids, torch.zeros_like(ids), layout))
         assert together.shape == (133, 64)
-        for size, own, part in zip(sizes, ids.split(sizes), together.split(sizes), strict=True):
-            alone = model.encoder(Batch(own, torch.zeros_like(own), Packed.of([size])))
+        for size, sequence, part in zip(
+            sizes, ids.split(sizes), together.split(sizes), strict=True
+        ):
+            alone = model.encoder(Batch(sequence, torch.zeros_like(sequence), Packed.of([size])))
             torch.testing.assert_close(part, alone, atol=1e-5, rtol=1e-4)
 
 
-def test_few_numbers_of_rows_come_up() -> None:
+def test_pad_rows_returns_few_distinct_values() -> None:
     found = {pad_rows(tokens) for tokens in range(1024, 2048)}
     assert len(found) == 33
     assert all(tokens <= pad_rows(tokens) <= tokens * 33 / 32 for tokens in range(1, 3000))
 
 
 @pytest.mark.bf16
-def test_while_bf16_weights_learn_rows_are_a_multiple_of_32() -> None:
+def test_bf16_training_pads_rows_to_multiple_of_32() -> None:
     assert [pad_rows(tokens, multiple_of=32) for tokens in (1, 32, 33, 400, 2050)] == [
         *(32, 32, 64, 416, 2112)
     ]
@@ -98,15 +100,15 @@ def test_while_bf16_weights_learn_rows_are_a_multiple_of_32() -> None:
 
 
 @pytest.mark.bf16
-def test_while_bf16_weights_learn_the_mlm_head_fills_its_rows_and_nobody_sees_them() -> None:
+def test_bf16_training_pads_rows_of_mlm_head() -> None:
     head, rows = build(CONFIG, ("mlm",)).bfloat16().eval().heads["mlm"], []
     states = torch.randn(100, 64).bfloat16().requires_grad_()
-    places = torch.tensor([3, 50, 99])
+    token_indices = torch.tensor([3, 50, 99])
     batch = Batch(
         torch.zeros(100, dtype=torch.int64),
         torch.zeros(100, dtype=torch.int64),
         Packed.of([40, 60]),
-        token_indices=places,
+        token_indices=token_indices,
     )
     head.dense.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
     learning = head.features(states, batch)
@@ -116,4 +118,4 @@ def test_while_bf16_weights_learn_the_mlm_head_fills_its_rows_and_nobody_sees_th
     assert learning.shape == still.shape
     torch.testing.assert_close(learning, still, atol=0.05, rtol=0.05)
     (gradient,) = torch.autograd.grad((learning * torch.randn_like(learning)).sum(), states)
-    assert gradient.any(1).nonzero().flatten().tolist() == places.tolist()
+    assert gradient.any(1).nonzero().flatten().tolist() == token_indices.tolist()

@@ -1,4 +1,4 @@
-"""A decoder: causal, and reading the encoder's states of its own source alone."""
+"""Decoders are causal and attend only to the encoder states of their source."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def model(request: pytest.FixtureRequest) -> Model:
     more = PRE if request.param == "pre" else {}
     cross = {"attention.causal": True, "attention.cross": True}
     model = build(settings(**more), decoder=settings(**more, **cross)).double().eval()
-    strong(model)
+    use_large_weights(model)
     return model
 
 
-def strong(model: Model) -> None:
-    """Weights so large that every sublayer shows."""
+def use_large_weights(model: Model) -> None:
+    """Set weights so large that each sublayer has a visible effect."""
     for weight in model.parameters():
         if weight.ndim > 1:
             nn.init.normal_(weight, std=0.2)
@@ -53,22 +53,22 @@ def packed(texts: Sequence[Tensor]) -> Batch:
 
 
 def paired(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> Batch:
-    """A batch of targets, shortest first, each with the place of its source among the sources."""
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
-    places = torch.tensor([order.index(place) for place in range(len(sources))])
-    source = packed([sources[place] for place in order])
-    return replace(packed(targets), source=source, source_order=places)
+    """Return a batch of targets, each with the index of its source among the sorted sources."""
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    source_order = torch.tensor([order.index(index) for index in range(len(sources))])
+    source = packed([sources[index] for index in order])
+    return replace(packed(targets), source=source, source_order=source_order)
 
 
 @pytest.fixture
 def texts() -> tuple[list[Tensor], list[Tensor]]:
     generator = torch.Generator().manual_seed(1)
     sizes = [(9, 1), (3, 2), (20, 5), (7, 5), (1, 18)]
-    draws = [[torch.randint(VOCAB, (n,), generator=generator) for n in pair] for pair in sizes]
-    return [source for source, _ in draws], [target for _, target in draws]
+    samples = [[torch.randint(VOCAB, (n,), generator=generator) for n in pair] for pair in sizes]
+    return [source for source, _ in samples], [target for _, target in samples]
 
 
-def test_a_pair_is_the_same_alone_and_in_company(
+def test_states_of_pair_do_not_depend_on_batch(
     model: Model, texts: tuple[list[Tensor], list[Tensor]]
 ) -> None:
     sources, targets = texts
@@ -80,7 +80,7 @@ def test_a_pair_is_the_same_alone_and_in_company(
     assert not torch.allclose(torch.cat(states), others, atol=1e-3)
 
 
-def test_a_later_token_changes_no_earlier_state(
+def test_later_token_does_not_change_earlier_states(
     model: Model, texts: tuple[list[Tensor], list[Tensor]]
 ) -> None:
     sources, targets = texts
@@ -92,61 +92,61 @@ def test_a_later_token_changes_no_earlier_state(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("own", [None, 1, 50])
-def test_a_batch_may_narrow_what_tokens_see(own: int | None, causal: bool) -> None:
-    """Through three layers, each with a window of 2, a token tells of itself to 6 on each side."""
+@pytest.mark.parametrize("tokens", [None, 1, 50])
+def test_batch_window_limits_attention(tokens: int | None, causal: bool) -> None:
+    """With three layers and a window of 2, a token affects 6 positions on each side."""
     torch.manual_seed(0)
-    window = None if own is None else {"tokens": own, "global_every": 2}
+    window = None if tokens is None else {"tokens": tokens, "global_every": 2}
     more = {"attention.window": window, "attention.causal": causal}
     model = build(settings(**more)).double().eval()
-    strong(model)
+    use_large_weights(model)
     text = torch.randint(VOCAB, (30,))
     changed = text.clone()
     changed[15] = (text[15] + 1) % VOCAB
 
-    def moved(window: int | None) -> list[int]:
-        one, two = (model.states(replace(packed([x]), window=window)) for x in (text, changed))
-        return (one - two).abs().amax(-1).gt(1e-9).nonzero().flatten().tolist()
+    def changed_positions(window: int | None) -> list[int]:
+        before, after = (model.states(replace(packed([x]), window=window)) for x in (text, changed))
+        return (before - after).abs().amax(-1).gt(1e-9).nonzero().flatten().tolist()
 
-    near = 6 if own != 1 else 5  # of the three layers one has a narrower window of its own
+    near = 6 if tokens != 1 else 5  # one layer has a smaller window
     first, last = (15 if causal else 0), 29
-    assert moved(None) == [*range(first, last + 1)]  # the control
-    assert moved(2) == [*range(max(first, 15 - near), 15 + near + 1)]
+    assert changed_positions(None) == [*range(first, last + 1)]  # the control
+    assert changed_positions(2) == [*range(max(first, 15 - near), 15 + near + 1)]
 
 
-def test_states_are_those_of_torch(texts: tuple[list[Tensor], list[Tensor]]) -> None:
-    """The oracle is `nn.TransformerDecoder`, upon the same embedded tokens and encoder's states."""
+def test_states_match_torch_decoder(texts: tuple[list[Tensor], list[Tensor]]) -> None:
+    """Compare with `nn.TransformerDecoder` on the same embeddings and encoder states."""
     torch.manual_seed(2)
     eps = {"norm.eps": 1e-5}
     cross = {"attention.causal": True, "attention.cross": True}
     model = build(settings(**eps), decoder=settings(**eps, **cross)).double().eval()
-    strong(model)
+    use_large_weights(model)
     decoder = model.decoder
     assert decoder is not None
     layer = nn.TransformerDecoderLayer(
         32, 4, 48, dropout=0.0, activation="gelu", layer_norm_eps=1e-5, batch_first=True
     )
     oracle = nn.TransformerDecoder(layer, 3).double().eval()
-    for ours, theirs in zip(decoder.blocks, oracle.layers, strict=True):
-        assert isinstance(theirs, nn.TransformerDecoderLayer)
-        theirs.load_state_dict(
+    for block, torch_layer in zip(decoder.blocks, oracle.layers, strict=True):
+        assert isinstance(torch_layer, nn.TransformerDecoderLayer)
+        torch_layer.load_state_dict(
             {
-                "self_attn.in_proj_weight": ours.attention.qkv.weight,
-                "self_attn.in_proj_bias": ours.attention.qkv.bias,
+                "self_attn.in_proj_weight": block.attention.qkv.weight,
+                "self_attn.in_proj_bias": block.attention.qkv.bias,
                 "multihead_attn.in_proj_weight": torch.cat(
-                    [ours.cross.q.weight, ours.cross.kv.weight]
+                    [block.cross.q.weight, block.cross.kv.weight]
                 ),
-                "multihead_attn.in_proj_bias": torch.cat([ours.cross.q.bias, ours.cross.kv.bias]),
+                "multihead_attn.in_proj_bias": torch.cat([block.cross.q.bias, block.cross.kv.bias]),
                 **{
                     f"{their}.{kind}": getattr(module, kind)
                     for their, module in {
-                        "self_attn.out_proj": ours.attention.out,
-                        "multihead_attn.out_proj": ours.cross.out,
-                        "linear1": ours.feedforward.up,
-                        "linear2": ours.feedforward.down,
-                        "norm1": ours.attention_norm,
-                        "norm2": ours.cross_norm,
-                        "norm3": ours.feedforward_norm,
+                        "self_attn.out_proj": block.attention.out,
+                        "multihead_attn.out_proj": block.cross.out,
+                        "linear1": block.feedforward.up,
+                        "linear2": block.feedforward.down,
+                        "norm1": block.attention_norm,
+                        "norm2": block.cross_norm,
+                        "norm3": block.feedforward_norm,
                     }.items()
                     for kind in ("weight", "bias")
                 },
@@ -160,11 +160,11 @@ def test_states_are_those_of_torch(texts: tuple[list[Tensor], list[Tensor]]) -> 
         expected = oracle(x, memory, tgt_mask=ahead)[0]
         torch.testing.assert_close(model.states(pair), expected, atol=1e-10, rtol=0)
         if len(target) > 1:  # the control
-            seeing = oracle(x, memory)[0]
-            assert not torch.allclose(seeing, expected, atol=1e-3)
+            bidirectional = oracle(x, memory)[0]
+            assert not torch.allclose(bidirectional, expected, atol=1e-3)
 
 
-def test_gradients_reach_both_stacks(
+def test_gradients_reach_encoder_and_decoder(
     model: Model, texts: tuple[list[Tensor], list[Tensor]]
 ) -> None:
     model.states(paired(*texts)).sum().backward()
@@ -175,7 +175,7 @@ def test_gradients_reach_both_stacks(
             assert weight.grad.isfinite().all(), name
 
 
-def test_a_decoder_in_training_draws_dropout() -> None:
+def test_decoder_samples_dropout_in_training() -> None:
     torch.manual_seed(3)
     dropped = msgspec.structs.replace(DECODER, dropout=0.5)
     model = build(ENCODER, decoder=dropped).train()
@@ -193,14 +193,14 @@ def test_a_decoder_in_training_draws_dropout() -> None:
         (settings(hidden=16), DECODER, "decoder.hidden must be 16, as in the encoder, got 32"),
     ],
 )
-def test_stacks_that_do_not_fit_are_refused(
+def test_build_rejects_incompatible_encoder_and_decoder(
     encoder: TransformerConfig, decoder: TransformerConfig, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         build(encoder, decoder=decoder)
 
 
-def test_a_causal_encoder_is_a_language_model(texts: tuple[list[Tensor], list[Tensor]]) -> None:
+def test_causal_encoder_ignores_later_tokens(texts: tuple[list[Tensor], list[Tensor]]) -> None:
     torch.manual_seed(4)
     stack = Transformer(settings(**{"attention.causal": True})).double().eval()
     _, targets = texts
@@ -208,9 +208,9 @@ def test_a_causal_encoder_is_a_language_model(texts: tuple[list[Tensor], list[Te
     whole = stack(packed([long]))
     for size in (1, 7, len(long)):
         torch.testing.assert_close(stack(packed([long[:size]])), whole[:size], atol=1e-12, rtol=0)
-    seeing = Transformer(settings()).double().eval()  # the control
-    seeing.load_state_dict(stack.state_dict())
-    assert not torch.allclose(seeing(packed([long]))[:7], whole[:7], atol=1e-3)
+    bidirectional = Transformer(settings()).double().eval()  # the control
+    bidirectional.load_state_dict(stack.state_dict())
+    assert not torch.allclose(bidirectional(packed([long]))[:7], whole[:7], atol=1e-3)
 
 
 def test_transformer_rejects_disentangled_positions_with_causal_attention() -> None:

@@ -1,4 +1,4 @@
-"""The auxiliary loss is what transformers' logits say by hand, and adds up over parts of a step."""
+"""The auxiliary loss matches the logits of transformers and adds up over parts of a step."""
 
 from __future__ import annotations
 
@@ -49,46 +49,48 @@ def rows() -> list[torch.Tensor]:
     return [torch.randint(0, VOCAB, (size,)) for size in SIZES]
 
 
-def batch_of(ids: list[torch.Tensor], wanted: torch.Tensor) -> Batch:
+def batch_of(ids: list[torch.Tensor], labels: torch.Tensor) -> Batch:
     layout = Packed.of([len(row) for row in ids])
-    none = torch.zeros(layout.total, dtype=torch.long)
-    return Batch(torch.cat(ids), none, layout, targets={"classify": wanted})
+    types = torch.zeros(layout.total, dtype=torch.long)
+    return Batch(torch.cat(ids), types, layout, targets={"classify": labels})
 
 
 def objective(weight: float) -> WithAuxiliaryLM:
     return WithAuxiliaryLM(TASK.loss_of, head="classify", weight=weight)
 
 
-WANTED = torch.tensor([0, 2, 1, 1])
+TARGETS = torch.tensor([0, 2, 1, 1])
 
 
 @pytest.mark.parametrize("weight", [0.5, 2.0])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_is_what_their_logits_say(family: Family, weight: float) -> None:
+def test_loss_and_gradient_match_transformers(family: Family, weight: float) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     model = model_of(family)
     config = transformers.CONFIG_MAPPING[family.name](**family.write_config(model.config))
-    theirs: dict[str, Any] = {}
+    hf_models: dict[str, Any] = {}
     for head in ("lm", "classify"):
         config.num_labels = len(LABELS)
-        theirs[head] = getattr(transformers, family.architectures[frozenset({head})])(config).eval()
-        kept = {
+        hf_models[head] = getattr(transformers, family.architectures[frozenset({head})])(
+            config
+        ).eval()
+        weights = {
             n: w
             for n, w in model.state_dict().items()
             if n.startswith(("encoder", f"heads.{head}"))
         }
-        missing = theirs[head].load_state_dict(family.write(kept, model.config), strict=False)
+        missing = hf_models[head].load_state_dict(family.write(weights, model.config), strict=False)
         assert set(missing.missing_keys) <= {"lm_head.weight"} - {*family.some}
     ids, words, labels = rows(), [], []
     for row in ids:
-        words.append(theirs["lm"](row[None]).logits[0])
-        labels.append(theirs["classify"](row[None]).logits[0])
+        words.append(hf_models["lm"](row[None]).logits[0])
+        labels.append(hf_models["classify"](row[None]).logits[0])
     nats = sum(
         F.cross_entropy(x[:-1], r[1:], reduction="sum") for x, r in zip(words, ids, strict=True)
     )
     expected_words = nats / (sum(SIZES) - len(SIZES))
-    expected = F.cross_entropy(torch.stack(labels), WANTED) + weight * expected_words
-    batch = batch_of(ids, WANTED)
+    expected = F.cross_entropy(torch.stack(labels), TARGETS) + weight * expected_words
+    batch = batch_of(ids, TARGETS)
     found = objective(weight)(model, batch, totals([batch]))
     torch.testing.assert_close(found.total, expected, atol=1e-5, rtol=1e-5)
     assert found.parts["lm"] == pytest.approx(weight * expected_words.item(), abs=1e-4)
@@ -98,21 +100,21 @@ def test_it_is_what_their_logits_say(family: Family, weight: float) -> None:
     gradient = torch.autograd.grad(found.total, dict(model.named_parameters())[name])[0]
     expected.backward()
     (name,) = family.names([name], model.config)[name]
-    parts = [dict(each.named_parameters())[name].grad for each in theirs.values()]
+    parts = [dict(hf_model.named_parameters())[name].grad for hf_model in hf_models.values()]
     torch.testing.assert_close(gradient, sum(parts), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_equals_alone(family: Family) -> None:
+def test_packed_loss_matches_single_sequences(family: Family) -> None:
     model, ids = model_of(family).eval(), rows()
-    whole = batch_of(ids, WANTED)
-    alone = [batch_of([row], wanted[None]) for row, wanted in zip(ids, WANTED, strict=True)]
+    whole = batch_of(ids, TARGETS)
+    alone = [batch_of([row], labels[None]) for row, labels in zip(ids, TARGETS, strict=True)]
     together = objective(0.5)(model, whole, totals([whole])).total
-    shares = [objective(0.5)(model, one, totals(alone)).total for one in alone]
-    torch.testing.assert_close(together, torch.stack(shares).sum(), atol=1e-5, rtol=1e-5)
+    losses = [objective(0.5)(model, part, totals(alone)).total for part in alone]
+    torch.testing.assert_close(together, torch.stack(losses).sum(), atol=1e-5, rtol=1e-5)
 
 
-def test_a_token_alone_has_no_next_word() -> None:
+def test_single_token_has_no_lm_loss() -> None:
     model = model_of(GPT2)
     batch = batch_of([torch.tensor([3])], torch.tensor([1]))
     found = objective(0.5)(model, batch, totals([batch]))

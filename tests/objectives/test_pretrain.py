@@ -1,4 +1,4 @@
-"""The objective is a mean over the whole step, however the step is cut."""
+"""The pretraining loss is a mean over the step, however the step is split."""
 
 import pytest
 import torch
@@ -13,37 +13,37 @@ def batch(sizes: list[int], masked: list[int], pair: str = "nsp") -> Batch:
     rng = torch.Generator().manual_seed(sum(sizes))
     layout = Packed.of(sizes)
     ids = torch.randint(0, 40, (layout.total,), generator=rng)
-    places = torch.tensor(masked)
+    token_indices = torch.tensor(masked)
     labels = torch.randint(0, 40, (len(masked),), generator=rng)
     pairs = torch.randint(0, 2, (len(sizes),), generator=rng)
-    return Batch(ids, torch.zeros_like(ids), layout, places, {"mlm": labels, pair: pairs})
+    return Batch(ids, torch.zeros_like(ids), layout, token_indices, {"mlm": labels, pair: pairs})
 
 
-def test_a_step_is_the_mean_over_its_targets() -> None:
+def test_loss_is_mean_over_targets_of_step() -> None:
     model = tiny_model(40, "mlm", "nsp", dropout=0.0)
     parts = [batch([3, 5], [1, 4, 6]), batch([8], [2])]
     counts = totals(parts)
     assert counts == {"mlm": 4, "nsp": 3}
-    shares = [pretrain(model, part, counts) for part in parts]
+    losses = [pretrain(model, part, counts) for part in parts]
     rows = []
     for part in parts:
-        found = model(part)
+        outputs = model(part)
         rows.append(
-            torch.nn.functional.cross_entropy(found["mlm"], part.targets["mlm"], reduction="none")
+            torch.nn.functional.cross_entropy(outputs["mlm"], part.targets["mlm"], reduction="none")
         )
     expected = torch.cat(rows).mean()
-    total = sum(share.parts["mlm"].item() for share in shares)
+    total = sum(loss.parts["mlm"].item() for loss in losses)
     assert total == pytest.approx(expected.item(), abs=1e-5)
-    assert sum(s.total.item() for s in shares) == pytest.approx(
-        sum(v.item() for s in shares for v in s.parts.values()), abs=1e-5
+    assert sum(s.total.item() for s in losses) == pytest.approx(
+        sum(v.item() for s in losses for v in s.parts.values()), abs=1e-5
     )
 
 
-def test_correct_counts_what_is_likeliest() -> None:
+def test_correct_counts_most_probable_predictions() -> None:
     model = tiny_model(40, "mlm", "sop", dropout=0.0)
     part = batch([4, 4], [1, 5], pair="sop")
-    found = model(part)
+    outputs = model(part)
     loss = pretrain(model, part, totals([part]))
     for name in ("mlm", "sop"):
-        expected = (found[name].argmax(-1) == part.targets[name]).sum().item()
+        expected = (outputs[name].argmax(-1) == part.targets[name]).sum().item()
         assert loss.correct[name].item() == expected

@@ -1,4 +1,4 @@
-"""Replaced-token detection: who is asked what, and who learns from it."""
+"""Replaced-token detection: inputs, losses, and gradients of generator and discriminator."""
 
 from __future__ import annotations
 
@@ -31,42 +31,44 @@ def pair() -> tuple[Model, Model]:
 def batch_of(sizes: list[int]) -> Batch:
     layout = Packed.of(sizes)
     whole = torch.randint(5, 40, (layout.total,))
-    places = (layout.positions % 3 == 1).nonzero().squeeze(1)
-    ids = whole.index_fill(0, places, 4)
-    targets = {"mlm": whole[places], "rtd": whole}
-    return Batch(ids, torch.zeros_like(ids), layout, places, targets)
+    token_indices = (layout.positions % 3 == 1).nonzero().squeeze(1)
+    ids = whole.index_fill(0, token_indices, 4)
+    targets = {"mlm": whole[token_indices], "rtd": whole}
+    return Batch(ids, torch.zeros_like(ids), layout, token_indices, targets)
 
 
-def test_the_generator_shares_the_embedding_and_nothing_else() -> None:
+def test_generator_shares_only_embedding() -> None:
     model, generator = pair()
     assert model.heads[GENERATOR_HEAD] is generator
     assert generator.config.layers == 2
-    own = dict(generator.named_parameters())
-    shared = {n for n, p in own.items() if any(p is q for q in model.encoder.parameters())}
+    generator_weights = dict(generator.named_parameters())
+    shared = {
+        n for n, p in generator_weights.items() if any(p is q for q in model.encoder.parameters())
+    }
     assert shared == {f"encoder.embedding.{n}.weight" for n in ("tokens", "positions", "types")}
     assert generator.heads["mlm"].weight is model.encoder.embedding.tokens.weight
 
 
-def test_the_loss_is_the_formula() -> None:
-    """Against the paper's two sums, written out with the pieces that were drawn."""
+def test_loss_matches_formula() -> None:
+    """Compare with the two sums of the paper for the sampled tokens."""
     model, generator = pair()
     batch, seen = batch_of([4, 6, 9]), []
     model.encoder.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
     loss = replaced_tokens(7.0)(model, batch, totals([batch]))
-    (asked,) = seen
+    (corrupted,) = seen
     whole = batch.targets["rtd"]
-    elsewhere = torch.ones(len(whole), dtype=torch.bool).index_fill(0, batch.token_indices, False)
-    assert torch.equal(asked.ids[elsewhere], whole[elsewhere])
-    filling = F.cross_entropy(generator(batch)["mlm"], batch.targets["mlm"])
-    said = model.heads["rtd"](model.encoder(asked), asked)
-    finding = F.binary_cross_entropy_with_logits(said, (asked.ids != whole).float())
-    torch.testing.assert_close(loss.total, filling + 7.0 * finding)
-    torch.testing.assert_close(loss.parts["rtd"], 7.0 * finding.detach())
-    assert loss.correct["rtd"] == ((said > 0) == (asked.ids != whole)).sum()
+    is_unmasked = torch.ones(len(whole), dtype=torch.bool).index_fill(0, batch.token_indices, False)
+    assert torch.equal(corrupted.ids[is_unmasked], whole[is_unmasked])
+    mlm_loss = F.cross_entropy(generator(batch)["mlm"], batch.targets["mlm"])
+    logits = model.heads["rtd"](model.encoder(corrupted), corrupted)
+    rtd_loss = F.binary_cross_entropy_with_logits(logits, (corrupted.ids != whole).float())
+    torch.testing.assert_close(loss.total, mlm_loss + 7.0 * rtd_loss)
+    torch.testing.assert_close(loss.parts["rtd"], 7.0 * rtd_loss.detach())
+    assert loss.correct["rtd"] == ((logits > 0) == (corrupted.ids != whole)).sum()
 
 
-def test_the_generator_does_not_learn_from_the_model() -> None:
-    """Drawing stops the gradient: only filling masks moves what the generator has of its own."""
+def test_generator_gets_no_gradient_from_discriminator() -> None:
+    """Sampling stops the gradient: only the MLM loss trains the generator's own layers."""
     model, generator = pair()
     batch = batch_of([4, 6, 9])
     found = []
@@ -79,24 +81,24 @@ def test_the_generator_does_not_learn_from_the_model() -> None:
         assert grad.abs().sum() > 0, name
 
 
-def test_pieces_are_drawn_by_their_chances() -> None:
-    """Masks are filled anew each time while learning, and always alike in evaluation."""
+def test_tokens_are_sampled_by_probability() -> None:
+    """Training samples new tokens for each batch; evaluation is deterministic."""
     model, generator = pair()
-    batch = batch_of([4])  # one masked place
+    batch = batch_of([4])  # one masked token
     with torch.no_grad():
         generator.heads["mlm"].bias.zero_()[torch.tensor([7, 9])] = torch.tensor([9.0, 8.0])
-        chances = torch.softmax(generator(batch)["mlm"][0], -1)
+        probabilities = torch.softmax(generator(batch)["mlm"][0], -1)
         found = []
         model.encoder.register_forward_hook(lambda _, inputs, __: found.append(inputs[0].ids[1]))
         objective = replaced_tokens(50.0)
         for _ in range(3):
             objective(model, batch, totals([batch]))
-        assert len({int(piece) for piece in found}) == 1
+        assert len({int(token) for token in found}) == 1
         model.train()
         found.clear()
         torch.manual_seed(0)
         for _ in range(400):
             objective(model, batch, totals([batch]))
-    for piece in (7, 9):
-        share = sum(int(f) == piece for f in found) / 400
-        assert share == pytest.approx(float(chances[piece]), abs=0.08)
+    for token in (7, 9):
+        fraction = sum(int(f) == token for f in found) / 400
+        assert fraction == pytest.approx(float(probabilities[token]), abs=0.08)

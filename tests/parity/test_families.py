@@ -525,9 +525,8 @@ def test_published_gte_directory_matches(
     folder = tmp_path / "model"
     bertkit_model = published_gte(hf_model, tokenizer, folder, prefix, **scaling).model
     assert set(bertkit_model.heads) == {*heads}
-    assert (
-        difference(bertkit_model, hf_model, GTE) > 1e-3
-    )  # the control: before the angles are scaled
+    # The control: the angles are not scaled yet.
+    assert difference(bertkit_model, hf_model, GTE) > 1e-3
     rotary = getattr(hf_model, "gte", hf_model).rotary_emb
     steps = torch.arange(0, width, 2) / width
     rotary.inv_freq = (base * factor) ** -steps / factor ** (2 / width)

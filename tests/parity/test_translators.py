@@ -251,7 +251,6 @@ def test_cross_attention_matches_transformers(translator: tuple[Any, Loaded]) ->
     weights = torch.stack([layer[0] for layer in trace.cross])
     assert weights.shape == expected.shape
     assert float((weights - expected).abs().max()) <= 1e-5
-    assert float((weights - expected.roll(1, 1)).abs().max()) > 1e-3  # the control: another head
-    assert (
-        float((weights - torch.cat(out.decoder_attentions)).abs().max()) > 1e-3
-    )  # another type of attention
+    # The controls: another head and another type of attention.
+    assert float((weights - expected.roll(1, 1)).abs().max()) > 1e-3
+    assert float((weights - torch.cat(out.decoder_attentions)).abs().max()) > 1e-3
