@@ -1,8 +1,9 @@
-"""A process that has imported bertkit, and forks for each command and program of a page.
+"""A process that has imported bertkit and forks for each command and Python block of a page.
 
-Each would spend seconds on importing torch, and the pages have more than a hundred of them. `place`
-makes an executable `bertkit` that asks that process: a fork gets its arguments, folder, environment
-and open files, and its exit status comes back. `bertkit -c CODE` runs Python.
+The pages have more than a hundred blocks, and each would spend seconds on importing torch.
+`fork_server` creates an executable `bertkit` that connects to that process. A fork gets the
+arguments, directory, environment, and open files of the executable and returns its exit status.
+`bertkit -c CODE` runs Python.
 """
 
 from __future__ import annotations
@@ -18,30 +19,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ASKS = """#!{python} -SE
+EXECUTABLE = """#!{python} -SE
 import json, os, socket, sys
-asked = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({at!r})
-    socket.send_fds(server, [len(asked).to_bytes(8, "big")], [0, 1, 2])
-    server.sendall(asked)
+    socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+    server.sendall(request)
     os._exit(int.from_bytes(server.recv(1) or bytes([1]), "big"))
 """
 
 
 @contextmanager
-def place(folder: Path) -> Iterator[Path]:
-    """The folder with the executable, while the process runs."""
+def fork_server(folder: Path) -> Iterator[Path]:
+    """Run the process and yield the directory with the executable."""
     at, command = folder / "socket", folder / "bertkit"
-    command.write_text(ASKS.format(python=sys.executable, at=str(at)), encoding="utf-8")
+    command.write_text(EXECUTABLE.format(python=sys.executable, at=str(at)), encoding="utf-8")
     command.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(at))
         listening.listen()
-        told = [sys.executable, __file__, str(listening.fileno())]
-        # models this small gain nothing from more threads, and lose much where cores are shared
-        one = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with subprocess.Popen(told, pass_fds=[listening.fileno()], env=one) as server:
+        command_line = [sys.executable, __file__, str(listening.fileno())]
+        # Tiny models are not faster with more threads, and slower if cores are shared.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(
+            command_line, pass_fds=[listening.fileno()], env=environment
+        ) as server:
             try:
                 yield folder
             finally:
@@ -49,8 +52,8 @@ def place(folder: Path) -> Iterator[Path]:
 
 
 def serve(listening: socket.socket) -> None:
-    """Fork for each that asks."""
-    import torch._dynamo  # noqa: F401  (what optimizers import)
+    """Fork for each connection."""
+    import torch._dynamo  # noqa: F401  (imported by optimizers)
 
     from bertkit import cli
 
@@ -75,7 +78,7 @@ def serve(listening: socket.socket) -> None:
             code = end.code if isinstance(end.code, int) else 1
         except BaseException:
             traceback.print_exc()
-        finally:  # a fork must never go on as the server
+        finally:  # a fork must never continue as the server
             with contextlib.suppress(OSError):
                 sys.stderr.flush()
                 connection.sendall(bytes([code]))
@@ -83,12 +86,12 @@ def serve(listening: socket.socket) -> None:
 
 
 def _become(connection: socket.socket) -> list[str]:
-    """Take the place of the process that asks; its arguments."""
+    """Adopt the directory, environment, and files of the client, and return its arguments."""
     size, files, _, _ = socket.recv_fds(connection, 8, 3)
-    asked = b""
-    while len(asked) < int.from_bytes(size, "big"):
-        asked += connection.recv(1 << 20)
-    arguments, here, environment = json.loads(asked)
+    request = b""
+    while len(request) < int.from_bytes(size, "big"):
+        request += connection.recv(1 << 20)
+    arguments, here, environment = json.loads(request)
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

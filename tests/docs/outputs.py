@@ -1,4 +1,4 @@
-"""Compare the output that a page shows with what its block prints.
+"""Compare the output that a page shows with the output of its block.
 
 Every line that a page shows must be a line of the output. The order of lines and the amount of
 white space do not matter. `...` matches any characters. A number on the page must match the printed

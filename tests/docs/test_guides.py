@@ -1,4 +1,4 @@
-"""What the guide to families shows is what the file says."""
+"""The guide to families shows the code of its file."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ GUIDE = (ROOT / "docs" / "guide" / "add-a-family.md").read_text(encoding="utf-8"
 FILE = (ROOT / "src" / "bertkit" / "families" / "distilbert.py").read_text(encoding="utf-8")
 
 
-def test_the_guide_shows_the_whole_family() -> None:
+def test_family_guide_shows_complete_file() -> None:
     blocks = re.findall(r"```\n(.*?)```", GUIDE, re.S)
     assert [block for block in blocks if block not in FILE] == []
     shown = sum(block.count("\n") for block in blocks)

@@ -1,4 +1,4 @@
-"""Every link from one page to another leads somewhere, and every page can be reached."""
+"""Links between pages are valid, and the index leads to every page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 def links(page: Path) -> list[Path]:
-    """The files of the repository that a page links to."""
+    """Return the files of the repository that a page links to."""
     code = re.compile(r"```.*?```|`[^`\n]*`", re.S)
     found = LINK.findall(code.sub("", page.read_text(encoding="utf-8")))
     return [(page.parent / link).resolve() for link in found if "://" not in link]
@@ -23,13 +23,13 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *found]
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_are_valid() -> None:
     broken = [f"{page.name}: {link}" for page in pages() for link in links(page)]
     broken = [text for text in broken if not Path(text.split(": ", 1)[1]).exists()]
     assert not broken, "\n".join(broken)
 
 
-def test_every_page_is_reached_from_the_index() -> None:
+def test_index_leads_to_every_page() -> None:
     reached, ahead = set(), [DOCS / "index.md"]
     while ahead:
         page = ahead.pop()

@@ -56,9 +56,8 @@ def test_tables_list_at_least_fifty_models() -> None:
         known = bool(family_name(row))
         assert row[2] in ("yes", "no"), row
         assert known or row[2] == "no", row
-        assert not known or row[2] == "yes" or row[4], (
-            row
-        )  # the row of a supported family gives the reason
+        # The row of a supported family gives the reason.
+        assert not known or row[2] == "yes" or row[4], row
 
 
 @pytest.mark.parametrize(("name", "pooling"), POOLED, ids=map("-".join, POOLED))

@@ -1,4 +1,4 @@
-"""The notebook of the tutorial runs from top to bottom, and shows what it holds."""
+"""The tutorial notebook runs from top to bottom and prints its stored outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ notebook = nbformat.read(sys.argv[1], as_version=4)
 nbclient.NotebookClient(notebook, timeout=240).execute()
 nbformat.write(notebook, sys.argv[2])
 """
-"""In a process of its own: what Jupyter imports warns of itself."""
+"""Code that runs the notebook in a separate process, because imports of Jupyter warn."""
 
 
 def outputs(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -29,18 +29,18 @@ def outputs(notebook: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def printed(outputs: list[dict[str, Any]]) -> str:
-    """The words of a cell; tables are left out."""
+    """Return the text of a cell without tables."""
     parts = []
-    for one in outputs:
-        data = one.get("data", {})
+    for output in outputs:
+        data = output.get("data", {})
         if "<table" in "".join(data.get("text/html", "")):
             continue
-        parts.append("".join(one.get("text", "")) or "".join(data.get("text/plain", "")))
+        parts.append("".join(output.get("text", "")) or "".join(data.get("text/plain", "")))
     return "\n".join(parts)
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_and_shows_what_it_holds(
+def test_notebook_runs_and_matches_stored_outputs(
     tmp_path: Path, minilm: Path, data_folder: Path
 ) -> None:
     for module in ("nbclient", "ipykernel", "pandas"):
@@ -71,7 +71,7 @@ def test_the_notebook_runs_and_shows_what_it_holds(
     assert "A warm and funny film." in page
 
 
-def test_it_holds_no_path_of_a_machine_and_no_page() -> None:
+def test_notebook_contains_no_local_path_or_page() -> None:
     text = NOTEBOOK.read_text(encoding="utf-8")
     assert len(text) < 60_000
     assert "iframe" not in text

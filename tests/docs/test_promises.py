@@ -25,7 +25,7 @@ def test_named_test_exists(file: str, function: str) -> None:
     assert f"def {function or 'test_'}" in code
 
 
-def test_promises_of_the_readme_name_tests() -> None:
+def test_readme_promises_contain_tests() -> None:
     names = TEST.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(names) >= 6
 

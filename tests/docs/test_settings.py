@@ -22,7 +22,7 @@ TUNING = (GUIDES / "fine-tuning.md").read_text(encoding="utf-8")
 
 
 def section(page: str, title: str) -> str:
-    """What stands below a heading, down to the next one; "" where there is no such heading."""
+    """Return the text between a heading and the next heading, or "" if the heading is missing."""
     found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", page, re.M | re.S)
     return found[1] if found else ""
 
@@ -39,24 +39,24 @@ def test_settings_reference_describes_every_setting() -> None:
     assert names - {re.split("[`.]", row)[1] for row in rows} == set()
 
 
-def test_the_table_of_tasks_has_each_with_its_class_and_policies() -> None:
+def test_task_table_matches_classes_and_policies() -> None:
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in section(TUNING, "The tasks").splitlines()
         if line.startswith("| `")
     ]
-    told = {row[0].strip("`"): (row[5].strip("`"), row[6].replace("`", "")) for row in rows}
-    assert told == {name: (card.AUTO[name], ", ".join(find(name).long)) for name in TASKS}
+    documented = {row[0].strip("`"): (row[5].strip("`"), row[6].replace("`", "")) for row in rows}
+    assert documented == {name: (card.AUTO[name], ", ".join(find(name).long)) for name in TASKS}
 
 
 @pytest.mark.parametrize(("page", "free"), [(GUIDE, FREE), (TUNING, finetune.FREE)])
-def test_what_may_change_on_resume_is_documented(page: str, free: tuple[str, ...]) -> None:
+def test_settings_free_on_resume_are_documented(page: str, free: tuple[str, ...]) -> None:
     sentence = re.search(r"may\s+differ when a run is resumed: (.*?)\.\s", page, re.S)
     assert sentence is not None
     assert tuple(re.findall(r"`(\w+)`", sentence[1])) == free
 
 
-def test_a_section_ends_at_the_next_heading() -> None:
+def test_section_ends_at_next_heading() -> None:
     page = "## one\nA.\n### two\nB.\n"
     assert section(page, "one") == "A.\n"
     assert section(page, "two") == "B.\n"

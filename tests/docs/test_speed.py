@@ -18,27 +18,33 @@ def rows() -> list[list[str]]:
     return [row for row in cells if len(row) == 4 and row[3].endswith("×")]
 
 
-def test_ratio_is_that_of_its_figures() -> None:
+def test_ratio_matches_values() -> None:
     assert 5 <= len(rows()) <= 8
-    ours = ""
+    bertkit_cell = ""
     for row in rows():
-        ours = row[1] or ours
-        pair = [FIGURE.search(cell) for cell in (ours, row[2])]
+        bertkit_cell = row[1] or bertkit_cell
+        pair = [FIGURE.search(cell) for cell in (bertkit_cell, row[2])]
         assert pair[0], row
         assert pair[1], row
-        mine, baseline = (float(match[1].replace(",", "")) for match in pair if match)
-        ratio = baseline / mine if pair[0][2] in ("s", "ms", "minutes") else mine / baseline
+        bertkit_value, baseline_value = (
+            float(match[1].replace(",", "")) for match in pair if match
+        )
+        ratio = (
+            baseline_value / bertkit_value
+            if pair[0][2] in ("s", "ms", "minutes")
+            else bertkit_value / baseline_value
+        )
         # the figures are rounded to one or two digits
         assert abs(ratio - float(row[3].split()[0])) <= 0.07 * ratio, row
 
 
-def test_baseline_has_its_best_settings_in_the_same_run() -> None:
+def test_baseline_uses_best_settings() -> None:
     text = section(README.read_text(encoding="utf-8"), "Benchmarks")
     for words in ("as it comes", "default", "later run", "days before", "hours before"):
         assert words not in text, words
 
 
-def test_figures_occur_in_the_page_of_all_benchmarks() -> None:
+def test_values_occur_in_benchmarks_page() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     figures = [match[1] for row in rows() for cell in row[1:3] if (match := FIGURE.search(cell))]
     assert len(figures) == 2 * len(rows())

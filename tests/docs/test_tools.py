@@ -1,6 +1,7 @@
-"""The pages on other tools are programs, which run against a server with these tools' own packages.
+"""The code of the pages on other tools runs against a server, with the packages of these tools.
 
-One server is started as each page says; the address of the page becomes that of the server.
+The server is started with the command of the pages. The test replaces the address of the page by
+the address of the server.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PACKAGES = {
     "llamaindex": ("llama_index",),
     "haystack": ("haystack", "haystack_integrations"),
 }
-"""Page -> what it needs."""
+"""Required packages by page."""
 
 SERVE = "$ bertkit serve models/minilm models/ranker --truncate"
 ADDRESS = "http://127.0.0.1:8000"
@@ -36,16 +37,16 @@ def server(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     (root / "models").mkdir()
     (root / "models" / "minilm").symlink_to(minilm.resolve())
     tokenizer = tiny_tokenizer([*string.ascii_lowercase, "."])
-    more = {"task": "respond", "length": 16}  # the question fits, and texts are cut
+    more = {"task": "respond", "length": 16}  # questions fit, and texts are truncated
     tiny_folder(root / "models" / "ranker", tokenizer, "choose", **more)
     words = SERVE.split()[3:]
-    places = [str(root / word) if word.startswith("models/") else word for word in words]
-    with process(*places) as (_, address):
+    arguments = [str(root / word) if word.startswith("models/") else word for word in words]
+    with process(*arguments) as (_, address):
         yield address
 
 
 @pytest.mark.parametrize("page", PACKAGES)
-def test_the_page_runs_against_a_server(page: str, server: str, tmp_path: Path) -> None:
+def test_page_code_runs_against_server(page: str, server: str, tmp_path: Path) -> None:
     for package in PACKAGES[page]:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install 'bertkit[dev]'")

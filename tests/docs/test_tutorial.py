@@ -1,18 +1,18 @@
-"""Pages of the documentation are programs: they run as a user would, and print what they show.
+"""The blocks of documentation pages run and print the output that the pages show.
 
-The fenced blocks of a page run in order, in one folder that is empty at first:
+The fenced blocks of a page run in order, in one directory that is empty at first:
 
 - `bash` runs under `bash -euo pipefail`, with this interpreter's environment first on the path;
-- `python` runs in a process of its own;
-- `text` directly after one of these is what it prints, on stdout or stderr (`outputs.py` has the
-  rules, also for numbers);
-- what must not run (`console` to install or to run for hours, `toml`, a tree) has another name.
+- `python` runs in a separate process;
+- `text` directly after one of these blocks is its output on stdout or stderr (`outputs.py` contains
+  the rules, also for numbers);
+- blocks that must not run have another language (`console` for installation and long runs, `toml`).
 
-A page that says `$DATA` (a folder of public data sets) or `$MODEL` (a small BERT) finds both in its
-environment, and is skipped where they are missing. Commands and programs are forks of one process
-that has imported bertkit (`forks.py`), but for blocks that start or end processes themselves.
+A page that uses `$DATA` (a directory of public data sets) or `$MODEL` (a small BERT) gets both in
+its environment, and is skipped if they are missing. Commands and Python blocks are forks of one
+process that has imported bertkit (`forks.py`), except blocks that start or end processes.
 
-Pages take minutes: `make test` leaves them out, and `make test-docs` runs them.
+Pages take minutes: `make test` skips them, and `make test-docs` runs them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.docs.forks import place
+from tests.docs.forks import fork_server
 from tests.docs.outputs import TOLERANCE, missing, tolerance_of
 
 ROOT = Path(__file__).parents[2]
@@ -51,15 +51,15 @@ PAGES = [
 COURSE = [DOCS / "course" / "README.md", *sorted((DOCS / "course").glob("0*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 NEEDS = {"DATA": "data_folder", "MODEL": "minilm"}
-"""What a page may find in its environment, and the fixture that knows where it is."""
+"""Fixtures by the environment variable that contains their path."""
 PROCESSES = re.compile(r"&$|\bkill\b", re.M)
-"""In a block that is about processes, whose numbers must be those of the commands."""
+"""Pattern of blocks that manage processes and need the process ids of the commands."""
 SECONDS = 240
 
 
 @dataclass(frozen=True)
 class Block:
-    """A program of a page, its line, its output on the page, and the tolerance of numbers in it."""
+    """A block of a page with its line, its output on the page, and the tolerance of numbers."""
 
     line: int
     language: str
@@ -83,21 +83,21 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def needs(page: str) -> set[str]:
-    """Those of NEEDS that the blocks of a page name."""
+    """Return the keys of NEEDS that occur in the blocks of a page."""
     return {name for name in NEEDS if any(re.search(rf"\b{name}\b", b.code) for b in blocks(page))}
 
 
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the `bertkit` lies that forks."""
-    with place(tmp_path_factory.mktemp("forks")) as folder:
+    """Directory of the executable `bertkit` that forks."""
+    with fork_server(tmp_path_factory.mktemp("forks")) as folder:
         yield folder
 
 
 def run(
     block: Block, folder: Path, more: Mapping[str, str] | None = None, forks: Path | None = None
 ) -> str:
-    """What the block prints. Raises: AssertionError with all of it when it fails."""
+    """Return the output of the block. Raises: AssertionError with the output if it fails."""
     bash = ["bash", "-euo", "pipefail", "-c", block.code]
     python = [sys.executable, "-c", block.code]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -120,7 +120,7 @@ def run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_page_runs_and_prints_what_it_shows(
+def test_page_blocks_run_and_match_output(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest, forks: Path
 ) -> None:
     text = page.read_text(encoding="utf-8")
@@ -133,11 +133,11 @@ def test_page_runs_and_prints_what_it_shows(
 
 
 @pytest.mark.slow
-def test_the_course_runs_and_prints_what_it_shows(tmp_path: Path, forks: Path) -> None:
-    # in one folder: chapters use what earlier ones made
+def test_course_blocks_run_and_match_output(tmp_path: Path, forks: Path) -> None:
+    # All chapters run in one directory, because they use files of earlier chapters.
     assert len(COURSE) == 10
     for page in COURSE:
-        # The test shortens the course, so that its numbers differ.
+        # The test shortens the course, so that its scores differ.
         more = {"STEPS": "6", "CHARACTERS": "400000", "EPOCHS": "1"}
         check(page, tmp_path, more, forks, tolerance=math.inf)
 
@@ -163,7 +163,7 @@ def check(
 
 
 @pytest.mark.parametrize("forking", [False, True])
-def test_a_block_that_fails_is_caught(tmp_path: Path, forks: Path, forking: bool) -> None:
+def test_failing_block_raises(tmp_path: Path, forks: Path, forking: bool) -> None:
     server = forks if forking else None
     (bad,) = blocks("```bash\nbertkit info nothing-here\n```\n")
     with pytest.raises(AssertionError, match=r"ended with 2:\s+bertkit: nothing-here: "):
@@ -176,7 +176,7 @@ def test_a_block_that_fails_is_caught(tmp_path: Path, forks: Path, forking: bool
         run(bad, tmp_path)
 
 
-def test_a_fork_takes_the_place_of_a_command(tmp_path: Path, forks: Path) -> None:
+def test_fork_replaces_command(tmp_path: Path, forks: Path) -> None:
     code = "mkdir in; cd in; echo words > text; A=b bertkit -c "
     code += "'import os, sys; print(os.getcwd(), os.environ[\"A\"], sys.stdin.read())' < text"
     (block,) = blocks(f"```bash\n{code} | cat\n```\n")
@@ -186,7 +186,7 @@ def test_a_fork_takes_the_place_of_a_command(tmp_path: Path, forks: Path) -> Non
         run(stopped, tmp_path, forks=forks)
 
 
-def test_a_page_gets_what_it_names(tmp_path: Path) -> None:
+def test_page_gets_required_environment(tmp_path: Path) -> None:
     page = "```bash\nhead -n 2 $DATA/a.tsv\n```\n\n```python\nos.environ['MODEL']\n```\n"
     assert needs(page) == {"DATA", "MODEL"}
     assert needs("$DATA and $MODEL in words\n\n```bash\necho $DATABASE\n```\n") == set()
@@ -196,7 +196,7 @@ def test_a_page_gets_what_it_names(tmp_path: Path) -> None:
     assert run(block, tmp_path, {"DATA": "a folder"}) == "a folder\n"
 
 
-def test_only_a_block_directly_after_is_output() -> None:
+def test_only_next_text_block_is_output() -> None:
     page = "```bash\na\n```\n\n```text\n1\n```\n\n```python\nb\n```\n\nwords\n\n```text\n2\n```\n"
     assert [(b.line, b.shown) for b in blocks(page)] == [(1, "1\n"), (9, None)]
     assert list(blocks("```console\nmake install\n```\n")) == []

@@ -70,11 +70,11 @@ def world(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> World
     )
 
 
-RunRejected = Callable[..., str]
+RunCommand = Callable[..., str]
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> RunRejected:
+def run_rejected(capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Return a function that runs a command, checks that it fails, and returns its message."""
 
     def check(*arguments: object) -> str:
@@ -115,7 +115,7 @@ class Forker:
         return codes
 
     @property
-    def messages(self) -> str:
+    def output(self) -> str:
         return self.errors.read_text(encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-"""A process that opens good directories, and then others in forks of itself, under limits.
+"""A process that loads valid directories, and then other directories in forks with limits.
 
-The arguments are the good directories, which import everything that the others need.
+The arguments are the valid directories, which import all modules that the other directories need.
 It reads lines of a format and a path from stdin, separated by a tab. It writes lines of JSON:
 `end`, which is `answered`, `refused` (a BertkitError), `raised` (another error) or `killed`, and
 the message.

@@ -42,32 +42,36 @@ TEXTS: dict[str, tuple[bytes | None, str]] = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_commands_reject_unreadable_file(
-    name: str, world: Any, refused: Any, tmp_path: Path
+    name: str, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     content, sentence = TEXTS[name]
     if content is not None:
         (tmp_path / name).write_bytes(content)
     out = tmp_path / "out"
-    assert sentence in refused("tokenizer", "train", tmp_path / name, "--out", out, "--size", 300)
+    assert sentence in run_rejected(
+        "tokenizer", "train", tmp_path / name, "--out", out, "--size", 300
+    )
     command = ("prepare", tmp_path / name, "--tokenizer", world.vocab, "--out", out)
-    assert sentence in refused(*command, "--processes", 1)
+    assert sentence in run_rejected(*command, "--processes", 1)
     assert not out.exists()
 
 
 def test_tokenizer_train_rejects_too_small_vocabulary(
-    world: Any, refused: Any, tmp_path: Path
+    world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
-    message = refused("tokenizer", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4)
+    message = run_rejected(
+        "tokenizer", "train", world.texts, "--out", tmp_path / "vocab", "--size", 4
+    )
     assert "size must be at least" in message
     assert not (tmp_path / "vocab").exists()
 
 
 def test_prepare_rejects_vocabulary_without_special_tokens(
-    world: Any, refused: Any, tmp_path: Path
+    world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "vocab.txt").write_text("a\nb\n", encoding="utf-8")
     command = ("prepare", world.texts, "--tokenizer", tmp_path, "--out", tmp_path / "corpus")
-    assert "vocab.txt" in refused(*command)
+    assert "vocab.txt" in run_rejected(*command)
     assert not (tmp_path / "corpus").exists()
 
 
@@ -94,10 +98,10 @@ SETTINGS = [
 
 @pytest.mark.parametrize(("words", "sentence"), SETTINGS, ids=lambda value: str(value)[:30])
 def test_pretrain_rejects_invalid_setting(
-    words: list[str], sentence: str, world: Any, refused: Any, tmp_path: Path
+    words: list[str], sentence: str, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    message = refused("pretrain", world.config, "--corpus", world.corpus, "--out", out, *words)
+    message = run_rejected("pretrain", world.config, "--corpus", world.corpus, "--out", out, *words)
     assert sentence in message
     assert not out.exists()
 
@@ -114,13 +118,13 @@ def test_pretrain_rejects_invalid_setting(
     ],
 )
 def test_pretrain_rejects_invalid_run_file(
-    content: bytes | None, sentence: str, world: Any, refused: Any, tmp_path: Path
+    content: bytes | None, sentence: str, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.toml"
     if content is not None:
         path.write_bytes(content)
     out = tmp_path / "out"
-    assert sentence in refused("pretrain", path, "--corpus", world.corpus, "--out", out)
+    assert sentence in run_rejected("pretrain", path, "--corpus", world.corpus, "--out", out)
     assert not out.exists()
 
 
@@ -128,13 +132,13 @@ def test_pretrain_rejects_invalid_run_file(
 
 
 def test_pretrain_rejects_single_document_for_next_sentences(
-    world: Any, refused: Any, english: list[str], tmp_path: Path
+    world: Any, run_rejected: Any, english: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "one.txt").write_text(english[0], encoding="utf-8")
     corpus, out = tmp_path / "corpus", tmp_path / "run"
     made = ["prepare", tmp_path / "one.txt", "--tokenizer", world.vocab, "--out", corpus]
     assert cli.run([str(word) for word in made]) == 0
-    message = refused("pretrain", world.config, "--corpus", corpus, "--out", out)
+    message = run_rejected("pretrain", world.config, "--corpus", corpus, "--out", out)
     assert "requires at least 2 documents, got 1" in message
     assert not out.exists()
 
@@ -176,12 +180,12 @@ def other_tokenizer(corpus: Path) -> None:
     ],
 )
 def test_pretrain_rejects_modified_corpus(
-    edit: Edit, sentence: str, world: Any, refused: Any, tmp_path: Path
+    edit: Edit, sentence: str, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     corpus, out = tmp_path / "corpus", tmp_path / "run"
     shutil.copytree(world.corpus, corpus)
     edit(corpus)
-    assert sentence in refused("pretrain", world.config, "--corpus", corpus, "--out", out)
+    assert sentence in run_rejected("pretrain", world.config, "--corpus", corpus, "--out", out)
     assert not out.exists()
 
 
@@ -215,43 +219,45 @@ def other_corpus(world: Any, folder: Path, size: int) -> Path:
     [(280, "the tokenizer differs from"), (300, "the corpus differs from")],
 )
 def test_resume_rejects_different_corpus(
-    size: int, sentence: str, run: Path, world: Any, refused: Any, tmp_path: Path
+    size: int, sentence: str, run: Path, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     corpus = other_corpus(world, tmp_path, size)
     before = tree(run)
     words = ("pretrain", world.config, "--corpus", corpus, "--out", run, "--resume")
-    assert sentence in refused(*words, "--train.steps", "2")
+    assert sentence in run_rejected(*words, "--train.steps", "2")
     assert tree(run) == before
 
 
-def test_pretrain_keeps_existing_run_unchanged(run: Path, world: Any, refused: Any) -> None:
+def test_pretrain_keeps_existing_run_unchanged(run: Path, world: Any, run_rejected: Any) -> None:
     before = tree(run)
     words = ("pretrain", world.config, "--corpus", world.corpus, "--out", run)
-    assert "resume a stopped run with --resume" in refused(*words, "--train.steps", "2")
-    message = refused(*words, "--resume", "--train.steps", "2", "--train.learning_rate", "1.0")
+    assert "resume a stopped run with --resume" in run_rejected(*words, "--train.steps", "2")
+    message = run_rejected(*words, "--resume", "--train.steps", "2", "--train.learning_rate", "1.0")
     assert "train.learning_rate (was 0.001): changed" in message
-    assert "model.layers (was 1)" in refused(*words, "--resume", "--model.layers", "2")
+    assert "model.layers (was 1)" in run_rejected(*words, "--resume", "--model.layers", "2")
     assert tree(run) == before
 
 
-def test_resume_rejects_directory_without_run(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_resume_rejects_directory_without_run(
+    world: Any, run_rejected: Any, tmp_path: Path
+) -> None:
     words = ("pretrain", world.config, "--corpus", world.corpus, "--resume", "--out")
-    assert "contains no run to resume" in refused(*words, tmp_path / "none")
+    assert "contains no run to resume" in run_rejected(*words, tmp_path / "none")
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    assert "contains no run to resume" in refused(*words, tmp_path / "file")
+    assert "contains no run to resume" in run_rejected(*words, tmp_path / "file")
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"config": 3}'])
 def test_resume_rejects_damaged_run_record(
-    content: str, run: Path, world: Any, refused: Any, tmp_path: Path
+    content: str, run: Path, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     (copy / "run.json").write_text(content, encoding="utf-8")
     words = ("pretrain", world.config, "--corpus", world.corpus, "--out", copy, "--resume")
-    assert re.search("run.json: (damaged|invalid JSON)", refused(*words))
+    assert re.search("run.json: (damaged|invalid JSON)", run_rejected(*words))
 
 
 # ---- Model directories
@@ -396,31 +402,33 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_commands_reject_invalid_model_directory(
-    name: str, world: Any, refused: Any, tmp_path: Path
+    name: str, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     edit, sentence = FOLDERS[name]
     folder = tmp_path / "model"
     shutil.copytree(world.model, folder)
     edit(folder)
     before = tree(folder)
-    assert sentence in refused("info", folder)
-    assert sentence in refused("predict", folder, "a text")
+    assert sentence in run_rejected("info", folder)
+    assert sentence in run_rejected("predict", folder, "a text")
     assert tree(folder) == before
 
 
-def test_info_rejects_vocabulary_of_another_model(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_info_rejects_vocabulary_of_another_model(
+    world: Any, run_rejected: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(world.model, folder)
     edit_config(vocab_size=20)(folder)
     edit_weights(
         lambda w: w.update({"bert.embeddings.word_embeddings.weight": torch.ones(20, 16)})
     )(folder)
-    assert "use the model's tokenizer" in refused("info", folder)
+    assert "use the model's tokenizer" in run_rejected("info", folder)
 
 
 @pytest.mark.parametrize("name", ["nowhere/at/all", "-x/y", "/not/here"])
-def test_embed_rejects_missing_model(name: str, refused: Any) -> None:
-    refused("embed", "--", name, "a text")
+def test_embed_rejects_missing_model(name: str, run_rejected: Any) -> None:
+    run_rejected("embed", "--", name, "a text")
 
 
 # ---- Labeled files
@@ -441,7 +449,7 @@ LABELLED: dict[str, tuple[str | None, list[str], str]] = {
 @pytest.mark.parametrize("role", ["train", "dev"])
 @pytest.mark.parametrize("name", LABELLED)
 def test_finetune_rejects_invalid_labeled_file(
-    name: str, role: str, world: Any, refused: Any, tmp_path: Path
+    name: str, role: str, world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     content, words, sentence = LABELLED[name]
     good, bad, out = tmp_path / "good.tsv", tmp_path / "bad.tsv", tmp_path / "out"
@@ -450,12 +458,12 @@ def test_finetune_rejects_invalid_labeled_file(
         bad.write_text(content, encoding="utf-8")
     train, dev = (bad, good) if role == "train" else (good, bad)
     command = ("finetune", "classify", "--model", world.model, "--train", train, "--dev", dev)
-    assert sentence in refused(*command, "--out", out, *words)
+    assert sentence in run_rejected(*command, "--out", out, *words)
     assert not out.exists()
 
 
 def test_finetune_rejects_labels_that_do_not_match(
-    world: Any, refused: Any, tmp_path: Path
+    world: Any, run_rejected: Any, tmp_path: Path
 ) -> None:
     files = {
         "good": GOOD,
@@ -472,7 +480,7 @@ def test_finetune_rejects_labels_that_do_not_match(
 
     def message(train: str, dev: str, *words: object) -> str:
         command = ("finetune", "classify", "--model", world.model, "--out", out, *words)
-        return str(refused(*command, "--train", paths[train], "--dev", paths[dev]))
+        return str(run_rejected(*command, "--train", paths[train], "--dev", paths[dev]))
 
     unseen = message("good", "unseen")
     assert "unseen.tsv:3: label 'yess' is not in the training file; did you mean 'yes'?" in unseen
@@ -482,8 +490,8 @@ def test_finetune_rejects_labels_that_do_not_match(
     assert "good.tsv:2: expected a pair, got a single text" in lone
     assert "length must be at most 32 tokens, got 99" in message("good", "good", "--length", 99)
     assert not out.exists()
-    assert "unseen.tsv:3" in refused("evaluate", world.model, paths["unseen"])
-    assert "no column 'txt'" in refused(
+    assert "unseen.tsv:3" in run_rejected("evaluate", world.model, paths["unseen"])
+    assert "no column 'txt'" in run_rejected(
         "evaluate", world.model, paths["good"], "--text-column", "txt"
     )
     out.mkdir()
@@ -500,9 +508,9 @@ LONG = "a day of rain " * 40
 
 @pytest.mark.parametrize("command", ["embed", "predict"])
 def test_long_text_is_rejected_or_shortened(
-    command: str, world: Any, refused: Any, capsys: pytest.CaptureFixture[str]
+    command: str, world: Any, run_rejected: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "tokens, but the limit is 32" in refused(command, world.model, LONG)
+    assert "tokens, but the limit is 32" in run_rejected(command, world.model, LONG)
     answers = []
     for long in ("truncate", "window"):
         assert cli.run([command, str(world.model), LONG, "--long", long]) == 0
@@ -513,19 +521,19 @@ def test_long_text_is_rejected_or_shortened(
     assert answers[0] != answers[1]
 
 
-def test_predict_rejects_long_pair_and_unknown_policy(world: Any, refused: Any) -> None:
+def test_predict_rejects_long_pair_and_unknown_policy(world: Any, run_rejected: Any) -> None:
     words = ("predict", world.model, "short", "--pair", LONG)
-    assert "tokens, but the limit is 32" in refused(*words)
-    assert "truncate" in refused("predict", world.model, "a", "--long", "truncat")
+    assert "tokens, but the limit is 32" in run_rejected(*words)
+    assert "truncate" in run_rejected("predict", world.model, "a", "--long", "truncat")
 
 
 # ---- Missing heads
 
 
-def test_predict_rejects_missing_head(world: Any, refused: Any) -> None:
-    assert "has no mlm head" in refused(
+def test_predict_rejects_missing_head(world: Any, run_rejected: Any) -> None:
+    assert "has no mlm head" in run_rejected(
         "predict", world.model, "a [MASK]", "--pipeline", "fill-mask"
     )
-    assert "has no nsp head" in refused(
+    assert "has no nsp head" in run_rejected(
         "predict", world.model, "a", "--pair", "b", "--pipeline", "next-sentence"
     )

@@ -37,12 +37,12 @@ def objective_with_nan(step: int) -> Any:
 
 
 def test_nan_loss_stops_run_and_keeps_checkpoint(
-    world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Any, run_rejected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     with monkeypatch.context() as patch:
         patch.setattr(pretrain, "masked_words", objective_with_nan(5))
-        message = refused(*words(world, run))
+        message = run_rejected(*words(world, run))
     assert "step 5: the loss is nan" in message
     assert f"{run / 'checkpoints' / 'step-00000004'} is the last good checkpoint" in message
     lines = (run / "journal.jsonl").read_text(encoding="utf-8").splitlines()
@@ -57,9 +57,11 @@ def test_nan_loss_stops_run_and_keeps_checkpoint(
     assert sha256(run / "model.safetensors") == sha256(whole / "model.safetensors")
 
 
-def test_too_high_learning_rate_stops_pretraining(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_too_high_learning_rate_stops_pretraining(
+    world: Any, run_rejected: Any, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    message = refused(
+    message = run_rejected(
         *words(world, run, "--train.learning_rate", "1e30", "--train.warmup_steps", 0)
     )
     assert "lower learning rate" in message
@@ -68,11 +70,13 @@ def test_too_high_learning_rate_stops_pretraining(world: Any, refused: Any, tmp_
     assert cli.run(["info", str(run)]) == 0
 
 
-def test_nan_held_out_loss_stops_after_last_step(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_nan_held_out_loss_stops_after_last_step(
+    world: Any, run_rejected: Any, tmp_path: Path
+) -> None:
     """No later training loss shows the NaN; the held-out loss does."""
     run, sound = tmp_path / "run", tmp_path / "sound"
     single_step = ("--train.steps", 1, "--train.warmup_steps", 0)
-    message = refused(*words(world, run), *single_step, "--train.learning_rate", "1e30")
+    message = run_rejected(*words(world, run), *single_step, "--train.learning_rate", "1e30")
     assert (
         "step 1: the held-out loss of mlm is nan; start over with a lower learning rate" in message
     )
@@ -83,12 +87,14 @@ def test_nan_held_out_loss_stops_after_last_step(world: Any, refused: Any, tmp_p
     assert (sound / "checkpoints" / "step-00000001").exists()
 
 
-def test_diverged_finetuning_writes_nothing(world: Any, refused: Any, tmp_path: Path) -> None:
+def test_diverged_finetuning_writes_nothing(world: Any, run_rejected: Any, tmp_path: Path) -> None:
     rows = "text\tlabel\n" + "a fine day\tyes\na grim day\tno\n" * 8
     (tmp_path / "rows.tsv").write_text(rows, encoding="utf-8")
     out = tmp_path / "out"
     command = ("finetune", "classify", "--model", world.model, "--out", out)
     files = ("--train", tmp_path / "rows.tsv", "--dev", tmp_path / "rows.tsv")
-    message = refused(*command, *files, "--learning-rate", "1e30", "--batch-size", 4, "--epochs", 1)
+    message = run_rejected(
+        *command, *files, "--learning-rate", "1e30", "--batch-size", 4, "--epochs", 1
+    )
     assert "lower learning rate" in message
     assert not out.exists()

@@ -46,7 +46,7 @@ def test_full_disk_keeps_checkpoints_and_run_resumes(
     call: str,
     after: int,
     world: Any,
-    refused: Any,
+    run_rejected: Any,
     whole: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -54,7 +54,7 @@ def test_full_disk_keeps_checkpoints_and_run_resumes(
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(os, call, Full(getattr(os, call), after))
-        assert "the disk is full and the old file is unchanged" in refused(*words(world, run))
+        assert "the disk is full and the old file is unchanged" in run_rejected(*words(world, run))
     assert not [p for p in run.rglob("*") if ".partial-" in p.name]
     for folder in (run / "checkpoints").glob("step-*"):
         assert (folder / "manifest.json").exists()
@@ -65,11 +65,11 @@ def test_full_disk_keeps_checkpoints_and_run_resumes(
 
 
 def test_full_disk_message_contains_last_good_checkpoint(
-    world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Any, run_rejected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     monkeypatch.setattr(os, "fsync", Full(os.fsync, 26))
-    message = refused(*words(world, run))
+    message = run_rejected(*words(world, run))
     good = max((run / "checkpoints").glob("step-*"))
     assert f"{good} is the last good checkpoint" in message
 
@@ -77,12 +77,12 @@ def test_full_disk_message_contains_last_good_checkpoint(
 def test_file_size_limit_is_reported(world: Any, forker: Any, whole: Path, tmp_path: Path) -> None:
     """The kernel rejects the write inside the library that saves tensors."""
     run = tmp_path / "run"
-    assert forker(*words(world, run), file_bytes=150_000) == 2, forker.said
-    message = forker.said.splitlines()[-1]
+    assert forker(*words(world, run), file_bytes=150_000) == 2, forker.output
+    message = forker.output.splitlines()[-1]
     assert "step-00000002: cannot be written (" in message
     assert "nothing was saved yet" in message
     assert not list((run / "checkpoints").iterdir())
-    assert forker(*words(world, run, "--resume")) == 0, forker.said
+    assert forker(*words(world, run, "--resume")) == 0, forker.output
     assert sha256(run / "config.json") == sha256(whole / "config.json")
     assert (run / "checkpoints" / "step-00000006" / "manifest.json").exists()
 
@@ -100,10 +100,10 @@ def test_run_completes_without_hard_links(
 
 
 def test_embed_reports_full_disk(
-    world: Any, refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: Any, run_rejected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "vectors.npy"
     monkeypatch.setattr(os, "fsync", Full(os.fsync, 0))
-    message = refused("embed", world.model, "a text", "--out", out)
+    message = run_rejected("embed", world.model, "a text", "--out", out)
     assert f"{out}: the disk is full" in message
     assert not list(tmp_path.iterdir())

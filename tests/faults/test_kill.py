@@ -22,7 +22,7 @@ def whole(world: Any, forker: Any, tmp_path_factory: pytest.TempPathFactory) -> 
     """An uninterrupted run."""
     run = tmp_path_factory.mktemp("whole") / "run"
     code = forker("pretrain", world.config, "--corpus", world.corpus, "--out", run)
-    assert code == 0, forker.said
+    assert code == 0, forker.output
     return run
 
 
@@ -30,9 +30,9 @@ def resume(world: Any, forker: Any, run: Path) -> None:
     """Resume the run, or start it if it was killed before it was created."""
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     code = forker(*argv, "--resume")
-    if code == 2 and "contains no run to resume" in forker.said:
+    if code == 2 and "contains no run to resume" in forker.output:
         code = forker(*argv)
-    assert code == 0, forker.said
+    assert code == 0, forker.output
 
 
 def assert_same_run(run: Path, whole: Path) -> None:
@@ -71,7 +71,7 @@ def test_run_killed_before_write_resumes(
 ) -> None:
     run = tmp_path / "run"
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
-    assert forker(*argv, at_write=write) == -signal.SIGKILL, forker.said
+    assert forker(*argv, at_write=write) == -signal.SIGKILL, forker.output
     resume(world, forker, run)
     assert_same_run(run, whole)
 
@@ -105,11 +105,11 @@ def test_interrupt_saves_checkpoint_and_reports_how_to_resume(
     run = tmp_path / "run"
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run]
     at = {"journal": str(run / "journal.jsonl"), "lines": 4}
-    assert forker(*argv, signal=signal.SIGINT, **at) == 130, forker.said
-    assert "which is saved; continue with --resume" in forker.said.splitlines()[-1]
-    assert "Traceback" not in forker.said
+    assert forker(*argv, signal=signal.SIGINT, **at) == 130, forker.output
+    assert "which is saved; continue with --resume" in forker.output.splitlines()[-1]
+    assert "Traceback" not in forker.output
     newest = max((run / "checkpoints").iterdir()).name
-    assert f"stopped after step {int(newest.removeprefix('step-'))}" in forker.said
+    assert f"stopped after step {int(newest.removeprefix('step-'))}" in forker.output
     resume(world, forker, run)
     assert_same_run(run, whole)
 
@@ -152,8 +152,8 @@ def test_resume_skips_damaged_checkpoint(
     newest = run / "checkpoints" / f"step-{STEPS:08d}"
     damage(newest)
     resume(world, forker, run)
-    assert f"{newest}: {reason}" in forker.said
-    assert f"resuming after step {STEPS - NUM_KEPT}" in forker.said
+    assert f"{newest}: {reason}" in forker.output
+    assert f"resuming after step {STEPS - NUM_KEPT}" in forker.output
     assert_same_run(run, whole)
 
 
@@ -184,5 +184,5 @@ def test_resume_rejects_run_without_complete_checkpoint(
     before = sorted(run.rglob("*"))
     argv = ["pretrain", world.config, "--corpus", world.corpus, "--out", run, "--resume"]
     assert forker(*argv) == 2
-    assert "no older checkpoint is complete" in forker.said.splitlines()[-1]
+    assert "no older checkpoint is complete" in forker.output.splitlines()[-1]
     assert sorted(run.rglob("*")) == before

@@ -33,16 +33,16 @@ def command(world: Any, tmp_path_factory: pytest.TempPathFactory) -> list[object
 @pytest.fixture(scope="module")
 def whole(command: list[object], forker: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("whole") / "run"
-    assert forker(*command, run) == 0, forker.said
+    assert forker(*command, run) == 0, forker.output
     return run
 
 
 def resume(command: list[object], forker: Any, run: Path) -> None:
     """Resume the run, or start it if it was killed before it was created."""
     code = forker(*command, run, "--resume")
-    if code == 2 and "contains no run to resume" in forker.said:
+    if code == 2 and "contains no run to resume" in forker.output:
         code = forker(*command, run)
-    assert code == 0, forker.said
+    assert code == 0, forker.output
 
 
 def assert_same_run(run: Path, whole: Path) -> None:
@@ -69,7 +69,7 @@ def test_finetuning_killed_before_write_resumes(
     write: int, command: list[object], forker: Any, whole: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert forker(*command, run, at_write=write) == -signal.SIGKILL, forker.said
+    assert forker(*command, run, at_write=write) == -signal.SIGKILL, forker.output
     resume(command, forker, run)
     assert_same_run(run, whole)
 
@@ -79,7 +79,7 @@ def test_interrupt_saves_checkpoint_and_reports_how_to_resume(
 ) -> None:
     run = tmp_path / "run"
     at = {"journal": str(run / "journal.jsonl"), "lines": 2}
-    assert forker(*command, run, signal=signal.SIGINT, **at) == 130, forker.said
-    assert "which is saved; continue with --resume" in forker.said.splitlines()[-1]
+    assert forker(*command, run, signal=signal.SIGINT, **at) == 130, forker.output
+    assert "which is saved; continue with --resume" in forker.output.splitlines()[-1]
     resume(command, forker, run)
     assert_same_run(run, whole)
