@@ -500,7 +500,7 @@ def test_finetune_rejects_labels_that_do_not_match(
     assert tree(out) == {"mine": b"mine"}
 
 
-# ---- Texts longer than the model's limit
+# ---- Long texts
 
 
 LONG = "a day of rain " * 40

@@ -59,8 +59,8 @@ def test_journal_contains_each_step_once(whole: Path) -> None:
     assert [r["step"] for r in records if "held_out" in r] == [0, 6, 12]
 
 
-# The run directory takes the first 30 writes, and each checkpoint about 20. Most are primes, so
-# that every type of write occurs.
+# The run directory takes the first 30 writes, and each checkpoint about 20. Most numbers are
+# primes, so that every type of write occurs.
 FEW, MORE = (1, 9, 23, 37, 53, 79), (4, 16, 31, 43, 67, 97)
 """Index of the write before which the process is killed."""
 

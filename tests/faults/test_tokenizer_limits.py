@@ -174,7 +174,7 @@ def test_older_files_with_long_tokens_are_rejected(name: str, size: int, tmp_pat
     long = "x" * size
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     if name in ("vocab.json", "merges.txt"):
-        vocab = {name: i for i, name in enumerate([*tokens, long] if "json" in name else tokens)}
+        vocab = {token: i for i, token in enumerate([*tokens, long] if "json" in name else tokens)}
         (tmp_path / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
         merge = f"a {long}\n" if name == "merges.txt" else ""
         (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merge}", encoding="utf-8")

@@ -126,6 +126,6 @@ def test_known_peak_matches_complete_device_name(name: str, peak: float | None) 
     assert known_peak(name) == peak
 
 
-def test_peak_of_cpu_is_none() -> None:
+def test_peak_of_cpu_is_unknown() -> None:
     assert peak_of("cpu", torch.bfloat16) is None
     assert peak_of("cuda", torch.float32) is None

@@ -177,9 +177,9 @@ def test_unused_teacher_is_not_run() -> None:
 
 
 def test_value_relations_are_symmetric() -> None:
-    some_model, data, trace = model(), batch(), Trace(weights=False, projections=True)
+    network, data, trace = model(), batch(), Trace(weights=False, projections=True)
     with torch.no_grad():
-        some_model.encoder(data, trace)
+        network.encoder(data, trace)
     for table in relations(trace.values[0], trace.values[0], data.layout):
         torch.testing.assert_close(table, table.transpose(1, 2))
 

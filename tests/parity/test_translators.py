@@ -103,8 +103,10 @@ def translator(
             hf_model.lm_head.weight *= 0.2
     hf_model.save_pretrained(folder)
     if request.param == "t5 1.1":  # transformers 5 writes another value than published models
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+        saved_config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(
+            json.dumps({**saved_config, "tie_word_embeddings": False})
+        )
     return hf_model, bertkit.load(folder)
 
 
