@@ -87,10 +87,10 @@ def python(text: str) -> Iterator[Passage]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if (found := ast.get_docstring(node)) is not None:
-                is_property = any(
-                    "property" in ast.unparse(name) for name in getattr(node, "decorator_list", [])
-                )
-                is_function = isinstance(node, ast.FunctionDef) and not is_property
+                names = " ".join(map(ast.unparse, getattr(node, "decorator_list", [])))
+                is_value = re.search("property|fixture", names) is not None
+                is_test = getattr(node, "name", "").startswith("test_")
+                is_function = isinstance(node, ast.FunctionDef) and not is_value and not is_test
                 yield Passage(getattr(node, "lineno", 1), found, is_function)
         elif isinstance(node, ast.Raise | ast.Call):
             called = node.exc if isinstance(node, ast.Raise) else node
