@@ -203,5 +203,5 @@ def test_feature_extraction_returns_token_embeddings(tiny: Path) -> None:
 
 
 def test_unsupported_task_name_is_rejected(tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown pipeline 'zero-shot-classification'"):
-        bertkit.pipeline("zero-shot-classification", tiny)
+    with pytest.raises(ConfigError, match="unknown pipeline 'image-classification'"):
+        bertkit.pipeline("image-classification", tiny)
