@@ -219,12 +219,16 @@ class Inputs:
 
 @pytest.fixture(scope="module")
 def inputs(tuned: tuple[str, Path, dict[str, float]]) -> Inputs:
-    """The labeled training rows of a task, as features, with the fine-tuned model."""
+    """The labeled training rows of a task, as features, with a model that is partly trained."""
     name, out, _ = tuned
     examples = read_examples(task_of(name), out.parent / "rows.jsonl")
     loaded, _ = load_for_finetuning(out, task := restored(name, out), 0.0)
     length = min(loaded.model.config.max_positions, 256)
     features = task.features(examples, loaded.tokenizer, length, long=task.long[0], labelled=True)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # A loss near 0 would hide errors.
+        for weight in loaded.model.parameters():
+            weight.add_(0.05 * torch.randn(weight.shape, generator=generator))
     found = Inputs(task, loaded.model.eval(), features)
     if isinstance(task, NeedsReference):
         rows = [row + 0.1 for row in found.outputs(features)]
