@@ -81,6 +81,19 @@ def train(
     )
 
 
+def test_dropout_differs_between_steps() -> None:
+    batch = collate(samples(8, 0), head="nsp", max_batch_tokens=1024)
+    masters = Masters(model(dropout=0.5), torch.float32)
+    optimizer = adamw(masters.weights, learning_rate=0.0, weight_decay=0.0)
+    losses = [
+        step.loss
+        for step in steps(
+            masters, pretrain, [batch] * 3, optimizer, lambda _: 1.0, max_grad_norm=1.0, seed=0
+        )
+    ]
+    assert len(set(losses)) == 3
+
+
 def test_step_is_independent_of_batch_splitting() -> None:
     whole, cut = model(), model()
     assert len(groups(16)[0]) > 4 > len(groups(10**6)[0])
