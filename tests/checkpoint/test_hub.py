@@ -128,3 +128,12 @@ def test_published_files_exclude_run_records(tmp_path: Path) -> None:
     ):
         (tmp_path / name).touch()
     assert published(tmp_path) == sorted(expected)
+
+
+def test_published_files_include_pytorch_files_only_without_safetensors(tmp_path: Path) -> None:
+    files = ("config.json", "pytorch_model.bin", "optimizer.bin")
+    for name in files:
+        (tmp_path / name).touch()
+    assert published(tmp_path) == ["config.json", "pytorch_model.bin"]
+    (tmp_path / "model.safetensors").touch()
+    assert published(tmp_path) == ["config.json", "model.safetensors"]

@@ -36,7 +36,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start a small cluster that the tests share, and check that it removes its files."""
     # The environment must be prepared before Ray is imported.
     if importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is requires Ray; run pip install 'bertkit[cleaning]'")
+        pytest.skip("requires Ray; run pip install 'bertkit[cleaning]'")
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp"))

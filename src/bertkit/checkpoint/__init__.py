@@ -1,1 +1,1 @@
-"""Loading, saving, and downloading of checkpoints, without pickle and without remote code."""
+"""Loading, saving, and downloading of checkpoints, without running code from files."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from bertkit.checkpoint.run_directory import EXPERIMENT, RUN, SCORES, TEST, TUNING_FILE
 from bertkit.errors import CheckpointError
@@ -12,7 +13,7 @@ WEIGHT_FILES = ("*.safetensors", "*.hdf5", "vectors.txt.gz")
 """Patterns of weights."""
 
 PYTORCH_FILES = "pytorch_model*.bin"
-"""Pattern of weights that are downloaded only if a model has no others."""
+"""Pattern of weights that are used only if a model has no others."""
 
 MODEL_FILES = ("*.json", "*.txt", "*.spm", *WEIGHT_FILES)
 """Patterns of the files of a model: weights, settings, and vocabulary. No code."""
@@ -53,19 +54,13 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         RevisionNotFoundError,
     )
 
-    def download(*patterns: str) -> Path:
-        # Tuning results are only valid on the machine that wrote them.
-        ignored = [TUNING_FILE]
-        return Path(
-            snapshot_download(
-                name, revision=revision, allow_patterns=list(patterns), ignore_patterns=ignored
-            )
-        )
-
+    # Tuning results are only valid on the machine that wrote them.
+    options: dict[str, Any] = {"revision": revision, "ignore_patterns": [TUNING_FILE]}
     try:
-        folder = download(*MODEL_FILES)
-        has_weights = any(next(folder.glob(kind), None) for kind in WEIGHT_FILES)
-        return folder if has_weights else download(*MODEL_FILES, PYTORCH_FILES)
+        folder = Path(snapshot_download(name, allow_patterns=list(MODEL_FILES), **options))
+        if not _has_weights(folder):
+            snapshot_download(name, allow_patterns=[PYTORCH_FILES], **options)
+        return folder
     except GatedRepoError:
         reason = "the model is gated; accept its terms on the hub and set HF_TOKEN"
     except RepositoryNotFoundError:
@@ -85,9 +80,15 @@ def model_files(folder: Path) -> list[str]:
     Modules of sentence-transformers and frozen models are in subdirectories.
     """
     modules = ("", "[0-9]_*/", "base/", "base/[0-9]_*/")
-    patterns = (module + kind for module in modules for kind in MODEL_FILES)
-    files = {path.relative_to(folder).as_posix() for p in patterns for path in folder.glob(p)}
-    return sorted(files - set(RECORDS))
+    kinds = (module + kind for module in modules for kind in (*MODEL_FILES, PYTORCH_FILES))
+    files = [path for kind in kinds for path in folder.glob(kind)]
+    used = [path for path in files if path.suffix != ".bin" or not _has_weights(path.parent)]
+    return sorted({path.relative_to(folder).as_posix() for path in used} - set(RECORDS))
+
+
+def _has_weights(folder: Path) -> bool:
+    """Return whether a directory has weights in other files than those of PyTorch."""
+    return any(next(folder.glob(kind), None) for kind in WEIGHT_FILES)
 
 
 def published(folder: Path) -> list[str]:

@@ -83,8 +83,6 @@ def _check_tensors(path: Path, content: object) -> dict[str, Tensor]:
     Raises:
         ValueError: If it contains anything but dense tensors within their storage.
     """
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise ValueError("not a state dict")
     for name, tensor in content.items():

@@ -21,7 +21,7 @@ def push(
 ) -> str:
     """Upload a model directory to the Hugging Face hub.
 
-    The .safetensors, .json and .txt files and the model card are uploaded, and their names are
+    The weights, the .json and .txt files, and the model card are uploaded, and their names are
     printed. Records of the run are not uploaded, because they contain paths of this machine.
     Reports of errors are not uploaded, because they contain texts of the data.
 

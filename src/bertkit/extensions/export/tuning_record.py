@@ -36,7 +36,7 @@ EngineName = Literal["packed", "onnxruntime", "openvino"]
 NAMES: dict[str, str] = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 
 COUNTS = (1, 4, 64)
-"""GraphPrecision of texts that are timed together: one, few and many."""
+"""Numbers of texts that are timed together: one, few and many."""
 
 SHORT_TEXT_TOKENS = 48
 """Maximum mean number of tokens of short texts."""
@@ -46,6 +46,7 @@ MAX_TOKENS = 1 << 17
 
 HASHED = (
     "*.safetensors",
+    "pytorch_model*.bin",
     "*config*.json",
     "modules.json",
     "tokenizer.json",

@@ -163,10 +163,8 @@ class ZeroShot(ModelPipeline):
 
     def run(self, works: Sequence[Work]) -> list[ZeroShotAnswer]:
         """Return the labels of each text with their probabilities."""
-        if self.embed is None:
-            scores = self._entailments(works)
-        else:
-            scores = self._similarities(self.embed, works)
+        score = self._entailments if self.embed is None else self._similarities
+        scores = score(works)
         return [_answer(work, values) for work, values in zip(works, scores, strict=True)]
 
     def _entailments(self, works: Sequence[Work]) -> Iterator[NDArray[np.float32]]:
@@ -182,11 +180,12 @@ class ZeroShot(ModelPipeline):
             else:
                 yield softmax(rows[None, :, self.entailment])[0]
 
-    def _similarities(self, embed: Embed, works: Sequence[Work]) -> Iterator[NDArray[np.float32]]:
+    def _similarities(self, works: Sequence[Work]) -> Iterator[NDArray[np.float32]]:
         """Compute the probabilities of the labels of each text from cosine similarities."""
-        texts = embed.run(works)
+        assert self.embed is not None
+        texts = self.embed.run(works)
         hypotheses = dict.fromkeys(h for work in works for h in work.item.hypotheses)
-        vectors = dict(zip(hypotheses, embed([*hypotheses], long="truncate"), strict=True))
+        vectors = dict(zip(hypotheses, self.embed([*hypotheses], long="truncate"), strict=True))
         for text, work in zip(texts, works, strict=True):
             rows = np.stack([vectors[hypothesis] for hypothesis in work.item.hypotheses])
             yield softmax(COSINE_SCALE * (rows @ text)[None])[0]
