@@ -312,12 +312,12 @@ def cosines(vectors: NDArray[np.float32], exact: NDArray[np.float32]) -> NDArray
     return np.asarray((vectors * exact).sum(-1) / np.maximum(norms, 1e-12))
 
 
-def mean_and_sd(each: Sequence[float]) -> dict[str, Any]:
+def mean_and_sd(scores: Sequence[float]) -> dict[str, Any]:
     """Return the mean and standard deviation of a score over seeds, and the scores."""
-    sd = float(np.std(each, ddof=1)) if len(each) > 1 else 0.0
-    return {"mean": float(np.mean(each)), "sd": sd, "each": list(each)}
+    sd = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
+    return {"mean": float(np.mean(scores)), "sd": sd, "each": list(scores)}
 
 
 def plus_minus(score: Mapping[str, Any]) -> str:
-    """Format the result of `spread`, such as 0.912 ± 0.004."""
+    """Format the result of `mean_and_sd`, such as 0.912 ± 0.004."""
     return f"{score['mean']:.3f}" + (f" ± {score['sd']:.3f}" if score["sd"] else "")

@@ -121,7 +121,7 @@ def check_unused(out: Path, *, resumable: bool = False, option: str = "--out") -
         option: Option of the path, for the message.
 
     Raises:
-        ConfigError: If the path exists.
+        ConfigError: If the path is a file, or a directory that is not empty.
     """
     if is_used(out):
         hint = ", delete it, or resume a stopped run with --resume"

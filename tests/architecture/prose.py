@@ -79,7 +79,6 @@ class Passage(NamedTuple):
     line: int
     text: str
     is_function: bool = False
-    is_message: bool = False
 
 
 def python(text: str) -> Iterator[Passage]:
@@ -90,7 +89,8 @@ def python(text: str) -> Iterator[Passage]:
                 names = " ".join(map(ast.unparse, getattr(node, "decorator_list", [])))
                 is_value = re.search("property|fixture", names) is not None
                 is_test = getattr(node, "name", "").startswith("test_")
-                is_function = isinstance(node, ast.FunctionDef) and not is_value and not is_test
+                is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                is_function = is_definition and not is_value and not is_test
                 yield Passage(getattr(node, "lineno", 1), found, is_function)
         elif isinstance(node, ast.Raise | ast.Call):
             called = node.exc if isinstance(node, ast.Raise) else node
@@ -100,9 +100,7 @@ def python(text: str) -> Iterator[Passage]:
             for value in called.args if is_print and isinstance(called, ast.Call) else ():
                 message = re.sub(r"\{[^{}]*\}", "x", ast.unparse(value))
                 if isinstance(value, ast.Constant | ast.JoinedStr) and message.count(" ") > 2:
-                    yield Passage(
-                        value.lineno, re.sub(r"^f?['\"]|['\"]$", "", message), is_message=True
-                    )
+                    yield Passage(value.lineno, re.sub(r"^f?['\"]|['\"]$", "", message))
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not re.match(r"#\s*(?:type:|noqa)", token.string):
             yield Passage(token.start[0], token.string.lstrip("# "))

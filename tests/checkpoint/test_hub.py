@@ -99,9 +99,9 @@ def test_resolve_accepts_paths_and_rejects_invalid_names(tmp_path: Path) -> None
     for name in (tmp_path / "none", str(tmp_path / "none"), "a/b/c"):
         with pytest.raises(CheckpointError, match="no such directory"):
             resolve(name)
-    for name, given in (("", "an empty name"), (None, "a NoneType"), (1, "a int")):
+    for name, given in (("", "an empty name"), (None, "NoneType"), (1, "int")):
         with pytest.raises(
-            CheckpointError, match=f"^model: expected a directory or hub id, got {given}"
+            CheckpointError, match=f"^model: expected a path or hub id, got {given}"
         ):
             resolve(name)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match=r"^a--b/c: "):

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
+from bertkit.checkpoint import pytorch_files
 from bertkit.checkpoint.pytorch_files import read_pytorch
 from bertkit.errors import CheckpointError
 
@@ -68,10 +69,29 @@ def test_forbidden_objects_are_rejected_without_running(is_zip: bool, tmp_path: 
 def test_plain_pickle_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "model.pkl"
     path.write_bytes(pickle.dumps(Attack(tmp_path / "created")))
-    with pytest.raises(CheckpointError, match=r"model\.pkl: ") as error:
+    with pytest.raises(
+        CheckpointError, match=r"model\.pkl: (its pickle refers to|not a readable)"
+    ) as error:
         read_pytorch(path)
     assert "weights_only" not in str(error.value)
     assert not (tmp_path / "created").exists()
+
+
+def test_module_is_rejected_by_its_class(tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(torch.nn.Linear(2, 2), path)
+    with pytest.raises(
+        CheckpointError, match=r"refers to torch\.nn\.modules\.linear\.Linear, which"
+    ):
+        read_pytorch(path)
+
+
+def test_archive_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(WEIGHTS, path)
+    monkeypatch.setattr(pytorch_files, "MAX_PICKLE_BYTES", 10)
+    with pytest.raises(CheckpointError, match=r"data\.pkl has more than 10 bytes"):
+        read_pytorch(path)
 
 
 def test_zip_bomb_is_rejected(tmp_path: Path) -> None:
@@ -106,7 +126,7 @@ def test_other_content_is_rejected(content: object, message: str, tmp_path: Path
 
 
 def test_missing_file_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not found"):
+    with pytest.raises(CheckpointError, match=r"not a readable state dict .*No such file"):
         read_pytorch(tmp_path / "pytorch_model.bin")
 
 
@@ -127,9 +147,11 @@ def test_damaged_files_load_or_are_rejected(is_zip: bool, count: int, tmp_path: 
             del damaged[chance.randrange(len(damaged)) :]
         path.write_bytes(damaged)
         try:
-            read_pytorch(path)
+            found = read_pytorch(path)
         except CheckpointError as error:
             messages.append(str(error))
+        else:
+            assert all(isinstance(tensor, torch.Tensor) for tensor in found.values())
     assert len(messages) > count / 4
     assert not any("weights_only" in message for message in messages)
 

@@ -64,7 +64,7 @@ def test_link_loops_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "y.txt").symlink_to("x.txt")
     os.mkfifo(tmp_path / "pipe.txt")
     assert [file.name for file in files([tmp_path])] == ["a.txt"]
-    assert list_files([tmp_path]).skipped == {"broken link": 2, "neither file nor folder": 1}
+    assert list_files([tmp_path]).skipped == {"broken link": 2, "neither file nor directory": 1}
 
 
 def test_link_to_hidden_file_is_read(tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "empty weights": (write("model.safetensors", b""), "model.safetensors: truncated or invalid"),
     "pickle .bin": (
         only_pickle("pytorch_model.bin"),
-        "pytorch_model.bin: truncated or damaged",
+        "pytorch_model.bin: not a readable state dict",
     ),
     "pickle .pt": (only_pickle("model.pt"), "no model.safetensors or pytorch_model.bin"),
     "no weights": (only_pickle("model.old"), "no model.safetensors"),
@@ -379,7 +379,7 @@ FOLDERS: dict[str, tuple[Edit, str]] = {
     "config binary": (write("config.json", b"\xff\x00"), "config.json: invalid JSON"),
     "config a list": (
         write("config.json", b"[]"),
-        "config.json: expected a JSON object, got a list",
+        "config.json: expected a JSON object, got list",
     ),
     "no config": (lambda folder: (folder / "config.json").unlink(), "no model found"),
     "tokenizer cut": (write("tokenizer.json", b'{"version'), "tokenizer.json"),

@@ -154,7 +154,7 @@ def test_world_size_that_does_not_divide_parts_is_rejected(
     run = tmp_path / "run"
     assert forker.together(3, *words(world, run)) == [2] * 3
     assert (
-        "train.parts = 4 must be a multiple of the 3 processes; start 2, or begin a new run with "
+        "train.parts = 4 cannot be divided among 3 processes; start 2, or begin a new run with "
         "train.parts = 6"
     ) in forker.output
     assert not run.exists()

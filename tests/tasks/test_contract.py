@@ -139,8 +139,8 @@ CASES = {
 """Cases by the name of the task and a variant."""
 
 BAD_ROWS = {
-    "invalid JSON": ("{", r"rows\.jsonl:9: "),
-    "no object": ("3", r"rows\.jsonl:9: "),
+    "invalid JSON": ("{", r"rows\.jsonl:9: .*(JSON|truncated)"),
+    "no object": ("3", r"rows\.jsonl:9: .*(object|expected)"),
     "no text": ("{}", r"rows\.jsonl:9: "),
 }
 
@@ -265,7 +265,8 @@ def test_saved_model_reproduces_scores_of_run(tuned: tuple[str, Path, dict[str, 
     found = bertkit.evaluate(out, out.parent / "rows.jsonl")
     expected = {key.removeprefix("best_"): value for key, value in scores.items()}
     shared = set(found) & set(expected)
-    assert shared or name == "dpo"  # the reference of its scores is not saved
+    # The reference of the scores of DPO is not saved.
+    assert CASES[name].score.removeprefix("best_") in shared or name == "dpo"
     for key in shared:
         assert found[key] == pytest.approx(expected[key], abs=1e-5), key
 
@@ -282,11 +283,11 @@ def test_outputs_do_not_depend_on_the_batch(inputs: Inputs) -> None:
 
 def test_losses_of_batches_add_up_to_step_loss(inputs: Inputs) -> None:
     units = group_for_training(inputs.task, inputs.features)
-    parts = [units] if inputs.task.batching == "step" else [units[:3], units[3:]]
-    whole = inputs.loss(inputs.features)
-    assert inputs.loss(*([f for unit in part for f in unit] for part in parts)).item() == (
-        pytest.approx(whole.item(), rel=1e-4, abs=1e-6)
-    )
+    parts = [[f for unit in part for f in unit] for part in (units[:3], units[3:])]
+    whole = inputs.loss(inputs.features).item()
+    assert whole > 1e-3  # otherwise equal losses prove nothing
+    adds_up = inputs.loss(*parts).item() == pytest.approx(whole, rel=1e-4)
+    assert adds_up or inputs.task.batching == "step"  # its sequences are compared with each other
 
 
 def test_gradients_are_finite_and_reach_the_encoder(inputs: Inputs) -> None:
@@ -295,7 +296,9 @@ def test_gradients_are_finite_and_reach_the_encoder(inputs: Inputs) -> None:
     gradients = {name: weight.grad for name, weight in inputs.model.named_parameters()}
     found = [gradient for gradient in gradients.values() if gradient is not None]
     assert all(gradient.isfinite().all() for gradient in found)
-    assert sum(bool(gradient.any()) for gradient in found) > len(gradients) / 2
+    embedding = gradients["encoder.embedding.tokens.weight"]
+    assert embedding is not None
+    assert embedding.any()
     inputs.model.zero_grad()
 
 

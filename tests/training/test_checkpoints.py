@@ -64,7 +64,7 @@ def test_restored_state_continues_bit_for_bit(dtype: torch.dtype, tmp_path: Path
 def test_restore_rejects_weights_of_another_shape(tmp_path: Path) -> None:
     new_state().snapshot(0).write(tmp_path)
     restored = new_state(hidden=16)
-    with pytest.raises(CheckpointError, match="is missing or of wrong shape"):
+    with pytest.raises(CheckpointError, match="is missing or has the wrong shape"):
         restored.restore(tmp_path)
     with pytest.raises(CheckpointError, match="missing"):
         restored.restore(tmp_path / "none")

@@ -37,13 +37,13 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
     """
     value: object = name  # Untyped callers can pass any value.
     if not isinstance(value, str | Path) or not str(value):
-        actual = "an empty name" if value == "" else f"a {type(value).__name__}"
-        raise CheckpointError(f"model: expected a directory or hub id, got {actual}")
+        actual = "an empty name" if value == "" else type(value).__name__
+        raise CheckpointError(f"model: expected a path or hub id, got {actual}")
     folder = Path(name).expanduser()
     if folder.is_dir() or folder.is_file():
         return folder
     if isinstance(name, Path) or not ID.fullmatch(name):
-        raise CheckpointError(f"{name}: no such directory")
+        raise CheckpointError(f"{name}: no such directory; check the path, or pass a hub id")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -54,6 +54,8 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         RevisionNotFoundError,
     )
 
+    # Base class of the errors of the HTTP client that the hub's library uses.
+    transport: type[Exception] = HfHubHTTPError.__bases__[0]
     # Tuning results are only valid on the machine that wrote them.
     options: dict[str, Any] = {"revision": revision, "ignore_patterns": [TUNING_FILE]}
     try:
@@ -69,8 +71,8 @@ def resolve(name: str | Path, revision: str | None = None) -> Path:
         reason = f"revision {revision!r} not found on the hub"
     except (LocalEntryNotFoundError, OfflineModeIsEnabled):
         reason = "no such directory, and the hub cannot be reached"
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = f"download from the hub failed ({str(error).splitlines()[0]})"
+    except (HfHubHTTPError, OSError, ValueError, transport) as error:
+        reason = f"download from the hub failed ({_first_line(error)})"
     raise CheckpointError(f"{name}: {reason}")
 
 
@@ -123,6 +125,7 @@ def push(folder: Path, name: str, files: list[str], *, private: bool, message: s
         api.upload_folder(
             repo_id=name, folder_path=folder, allow_patterns=files, commit_message=message
         )
+        return f"{api.endpoint}/{name}"
     except LocalTokenNotFoundError:
         reason = "the hub requires a token; set HF_TOKEN"
     except HfHubHTTPError as error:
@@ -130,10 +133,12 @@ def push(folder: Path, name: str, files: list[str], *, private: bool, message: s
         reason = {
             401: "invalid token; set HF_TOKEN to a token with write permission",
             403: "no write permission; use a token with permission, or your own namespace",
-        }.get(code, f"the hub rejected the upload ({str(error).splitlines()[0]})")
+        }.get(code, f"the hub rejected the upload ({_first_line(error)})")
     except (OSError, RuntimeError, ValueError, transport) as error:
-        text = str(error) or type(error).__name__
-        reason = f"upload to the hub failed ({text.splitlines()[0]})"
-    else:
-        return f"{api.endpoint}/{name}"
+        reason = f"upload to the hub failed ({_first_line(error)})"
     raise CheckpointError(f"{name}: {reason}")
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error message, or the type of the error if it has none."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -305,7 +305,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got a {type(content).__name__}")
+        raise CheckpointError(f"{path}: expected a JSON object, got {type(content).__name__}")
     return content
 
 

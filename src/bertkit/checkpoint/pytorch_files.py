@@ -18,8 +18,6 @@ from bertkit.storage import check_file
 MAX_PICKLE_BYTES = 64 << 20
 """Maximum size of the pickle in a zip archive, which contains names and shapes, but no values."""
 
-REMEDY = "download it again, or convert it to safetensors where you trust it"
-
 
 def read_pytorch(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a PyTorch file, by name.
@@ -42,22 +40,23 @@ def read_pytorch(path: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols that torch.save does not use
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
-        return _check_tensors(path, content)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found; {REMEDY}") from None
+        return _check_tensors(content)
     except CheckpointError:
         raise
     except Exception as error:  # the unpickler raises any type for a damaged file
-        if found := re.search(r"(?:GLOBAL|global:?) ([\w.]+)", str(error)):
+        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise CheckpointError(
                 f"{path}: its pickle refers to {found[1]}, which bertkit does not load, because it "
                 "could run code; convert the file to safetensors where you trust it"
             ) from None
         # The beginning of torch's message recommends to load without protection.
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].split("\n")[0][:200]
-        if reason.startswith("Weights only"):
+        if not reason or reason.startswith("Weights only"):
             reason = type(error).__name__
-        raise CheckpointError(f"{path}: truncated or damaged ({reason}); {REMEDY}") from None
+        raise CheckpointError(
+            f"{path}: not a readable state dict ({reason}); download it again, or convert a file "
+            "that you trust to safetensors"
+        ) from None
 
 
 def _check_archive(path: Path) -> None:
@@ -77,7 +76,7 @@ def _check_archive(path: Path) -> None:
         raise ValueError("its entries overlap")
 
 
-def _check_tensors(path: Path, content: object) -> dict[str, Tensor]:
+def _check_tensors(content: object) -> dict[str, Tensor]:
     """Return the content of a file as a state dict.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Weights of safetensors files, with the names that a family declares."""
+"""Weights of safetensors and PyTorch files, with the names that a family declares."""
 
 from __future__ import annotations
 
@@ -126,10 +126,7 @@ def standard_names(family: Family, stored: Mapping[str, Tensor]) -> dict[str, Te
     no_prefix = not any(name.startswith(family.prefix) for name in stored)
     for name, tensor in (pair for item in stored.items() for pair in _rename(family, *item)):
         # Names of TensorFlow, in checkpoints before 2019.
-        if name.endswith((".gamma", ".beta")):
-            name = name.removesuffix(".gamma").removesuffix(".beta") + (
-                ".weight" if name.endswith("gamma") else ".bias"
-            )
+        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         if no_prefix and name not in heads and not name.startswith(("heads.", family.prefix)):
             name = family.prefix + name
         if family.sinusoids and name.endswith(family.sinusoids):
@@ -152,7 +149,7 @@ def _check_sinusoids(name: str, tensor: Tensor) -> None:
     """Check that a tensor contains the sinusoidal positions that bertkit computes instead."""
     expected = tensor if tensor.ndim != 2 else sinusoids(torch.arange(len(tensor)), len(tensor[0]))
     if tensor.ndim != 2 or not torch.allclose(tensor.float(), expected.float(), atol=1e-3):
-        raise CheckpointError(f"{name}: expected sinusoidal positions, got other values")
+        raise CheckpointError(f"{name}: expected sinusoidal positions; use another model")
 
 
 def untie(family: Family, named: Mapping[str, Tensor], config: EncoderConfig) -> EncoderConfig:
@@ -253,7 +250,7 @@ def fill(
     table = family.names(state, model.config)
     optional = tuple(f"heads.{head}." for head in fresh)
     missing = [name for name in state if name not in read]
-    lacking = [n for n in missing if not n.startswith(optional)] if optional else missing
+    lacking = [name for name in missing if not name.startswith(optional)]
     wrong = [
         f"{' + '.join(table[n])} has shape {_shape(read[n])}, expected {_shape(t)}"
         for n, t in state.items()
@@ -283,15 +280,17 @@ def fill(
 
 def _shards(index_file: Path, name: str) -> list[Path]:
     """Return the files of an index; they must have the suffix of `name`."""
-    index = read_json(index_file, CheckpointError, "download it again")
+    index = read_json(index_file, CheckpointError, REMEDY)
     try:
         shards = sorted({str(shard) for shard in index["weight_map"].values()})
     except (KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{index_file}: not a valid index ({error})") from None
+        raise CheckpointError(f"{index_file}: not a valid index ({error}); {REMEDY}") from None
     for shard in shards:
         is_valid = shard.isprintable() and len(shard) < 256 and shard.endswith(Path(name).suffix)
         if Path(shard).name != shard or not is_valid:
-            raise CheckpointError(f"{index_file}: {shard!r} is not a file of this directory")
+            raise CheckpointError(
+                f"{index_file}: {shard!r} is not a file of this directory; {REMEDY}"
+            )
     return [index_file.parent / shard for shard in shards]
 
 

@@ -124,7 +124,7 @@ class Corpus(PreparedText):
     numbers: tuple[int, ...]
     """Indices of the shards."""
     store: RemoteDirectory | None = None
-    """Remote directory of the files, or None if all files are in the folder."""
+    """Remote directory of the files, or None if all files are in the local directory."""
 
     @staticmethod
     def open(folder: str | Path) -> Corpus:

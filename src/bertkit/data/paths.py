@@ -118,7 +118,7 @@ def _reason_to_skip(path: Path, folder: Path, root: Path) -> str:
             return "broken link"
         if path.is_dir():
             return "linked twice"
-    return "" if path.is_file() else "neither file nor folder"
+    return "" if path.is_file() else "neither file nor directory"
 
 
 def counted(kinds: Mapping[str, int]) -> str:

@@ -141,7 +141,7 @@ class CachedTokenizer:
         """Restore the space before sentences if it is part of a word (byte-level BPE).
 
         Args:
-            sentences: Sentences from `placed`.
+            sentences: Sentences from `split_with_spaces`.
             begins: If true, the first sentence begins the document and gets no space.
         """
         return [

@@ -37,7 +37,7 @@ class Trace:
 
     Shapes:
         states[depth]: (N, D), the embedding first.
-        attention[layer][sequence]: (H, Tq, Tk), attention weights.
+        attention[layer][sequence]: (H, Tq, Tk), attention weights; rows sum to 1.
         cross[layer][sequence]: (H, Tq, Tk), weights of a decoder's cross-attention.
         heads[layer]: (N, H, K), the output of each head before the output projection.
         queries[layer]: (R, H, K), if `projections`; rows after the N tokens are padding.

@@ -17,7 +17,7 @@ It is finite, so gradients are finite, too. No sum of real scores compensates fo
 """
 
 CHUNK_WORDS = 512
-"""Number of words from which a sequence is split into chunks (`CRF.pieces`)."""
+"""Number of words from which a sequence is split into chunks (`CRF.chunk_lengths`)."""
 
 
 class CRF(nn.Module):
@@ -140,7 +140,7 @@ class CRF(nn.Module):
             total = _log_z(inputs, transitions, start, end, lengths).sum()
             return torch.autograd.grad(total, inputs)[0]
 
-    def pieces(self, tags: Sequence[int]) -> Iterator[int]:
+    def chunk_lengths(self, tags: Sequence[int]) -> Iterator[int]:
         """Split a tag sequence into chunks and return their lengths.
 
         A chunk ends between entities, at the first possible word after `CHUNK_WORDS`. Sums over a
@@ -182,9 +182,9 @@ def _by_time(
     """Return an order of words in which each step uses only the first rows, without padding.
 
     Returns:
-        The sequences, longest first. The first word of each sequence, followed by the second words,
-        and
-        so on. The number of sequences that have a word at each step.
+        The indices of the sequences, longest first; the indices of the words: the first word of
+        each sequence, then the second words, and so on; and the number of sequences that have a
+        word at each step.
 
     Shapes:
         returns: (S,), (W,) and (T,).

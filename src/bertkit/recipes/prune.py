@@ -172,7 +172,7 @@ def select_heads(
     Args:
         scores: Importance of each head, of shape (layers, H).
         count: Number of heads to select.
-        dead: Heads that are pruned already.
+        pruned_heads: Heads that are pruned already.
 
     Returns:
         The heads as (layer, head), counted from 1, in ascending order.

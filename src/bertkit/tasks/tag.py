@@ -374,7 +374,7 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
         lengths = [length for length in lengths if length]
         sequences = crf.decode(emissions, lengths)
         tags = np.concatenate(sequences)
-        chunks = [size for sequence in sequences for size in crf.pieces(sequence)]
+        chunks = [size for sequence in sequences for size in crf.chunk_lengths(sequence)]
         marginals = crf.marginals(emissions, chunks).numpy()
         return tags, marginals[np.arange(len(tags)), tags]
 

@@ -199,7 +199,9 @@ class State:
         with torch.no_grad():
             for name, w in self.learned.items():
                 if name not in weights or weights[name].shape != masters.working[name].shape:
-                    raise CheckpointError(f"{folder / FILE}: {name} is missing or of wrong shape")
+                    raise CheckpointError(
+                        f"{folder / FILE}: {name} is missing or has the wrong shape"
+                    )
                 masters.put(name, weights[name])
                 if name not in self._owned:
                     continue

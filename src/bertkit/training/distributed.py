@@ -61,7 +61,7 @@ class Ranks:
             fewer = max(n for n in divisors if n <= self.world)
             more = -(-parts // self.world) * self.world
             raise ConfigError(
-                f"train.parts = {parts} must be a multiple of the {self.world} processes; "
+                f"train.parts = {parts} cannot be divided among {self.world} processes; "
                 f"start {fewer}, or begin a new run with train.parts = {more}"
             )
         count = parts // self.world

@@ -24,7 +24,7 @@ class Interrupt:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)
-        except ValueError:  # In another thread, the main thread handles signals.
+        except ValueError:  # Only the main thread can handle signals.
             pass
         return self
 

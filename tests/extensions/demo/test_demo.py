@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -84,12 +85,13 @@ def test_frequency_loss_equals_token_entropy(tmp_path: Path) -> None:
 
 
 def test_demo_rejects_text_of_one_source(small: None, tmp_path: Path) -> None:
-    collected = [("only", "This sentence has quite enough words to be taken. " * 50)]
-    with pytest.raises(DataError, match="got 0"):
+    sentences = (f"Sentence number {i} has quite enough words to be taken." for i in range(60))
+    collected = [("only", " ".join(sentences))]
+    with pytest.raises(DataError, match="got 1"):
         recipe._labeled_passages(collected)
     text = tmp_path / "book.txt"
     text.write_text(collected[0][1], encoding="utf-8")
-    with pytest.raises(DataError, match="at least two sources"):
+    with pytest.raises(DataError, match=r"at least two sources .* got 1"):
         demo(tmp_path / "out", text=[text])
     assert not (tmp_path / "out").exists()
 
@@ -105,4 +107,5 @@ def test_train_and_dev_passages_are_disjoint(small: None) -> None:
     train, dev = recipe._labeled_passages(collected)
     assert len(train) == len(dev) == 16
     assert not {e.text for e in train} & {e.text for e in dev}
-    assert {e.label for e in train} == {"first", "second"}
+    assert Counter(e.label for e in train) == Counter(e.label for e in dev)
+    assert Counter(e.label for e in train) == {"first": 8, "second": 8}

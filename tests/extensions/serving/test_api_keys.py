@@ -39,15 +39,15 @@ def test_server_without_keys_allows_all_requests() -> None:
     assert not keys
     key = keys.find(b"")
     assert key is not None
-    assert key.may("/embed")
+    assert key.allows("/embed")
 
 
 def test_key_allows_only_its_routes() -> None:
     keys = ApiKeys([Key(name="a", sha256=digest("one"), routes=("/embed", "/search"))])
     key = keys.find(b"Bearer one")
     assert key is not None
-    assert key.may("/embed")
-    assert not key.may("/metrics")
+    assert key.allows("/embed")
+    assert not key.allows("/metrics")
 
 
 def test_rate_limiter_refills_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_read_keys_returns_keys_of_file_and_environment(tmp_path: Path) -> None:
     assert [v.name for v in keys.states] == ["team", "BERTKIT_KEY"]
     environment_key = keys.find(b"Bearer mine")
     assert environment_key is not None
-    assert environment_key.may("/metrics")
+    assert environment_key.allows("/metrics")
     assert not read_keys(None, {})
     assert not read_keys(None, {"BERTKIT_KEY": " "})
 

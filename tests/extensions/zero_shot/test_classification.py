@@ -11,6 +11,7 @@ from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit.errors import CheckpointError, ConfigError, DataError
+from bertkit.extensions.zero_shot import classification
 from bertkit.extensions.zero_shot.classification import ZeroShotAnswer
 
 WORDS = [*"abcdefghij", "this", "example", "is", "about", ".", "sports", "politics", "science"]
@@ -46,7 +47,7 @@ def test_scores_match_transformers(
     for answer, row in zip(answers, expected, strict=True):
         assert answer.labels == row["labels"]
         np.testing.assert_allclose(answer.scores, row["scores"], atol=1e-5)
-    other = classify(TEXTS, labels, template="a {}", multi_label=True)
+    other = classify(TEXTS, labels, template="a {}", multi_label=multi_label)
     assert not np.allclose(other[0].scores, expected[0]["scores"], atol=1e-5)
 
 
@@ -60,6 +61,16 @@ def test_text_alone_equals_text_in_batch(folder: Path) -> None:
         np.testing.assert_allclose(alone.scores, answer.scores, atol=1e-5)
         assert sum(alone.scores) == pytest.approx(1.0, abs=1e-5)
         assert alone.label == alone.labels[0]
+        assert not alone.truncated
+
+
+def test_small_batches_give_the_same_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = bertkit.pipeline("zero-shot-classification", folder)
+    expected = pipeline(TEXTS, LABELS)
+    monkeypatch.setattr(classification, "PAIRS_PER_BATCH", 4)
+    for answer, other in zip(pipeline(TEXTS, LABELS), expected, strict=True):
+        assert answer.labels == other.labels
+        np.testing.assert_allclose(answer.scores, other.scores, atol=1e-5)
 
 
 def test_long_text_is_truncated_or_rejected(folder: Path) -> None:
@@ -76,6 +87,8 @@ def test_long_text_is_truncated_or_rejected(folder: Path) -> None:
     [
         ({"labels": []}, "labels: none given"),
         ({"labels": ["a", "a"]}, "must differ"),
+        ({"labels": "a"}, "labels: expected `array`, got `str`"),
+        ({"labels": ["a", ""]}, "labels"),
         ({"labels": ["a"], "template": "about"}, "must contain {} once"),
     ],
 )
@@ -104,8 +117,12 @@ def test_embedding_model_predicts_topics(minilm: Path) -> None:
     answers = classify(texts, LABELS, template="This text is about {}.")
     assert [answer.label for answer in answers] == LABELS
     assert all(sum(answer.scores) == pytest.approx(1.0, abs=1e-5) for answer in answers)
-    with pytest.raises(ConfigError, match="multi_label requires a model"):
+    with pytest.raises(ConfigError, match="multi_label or a single label requires an NLI model"):
         classify(texts, LABELS, multi_label=True)
+    with pytest.raises(ConfigError, match="a single label requires an NLI model"):
+        classify(texts, LABELS[:1])
+    with pytest.raises(DataError, match="tokens"):
+        classify("word " * 600, LABELS, long="error")
 
 
 def test_embeddings_classify_news(minilm: Path, data_folder: Path) -> None:

@@ -142,10 +142,10 @@ def _verdict(
 
 def _settings(steps: int) -> dict[str, Any]:
     """Return the settings of pretraining."""
-    settings = override(read_run_file("bert-tiny"), list(CONFIG.items()))
     return override(
-        settings,
+        read_run_file("bert-tiny"),
         [
+            *CONFIG.items(),
             ("train.steps", str(steps)),
             ("train.warmup_steps", str(steps // 10)),
             ("train.evaluate_every", str(max(1, steps // 6))),
@@ -226,11 +226,12 @@ def _show_predictions(
     counts = Counter(word for s in sentences for word in re.findall(r"\b[a-z]{4,}\b", s))
     common = {word for word, _ in counts.most_common(150) if len(tokenizer.ids([word])[0]) == 1}
     order = Permutation(len(sentences), 7, 0)(np.arange(min(len(sentences), 2000)))
+    mask = tokenizer.pieces([tokenizer.mask])[0]
     masked: dict[str, str] = {}
     for sentence in (sentences[int(index)] for index in order):
         words = common.intersection(re.findall(r"\b[a-z]{4,}\b", sentence)) - masked.keys()
-        for word in sorted(words)[: len(masked) < MASKED_SENTENCES]:
-            mask = tokenizer.pieces([tokenizer.mask])[0]
+        if words and len(masked) < MASKED_SENTENCES:
+            word = min(words)
             masked[word] = re.sub(rf"\b{word}\b", mask, sentence, count=1)
     predict = pipeline("fill-mask", out / "model")
     answers = predict([*masked.values()], top=3) if masked else []

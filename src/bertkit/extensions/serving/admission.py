@@ -159,7 +159,7 @@ class AdmissionMiddleware:
             raise RequestError(403, "forbidden", message)
         if _is_cross_site(headers) and not _is_plain_link(scope, headers):
             raise RequestError(403, "forbidden", "requests from pages of other sites are rejected")
-        if not who.may(path):
+        if not who.allows(path):
             raise RequestError(403, "forbidden", f"the key has no access to {path[:80]}")
         return who
 

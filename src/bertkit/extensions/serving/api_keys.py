@@ -37,6 +37,8 @@ class Key(Settings, frozen=True):
 
 
 class KeyFile(Settings, frozen=True):
+    """File of API keys."""
+
     key: Annotated[tuple[Key, ...], Meta(min_length=1)]
 
 
@@ -79,7 +81,7 @@ class ApiKeyState:
         self.requests = RateLimiter(key.requests_per_minute)
         self.tokens = RateLimiter(key.tokens_per_minute)
 
-    def may(self, route: str) -> bool:
+    def allows(self, route: str) -> bool:
         return "*" in self.key.routes or route in self.key.routes
 
 
@@ -131,7 +133,7 @@ def read_keys(path: Path | None, environment: Mapping[str, str] = os.environ) ->
     keys: list[Key] = []
     if path is not None:
         if not path.is_file():
-            raise ConfigError(f"{path}: key file not found; set another --keys, or remove it")
+            raise ConfigError(f"{path}: key file not found; correct --keys, or remove it")
         try:
             keys += decode(KeyFile, read_toml(path)).key
         except ConfigError as error:

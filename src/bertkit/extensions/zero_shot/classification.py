@@ -14,7 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.config import Settings
+from bertkit.config import Settings, decode
 from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, ConfigError
@@ -35,7 +35,7 @@ PAIRS_PER_BATCH = 4096
 class ZeroShotAnswer(msgspec.Struct, frozen=True):
     """Labels with their probabilities, the most probable first.
 
-    The probabilities add up to 1, unless the text can have several labels (`multi_label`).
+    The probabilities add up to 1, unless `multi_label` is set or there is only one label.
     """
 
     labels: list[str]
@@ -145,16 +145,20 @@ class ZeroShot(ModelPipeline):
         multi_label: bool = False,
         long: Long = "truncate",
     ) -> list[Work]:
-        """Encode each text, with each label if the model is an NLI classifier."""
-        try:
-            options = ZeroShotOptions(tuple(labels), template, multi_label)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        """Encode each text, with each label if the model is an NLI classifier.
+
+        Raises:
+            ConfigError: If there are no labels, or an option is not valid.
+            DataError: If a text is too long and `long` is "error".
+        """
+        options = decode(
+            ZeroShotOptions, {"labels": labels, "template": template, "multi_label": multi_label}
+        )
         if not options.labels:
             raise ConfigError("labels: none given; pass the labels to choose from")
         if self.embed is not None:
-            if multi_label:
-                raise ConfigError("multi_label requires a model that was trained on NLI")
+            if multi_label or len(options.labels) == 1:
+                raise ConfigError("multi_label or a single label requires an NLI model")
             return [Work(work.features, options) for work in self.embed.prepare(texts, long=long)]
         count = len(options.labels)
         firsts = [text for text in texts for _ in range(count)]
