@@ -219,7 +219,7 @@ def finetune(
     check_metric(fitted, settings.metric)
     _check_record(run, fitted, model, data, settings, reading, teacher)
     if resume and (run.out / SCORES).exists():
-        return finished(run.out)
+        return finished(run)
 
     check_rows(fitted, data, options)
     learner = _learner(fitted, model, data, settings, teacher, device, dtype)

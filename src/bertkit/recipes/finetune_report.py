@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.run_directory import SCORES
@@ -13,6 +12,7 @@ from bertkit.recipes.data_checks import check_answers, show_calibration, show_la
 from bertkit.recipes.error_report import write_mistakes
 from bertkit.recipes.final_test import read_test, score_test
 from bertkit.recipes.model_card import write_card
+from bertkit.storage import write_json
 from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
 from bertkit.training.epochs import (
@@ -50,22 +50,24 @@ def finish(
     show_calibration(epochs.calibration(), "dev", "; fitted on dev, so slightly too low")
     if "test" in data:
         score_test(run.out, type(task), data["test"], run.record["settings"]["device"])
-    record = epochs.write(report)
+    record = epochs.result(report)
     write_card(run.out, record)
+    write_json(run.out / SCORES, record)  # the last file: with it, the run is finished
     run.drop_checkpoints()
     return {**record["dev"], **read_test(run.out)}
 
 
-def finished(out: Path) -> dict[str, float]:
+def finished(run: Run) -> dict[str, float]:
     """Return the scores of a finished run.
 
     Args:
-        out: Run directory.
+        run: The run, which may have stopped before it deleted its checkpoints.
 
     Raises:
         CheckpointError: If a file of the model has changed.
     """
-    say(f"{out}: this run is finished")
-    record = read_scores(out / SCORES)
-    check_published(out, record.get("sha256", {}))
-    return {**record["dev"], **read_test(out)}
+    say(f"{run.out}: this run is finished")
+    record = read_scores(run.out / SCORES)
+    check_published(run.out, record.get("sha256", {}))
+    run.drop_checkpoints()
+    return {**record["dev"], **read_test(run.out)}

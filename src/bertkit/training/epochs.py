@@ -230,14 +230,11 @@ class Epochs:
         """Compute the scores of each label on dev, if the task has labels."""
         return compute_label_report(self.task, self.answers(), self.examples)
 
-    def write(self, report: LabelReport | None = None) -> Record:
-        """Write `scores.json`.
+    def result(self, report: LabelReport | None = None) -> Record:
+        """Return the content of `scores.json`, a file that marks the run as finished.
 
         Args:
             report: Scores of each label on dev.
-
-        Returns:
-            The content of the file.
         """
         assert self.best is not None
         scores = {**self.best["scores"], "epoch": self.best["epoch"]}
@@ -251,7 +248,6 @@ class Epochs:
             "sha256": self.best.get("sha256", {}),
         }
         record["digest"] = _digest(record)
-        write_json(self.run.out / SCORES, record)
         return record
 
     def _predict(self, task: Task[Any, Any], model: Model) -> tuple[Task[Any, Any], Sequence[Any]]:
@@ -321,7 +317,7 @@ def check_metric(task: Task[Any, Any], metric: str | None) -> None:
 
 
 def read_scores(path: Path) -> Record:
-    """Read the file that `Epochs.write` has written.
+    """Read the scores of a finished run.
 
     Args:
         path: Path of `scores.json`.
