@@ -348,6 +348,16 @@ class Batch:
         """Number of input tokens, including the source."""
         return self.layout.total + (0 if self.source is None else self.source.tokens)
 
+    def as_source(self) -> Batch:
+        """Return the input of a decoder that reads the text that this batch is for the encoder.
+
+        The last token of each sequence is moved to its start, so that the decoder computes the
+        state of each token from the previous tokens (Lewis et al. 2020, section 3.1).
+        """
+        indices = torch.arange(-1, self.layout.total - 1, device=self.ids.device)
+        indices[self.layout.first] = self.layout.cu_seqlens[1:] - 1
+        return replace(self, ids=self.ids[indices], source=self)
+
     @staticmethod
     def of(
         sequences: Sequence[Tokens],

@@ -177,8 +177,9 @@ class HeadSettings(Settings, frozen=True):
     mlm_activation: Literal["gelu"] | None = None
     """Activation of the MLM head. Default: the activation of the feed-forward networks; `"gelu"` in
     RoBERTa, MPNet, and ELECTRA."""
-    pooling: Literal["cls", "mean"] = "cls"
-    """Input of the pooler: the state of [CLS], or the mean of all states."""
+    pooling: Literal["cls", "mean", "last"] = "cls"
+    """Input of the pooler: the state of [CLS], the mean of all states, or the state of the last
+    token (BART)."""
     norm: bool = False
     """Whether to start every head with a dense layer, the pooler's activation and a norm."""
     bias: bool = True

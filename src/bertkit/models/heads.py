@@ -128,13 +128,13 @@ class Transform(nn.Module):
 
 
 class Pooler(nn.Module):
-    """Pooling of each sequence ([CLS] or mean), then a dense layer. Shapes: (N, D) -> (S, D)."""
+    """Pooling of each sequence to one state, then a dense layer. Shapes: (N, D) -> (S, D)."""
 
     def __init__(self, config: TransformerConfig, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
         self.transform = Transform(config)
-        self.pool = POOLINGS[config.head.pooling]
+        self.pool = last if config.head.pooling == "last" else POOLINGS[config.head.pooling]
 
     def forward(self, states: Tensor, batch: Batch) -> Tensor:
         pooled = self.dropout(self.pool(states, batch).to(states.dtype))

@@ -115,7 +115,8 @@ class Model(nn.Module):
         They are the input of the heads.
 
         Args:
-            batch: The batch. If the model has a decoder, `batch.source` is the encoder's input.
+            batch: The batch. If the model has a decoder, `batch.source` is the encoder's input. By
+                default, encoder and decoder read the same text.
 
         Returns:
             Hidden states.
@@ -125,6 +126,7 @@ class Model(nn.Module):
         """
         if self.decoder is None:
             return self.encoder_states(batch)
+        batch = batch if batch.source is not None else batch.as_source()
         assert batch.source is not None
         states: Tensor = self.decoder(batch, memory=self.encoder.memory(batch.source))
         return states
@@ -286,7 +288,7 @@ def head(
     if isinstance(encoder, FeatureEncoder):
         return encoder.build_head(name, labels)
     config, tokens = encoder.config, encoder.embedding.tokens
-    if name in SEQUENCE_HEADS and config.is_causal:
+    if name in SEQUENCE_HEADS and config.is_causal and config.head.pooling != "last":
         return CausalClassifier(config, len(labels) if name in LABELED else 1)
     if name == "lm":
         return CausalLM(config, tokens)

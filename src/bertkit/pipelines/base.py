@@ -11,13 +11,14 @@ from typing import Any, Protocol, Self, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from bertkit.checkpoint.directory import Loaded, load
 from bertkit.checkpoint.formats import ACCELERATORS
 from bertkit.checkpoint.run_directory import TUNING_FILE
 from bertkit.config import Settings
 from bertkit.console import say
-from bertkit.engine.engine import Engine, Read
+from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, check_choice
 from bertkit.nn.precision import Inference, bf16_is_faster, resolve_device
 from bertkit.tasks.inference import Work, batched
@@ -267,10 +268,14 @@ class ModelPipeline:
         encodings = encode(self.tokenizer, texts, pairs, length=self.loaded.length, long=long)
         return works_of(*encodings, len(texts))
 
-    def _compute(self, works: Sequence[Work], read: Read) -> NDArray[np.float32]:
-        """Compute a row per item: the average of its windows, weighted by window length."""
+    def _compute(self, works: Sequence[Work], head: nn.Module) -> NDArray[np.float32]:
+        """Compute the outputs of a head: the average over the windows of each item, in fp32.
+
+        Longer windows have more weight. Shapes: returns (S, L).
+        """
         encodings, owner = encodings_of(works)
-        return average_windows(self.engine.rows(encodings, read), encodings, owner)
+        rows = self.engine.run(encodings, lambda m, batch: head(m.states(batch), batch).float())
+        return average_windows(np.concatenate(rows), encodings, owner)
 
 
 def works_of(encodings: Sequence[Encoding], owner: Sequence[int], count: int) -> list[Work]:

@@ -73,7 +73,7 @@ class NextSentence(ModelPipeline):
 
     def run(self, works: Sequence[Work]) -> list[NextSentenceAnswer]:
         """Predict for each encoded pair."""
-        outputs = self._compute(works, lambda s, x: self.head(s, x).float())
+        outputs = self._compute(works, self.head)
         probabilities = torch.softmax(torch.from_numpy(outputs), -1)[:, 0].tolist()
         rows = zip(probabilities, works, strict=True)
         return [NextSentenceAnswer(probability, work.truncated) for probability, work in rows]

@@ -66,7 +66,7 @@ class Rerank(ModelPipeline):
 
     def run(self, works: Sequence[Work]) -> NDArray[np.float32]:
         """Compute a score for each encoded pair, for at least one pair. Shapes: returns (S,)."""
-        outputs = self._compute(works, lambda s, x: self.head(s, x).float())
+        outputs = self._compute(works, self.head)
         return outputs[:, 0] if self.head.labels == 1 else outputs[:, 1] - outputs[:, 0]
 
 

@@ -174,7 +174,7 @@ class ZeroShot(ModelPipeline):
     def _entailments(self, works: Sequence[Work]) -> Iterator[NDArray[np.float32]]:
         """Compute the probabilities of the labels of each text from the logits of NLI."""
         pairs = [Work([feature]) for work in works for feature in work.features]
-        logits = self._compute(pairs, lambda s, x: self.head(s, x).float())
+        logits = self._compute(pairs, self.head)
         start = 0
         for work in works:
             rows = logits[start : start + len(work.features)]

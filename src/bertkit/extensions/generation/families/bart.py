@@ -7,7 +7,6 @@ from typing import Any
 
 from bertkit.extensions.generation.families.marian import MARIAN, NEUTRAL, layers, settings
 from bertkit.families.family import module
-from bertkit.families.keys import UNUSED_HEAD
 
 _STACK: dict[str, Any] = {"token_types": 0, "norm.eps": 1e-5}
 _DEFAULTS: dict[str, Any] = {"max_positions": 1024, "pad_id": 1, "attention_dropout": 0.0}
@@ -31,7 +30,6 @@ BART = replace(
     defaults=_DEFAULTS,
     neutral=NEUTRAL,
     special=None,
-    irrelevant={**MARIAN.irrelevant, "classifier_dropout": UNUSED_HEAD},
     roles=("pad", "unk", "bos", "eos"),
     written_roles=("pad", "bos", "eos"),
     body={
@@ -44,13 +42,33 @@ BART = replace(
     },
     unused_positions=2,
     sinusoids=(),
-    architectures={frozenset(): "BartModel", frozenset({"lm"}): "BartForConditionalGeneration"},
+    heads={
+        **MARIAN.heads,
+        "classify": {
+            **module("pooler.transform.dense", "classification_head.dense"),
+            **module("out", "classification_head.out_proj"),
+        },
+        "answer": module("out", "qa_outputs"),
+    },
+    architectures={
+        frozenset(): "BartModel",
+        frozenset({"lm"}): "BartForConditionalGeneration",
+        frozenset({"classify"}): "BartForSequenceClassification",
+        frozenset({"answer"}): "BartForQuestionAnswering",
+    },
     decoder=replace(
         MARIAN.decoder,
         name="bart",
-        settings=settings("decoder"),
-        fixed={**_STACK, "attention.causal": True, "attention.cross": True, "head.lm_bias": True},
-        defaults=_DEFAULTS,
+        settings={**settings("decoder"), "head.dropout": "classifier_dropout"},
+        fixed={
+            **_STACK,
+            "attention.causal": True,
+            "attention.cross": True,
+            "head.lm_bias": True,
+            "head.pooling": "last",
+            "head.dense_dropout": "head.dropout",
+        },
+        defaults={**_DEFAULTS, "head.dropout": 0.0},
     ),
     start="eos",
     zero_pad=False,
