@@ -142,7 +142,9 @@ class Published:
         ids = SOURCE[None, None] if "choose" in self.heads else SOURCE[None]
         more = {} if self.family.decoder is None else {"decoder_input_ids": TARGET[None]}
         with torch.no_grad():
-            return outputs_of(model(input_ids=ids, **more), self.heads)
+            return outputs_of(
+                model(input_ids=ids, attention_mask=torch.ones_like(ids), **more), self.heads
+            )
 
     def uses(self, name: str, stored: Mapping[str, Tensor]) -> bool:
         """Return whether another value of a stored tensor changes the outputs of transformers."""

@@ -349,7 +349,7 @@ class _Nodes:
         """Compute the logits of a head per text or token, and return their number."""
         part = cast(Classifier | Tagger | SpanHead, head)
         config, per_text = self.stack.config, isinstance(part, Classifier)
-        x = self.pool(states, config.head.pooling) if per_text else rows
+        x = self.pool(states, cast(Mode, config.head.pooling)) if per_text else rows
         transform = part.pooler.transform if isinstance(part, Classifier) else part.transform
         if isinstance(transform, Transform):
             x = self.linear("head.dense", transform.dense, x)
