@@ -148,7 +148,7 @@ def prepare(
         return
     texts = directory / "seen.txt"
     texts.write_text("\n".join(" ".join(s.split()) for s in calibration), encoding="utf-8")
-    quantize(folder, [texts], out=directory / "int8", lowest=lowest)
+    quantize(folder, [texts], out=directory / "int8", min_cosine=lowest)
 
 
 @dataclass

@@ -311,7 +311,7 @@ def run_bertkit(
         epochs=epochs,
         batch_size=work.batch_size,
         learning_rate=work.learning_rate,
-        length=work.length,
+        max_length=work.length,
         seed=seed,
         device="cpu",
     )

@@ -57,7 +57,9 @@ def main(options: Options) -> None:
         prompt = f"{PASSAGE}\n\nThe same text once more:\n\n{PASSAGE[:60]}"
 
         def generate(lookup: int | None) -> str:
-            settings = Decoding(max_tokens=TOKENS, min_tokens=TOKENS, lookup=lookup)
+            settings = Decoding(
+                max_tokens=TOKENS, min_tokens=TOKENS, prompt_lookup_num_tokens=lookup
+            )
             return pipeline([prompt], settings)[0][0].text
 
         book.add(

@@ -90,7 +90,7 @@ def build_sides(directory: str, calibration: list[str]) -> None:
     for precision in precisions():
         folder = Path(directory, "int8") if precision == "int8" else minilm()
         copy = Path(shutil.copytree(folder, Path(directory, f"tuned-{precision}")))
-        tune(copy, [texts], precision=precision, lowest=LOWEST_COSINE.get(precision, 0.9999))
+        tune(copy, [texts], precision=precision, min_cosine=LOWEST_COSINE.get(precision, 0.9999))
 
 
 def load_tuned(folder: Path, precision: Numbers) -> Side:

@@ -418,7 +418,7 @@ def finetune_model(start: Searcher, world: World, out: Path) -> Path:
     )
     examples, _ = learner.reader.read(mined, Reading(), labelled=True)
     cut = len(examples) // 10
-    settings = Finetune(epochs=1, batch_size=64, learning_rate=3e-5, length=256)
+    settings = Finetune(epochs=1, batch_size=64, learning_rate=3e-5, max_length=256)
     finetune(
         learner, minilm(), train=examples[cut:], dev=examples[:cut], out=out, settings=settings
     )

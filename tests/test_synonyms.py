@@ -43,9 +43,8 @@ FINETUNE = {
     "data_seed": "seed",
     "early_stopping": "patience",
     "early_stopping_patience": "patience",
-    "max_length": "length",
     # sentence-transformers, simpletransformers, SetFit
-    "max_seq_length": "length",
+    "max_seq_length": "max_length",
     "train_batch_size": "batch_size",
     "num_epochs": "epochs",
     # scikit-learn

@@ -488,7 +488,9 @@ def test_finetune_rejects_labels_that_do_not_match(
     assert "good.tsv:2: label 'yes' is not a number" in message("number", "good")
     lone = message("pairs", "good")
     assert "good.tsv:2: expected a pair, got a single text" in lone
-    assert "length must be at most 32 tokens, got 99" in message("good", "good", "--length", 99)
+    assert "max_length must be at most 32 tokens, got 99" in message(
+        "good", "good", "--max-length", 99
+    )
     assert not out.exists()
     assert "unseen.tsv:3" in run_rejected("evaluate", world.model, paths["unseen"])
     assert "no column 'txt'" in run_rejected(

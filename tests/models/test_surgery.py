@@ -133,7 +133,7 @@ def test_edit_positions_command_writes_model(
     english: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_model(BERT, english, tmp_path / "bert")
-    words = ["edit", "positions", str(folder), "--length", "24", "--how", "interpolate"]
+    words = ["edit", "positions", str(folder), "--length", "24", "--method", "interpolate"]
     assert cli.run([*words, "--out", str(tmp_path / "out")]) == 0
     assert json.loads(capsys.readouterr().out)["positions"]["after"] == 24
     assert cli.run([*words, "--out", str(tmp_path / "out")]) == 2

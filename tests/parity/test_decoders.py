@@ -179,14 +179,17 @@ def test_other_precisions_match_approximately(writer: tuple[Any, Loaded], name: 
 
 CHOICES: dict[str, tuple[Decoding, dict[str, Any]]] = {
     "greedy": (Decoding(), {}),
-    "no repeat": (Decoding(no_repeat=2), {"no_repeat_ngram_size": 2}),
+    "no repeat": (Decoding(no_repeat_ngram_size=2), {"no_repeat_ngram_size": 2}),
     "at least": (Decoding(min_tokens=9), {"min_new_tokens": 9}),
-    "beams": (Decoding(beams=4, best=3), {"num_beams": 4, "num_return_sequences": 3}),
-    "early": (Decoding(beams=3, early_stopping=True), {"num_beams": 3, "early_stopping": True}),
-    "long": (Decoding(beams=5, length_penalty=2.0), {"num_beams": 5, "length_penalty": 2.0}),
-    "short": (Decoding(beams=2, length_penalty=-1.0), {"num_beams": 2, "length_penalty": -1.0}),
+    "beams": (
+        Decoding(num_beams=4, num_return_sequences=3),
+        {"num_beams": 4, "num_return_sequences": 3},
+    ),
+    "early": (Decoding(num_beams=3, early_stopping=True), {"num_beams": 3, "early_stopping": True}),
+    "long": (Decoding(num_beams=5, length_penalty=2.0), {"num_beams": 5, "length_penalty": 2.0}),
+    "short": (Decoding(num_beams=2, length_penalty=-1.0), {"num_beams": 2, "length_penalty": -1.0}),
     "beams, no repeat": (
-        Decoding(beams=3, no_repeat=1, min_tokens=5),
+        Decoding(num_beams=3, no_repeat_ngram_size=1, min_tokens=5),
         {"num_beams": 3, "no_repeat_ngram_size": 1, "min_new_tokens": 5},
     ),
 }
@@ -293,7 +296,7 @@ def check_generated_tokens(
             assert row[: len(whole)] == whole
             assert set(row[len(whole) :]) <= {0}
             assert (text.ended == "end") == (whole[-1] in end)
-        if decoding.beams > 1:
+        if decoding.num_beams > 1:
             scores = [text.score for text in texts]
             hf_scores = expected.sequences_scores[: len(texts)].tolist()
             assert scores == pytest.approx(hf_scores, rel=1e-5)

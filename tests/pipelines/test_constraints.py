@@ -18,18 +18,18 @@ from bertkit.families import FAMILIES
 
 METHODS: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "lookup": {"lookup": 3},
+    "lookup": {"prompt_lookup_num_tokens": 3},
     "sampling": {"temperature": 1.0},
     "top-k": {"temperature": 2.0, "top_k": 3, "top_p": 0.9, "min_p": 0.01},
-    "several": {"temperature": 1.0, "best": 3},
-    "beams": {"beams": 2},
-    "many beams": {"beams": 7, "best": 3},
-    "stopped beams": {"beams": 3, "early_stopping": True, "length_penalty": 0.0},
+    "several": {"temperature": 1.0, "num_return_sequences": 3},
+    "beams": {"num_beams": 2},
+    "many beams": {"num_beams": 7, "num_return_sequences": 3},
+    "stopped beams": {"num_beams": 3, "early_stopping": True, "length_penalty": 0.0},
 }
 LIMITS: dict[str, dict[str, Any]] = {
     "none": {},
     "min_tokens": {"min_tokens": 6},
-    "no_repeat": {"no_repeat": 1},
+    "no_repeat": {"no_repeat_ngram_size": 1},
     "penalty": {"repetition_penalty": 2.0},
 }
 CHOICES = [
@@ -92,19 +92,19 @@ def test_score_is_the_log_probability_of_the_model(writer: Generate, method: str
         (texts,) = writer(["The cat"], decoding, **constraints)  # type: ignore[arg-type]
         for text in texts:
             total, length = log_probability(writer, "The cat", text.text)
-            expected = total / length**2 if "beams" in METHODS[method] else total
+            expected = total / length**2 if "num_beams" in METHODS[method] else total
             assert text.score == pytest.approx(expected, rel=1e-4)
 
 
 def test_best_beam_of_choices_is_the_most_probable(writer: Generate) -> None:
     choices = ["sat", "sit", "fell", "of"]
     scores = {c: log_probability(writer, "The cat", c)[0] for c in choices}
-    ((best, *_),) = writer(["The cat"], {"beams": 4, "length_penalty": 0.0}, choices=choices)
+    ((best, *_),) = writer(["The cat"], {"num_beams": 4, "length_penalty": 0.0}, choices=choices)
     assert best.score == pytest.approx(scores[best.text], rel=1e-4)
 
 
 def test_choices_that_cannot_be_generated_are_rejected(writer: Generate) -> None:
-    for decoding in ({"max_tokens": 3}, {"max_tokens": 3, "beams": 2}):
+    for decoding in ({"max_tokens": 3}, {"max_tokens": 3, "num_beams": 2}):
         with pytest.raises(
             DataError, match="choices: the longest text has 4 tokens, but at most 3"
         ):

@@ -23,9 +23,9 @@ from bertkit.extensions.generation.summarize import WriteSummaries
 Captured = pytest.CaptureFixture[str]
 SETTINGS = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0, "max_new_tokens": 9}
 OPTIONS: dict[str, Any] = {
-    "max_tokens": 4, "min_tokens": 3, "beams": 2, "length_penalty": 0.5, "early_stopping": True,
-    "no_repeat": 1, "repetition_penalty": 2.0, "best": 2, "seed": 3, "top_k": 5, "top_p": 0.5,
-    "min_p": 0.5,
+    "max_tokens": 4, "min_tokens": 3, "num_beams": 2, "length_penalty": 0.5, "early_stopping": True,
+    "no_repeat_ngram_size": 1, "repetition_penalty": 2.0, "num_return_sequences": 2,
+    "seed": 3, "top_k": 5, "top_p": 0.5, "min_p": 0.5,
 }  # fmt: skip
 PROMPT = "the cat"
 
@@ -76,17 +76,19 @@ def test_summaries_keep_settings_of_model_directory(folder: Path) -> None:
 
 
 def test_options_that_contradict_settings_are_rejected(writer: Generate) -> None:
-    with pytest.raises(ConfigError, match="set beams to 1, or temperature to 0"):
+    with pytest.raises(ConfigError, match="set num_beams to 1, or temperature to 0"):
         writer([PROMPT], {"temperature": 1.0})
-    with pytest.raises(ConfigError, match="set beams to 1"):
-        writer([PROMPT], {"lookup": 2})
+    with pytest.raises(ConfigError, match="set num_beams to 1"):
+        writer([PROMPT], {"prompt_lookup_num_tokens": 2})
     with pytest.raises(ConfigError, match="max_token: no such setting"):
         writer([PROMPT], {"max_token": 2})
 
 
 @pytest.mark.parametrize("given", [{}, {"max_tokens": 4}, {"temperature": 0.5}, {"top_p": 0.3}])
 def test_request_keeps_settings_of_model_directory(given: dict[str, Any]) -> None:
-    base = Decoding(temperature=0.7, top_k=9, repetition_penalty=1.2, no_repeat=3, max_tokens=7)
+    base = Decoding(
+        temperature=0.7, top_k=9, repetition_penalty=1.2, no_repeat_ngram_size=3, max_tokens=7
+    )
     pipeline: Any = SimpleNamespace(
         loaded=SimpleNamespace(generation=SimpleNamespace(decoding=base))
     )

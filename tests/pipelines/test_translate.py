@@ -56,7 +56,7 @@ def test_translations_match_transformers(folder: Path, english: list[str]) -> No
         hf_tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     texts = [text for text in sentences(english) if len(text) < 80][:12]
     writer = bertkit.pipeline("generate", folder)
-    assert writer.loaded.generation.decoding == Decoding(beams=3, early_stopping=True)
+    assert writer.loaded.generation.decoding == Decoding(num_beams=3, early_stopping=True)
     ended = 0
     for text, (answer,) in zip(texts, writer(texts), strict=True):
         with warnings.catch_warnings(action="ignore"):  # transformers recommends another package
@@ -88,7 +88,12 @@ def test_generate_keeps_empty_lines(
     monkeypatch.setattr("sys.stdin", io.StringIO(source.read_text(encoding="utf-8")))
     generate(str(folder))
     assert capsys.readouterr().out.split("\n") == out
-    generate(str(folder), file=source, scores=True, decoding=Decoding(beams=4, best=2))
+    generate(
+        str(folder),
+        file=source,
+        scores=True,
+        decoding=Decoding(num_beams=4, num_return_sequences=2),
+    )
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [len(texts) for texts in answers] == [2, 0, 2, 0]
     assert answers[0][0]["score"] > answers[0][1]["score"]

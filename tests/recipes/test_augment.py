@@ -54,7 +54,7 @@ def test_guesser_excludes_the_original_word(model: Path) -> None:
 
 def test_augment_writes_rows_and_reproducible_copies(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    found = augment(table(tmp_path / "t.tsv"), model=model, out=out, copies=3, share=0.5)
+    found = augment(table(tmp_path / "t.tsv"), model=model, out=out, copies=3, probability=0.5)
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert found["rows"] == 4
     assert found["written"] == len(rows) == 16
@@ -69,10 +69,10 @@ def test_augment_writes_rows_and_reproducible_copies(model: Path, tmp_path: Path
             c for c in TEXTS[1] if not c.isalpha()
         ]
     again = tmp_path / "again.jsonl"
-    augment(table(tmp_path / "t.tsv"), model=model, out=again, copies=3, share=0.5)
+    augment(table(tmp_path / "t.tsv"), model=model, out=again, copies=3, probability=0.5)
     assert again.read_bytes() == out.read_bytes()
     other = tmp_path / "other.jsonl"
-    augment(table(tmp_path / "t.tsv"), model=model, out=other, copies=3, share=0.5, seed=1)
+    augment(table(tmp_path / "t.tsv"), model=model, out=other, copies=3, probability=0.5, seed=1)
     assert other.read_bytes() != out.read_bytes()
 
 
@@ -86,7 +86,7 @@ def test_multi_token_words_use_the_nearest_vectors(model: Path, tmp_path: Path) 
         vectors=vectors,
         out=out,
         copies=5,
-        share=1.0,
+        probability=1.0,
         candidates=1,
     )
     rows = [json.loads(line)["text"] for line in out.read_text(encoding="utf-8").splitlines()]
@@ -97,7 +97,7 @@ def test_augment_keeps_pairs(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("sentence1\tsentence2\tlabel\nthe dog\tno cat\ta\n", encoding="utf-8")
     out = tmp_path / "out.jsonl"
-    augment(file, model=model, out=out, copies=4, share=1.0)
+    augment(file, model=model, out=out, copies=4, probability=1.0)
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert all(set(row) == {"text", "pair", "label"} for row in rows)
     assert all(row["text"] != "the dog" and row["pair"] != "no cat" for row in rows[1:])

@@ -223,11 +223,11 @@ def test_distill_rejects_lengths_above_the_teacher_maximum(
     long = [LabelExample("loop " * 70, None, row.label, row.where) for row in rows(8)]
     data: dict[str, Any] = {"student": student, "train": long, "dev": rows(8)}
     for length in (None, 33):
-        settings = structs.replace(SETTINGS, length=length)
+        settings = structs.replace(SETTINGS, max_length=length)
         with pytest.raises(ConfigError, match=f"^length must .* of 32 tokens, got {length or 64};"):
             distill(teacher, **data, out=tmp_path / "s", settings=settings)
         assert not (tmp_path / "s").exists()
-    distill(teacher, **data, out=tmp_path / "s", settings=structs.replace(SETTINGS, length=32))
+    distill(teacher, **data, out=tmp_path / "s", settings=structs.replace(SETTINGS, max_length=32))
 
 
 def test_rotary_teacher_accepts_any_length() -> None:

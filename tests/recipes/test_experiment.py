@@ -137,7 +137,7 @@ def test_failed_runs_do_not_stop_others(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    variants = {"long": {"length": 5000}, "steep": {"learning_rate": 1e30}, "good": {}}
+    variants = {"long": {"max_length": 5000}, "steep": {"learning_rate": 1e30}, "good": {}}
     found = bertkit.experiment(plan(base, variants=variants, seeds=2), out=out)
     assert len(found["good"]["accuracy"]["each"]) == 2
     assert list(found["long"]["failed"]) == ["long/seed-0", "long/seed-1"]

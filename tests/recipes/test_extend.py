@@ -30,7 +30,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
 def test_extend_adds_words_with_mean_embeddings(base: Path, tmp_path: Path) -> None:
     found = extend(base / "model", sorted(base.glob("*.txt")), out=tmp_path / "out", size=20)
     assert found["words"] == 20
-    assert found["pieces_a_word"]["after"] < found["pieces_a_word"]["before"]
+    assert found["tokens_per_word"]["after"] < found["tokens_per_word"]["before"]
     old, new = load(base / "model"), load(tmp_path / "out")
     assert new.model.config.vocab == old.model.config.vocab + 20
     word = found["first"][0]

@@ -71,7 +71,7 @@ COMMANDS: dict[str, Callable[[Path, Path], object]] = {
 def test_command_keeps_generation_settings(name: str, bart: Path, tmp_path: Path) -> None:
     COMMANDS[name](bart, tmp_path / "out")
     base, result = bertkit.load(bart).generation, bertkit.load(tmp_path / "out").generation
-    assert base.decoding.beams == 4
+    assert base.decoding.num_beams == 4
     assert result == base
 
 

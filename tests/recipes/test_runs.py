@@ -72,7 +72,7 @@ def test_runs_command_writes_tables_and_plot(
     tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture, out = tmp_path / "curves.svg", tmp_path / "table.tex"
-    assert cli.run(["runs", str(tuned), "--picture", str(picture)]) == 0
+    assert cli.run(["runs", str(tuned), "--plot", str(picture)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len({len(line) for line in lines}) == 1  # The columns are aligned.
     assert lines[0].startswith("| run")
@@ -83,7 +83,7 @@ def test_runs_command_writes_tables_and_plot(
     assert svg.count('class="line') == 2 * 3  # One line per run in the plot, and one in the legend.
     assert cli.run(["runs", str(tuned), "--format", "latex", "--out", str(out)]) == 0
     assert capsys.readouterr().out == ""
-    for words in (["--out", str(out)], ["--picture", str(picture)]):
+    for words in (["--out", str(out)], ["--plot", str(picture)]):
         assert cli.run(["runs", str(tuned), *words]) == 2
         assert f"{words[1]} already exists; choose another {words[0]}" in capsys.readouterr().err
     assert picture.read_text(encoding="utf-8") == svg

@@ -123,7 +123,7 @@ def test_translations_match_hugging_face(
     hf_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     translate = bertkit.pipeline("generate", folder)
     texts = (directory / "dev.de.txt").read_text(encoding="utf-8").splitlines()[:10]
-    for text, (answer, *_) in zip(texts, translate(texts, Decoding(beams=3)), strict=True):
+    for text, (answer, *_) in zip(texts, translate(texts, Decoding(num_beams=3)), strict=True):
         ids = torch.from_numpy(translate.tokenizer.encode(text).ids)[None]
         written = hf_model.generate(ids, num_beams=3, max_new_tokens=30)[0].tolist()
         tokens = [i for i in written if i not in (translate.tokenizer.pad, translate.tokenizer.eos)]
@@ -151,7 +151,9 @@ def test_translations_match_ctranslate2(
         for encoding in translate.tokenizer.encode_batch(texts)
     ]
     found = translator.translate_batch(rows, beam_size=3)
-    for translation, (answer, *_) in zip(found, translate(texts, Decoding(beams=3)), strict=True):
+    for translation, (answer, *_) in zip(
+        found, translate(texts, Decoding(num_beams=3)), strict=True
+    ):
         assert "".join(translation.hypotheses[0]).replace("▁", " ").strip() == answer.text
 
 

@@ -52,7 +52,7 @@ def augment(
     out: Path,
     vectors: Path | None = None,
     copies: Count = 10,
-    share: float = 0.4,
+    probability: float = 0.4,
     candidates: Count = 15,
     seed: Seed = 0,
     device: str = "auto",
@@ -61,7 +61,7 @@ def augment(
     """Augment labeled texts: replace words by probable words.
 
     Each text or pair is written to `out`, followed by its copies with the same label. In a copy,
-    each word is replaced with probability `share`. A word that is a single token is masked, and
+    each word is replaced with this `probability`. A word that is a single token is masked, and
     replaced by one of the most probable tokens. Other words are replaced by a word with a similar
     vector, or stay if there are no vectors. Copies depend only on the seed, the row and the number
     of the copy.
@@ -72,7 +72,7 @@ def augment(
         out: Output path of a .jsonl file. Must not exist.
         vectors: File of word vectors, for words that the tokenizer splits.
         copies: Number of copies of each example, in addition to the original.
-        share: Probability that a word is replaced in a copy.
+        probability: Probability that a word is replaced in a copy.
         candidates: Number of most probable words from which the replacement is sampled.
         seed: Random seed of the copies.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
@@ -87,10 +87,10 @@ def augment(
     check_unused(out)
     if out.suffix != ".jsonl":
         raise ConfigError(f"--out must be a .jsonl file, got {out}")
-    if copies < 1 or candidates < 1 or not 0.0 < share <= 1.0:
+    if copies < 1 or candidates < 1 or not 0.0 < probability <= 1.0:
         raise ConfigError(
-            "copies and candidates must be at least 1, and share in (0, 1], got copies = "
-            f"{copies}, candidates = {candidates}, share = {share}"
+            "copies and candidates must be at least 1, and probability in (0, 1], got copies = "
+            f"{copies}, candidates = {candidates}, probability = {probability}"
         )
     guesser = Guesser(model, candidates, device)
     neighbors = None if vectors is None else FORMATS["word-vectors"](vectors).load_neighbors()
@@ -102,7 +102,7 @@ def augment(
         for copy in range(copies + 1):
             rng = np.random.default_rng((seed, number, copy))
             texts = [
-                replace_words(part, words, share if copy else 0.0, rng)
+                replace_words(part, words, probability if copy else 0.0, rng)
                 for part, words in zip(parts, replacements, strict=True)
             ]
             changed += texts != parts

@@ -74,7 +74,7 @@ def distill(
         raise ConfigError(f"layers must be at least 1, got {layers}")
     pipeline = answering(teacher, task)
     fitted = pipeline.task
-    model = _student(pipeline.loaded, student, layers, training.length)
+    model = _student(pipeline.loaded, student, layers, training.max_length)
     device = resolve_device(training.device)
     dtype = resolve(training.precision, device)
     task_teacher = TaskTeacher(
@@ -125,5 +125,5 @@ def _student(
             f"student: the vocabulary of {student} differs from the teacher's ({teacher.folder}); "
             "use a student that was pretrained with the teacher's vocabulary"
         )
-    check_length(teacher.model, length or loaded.length, "length")
+    check_length(teacher.model, length or loaded.length, "max_length")
     return student

@@ -38,7 +38,7 @@ def embed_texts(
     pooling: Literal["mean", "cls", "max"] | None = None,
     long: Long = "error",
     precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32",
-    invariant: bool = False,
+    batch_invariant: bool = False,
     device: str = "auto",
     out: Path | None = None,
 ) -> Iterator[list[float]]:
@@ -55,14 +55,14 @@ def embed_texts(
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
-        invariant: Whether to embed each text separately, which is slower. Embeddings then do not
-            depend, bit for bit, on the other texts.
+        batch_invariant: Whether to embed each text separately, which is slower. Embeddings then do
+            not depend, bit for bit, on the other texts.
         device: Device, such as cpu or cuda:0. auto is a GPU if one is available and the precision
             is not int8.
         out: Output path of a .npy file of float32, with one row per text. Must not exist.
     """
     limit_onednn_cache()
-    settings = LoadSettings(precision, device, pooling=pooling, batch_invariant=invariant)
+    settings = LoadSettings(precision, device, pooling=pooling, batch_invariant=batch_invariant)
     pipeline = load_embedder(model, settings, prompt)
     count = truncated = 0
     if out is not None:

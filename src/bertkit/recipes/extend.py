@@ -70,13 +70,13 @@ def extend(
     before, after = (fertility(t, counts) for t in (tokenizer, larger))
     return {
         "words": len(chosen),
-        "pieces_a_word": {"before": round(before, 4), "after": round(after, 4)},
+        "tokens_per_word": {"before": round(before, 4), "after": round(after, 4)},
         "first": chosen[:20],
     }
 
 
 def extend_positions(
-    model: str | Path, /, *, length: int, out: Path, how: Literal["tile", "interpolate"] = "tile"
+    model: str | Path, /, *, length: int, out: Path, method: Literal["tile", "interpolate"] = "tile"
 ) -> dict[str, Any]:
     """Extend the position embeddings of a model to longer texts.
 
@@ -86,7 +86,7 @@ def extend_positions(
         model: Model directory or hub id.
         length: Number of tokens of the longest sequence.
         out: Output directory of the new model. Must not exist.
-        how: tile repeats the position embeddings, so that outputs for short texts do not change;
+        method: tile repeats the position embeddings, so that outputs for short texts do not change;
             interpolate stretches them.
 
     Returns:
@@ -100,6 +100,6 @@ def extend_positions(
     """
     check_unused(out)
     loaded = load(model)
-    longer = with_positions(loaded.model, length, how)
+    longer = with_positions(loaded.model, length, method)
     resave(loaded, longer, out, length=length)
     return {"positions": {"before": loaded.model.config.max_positions, "after": length}}

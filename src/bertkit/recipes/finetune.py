@@ -95,8 +95,8 @@ class Finetune(Settings, frozen=True):
     """Number of epochs without a better dev score before training stops (early stopping)."""
     seed: Seed = 0
     """Random seed of the new head, the order of examples, and dropout."""
-    length: Count | None = None
-    """Maximum sequence length (max_length) in tokens. Default: the model's maximum length."""
+    max_length: Count | None = None
+    """Maximum sequence length in tokens. Default: the model's maximum length."""
     max_batch_tokens: Count = 8192
     """Maximum number of tokens per forward pass. Larger steps use gradient accumulation in fp32."""
     precision: Precision = "auto"
@@ -496,9 +496,9 @@ def _features(
 def _length(settings: Finetune, loaded: Loaded) -> int:
     """Return the maximum sequence length, or raise ConfigError if the model does not support it."""
     longest = loaded.model.config.max_positions
-    if settings.length is not None and settings.length > longest:
-        raise ConfigError(f"length must be at most {longest} tokens, got {settings.length}")
-    return settings.length or loaded.length
+    if settings.max_length is not None and settings.max_length > longest:
+        raise ConfigError(f"max_length must be at most {longest} tokens, got {settings.max_length}")
+    return settings.max_length or loaded.length
 
 
 def _state(settings: Finetune, rate: float, learner: _Learner) -> State:

@@ -32,7 +32,7 @@ def runs(
     *,
     format: Literal["markdown", "csv", "latex"] = "markdown",
     out: Path | None = None,
-    picture: Path | None = None,
+    plot: Path | None = None,
 ) -> str | None:
     """Compare runs in a table: settings, steps, tokens, time and scores.
 
@@ -44,7 +44,7 @@ def runs(
         folders: Run directories, or directories that contain runs.
         format: Table format.
         out: Output path of the table. Must not exist. Default: print the table.
-        picture: Output path of an .svg chart of the first shared score, or else of the loss. Must
+        plot: Output path of an .svg chart of the first shared score, or else of the loss. Must
             not exist.
 
     Returns:
@@ -54,13 +54,13 @@ def runs(
         CheckpointError: If a directory contains no run.
         ConfigError: If a file exists.
     """
-    for file, option in ((out, "--out"), (picture, "--picture")):
+    for file, option in ((out, "--out"), (plot, "--plot")):
         if file is not None:
             check_unused(file, option=option)
     paths = [Path(folder) for folder in folders]
     table = FORMATS[format](*table_of_runs(paths, exact=format == "csv"))
-    if picture is not None:
-        write_svg(picture, _picture([run for _, run in _read_runs(paths)]))
+    if plot is not None:
+        write_svg(plot, _plot([run for _, run in _read_runs(paths)]))
     if out is None:
         return table
     write_text(out, table + "\n")
@@ -205,7 +205,7 @@ def _seconds(run: RunView) -> float | None:
     return sum(seconds) if seconds else None
 
 
-def _picture(views: Sequence[RunView]) -> Any:
+def _plot(views: Sequence[RunView]) -> Any:
     """Return a chart of the first score that all runs have, or else of the loss, by step."""
     charts: list[dict[str, dict[str, list[Point]]]] = []
     for run in views:

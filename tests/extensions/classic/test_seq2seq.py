@@ -249,9 +249,9 @@ def test_stepper_state_joins_branches_and_keeps_rows(attention: str) -> None:
     "decoding",
     [
         Decoding(),
-        Decoding(beams=3, best=2),
-        Decoding(temperature=1.0, best=2),
-        Decoding(lookup=3),
+        Decoding(num_beams=3, num_return_sequences=2),
+        Decoding(temperature=1.0, num_return_sequences=2),
+        Decoding(prompt_lookup_num_tokens=3),
     ],
 )
 @pytest.mark.parametrize("attention", KINDS)

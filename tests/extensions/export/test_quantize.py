@@ -114,7 +114,7 @@ def test_attention_stays_in_bf16_with_amx(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = quantize(
-        tiny, [write_texts(tmp_path / "t.txt", 200)], out=tmp_path / "out", lowest=0.5
+        tiny, [write_texts(tmp_path / "t.txt", 200)], out=tmp_path / "out", min_cosine=0.5
     )
     assert report["left"] == []
     monkeypatch.setattr(integers, "has_amx", lambda: amx)
@@ -132,13 +132,13 @@ def test_quantize_skips_layers_until_quality_is_reached(
     # Disable bf16, so only int8 causes differences.
     monkeypatch.setattr(precision, "has_bf16", lambda device: False)
     file = write_texts(tmp_path / "t.txt", 100)
-    loose = quantize(rough_model, [file], out=tmp_path / "loose", lowest=0.5)
+    loose = quantize(rough_model, [file], out=tmp_path / "loose", min_cosine=0.5)
     assert loose["left"] == []
-    strict = quantize(rough_model, [file], out=tmp_path / "strict", lowest=0.9999)
+    strict = quantize(rough_model, [file], out=tmp_path / "strict", min_cosine=0.9999)
     assert strict["left"]
     assert strict["lowest_cosine"] > loose["lowest_cosine"]
     with pytest.raises(DataError, match=r"no int8 layer reaches a cosine similarity of 1.1"):
-        quantize(rough_model, [file], out=tmp_path / "none", lowest=1.1)
+        quantize(rough_model, [file], out=tmp_path / "none", min_cosine=1.1)
     assert not (tmp_path / "none").exists()
 
 
@@ -162,7 +162,7 @@ def test_quantize_reports_quality_on_held_out_texts(
 
     monkeypatch.setattr(Engine, "rows", record_rows)
     monkeypatch.setattr(recipe, "calibrate", record_calibration)
-    report = quantize(rough_model, [file], out=tmp_path / "out", lowest=0.9999)
+    report = quantize(rough_model, [file], out=tmp_path / "out", min_cosine=0.9999)
     tokenizer = load(rough_model).tokenizer
     lines = file.read_text(encoding="utf-8").splitlines()
     measured = {e.ids.tobytes() for e in tokenizer.encode_batch(lines[::4])}

@@ -284,7 +284,7 @@ def test_tune_skips_precision_below_required_quality(
 ) -> None:
     monkeypatch.setattr(tuning, "TIMED_ROUNDS", 1)
     assert set(tune(model, [texts])["tried"]["precision"]) == {"fp32", "bf16"}
-    assert set(tune(model, [texts], lowest=1.5)["tried"]["precision"]) == {"fp32"}
+    assert set(tune(model, [texts], min_cosine=1.5)["tried"]["precision"]) == {"fp32"}
 
 
 def test_tune_rejects_empty_files_and_read_only_models(

@@ -74,7 +74,7 @@ def test_model_reverses_and_attends_right_to_left(directory: Path, attention: st
     folder = trained_model(directory, attention)
     files = directory / "dev.source.txt", directory / "dev.target.txt"
     for beams in (1, 3):
-        score = evaluate_translation(folder, *files, decoding=Decoding(beams=beams))
+        score = evaluate_translation(folder, *files, decoding=Decoding(num_beams=beams))
         assert score.bleu > 90
         assert (score.sentences, score.cut) == (60, 0)
     assert evaluate_translation(folder, files[0], files[0]).bleu < 20  # control
@@ -170,7 +170,7 @@ def test_command_translates_line_by_line(
     assert cli.run(["generate", str(folder), "--file", str(tmp_path / "text.txt")]) == 0
     assert capsys.readouterr().out == "c b a\n\ng f e d\n"
     command = ["generate", str(folder), "--file", str(tmp_path / "text.txt")]
-    assert cli.run([*command, "--beams", "3", "--best", "2", "--scores"]) == 0
+    assert cli.run([*command, "--num-beams", "3", "--num-return-sequences", "2", "--scores"]) == 0
     first, empty, _ = map(json.loads, capsys.readouterr().out.splitlines())
     assert first[0]["text"] == "c b a"
     assert first[0]["score"] > first[1]["score"]

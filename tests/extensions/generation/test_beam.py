@@ -34,13 +34,13 @@ def replay(record: list[BeamStep], decoding: Decoding) -> list[Result]:
             for beam, token, score in zip(step.beams, step.tokens, step.scores, strict=True)
         ]
         candidates = list(zip(texts, step.scores, step.ended, strict=True))
-        for text, score, ended in candidates[: decoding.beams]:
+        for text, score, ended in candidates[: decoding.num_beams]:
             if ended is not None and text:
                 ids = text[:-1] if ended == "end" else text
                 results.append((score / length**decoding.length_penalty, ids, ended))
-        results = sorted(results, key=lambda result: -result[0])[: decoding.beams]
+        results = sorted(results, key=lambda result: -result[0])[: decoding.num_beams]
         beams = [texts[index] for index in step.kept]
-    return results[: decoding.best]
+    return results[: decoding.num_return_sequences]
 
 
 @settings(max_examples=25, deadline=None)
@@ -63,7 +63,11 @@ def test_replayed_record_matches_texts_and_scores_of_search(
 ) -> None:
     requests = prompts(*sizes)
     decoding = Decoding(
-        beams=beams, best=beams, max_tokens=max_tokens, length_penalty=penalty, early_stopping=early
+        num_beams=beams,
+        num_return_sequences=beams,
+        max_tokens=max_tokens,
+        length_penalty=penalty,
+        early_stopping=early,
     )
     stop: Any = (lambda ids: ids[-1] in (7, 8)) if stops else None
     rules = Rules([3, 4], stops=stop)
@@ -81,7 +85,7 @@ def test_replayed_record_matches_texts_and_scores_of_search(
 
 
 def test_replay_depends_on_the_order_of_beams(stepper: Stepper) -> None:
-    decoding = Decoding(beams=3, best=3, max_tokens=6)
+    decoding = Decoding(num_beams=3, num_return_sequences=3, max_tokens=6)
     record: list[BeamStep] = []
     request = Request(np.array([1, 2]))
     (texts,) = beam_search(stepper, [request], decoding, Rules([3]), record.append)

@@ -45,7 +45,7 @@ def shown(request: pytest.FixtureRequest, writer: Generate, text: str) -> Decode
 
 def test_steps_contain_the_generated_text(writer: Generate, text: str, shown: DecoderSteps) -> None:
     beams = 3 if shown.beams else 1
-    decoding = structs.replace(writer.loaded.generation.decoding, beams=beams, max_tokens=12)
+    decoding = structs.replace(writer.loaded.generation.decoding, num_beams=beams, max_tokens=12)
     ((best, *_),) = writer([text], decoding)
     assert shown.written == best.text
     assert len(shown.target) == len(shown.scores) == len(shown.candidates) == best.tokens
@@ -58,7 +58,7 @@ def test_steps_contain_the_generated_text(writer: Generate, text: str, shown: De
 
 
 def best_ids(writer: Generate, text: str, beams: int) -> list[int]:
-    decoding = structs.replace(writer.loaded.generation.decoding, beams=beams, max_tokens=12)
+    decoding = structs.replace(writer.loaded.generation.decoding, num_beams=beams, max_tokens=12)
     ((best, *_),) = generate(
         writer.stepper, writer.requests([text]), decoding, writer.rules([text])
     )

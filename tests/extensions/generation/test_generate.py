@@ -58,7 +58,7 @@ def next_logprobs(stepper: Stepper, ids: list[int]) -> Tensor:
     return torch.log_softmax(stepper.start(rows)[1], -1)
 
 
-@pytest.mark.parametrize("decoding", [Decoding(), Decoding(beams=3), Decoding(temperature=1.0)])
+@pytest.mark.parametrize("decoding", [Decoding(), Decoding(num_beams=3), Decoding(temperature=1.0)])
 def test_score_matches_forward_pass_without_cache(stepper: Stepper, decoding: Decoding) -> None:
     """Prompts of different lengths share a batch."""
     requests = prompts(20, 1, 7, 7, 70)
@@ -85,7 +85,7 @@ def test_exhaustive_beam_search_finds_the_best_texts() -> None:
     """The reference scores all texts of up to 4 tokens from a vocabulary of 3."""
     stepper = Stepper(model_of(3))
     request = Request(np.array([0, 1]))
-    decoding = Decoding(beams=81, best=5, max_tokens=4, length_penalty=0.7)
+    decoding = Decoding(num_beams=81, num_return_sequences=5, max_tokens=4, length_penalty=0.7)
     (texts,) = generate(stepper, [request], decoding, Rules([2]))
     every = []
     for size in range(1, 5):
@@ -104,8 +104,8 @@ def test_exhaustive_beam_search_finds_the_best_texts() -> None:
     "decoding",
     [
         Decoding(max_tokens=25),
-        Decoding(max_tokens=25, beams=4, best=2),
-        Decoding(max_tokens=25, temperature=0.8, seed=4, best=3),
+        Decoding(max_tokens=25, num_beams=4, num_return_sequences=2),
+        Decoding(max_tokens=25, temperature=0.8, seed=4, num_return_sequences=3),
         Decoding(max_tokens=25, temperature=1.3, top_k=9, top_p=0.8, min_p=0.01),
     ],
 )
@@ -126,8 +126,8 @@ def test_text_does_not_depend_on_other_requests(stepper: Stepper, decoding: Deco
     "decoding",
     [
         Decoding(max_tokens=60),
-        Decoding(max_tokens=60, no_repeat=4, min_tokens=9),
-        Decoding(max_tokens=60, temperature=0.3, seed=4, best=2),
+        Decoding(max_tokens=60, no_repeat_ngram_size=4, min_tokens=9),
+        Decoding(max_tokens=60, temperature=0.3, seed=4, num_return_sequences=2),
     ],
 )
 @pytest.mark.parametrize("lookup", [1, 7])
@@ -146,7 +146,7 @@ def test_prompt_lookup_does_not_change_output(
     plain = generate(stepper, requests, decoding, Rules([3, 5]))
     without = steps.copy()
     steps.clear()
-    guessing = decode(Decoding, {**as_dict(decoding), "lookup": lookup})
+    guessing = decode(Decoding, {**as_dict(decoding), "prompt_lookup_num_tokens": lookup})
     guessed = generate(stepper, requests, guessing, Rules([3, 5]))
     for before, after in zip(plain, guessed, strict=True):
         assert [(text.ids, text.ended) for text in before] == [
@@ -156,14 +156,14 @@ def test_prompt_lookup_does_not_change_output(
             assert expected.logprobs == pytest.approx(text.logprobs, abs=1e-5)
     assert set(without) == {1}
     assert max(steps) == lookup + 1
-    if decoding.no_repeat is None:
+    if decoding.no_repeat_ngram_size is None:
         assert len(steps) < len(without)  # a random model soon repeats itself
 
 
 def test_guess_uses_the_longest_match() -> None:
     def row(prompt: list[int], ids: list[int], source: list[int] | None = None) -> GeneratedRow:
         source_ids = None if source is None else np.array(source)
-        decoding = Decoding(lookup=2)
+        decoding = Decoding(prompt_lookup_num_tokens=2)
         return GeneratedRow(
             Request(np.array(prompt), source_ids), decoding, Rules([3]), 50, 0, ids=ids
         )
@@ -228,11 +228,14 @@ def test_text_reports_why_generation_ended(stepper: Stepper) -> None:
     ("settings", "message"),
     [
         ({"top_p": 0}, "top_p"),
-        ({"beams": 0}, "beams"),
-        ({"beams": 2, "temperature": 1.0}, "beams = 2 cannot be combined with temperature"),
-        ({"best": 2}, "requires beams >= best, or temperature > 0"),
+        ({"num_beams": 0}, "num_beams"),
+        ({"num_beams": 2, "temperature": 1.0}, "num_beams = 2 cannot be combined with temperature"),
+        ({"num_return_sequences": 2}, "requires as many beams, or temperature > 0"),
         ({"min_p": 1.0}, "min_p"),
-        ({"beams": 2, "lookup": 4}, "lookup cannot be combined with beams = 2"),
+        (
+            {"num_beams": 2, "prompt_lookup_num_tokens": 4},
+            "prompt_lookup_num_tokens cannot be combined with num_beams = 2",
+        ),
         ({"temperature": -1.0}, "temperature"),
     ],
 )

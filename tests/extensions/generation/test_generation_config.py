@@ -214,11 +214,15 @@ def test_config_json_is_used_without_generation_config(folder: Path) -> None:
         (folder / "generation_config.json").unlink(missing_ok=True)
         loaded = bertkit.load(folder)
         decoding = loaded.generation.decoding
-        assert (decoding.beams, decoding.length_penalty, decoding.repetition_penalty) == (3, 0, 1.5)
+        assert (decoding.num_beams, decoding.length_penalty, decoding.repetition_penalty) == (
+            3,
+            0,
+            1.5,
+        )
         texts = [best[0].text for best in Generate(loaded)(TEXTS, {"max_tokens": LIMIT})]
         assert texts == _expected(folder, {})
         (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
-        assert bertkit.load(folder).generation.decoding.beams == 1
+        assert bertkit.load(folder).generation.decoding.num_beams == 1
         path.write_text(json.dumps({**before, "guidance_scale": 2.0}))
         (folder / "generation_config.json").unlink()
         with pytest.raises(CheckpointError, match=r"config.json: guidance_scale = 2.0"):
@@ -238,8 +242,8 @@ def test_do_sample_samples_with_the_defaults_of_transformers(folder: Path) -> No
     assert (decoding.temperature, decoding.top_k, decoding.top_p) == (0.5, None, 0.9)
     assert decoding.min_p == 0.1
     writer = Generate(bertkit.load(folder))
-    with pytest.raises(BertkitError, match="set beams to 1, or temperature to 0"):
-        writer(TEXTS, {"beams": 2})
+    with pytest.raises(BertkitError, match="set num_beams to 1, or temperature to 0"):
+        writer(TEXTS, {"num_beams": 2})
 
 
 def test_prompt_that_reaches_max_length_is_rejected(folder: Path) -> None:

@@ -61,7 +61,7 @@ def test_generation_without_eos_ends_by_length_or_stop(english: list[str], tmp_p
     shape = {"family": OPENAI_GPT, "length": 48, "intermediate": 64, "spread": 0.4}
     folder = tiny_folder(tmp_path / "model", tokenizer, "lm", **shape)
     write = bertkit.pipeline("generate", folder)
-    for decoding in (Decoding(), Decoding(beams=3), SAMPLED):
+    for decoding in (Decoding(), Decoding(num_beams=3), SAMPLED):
         ((answer,),) = write(["The class"], decoding)
         assert answer.ended == "length"
         stop = [letter for letter in answer.text if letter.isalpha()]
@@ -117,6 +117,6 @@ def test_pipeline_rejects_unsupported_options(write: Generate, tiny: Path) -> No
     with pytest.raises(ConfigError, match="an empty string ends every text"):
         write(["x"], stop=[""])
     with pytest.raises(ConfigError, match="not supported when streaming"):
-        list(write.stream("x", Decoding(beams=2)))
+        list(write.stream("x", Decoding(num_beams=2)))
     with pytest.raises(CheckpointError, match=r"has no lm head .*use a generative model"):
         bertkit.pipeline("generate", tiny)

@@ -68,7 +68,7 @@ def test_zero_shot_prediction_is_the_most_probable_word(
         calibrated += max(differences, key=lambda name: differences[name]) == row["label"]
     assert result.accuracy == pytest.approx(right / 3)
     assert result.calibrated == pytest.approx(calibrated / 3)
-    assert result.commonest == pytest.approx(2 / 3)
+    assert result.majority == pytest.approx(2 / 3)
     assert (result.shots, result.deviation, result.rows) == (0, 0.0, 3)
 
 
@@ -88,7 +88,7 @@ def logprob_after(folder: Path, prompt: str, word: str) -> float:
 def test_examples_depend_only_on_the_seed(
     folder: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {**files, "template": TEMPLATE, "shots": [0, 2], "draws": 2}
+    options: dict[str, Any] = {**files, "template": TEMPLATE, "shots": [0, 2], "repeats": 2}
     scores = evaluate_prompts(folder, **options, out=tmp_path / "out")
     assert scores == evaluate_prompts(folder, **options)
     assert [row.shots for row in scores] == [0, 2]

@@ -304,12 +304,12 @@ def test_summarize_route_matches_pipeline(server: Server, tmp_path: Path) -> Non
 def test_translate_route_matches_pipeline(server: Server, translator: Path) -> None:
     client = server(at=ModelRegistry([str(translator)], None))
     texts = ["a b c", "d"]
-    answers = client.post("/translate", json={"inputs": texts, "beams": 3}).json()
+    answers = client.post("/translate", json={"inputs": texts, "num_beams": 3}).json()
     pipeline = Generate(bertkit.load(translator))
-    expected = pipeline(texts, Decoding(beams=3))
+    expected = pipeline(texts, Decoding(num_beams=3))
     assert [answer["text"] for answer in answers] == [best.text for best, *_ in expected]
     assert set(answers[0]) == {"text", "score", "tokens", "ended"}
-    single = client.post("/translate", json={"inputs": "d", "beams": 3}).json()
+    single = client.post("/translate", json={"inputs": "d", "num_beams": 3}).json()
     assert single["text"] == answers[1]["text"]
     assert client.post("/v1/completions", json=PROMPT).status_code == 404
     assert client.get("/ask?what=translate&text=a").status_code == 200

@@ -55,7 +55,7 @@ def test_resaved_model_generates_same_summaries(t5: Path, tmp_path: Path) -> Non
     settings |= {"num_beams": 3, "no_repeat_ngram_size": 2}
     (model / "generation_config.json").write_text(json.dumps(settings))
     loaded = load(model)
-    assert loaded.generation.decoding.beams == 3
+    assert loaded.generation.decoding.num_beams == 3
     resave(loaded, loaded.model, tmp_path / "again")
     resaved = load(tmp_path / "again")
     assert resaved.generation == loaded.generation

@@ -44,7 +44,7 @@ Layers = Mapping[str, Inputs]
 
 
 def quantize(
-    model: str | Path, texts: Sequence[Path], /, *, out: Path, lowest: float = MIN_COSINE
+    model: str | Path, texts: Sequence[Path], /, *, out: Path, min_cosine: float = MIN_COSINE
 ) -> dict[str, Any]:
     """Quantize a model to int8, and measure the loss of accuracy.
 
@@ -55,8 +55,8 @@ def quantize(
         model: Model directory or hub id.
         texts: .txt files with one text per line, or .jsonl files.
         out: Output directory of the model with int8 layers, for --precision int8. Must not exist.
-        lowest: Minimum cosine similarity of an int8 embedding and its fp32 embedding. Layers stay
-            in floating point until each text reaches it.
+        min_cosine: Minimum cosine similarity of an int8 embedding and its fp32 embedding. Layers
+            stay in floating point until each text reaches it.
 
     Returns:
         Number of int8 layers, the other layers, cosine similarities and number of texts.
@@ -89,10 +89,11 @@ def quantize(
         run = partial(Engine, pruned, precision="auto")
         return lambda layers: cosines(run(int8=calibrated(layers)).rows(encodings, pooling), exact)
 
-    chosen, left = _select_layers(inputs, cosines_of(selection), lowest)
+    chosen, left = _select_layers(inputs, cosines_of(selection), min_cosine)
     if not chosen:
         raise DataError(
-            f"{model}: no int8 layer reaches a cosine similarity of {lowest}; reduce --lowest"
+            f"{model}: no int8 layer reaches a cosine similarity of {min_cosine}; "
+            "reduce --min-cosine"
         )
     reached = cosines_of(held_out)(chosen)
     quality = Quality(
@@ -105,10 +106,10 @@ def quantize(
     resave(loaded, loaded.model, out)
     write_int8(out, chosen, quality)
     say(f"{out}: {len(chosen)} of {len(inputs)} layers in int8")
-    if quality.lowest_cosine < lowest:
+    if quality.lowest_cosine < min_cosine:
         say(
             f"warning: lowest cosine similarity {quality.lowest_cosine:.4f} on held-out texts, "
-            f"below --lowest {lowest}; use more texts, or increase --lowest"
+            f"below --min-cosine {min_cosine}; use more texts, or increase --min-cosine"
         )
     return {
         "layers": len(chosen),
@@ -132,7 +133,7 @@ def _split_texts(loaded: Loaded, texts: Sequence[str]) -> tuple[list[Encoding], 
 
 
 def _select_layers(
-    inputs: Layers, cosines_with: Callable[[Layers], NDArray[np.float32]], lowest: float
+    inputs: Layers, cosines_with: Callable[[Layers], NDArray[np.float32]], min_cosine: float
 ) -> tuple[dict[str, Inputs], list[str]]:
     """Return the layers to quantize, and the names of the other layers, the worst one first."""
 
@@ -140,12 +141,12 @@ def _select_layers(
         return float(cosines_with(layers).min())
 
     chosen, left = dict(inputs), list[str]()
-    if lowest_cosine(chosen) < lowest:
+    if lowest_cosine(chosen) < min_cosine:
         separate = {name: lowest_cosine({name: item}) for name, item in inputs.items()}
         for name in sorted(separate, key=lambda name: separate[name]):
             left.append(name)
             del chosen[name]
-            if lowest_cosine(chosen) >= lowest:
+            if lowest_cosine(chosen) >= min_cosine:
                 break
     return chosen, left
 

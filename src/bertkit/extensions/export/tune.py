@@ -64,7 +64,7 @@ def tune(
     texts: Sequence[Path] | None = None,
     /,
     *,
-    lowest: float = MIN_COSINE,
+    min_cosine: float = MIN_COSINE,
     precision: Inference = "auto",
 ) -> dict[str, Any]:
     """Find the fastest settings of a model on this machine.
@@ -77,7 +77,7 @@ def tune(
         model: Model directory.
         texts: .txt files with one text per line, or .jsonl files. The best settings depend on the
             length of the texts. Default: English text of this machine.
-        lowest: Minimum cosine similarity of an embedding and its fp32 embedding. Precisions and
+        min_cosine: Minimum cosine similarity of an embedding and its fp32 embedding. Precisions and
             runtimes below it are skipped.
         precision: Precision to find the fastest settings for. auto tries all precisions.
 
@@ -106,11 +106,11 @@ def tune(
 
     # The number of threads is never above the limit of the process.
     torch.set_num_threads(min(torch.get_num_threads(), thread_limit()))
-    precisions, exact = _precisions(loaded, works, lowest)
+    precisions, exact = _precisions(loaded, works, min_cosine)
     if precision not in ("auto", *precisions):
         raise ConfigError(
             f"precision: {precision} is not supported by this machine, or its similarity is below "
-            f"--lowest; use {' or '.join(precisions)}, or auto"
+            f"--min-cosine; use {' or '.join(precisions)}, or auto"
         )
     if precision == "auto":
         precision = fastest("precision", runs(precisions))
@@ -136,7 +136,7 @@ def tune(
     )
     # Before the graph of an older record is deleted.
     write_tuned(loaded.folder, choice)
-    engines = _time_engines(loaded, packed, choice, works, exact, lowest, tried)
+    engines = _time_engines(loaded, packed, choice, works, exact, min_cosine, tried)
     write_tuned(loaded.folder, msgspec.structs.replace(choice, engines=engines))
     settings = {"precision": precision, "max_batch_tokens": max_batch_tokens, "threads": threads}
     return {**settings, "engines": engines, "tried": tried}
@@ -179,7 +179,7 @@ def _time_engines(
     choice: Tuned,
     works: Sequence[Work],
     exact: NDArray[np.float32],
-    lowest: float,
+    min_cosine: float,
     tried: dict[str, dict[Any, Any]],
 ) -> dict[str, EngineName]:
     """Return the fastest engine for one, few and many texts, short and long.
@@ -205,7 +205,7 @@ def _time_engines(
         except CheckpointError as error:
             say(f"engine: {NAMES[runtime]} skipped ({error})")
             continue
-        if nearest >= lowest:
+        if nearest >= min_cosine:
             engines[runtime] = embed.run
         else:
             say(f"engine: {NAMES[runtime]} skipped, lowest cosine similarity {nearest:.4f}")
@@ -284,7 +284,7 @@ def _write_graph(loaded: Loaded, packed: Embed, precision: Inference, out: Path)
 
 
 def _precisions(
-    loaded: Loaded, works: Sequence[Work], lowest: float
+    loaded: Loaded, works: Sequence[Work], min_cosine: float
 ) -> tuple[dict[Inference, Embed], NDArray[np.float32]]:
     """Return the precisions of this machine that are close to fp32, and the fp32 embeddings."""
     exact = Embed(loaded, open_engine(loaded, "fp32"))
@@ -297,10 +297,10 @@ def _precisions(
     for precision in (name for name, available in others.items() if available):
         embed = Embed(loaded, open_engine(loaded, precision))
         nearest = cosines(embed.run(works), vectors).min()
-        if nearest >= lowest:
+        if nearest >= min_cosine:
             precisions[precision] = embed
         else:
-            say(f"{precision} skipped: lowest cosine similarity {nearest:.4f}, below {lowest}")
+            say(f"{precision} skipped: lowest cosine similarity {nearest:.4f}, below {min_cosine}")
     return precisions, vectors
 
 

@@ -96,7 +96,7 @@ def beam_steps(
         observe: Function to call with each step of each request.
 
     Returns:
-        The `best` texts of each request, best first.
+        `num_return_sequences` texts of each request, best first.
 
     Raises:
         DataError: If a prompt leaves no space for new tokens.
@@ -117,7 +117,9 @@ def beam_steps(
         state.keep(rows)
         logits = stepper.step(state, search.ids[:, :, -1].reshape(-1, 1))[:, 0]
         state.advance(torch.ones(len(logits), dtype=torch.long, device=logits.device))
-    return [[text for _, text in texts[: decoding.best]] for texts in search.results]
+    return [
+        [text for _, text in texts[: decoding.num_return_sequences]] for texts in search.results
+    ]
 
 
 class _Search:
@@ -139,7 +141,7 @@ class _Search:
     ) -> None:
         self.observe = observe
         self.requests, self.decoding, self.rules = requests, decoding, rules
-        self.beams, self.active = decoding.beams, list(range(len(requests)))
+        self.beams, self.active = decoding.num_beams, list(range(len(requests)))
         self.limits = torch.tensor(limits, device=device)
         self.ends = torch.tensor(list(rules.ends), dtype=torch.long, device=device)
         # All beams of a request are equal at the start, so only the first counts.

@@ -116,7 +116,7 @@ class DecodePipeline:
         for text in items:
             if not text.strip():
                 raise DataError("text: must not be empty")
-        works = self.writer.prepare(items, long=long, beams=beams, max_tokens=max_tokens)
+        works = self.writer.prepare(items, long=long, num_beams=beams, max_tokens=max_tokens)
         return [self._bounded(work) for work in works]
 
     def run(self, works: Sequence[Work]) -> list[DecoderSteps]:
@@ -141,7 +141,7 @@ class DecodePipeline:
     def _steps(self, text: str, request: Request, decoding: Decoding) -> DecoderSteps:
         writer, stepper = self.writer, self.writer.stepper
         rules, record = writer.rules([text]), list[BeamStep]()
-        if decoding.beams > 1:
+        if decoding.num_beams > 1:
             ((best, *_),) = beam_search(stepper, [request], decoding, rules, record.append)
         else:
             ((best, *_),) = generate(stepper, [request], decoding, rules)
@@ -162,7 +162,7 @@ class DecodePipeline:
             candidates=[likeliest(writer.target, row) for row in probabilities],
             attention=[coded(layer, "float16") for layer in weights],
             mean=[coded(layer, "float16") for layer in weights.mean(1)],
-            beams=tree(record, decoding.beams, target, writer.target),
+            beams=tree(record, decoding.num_beams, target, writer.target),
             sources={part: source(function) for part, function in SOURCES.items()},
         )
 

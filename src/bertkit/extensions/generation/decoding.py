@@ -53,7 +53,7 @@ class Rules:
             or self.phrases
             or self.allowed is not None
             or length < begins
-            or decoding.no_repeat is not None
+            or decoding.no_repeat_ngram_size is not None
             or decoding.repetition_penalty != 1
             or length < max(decoding.min_tokens, self.min_length)
         )
@@ -95,34 +95,38 @@ class Decoding(Settings, frozen=True):
     """Minimum probability of a sampled token, as a fraction of the highest probability."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Random seed of sampling."""
-    beams: Texts = 1
+    num_beams: Texts = 1
     """Number of beams of beam search, up to 1,000. Default: greedy search."""
     length_penalty: float = 1.0
     """Exponent of the length, by which beam search divides the log-probability of a beam."""
     early_stopping: bool = False
-    """Whether to end beam search as soon as `beams` texts are complete, even if others may be
+    """Whether to end beam search as soon as `num_beams` texts are complete, even if others may be
     better."""
-    no_repeat: Count | None = None
+    no_repeat_ngram_size: Count | None = None
     """Size of the n-grams that must not occur twice."""
     repetition_penalty: Annotated[float, Meta(gt=0.0)] = 1.0
     """Penalty on tokens of the prompt and of the text so far. 1 disables it. Keskar et al. 2019."""
-    lookup: Count | None = None
+    prompt_lookup_num_tokens: Count | None = None
     """Number of tokens per step to copy from an earlier occurrence of the last tokens and to verify
     (prompt lookup, Saxena 2023). It does not change the text; repetitive text is faster."""
-    best: Texts = 1
+    num_return_sequences: Texts = 1
     """Number of texts per prompt: beams, or samples."""
 
     def __post_init__(self) -> None:
-        if self.beams > 1 and self.temperature > 0:
+        if self.num_beams > 1 and self.temperature > 0:
             raise ValueError(
-                f"beams = {self.beams} cannot be combined with temperature > 0; set beams to 1, or "
-                "temperature to 0"
+                f"num_beams = {self.num_beams} cannot be combined with temperature > 0; set "
+                "num_beams to 1, or temperature to 0"
             )
-        if self.beams > 1 and self.lookup is not None:
-            raise ValueError(f"lookup cannot be combined with beams = {self.beams}; set beams to 1")
-        if self.best > max(self.beams, 1) and not self.temperature:
+        if self.num_beams > 1 and self.prompt_lookup_num_tokens is not None:
             raise ValueError(
-                f"best = {self.best} requires beams >= best, or temperature > 0; increase beams"
+                "prompt_lookup_num_tokens cannot be combined with num_beams = "
+                f"{self.num_beams}; set num_beams to 1"
+            )
+        if self.num_return_sequences > max(self.num_beams, 1) and not self.temperature:
+            raise ValueError(
+                f"num_return_sequences = {self.num_return_sequences} requires as many beams, or "
+                "temperature > 0; increase num_beams"
             )
 
 
@@ -185,8 +189,8 @@ def _constrain_row(
     if penalty != 1:
         seen = list(set(text))
         row[seen] = torch.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
-    if decoding.no_repeat is not None:
-        row[_repeats(text, decoding.no_repeat)] = -torch.inf
+    if decoding.no_repeat_ngram_size is not None:
+        row[_repeats(text, decoding.no_repeat_ngram_size)] = -torch.inf
     for *start, last in rules.phrases:
         if len(start) < len(text) and text[-len(start) :] == start:
             row[last] = -torch.inf

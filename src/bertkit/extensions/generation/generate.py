@@ -65,7 +65,7 @@ def generate(
     decoding: Decoding,
     rules: Rules,
 ) -> list[list[GeneratedTokens]]:
-    """Generate the `best` texts of each request, best first."""
+    """Generate `num_return_sequences` texts of each request, best first."""
     return finish(generate_steps(stepper, requests, decoding, rules))
 
 
@@ -76,17 +76,21 @@ def generate_steps(
     rules: Rules,
 ) -> Generator[int, None, list[list[GeneratedTokens]]]:
     """Generate like `generate`, and yield the number of sequences after each step."""
-    if decoding.beams > 1:
+    if decoding.num_beams > 1:
         return (yield from beam_steps(stepper, requests, decoding, rules))
     batch = GenerationBatch(stepper)
-    copies = [replace(x, number=number) for x in requests for number in range(decoding.best)]
+    copies = [
+        replace(x, number=number)
+        for x in requests
+        for number in range(decoding.num_return_sequences)
+    ]
     rows = [GeneratedRow.of(stepper, request, decoding, rules) for request in copies]
     batch.add(rows)
     while batch.rows:
         yield len(batch.rows)
         batch.step()
     texts = [row.written for row in rows]
-    best = decoding.best
+    best = decoding.num_return_sequences
     return [
         sorted(texts[i : i + best], key=lambda text: -text.score)
         for i in range(0, len(texts), best)
@@ -201,7 +205,7 @@ def guess(row: GeneratedRow) -> list[int]:
     The guess is the tokens after the last earlier occurrence of the row's final n-gram, in the
     source or prompt or in the generated tokens.
     """
-    if row.decoding.lookup is None:
+    if row.decoding.prompt_lookup_num_tokens is None:
         return []
     known = row.request.prompt if row.request.source is None else row.request.source
     text = np.concatenate([known, np.array(row.ids, dtype=np.int64)])
@@ -210,7 +214,7 @@ def guess(row: GeneratedRow) -> list[int]:
         starts = np.flatnonzero((windows == text[-size:]).all(1))
         if len(starts):
             end = int(starts[-1]) + size
-            return [int(token) for token in text[end : end + row.decoding.lookup]]
+            return [int(token) for token in text[end : end + row.decoding.prompt_lookup_num_tokens]]
     return []
 
 

@@ -20,12 +20,13 @@ from bertkit.published_keys import KeyTable
 FILE = "generation_config.json"
 
 DECODING = {
-    "num_beams": "beams",
-    "num_return_sequences": "best",
-    "length_penalty": "length_penalty",
-    "early_stopping": "early_stopping",
-    "no_repeat_ngram_size": "no_repeat",
-    "repetition_penalty": "repetition_penalty",
+    **{
+        name: name
+        for name in (
+            *("num_beams", "num_return_sequences", "length_penalty", "early_stopping"),
+            *("no_repeat_ngram_size", "repetition_penalty"),
+        )
+    },
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
 }
@@ -226,7 +227,7 @@ def _decoding(settings: Mapping[str, Any], source: Path) -> Decoding:
     decoding = {name: settings[key] for key, name in names.items() if key in settings}
     if _samples(settings):
         decoding |= {name: settings.get(key, default) for key, (name, default) in SAMPLING.items()}
-    for name in ("no_repeat", "top_k"):
+    for name in ("no_repeat_ngram_size", "top_k"):
         if decoding.get(name) == 0:
             del decoding[name]
     try:

@@ -135,7 +135,7 @@ class TranslateAsk(Ask, frozen=True, kw_only=True):
     EXAMPLE: ClassVar = {"inputs": "Guten Morgen."}
 
     inputs: Texts
-    beams: Annotated[int, Meta(ge=1, le=16)] | None = None
+    num_beams: Annotated[int, Meta(ge=1, le=16)] | None = None
     """Number of beams. Default: as in the model directory."""
 
 

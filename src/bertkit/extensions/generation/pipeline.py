@@ -146,7 +146,7 @@ class Generate(ModelPipeline):
         prefix: str = "",
         choices: Sequence[str] = (),
     ) -> list[list[GeneratedText]]:
-        """Generate the `best` texts for each prompt.
+        """Generate `num_return_sequences` texts for each prompt.
 
         Args:
             prompts: Texts or conversations.
@@ -170,7 +170,7 @@ class Generate(ModelPipeline):
         requests, rules = self.requests(prompts), self.rules(prompts, stop, prefix, choices)
         if choices:
             self._check_choices(requests, decoding, rules, choices)
-        copies = max(decoding.beams, decoding.best)
+        copies = max(decoding.num_beams, decoding.num_return_sequences)
         lengths = [copies * self.cost(request, decoding) for request in requests]
         answers: list[list[GeneratedText]] = [[] for _ in requests]
         for indices in by_length(lengths, CACHE_TOKENS):
@@ -192,18 +192,20 @@ class Generate(ModelPipeline):
         Args:
             prompt: A text or a conversation.
             decoding: Decoding settings. A mapping changes some settings of the model directory,
-                with `beams` and `best` set to 1; a `Decoding` replaces all.
+                with `num_beams` and `num_return_sequences` set to 1; a `Decoding` replaces all.
             stop: Strings that end the text; the text does not contain them.
 
         Raises:
-            ConfigError: If `beams` or `best` is greater than 1. Beam search selects its text at
-                the end only.
+            ConfigError: If `num_beams` or `num_return_sequences` is greater than 1. Beam search
+                selects its text at the end only.
             DataError: If the prompt is too long.
         """
-        base = structs.replace(self.loaded.generation.decoding, beams=1, best=1)
+        base = structs.replace(self.loaded.generation.decoding, num_beams=1, num_return_sequences=1)
         decoding = merge_decoding(base, decoding)
-        if decoding.beams > 1 or decoding.best > 1:
-            raise ConfigError("beams, best: not supported when streaming; remove them")
+        if decoding.num_beams > 1 or decoding.num_return_sequences > 1:
+            raise ConfigError(
+                "num_beams, num_return_sequences: not supported when streaming; remove them"
+            )
         (request,), rules = self.requests([prompt]), self.rules([prompt], stop)
         batch = GenerationBatch(self.stepper)
         row = GeneratedRow.of(self.stepper, request, decoding, rules)
@@ -235,7 +237,7 @@ class Generate(ModelPipeline):
         items: Sequence[Prompt],
         *,
         long: Long,
-        beams: int | None = None,
+        num_beams: int | None = None,
         max_tokens: int | None = None,
     ) -> list[Work]:
         """Tokenize the prompts and return the work of each.
@@ -243,11 +245,11 @@ class Generate(ModelPipeline):
         Raises:
             DataError: If a text is longer than the model supports.
         """
-        options = {"beams": beams, "max_tokens": max_tokens}
+        options = {"num_beams": num_beams, "max_tokens": max_tokens}
         changes = {name: value for name, value in options.items() if value is not None}
         decoding = merge_decoding(self.loaded.generation.decoding, changes)
         return [
-            Work([], (item, request, decoding), decoding.beams * self.cost(request, decoding))
+            Work([], (item, request, decoding), decoding.num_beams * self.cost(request, decoding))
             for item, request in zip(items, self.requests(items), strict=True)
         ]
 

@@ -39,7 +39,7 @@ class PromptScore(msgspec.Struct, frozen=True):
     """Accuracy after each label's score for a text without content is subtracted: Zhao et al.
     2021."""
     calibrated_deviation: float
-    commonest: float
+    majority: float
     """Accuracy of always predicting the most frequent label."""
     rows: int
 
@@ -53,7 +53,7 @@ def evaluate_prompts(
     template: str = TEMPLATE,
     words: Sequence[str] = (),
     shots: Sequence[int] = (0, 1, 4),
-    draws: Count = 3,
+    repeats: Count = 3,
     rows: Count | None = None,
     out: Path | None = None,
     seed: Seed = 0,
@@ -72,7 +72,7 @@ def evaluate_prompts(
         template: Template of an example, with {text} and {label}; \n is a line break.
         words: Word for a label, as LABEL=WORD. Default: the label itself. Repeatable.
         shots: Number of examples in the prompt. Repeatable.
-        draws: Number of samples of examples for each k above 0.
+        repeats: Number of samples of examples for each k above 0.
         rows: Number of dev texts to evaluate, evenly spaced. Default: all.
         out: Output directory of a chart of accuracy by k and its values. Must not exist.
         seed: Random seed of the examples.
@@ -111,7 +111,7 @@ def evaluate_prompts(
     results = []
     for count in sorted(set(shots)):
         plain, calibrated = [], []
-        for draw in range(draws if count else 1):
+        for draw in range(repeats if count else 1):
             examples = _sample(learned.examples, labels, count, seed, draw)
             prompt = "".join(format_example(x.text, x.label or "") for x in examples)
             texts = [before.replace("{text}", query.text) for query in queries]
@@ -198,7 +198,7 @@ def _write(out: Path, results: Sequence[PromptScore]) -> None:
     lines = {
         "uncalibrated": [(float(result.shots), result.accuracy) for result in results],
         "calibrated": [(float(result.shots), result.calibrated) for result in results],
-        "most frequent label": [(float(result.shots), result.commonest) for result in results],
+        "most frequent label": [(float(result.shots), result.majority) for result in results],
     }
     chart = curves(lines, x="examples", y="accuracy", dotted=list(lines))
     write_svg(out / "accuracy.svg", chart)

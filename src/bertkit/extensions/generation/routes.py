@@ -74,7 +74,7 @@ async def translate(ask: types.TranslateAsk, context: Context) -> Any:
     is_single = isinstance(ask.inputs, str)
     texts = [ask.inputs] if isinstance(ask.inputs, str) else ask.inputs
     _, pipeline = context.pipeline("translate", ask.model)
-    answers, _ = await context.answers(pipeline, texts, field="inputs", beams=ask.beams)
+    answers, _ = await context.answers(pipeline, texts, field="inputs", num_beams=ask.num_beams)
     bare = [msgspec.structs.replace(answer, each=[]) for answer in answers]
     return context.reply(bare[0] if is_single else bare)
 
@@ -120,7 +120,9 @@ def _decoding(ask: types.GenerationAsk, pipeline: Generate) -> Decoding:
         ConfigError: If settings cannot be combined.
     """
     base = pipeline.loaded.generation.decoding
-    base = msgspec.structs.replace(base, beams=1, best=1, temperature=base.temperature or 1.0)
+    base = msgspec.structs.replace(
+        base, num_beams=1, num_return_sequences=1, temperature=base.temperature or 1.0
+    )
     options = {
         "max_tokens": ask.max_completion_tokens or ask.max_tokens,
         **{name: getattr(ask, name) for name in ("temperature", "top_p", "top_k", "min_p", "seed")},

@@ -126,7 +126,7 @@ class WriteSummaries:
         works = []
         for document, encoding in zip(documents, encodings, strict=True):
             request = self.writer.request(encoding)
-            cost = decoding.beams * self.writer.cost(request, decoding)
+            cost = decoding.num_beams * self.writer.cost(request, decoding)
             features = [Feature(encoding, 0)]
             works.append(Work(features, (document, request, decoding), cost - len(encoding)))
         return works
@@ -165,7 +165,7 @@ def summaries(
     if decoding is not None:
         raise ConfigError(
             f"{pipeline.loaded.folder}: selects sentences and does not generate text; remove the "
-            "decoding options (--beams, --max-tokens, …)"
+            "decoding options (--num-beams, --max-tokens, …)"
         )
     return pipeline(list(documents))
 

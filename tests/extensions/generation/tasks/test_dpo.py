@@ -185,7 +185,7 @@ def test_scores_match_margins() -> None:
     without_reference = [
         PreferenceAnswer(answer.chosen, answer.rejected, False) for answer in answers
     ]
-    assert Dpo().score(without_reference, PAIRS) == {"chosen_likelier": pytest.approx(1 / 3)}
+    assert Dpo().score(without_reference, PAIRS) == {"chosen_more_likely": pytest.approx(1 / 3)}
     record = Dpo().error_record(answers[1], PAIRS[1])
     assert (record.expected, record.answered) == ("Yes!", f"{PAIRS[1].rejected} (by 1.000)")
     assert [Dpo().error_record(a, PAIRS[0]).severity for a in answers] == [0.0, 1.0, 0.0]
@@ -247,7 +247,7 @@ def test_finetune_learns_the_preference(folder: Path, tmp_path: Path, lora: LoRA
     test = write_pairs(tmp_path / "test.jsonl", 2, 32, shuffled=False)
     # Margins require the initial model, which the directory does not contain.
     scores = evaluate(str(out), test)
-    assert set(scores) == {"chosen_likelier", "rows", "truncated"}
+    assert set(scores) == {"chosen_more_likely", "rows", "truncated"}
     assert "bertkit chat" in (out / "README.md").read_text(encoding="utf-8")
     assert (out / "adapter").exists() == bool(lora.rank)
 

@@ -127,7 +127,7 @@ def test_finetuned_model_generates_training_targets(folder: Path, tmp_path: Path
     assert scores["perplexity"] < 1.5
     writer = bertkit.pipeline("generate", tmp_path / "out")
     assert [best.text.strip() for best, *_ in writer(list(ROWS))] == list(ROWS.values())
-    with_lookup = writer(list(ROWS), Decoding(lookup=4))
+    with_lookup = writer(list(ROWS), Decoding(prompt_lookup_num_tokens=4))
     assert [best.text.strip() for best, *_ in with_lookup] == list(ROWS.values())
     # The prompt is saved with the model.
     source = writer.requests(["the cat"])[0].source

@@ -175,13 +175,13 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
         Returns:
             `accuracy`, the fraction of pairs with a positive margin, the mean `margin`, and
             `log_probability`, the mean log of the preference probability sigmoid(margin) (Bradley &
-            Terry 1952). Without a reference model only `chosen_likelier`: the fraction of pairs
+            Terry 1952). Without a reference model only `chosen_more_likely`: the fraction of pairs
             whose chosen answer is more probable.
         """
         margins = np.array([answer.margin for answer in answers])
         fraction = float(np.mean(margins > 0))
         if not answers[0].relative:
-            return {"chosen_likelier": fraction}
+            return {"chosen_more_likely": fraction}
         logprob = float(-np.logaddexp(0.0, -margins).mean())
         return {"accuracy": fraction, "margin": float(margins.mean()), "log_probability": logprob}
 
