@@ -134,7 +134,7 @@ def test_rejected_augmentation_writes_nothing(model: Path, tmp_path: Path) -> No
     data = table(tmp_path / "t.tsv")
     with pytest.raises(ConfigError, match=r"must be a \.jsonl file"):
         augment(data, model=model, out=tmp_path / "out.tsv")
-    for wrong in ({"copies": 0}, {"share": 0.0}, {"share": 1.5}, {"candidates": 0}):
+    for wrong in ({"copies": 0}, {"probability": 0.0}, {"probability": 1.5}, {"candidates": 0}):
         with pytest.raises(ConfigError, match="copies and candidates must be at least 1"):
             augment(data, model=model, out=tmp_path / "out.jsonl", **wrong)  # type: ignore[arg-type]
     with pytest.raises(BertkitError):
