@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
+import msgspec
 from cyclopts import Parameter
 
 from bertkit.checkpoint.formats import LoadSettings, open_format
@@ -44,7 +45,7 @@ def predict(
     long: Long | None = None,
     precision: Inference = "fp32",
     device: str = "auto",
-    **options: Annotated[str, Parameter(show=False)],
+    **options: Annotated[list[str], Parameter(show=False)],
 ) -> Iterator[Any]:
     """Predict with a fine-tuned model, fill masks, or embed tokens.
 
@@ -59,7 +60,8 @@ def predict(
         pipeline: Pipeline to run instead of the task of the model: fill-mask (tokens for each
             [MASK]), fill-gap (words for ___, with an ELMo), next-sentence (probability that the
             pair follows the text), token-embeddings, or a pipeline of an extension. Its options
-            can be set: --top 3 of fill-mask and fill-gap, --layer 0 of token-embeddings.
+            can be set: --top 3 of fill-mask and fill-gap, --layer 0 of token-embeddings, or
+            --labels a,b of zero-shot-classification.
         options: Options of the pipeline.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
@@ -120,7 +122,7 @@ def _run_pipeline(
     text: list[str] | None,
     pair: list[str] | None,
     long: Long | None,
-    options: dict[str, str],
+    options: dict[str, list[str]],
     precision: Inference,
     device: str,
 ) -> Iterator[Any]:
@@ -141,7 +143,9 @@ def _run_pipeline(
         raise ConfigError(f"--pipeline {name} is not supported by `bertkit predict`")
     if pair and not is_pair:
         raise ConfigError(f"--pair is not supported by {name}; remove it")
-    settings = [(option.replace("-", "_"), value) for option, value in options.items()]
+    default = kind()
+    names = {option.replace("-", "_"): values for option, values in options.items()}
+    settings = [(n, _as_toml(values, getattr(default, n, None))) for n, values in names.items()]
     chosen = decode(kind, override({}, settings))
     keywords = {field: getattr(chosen, field) for field in chosen.__struct_fields__}
     if long is not None:
@@ -154,3 +158,12 @@ def _run_pipeline(
         items = zip(first, second, strict=True)
     for part in batched(items, ITEMS_PER_CHUNK):
         yield from run.run(run.prepare(part, **keywords))
+
+
+def _as_toml(values: list[str], default: Any) -> str:
+    """Return the values of an option as TOML. Repeated options and commas make a list."""
+    if isinstance(default, tuple) and not values[0].startswith("["):
+        values = [part.strip() for value in values for part in value.split(",")]
+    elif len(values) == 1:
+        return values[0]
+    return msgspec.json.encode(values).decode()

@@ -204,7 +204,7 @@ def finetune(
         summarize: sentences, block_trigrams
         tag: crf, scheme
     """
-    kind = tasks.find(task) if isinstance(task, str) else task
+    kind = task if isinstance(task, type) else tasks.find(str(task))
     settings, options, reading = grouped(kind, settings, options, reading, keywords)
     run = Run(out, resume=resume)
     if teacher is not None and settings.lm_weight:

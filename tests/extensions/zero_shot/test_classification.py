@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
+from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.zero_shot import classification
 from bertkit.extensions.zero_shot.classification import ZeroShotAnswer
@@ -139,3 +141,19 @@ def test_embeddings_classify_news(minilm: Path, data_folder: Path) -> None:
     answers = classify([text for text, _ in rows], [*topics.values()], template="News about {}.")
     right = [a.label == topics[topic] for a, (_, topic) in zip(answers, rows, strict=True)]
     assert np.mean(right) > 0.6
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--labels", "sports,politics"], ["--labels", "sports", "--labels", "politics"]],
+    ids=["commas", "repeated"],
+)
+def test_predict_accepts_labels(
+    words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["predict", str(folder), "a b c", "--pipeline", "zero-shot-classification"]
+    assert cli.run([*command, *words]) == 0
+    expected = bertkit.pipeline("zero-shot-classification", folder)("a b c", ["sports", "politics"])
+    assert json.loads(capsys.readouterr().out)["labels"] == expected.labels
+    assert cli.run([*command, *words, "--template", "a {}", "--template", "b {}"]) == 2
+    assert "template: expected `str`, got `array`" in capsys.readouterr().err
