@@ -61,10 +61,15 @@ class Loaded:
     """Loaded model directory."""
 
     model: Model
+    """Encoder with its heads, and the decoder if there is one."""
     tokenizer: Tokenizer
+    """Tokenizer of the input texts."""
     family: Family
+    """Model family, which determines the format of a saved model."""
     report: LoadReport
+    """Missing and unused weights of the checkpoint."""
     folder: Path
+    """Model directory, also of a hub id."""
     labels: tuple[str, ...] = ()
     """Names of the outputs of the head; one name is a regression."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -417,6 +422,9 @@ def save(
 
     Raises:
         CheckpointError: If the family cannot store the model.
+
+    Shapes:
+        weights: the shapes of the weights of the model.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,6 @@ def predict(
             [MASK]), fill-gap (words for ___, with an ELMo), next-sentence (probability that the
             pair follows the text), token-embeddings, or a pipeline of an extension. Its options
             can be set: --top 3 of fill-mask and fill-gap, --layer 0 of token-embeddings.
-        options: Options of the pipeline.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
         header: With --file: whether the first line contains the names of the columns.
@@ -70,6 +69,13 @@ def predict(
             into windows. Default: the behavior of the task; texts of a file are truncated.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        options: Options of the pipeline.
+
+    Yields:
+        The prediction for each text, unless `out` is set.
+
+    Raises:
+        ConfigError: If options cannot be combined, or `out` exists.
     """
     if file is not None and (text or pair):
         raise ConfigError("--file cannot be combined with texts or --pair; remove one of them")

@@ -37,6 +37,7 @@ class _CopyError(Exception):
 
 
 def is_url(path: str | Path) -> bool:
+    """Return whether a path is a URL."""
     return "://" in str(path)
 
 

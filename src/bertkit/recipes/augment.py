@@ -76,6 +76,7 @@ def augment(
         candidates: Number of most probable words from which the replacement is sampled.
         seed: Random seed of the copies.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        reading: Columns and format of the examples.
 
     Returns:
         The number of examples that were read and written, and of copies that differ.

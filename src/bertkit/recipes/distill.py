@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.config import Count, Settings, plain, with_keywords
+from bertkit.config import Count, Settings, document_keywords, plain, with_keywords
 from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import keep_layers
@@ -24,6 +24,7 @@ from bertkit.training.run import Resume
 from bertkit.training.teacher import TaskTeacher, check_length
 
 
+@document_keywords(Finetune, Terms, Reading)
 @check_keywords
 def distill(
     teacher: str | Path,
@@ -58,6 +59,11 @@ def distill(
             repeat the option. Default: evenly spaced layers.
         task: Task of the teacher as module:Class, if it is not a task of bertkit.
         resume: Whether to resume a run that was interrupted.
+        settings: Settings of training, which are also keywords, such as `epochs=2`.
+        terms: Weights of the losses, which are also keywords.
+        reading: Columns and format of the examples, which are also keywords, such as
+            `text_column="review"`.
+        **keywords: Settings, weights and columns, as listed below.
 
     Returns:
         The scores of the student, as `finetune` returns them.

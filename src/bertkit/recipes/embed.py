@@ -60,6 +60,9 @@ def embed_texts(
         device: Device, such as cpu or cuda:0. auto is a GPU if one is available and the precision
             is not int8.
         out: Output path of a .npy file of float32, with one row per text. Must not exist.
+
+    Yields:
+        The embedding of each text, unless `out` is set.
     """
     limit_onednn_cache()
     settings = LoadSettings(precision, device, pooling=pooling, batch_invariant=batch_invariant)

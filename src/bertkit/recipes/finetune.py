@@ -174,6 +174,7 @@ def finetune(
         out: Output directory. It must not exist, unless the run is resumed.
         settings: Settings of training, which are also keywords, such as `epochs=2`.
         options: Options of the task, which are also keywords, such as `class_weights="balanced"`.
+            `bertkit finetune TASK --help` describes them.
         reading: Columns and format of files, also keywords, such as `text_column="review"`.
         resume: Whether to resume an interrupted run, to the same weights. "auto" starts the run if
             it does not exist.

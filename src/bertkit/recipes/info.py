@@ -29,6 +29,7 @@ def info(
     Args:
         path: Directory of a model, corpus or run, or hub id. Default: compare the run files of
             bertkit by size, shape, method and data.
+        samples: Settings of the printed samples of a corpus.
         json: Whether to print the run files as JSON.
 
     Returns:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint.formats import LoadSettings, open_format
-from bertkit.config import with_keywords
+from bertkit.config import document_keywords, with_keywords
 from bertkit.data.paths import is_table
 from bertkit.data.rows_in_memory import KINDS, is_rows
 from bertkit.errors import DataError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.checkpoint.directory import Loaded
 
 
+@document_keywords(Reading)
 @check_keywords
 def predict(
     model: str | Path | Loaded | Answering[Any],

@@ -68,6 +68,7 @@ class PretrainConfig(Settings, frozen=True):
     sampling: Sampling = Sampling()
     masking: Masking = Masking()
     teacher: Teacher | None = None
+    """Settings of distillation. Default: no teacher."""
     terms: Terms = Terms()
     """Weights of the loss terms of distillation."""
     generator: Generator | None = None

@@ -68,6 +68,7 @@ def prune(
         layers: Layer to keep, counted from 1; other layers are removed. Repeatable.
         task: Task of the model as module:Class, if it is not a task of bertkit.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        reading: Columns and format of the examples.
 
     Returns:
         Scores before and after, the pruned heads or the layers that remain, and, with `count`, the

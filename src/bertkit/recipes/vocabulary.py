@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from bertkit.config import PythonOnly
 from bertkit.console import say
 from bertkit.data.document_readers import documents
 from bertkit.errors import ConfigError
@@ -30,14 +31,13 @@ def train_vocabulary(
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
     min_frequency: int = 2,
-    chinese_chars: bool = True,
-    character_coverage: float = 0.9999,
-    max_length: int | None = 512,
+    chinese_chars: PythonOnly[bool] = True,
+    character_coverage: PythonOnly[float] = 0.9999,
+    max_length: PythonOnly[int | None] = 512,
 ) -> Tokenizer:
     """Train a tokenizer on text.
 
-    All documents are read once. `text.vocabulary_training` describes `chinese_chars`,
-    `character_coverage` and `max_length`.
+    All documents are read once.
 
     Args:
         texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
@@ -50,6 +50,10 @@ def train_vocabulary(
         lowercase: Whether to lowercase text. Default: as in BERT-uncased, ALBERT and RoBERTa.
         strip_accents: Whether to remove accents. Default: the value of --lowercase.
         min_frequency: Minimum count of a pair of tokens to merge, or of a whole word.
+        chinese_chars: Whether each Chinese character is a word (wordpiece).
+        character_coverage: Fraction of the characters of the text that are in the alphabet
+            (wordpiece and unigram). Words with other characters become the unknown token.
+        max_length: Maximum number of tokens of a text, which is saved with the tokenizer.
 
     Returns:
         The tokenizer.

@@ -103,6 +103,9 @@ def explain(
         long: Whether a text that is too long is an error or is truncated.
         fill: Pipeline of the model that fills masks. Default: a new one.
 
+    Returns:
+        The values, which a notebook displays as an interactive page.
+
     Raises:
         ConfigError: If a head or a word does not exist, all heads of a layer are switched off, or
             the model cannot fill the words.

@@ -61,6 +61,7 @@ def evaluate_translation(
         model: Model directory or hub id of a translation model.
         source: Texts to translate, one per line.
         reference: Reference translations, one per line.
+        decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the matrix multiplications.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
 

@@ -86,6 +86,7 @@ def evaluate_likelihood(
         rows: Number of examples, evenly spaced. Default: all.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        reading: Columns and format of the examples.
 
     Returns:
         The scores.

@@ -87,6 +87,7 @@ def index(
         skip_bad: Whether to skip invalid files and rows, and log them.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        columns: Columns of .jsonl, .csv and .tsv files.
 
     Returns:
         The numbers of documents, unchanged and removed documents, and passages in the store.

@@ -49,6 +49,7 @@ def serve(
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one and
             the precision is not int8.
         workers: Number of server processes. Each loads all models.
+        limits: Limits of requests and of memory.
     """
     _run(
         models=models or [],
