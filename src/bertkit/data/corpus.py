@@ -193,7 +193,7 @@ class Corpus(PreparedText):
 
     @property
     def shards(self) -> list[Shard]:
-        """Files of each shard, with their sizes."""
+        """Sizes and file hashes of each shard."""
         return [self.manifest.shards[number] for number in self.numbers]
 
     @property

@@ -50,7 +50,8 @@ def distill(
         train: Labeled examples to train on.
         dev: Examples that select the best epoch and are scored: a file, or the fraction of train to
             hold out, such as 0.1.
-        test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
+        test: Examples that only the selected epoch is scored on, once: a file, or a fraction of
+            train.
         out: Output directory. It must not exist.
         student: Directory or hub id of a model with the vocabulary of the teacher.
         layers: Number of layers of the teacher, evenly spaced, that the student starts from,
@@ -69,8 +70,8 @@ def distill(
         The scores of the student, as `finetune` returns them.
 
     Raises:
-        ConfigError: If a setting is invalid, or the student does not fit the teacher; before
-            training.
+        ConfigError: If a setting is invalid, or the student does not fit the teacher. It is raised
+            before training.
     """
     groups: dict[type[Settings], Any] = {Finetune: settings, Terms: terms, Reading: reading}
     training, weights, columns = with_keywords("distill", groups, keywords)

@@ -46,12 +46,12 @@ def embed_texts(
 
     Args:
         model: Model directory, hub id, or directory of an exported model.
-        texts: Input texts. Default: the lines of stdin, of any number.
+        texts: Input texts. Default: the lines of stdin.
         prompt: Prompt to prepend to each text: the name of one of the model's prompts, or a literal
             such as "query: ". Default: the model's default prompt, if any. The prompt in use is
             logged.
-        pooling: Mean or maximum over the tokens, or the state of [CLS]. Default: the pooling of the
-            model, else mean.
+        pooling: Pooling of the token states: their mean, their maximum, or the state of [CLS].
+            Default: the pooling of the model, or mean if it has none.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
@@ -101,7 +101,8 @@ def embed(
         text_column: Column of the texts. Default: detected from the content.
         prompt: Name of one of the model's prompts, or a literal such as "query: ". Default: the
             model's default prompt, if any.
-        pooling: Pooling of the token states. Default: the pooling of the model, else mean.
+        pooling: Pooling of the token states. Default: the pooling of the model, or mean if it has
+            none.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
@@ -145,7 +146,7 @@ def embed_file(
 ) -> tuple[int, int]:
     """Write the embeddings of texts to a .npy file of float32 with the shape (S, D).
 
-    Embeddings are written in blocks of some thousands, so memory does not grow with the number of
+    Embeddings are written in blocks of a few thousand, so memory does not grow with the number of
     texts. The file is created atomically at the end.
 
     Args:

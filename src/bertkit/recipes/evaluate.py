@@ -58,7 +58,8 @@ def evaluate(
     Returns:
         The scores of the task, `rows`, and `truncated`. If the task has labels, also `by_label`
         (the scores of each label) and `confusion` (counts of predictions for each label). If the
-        model is calibrated, also `calibration` (the calibration error with and without it).
+        model is calibrated, also `calibration` (the calibration error with and without the
+        temperature).
 
     Raises:
         ConfigError: If `errors` exists.

@@ -33,7 +33,7 @@ def info(
         json: Whether to print the run files as JSON.
 
     Returns:
-        The run files, with `json`.
+        The run files if `json` is set, else None.
 
     Raises:
         ConfigError: If an option does not apply to the directory.

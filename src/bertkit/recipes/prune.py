@@ -55,11 +55,11 @@ def prune(
     """Prune attention heads or layers of a fine-tuned model.
 
     The weights of a pruned head are zero: the shape of the model does not change, and fine-tuning
-    does not update the head. bertkit does not compute pruned heads.
+    does not update the head. Inference skips pruned heads.
 
     Args:
         model: Model directory or hub id.
-        dev: Labeled examples for the scores before and after.
+        dev: Labeled examples that the model is scored on before and after pruning.
         out: Output directory. Must not exist.
         data: Labeled examples that determine the importance of heads, with --count. Must differ
             from --dev.
@@ -75,8 +75,8 @@ def prune(
         importance of each head.
 
     Raises:
-        ConfigError: If a head or layer does not exist, a layer would lose all heads, or data is
-            dev.
+        ConfigError: If a head or layer does not exist, a layer would lose all heads, or `data` and
+            `dev` are equal.
     """
     pruned = [read_head(head) if isinstance(head, str) else head for head in heads]
     check_unused(out)

@@ -45,8 +45,9 @@ def train_vocabulary(
         kind: wordpiece (BERT), bpe (byte-level, RoBERTa and GPT-2), unigram (ALBERT), or words
             (whole words, ELMo).
         size: Vocabulary size, with special tokens.
-        use: encode for encoders; write for GPT, and spans for T5, both with --kind bpe; translate
-            for two languages that share a vocabulary (SentencePiece), with --kind unigram.
+        use: Use of the tokenizer: encode (encoders), write (GPT, requires --kind bpe), spans (T5,
+            requires --kind bpe), or translate (two languages that share a SentencePiece vocabulary,
+            requires --kind unigram).
         lowercase: Whether to lowercase text. Default: as in BERT-uncased, ALBERT and RoBERTa.
         strip_accents: Whether to remove accents. Default: the value of --lowercase.
         min_frequency: Minimum count of a pair of tokens to merge, or of a whole word.
@@ -59,7 +60,7 @@ def train_vocabulary(
         The tokenizer.
 
     Raises:
-        ConfigError: If out exists, or the settings do not fit together.
+        ConfigError: If `out` exists, or settings cannot be combined.
         DataError: If a text cannot be read. Nothing is written.
     """
     out = Path(out)

@@ -32,7 +32,7 @@ class Calibrated(ABC):
         """Return the options without those that `calibrated` set, to train another model."""
 
     def chosen_on(self, before: Any) -> bool:
-        """Return whether `calibrated` changed a prediction, so that scores on dev are `best_…`.
+        """Return whether `calibrated` changed a prediction. Scores on dev are then `best_…`.
 
         Args:
             before: The task whose method `calibrated` returned this task.

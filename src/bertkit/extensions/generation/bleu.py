@@ -95,7 +95,7 @@ def score_translations(
         generate: The translation model.
         sources: Texts to translate.
         references: Reference translation of each text.
-        decoding: Decoding settings. Default: those of the model.
+        decoding: Decoding settings. Default: the settings of the model.
     """
     bleu, chrf = sacrebleu_metrics()
     start = time.perf_counter()

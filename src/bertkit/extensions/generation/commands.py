@@ -219,7 +219,7 @@ def chat(
 
     Args:
         model: Model directory, GGUF file or hub id of a chat model.
-        system: System message. Default: that of the model's chat template.
+        system: System message. Default: the message of the model's chat template.
         decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the computation.
         device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.

@@ -69,7 +69,8 @@ class GenerationAsk(Ask, frozen=True, kw_only=True):
     max_completion_tokens: Count | None = None
     """Newer name of `max_tokens`."""
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
-    """Sampling temperature. 0 selects the most probable token. Default: the model's own, or 1."""
+    """Sampling temperature. 0 selects the most probable token. Default: the model's temperature, or
+    1."""
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     top_k: Count | None = None
     min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] | None = None

@@ -1,4 +1,4 @@
-"""Autoregressive decoding: process prompts, then one token of each sequence after another."""
+"""Autoregressive decoding: process the prompts, then generate one token per sequence and step."""
 
 from __future__ import annotations
 

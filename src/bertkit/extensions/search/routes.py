@@ -26,7 +26,7 @@ class SearchAsk(Cut, frozen=True, kw_only=True):
     hybrid: bool = False
     """Whether to combine the search by embeddings with a search by words."""
     min_score: float | None = None
-    """Lowest score of a hit."""
+    """Minimum score of a hit."""
 
 
 async def search(ask: SearchAsk, context: Context) -> Any:

@@ -45,7 +45,7 @@ def search(
         top: Maximum number of documents.
         where: Condition such as year>=1960. Repeat it for several; documents must satisfy all.
         hybrid: Whether to combine vector search with keyword search.
-        min_score: Lowest score of a document, as printed.
+        min_score: Minimum score of a document, as printed.
         long: How to handle queries that exceed the model's maximum length: truncate or error.
         json: Whether to print one line of JSON per document.
         rerank: Cross-encoder that re-ranks the best passages.
