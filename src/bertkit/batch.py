@@ -374,7 +374,7 @@ class Batch:
     part: int = 0
     """Index of the batch's part of a step, if a step is split over several processes."""
     window: int | None = None
-    """Maximum distance at which tokens attend to each other. Default: the layer's own limit."""
+    """Maximum distance at which tokens attend to each other. Default: the limit of the layer."""
 
     @property
     def tokens(self) -> int:

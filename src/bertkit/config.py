@@ -91,7 +91,7 @@ def with_keywords(
 ) -> list[Any]:
     """Combine groups of settings with keyword arguments.
 
-    Settings objects are validated, too, because their constructor validates nothing.
+    Settings objects are also validated, because their constructor validates nothing.
 
     Args:
         caller: Name of the function, for messages.
@@ -261,7 +261,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file as plain data.
 
     Raises:
-        ConfigError: If it is missing or malformed.
+        ConfigError: If the file is missing or malformed.
     """
     try:
         return tomllib.loads(read_bytes(path, ConfigError).decode())
@@ -277,7 +277,7 @@ def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
     """Read a TOML file, or the file of a bare name such as bert-tiny in a directory of bertkit.
 
     Raises:
-        ConfigError: If it is missing or malformed.
+        ConfigError: If the file is missing or malformed.
     """
     path = Path(path)
     names = [file.stem for file in sorted(folder.glob("*.toml"))]

@@ -333,7 +333,7 @@ def _read_tokenizer(stored: Stored, family: Family, config: EncoderConfig) -> To
     """Read the tokenizer of a model, and check that it fits the model.
 
     Raises:
-        CheckpointError: If it does not fit.
+        CheckpointError: If the tokenizer does not fit the model.
     """
     tokenizer = stored.read_tokenizer()
     if stored.pooling is not None and stored.pooling.lowercase:

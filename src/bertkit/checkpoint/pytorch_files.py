@@ -80,7 +80,7 @@ def _check_tensors(content: object) -> dict[str, Tensor]:
     """Return the content of a file as a state dict.
 
     Raises:
-        ValueError: If it contains anything but dense tensors within their storage.
+        ValueError: If the file contains anything but dense tensors within their storage.
     """
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise ValueError("not a state dict")

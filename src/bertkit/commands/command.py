@@ -1,4 +1,4 @@
-"""Turn functions into commands: parameters become options, and the docstring the help."""
+"""Conversion of functions to commands. Their parameters and docstrings become options and help."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from bertkit.errors import ConfigError
 def command(function: Callable[..., Any]) -> Callable[..., None]:
     """Wrap a function as a CLI command that parses its arguments and prints its return value.
 
-    Parameters become options, and the docstring their help. `Settings` become an option per field.
-    A list becomes a repeatable option with a singular name: `heads` is `--head`. Parameters of type
-    `PythonOnly`, or of a type that no command line can contain, are only for Python.
+    Parameters become options, and their entries under `Args:` become the help. `Settings` become an
+    option per field. A list becomes a repeatable option with a singular name: `heads` is `--head`.
+    Parameters of type `PythonOnly`, or of a type that no command line can contain, are only for
+    Python.
 
     Args:
         function: The function. Each of its parameters has a type.
@@ -193,7 +194,7 @@ def _settings_type(hint: Any) -> type[Settings] | None:
 
 
 def _read_settings(kind: type[Settings], parsed: Any, *, changes: bool) -> Any:
-    """Return the settings from the dataclass of `_options_of`; with `changes`, those set."""
+    """Return the settings from the dataclass of `_options_of`, or a dict of `changes`."""
     values = {name: _restore_dashes(value) for name, value in vars(parsed).items()}
     if changes:
         return {name: value for name, value in values.items() if value is not None}

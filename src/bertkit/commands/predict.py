@@ -52,10 +52,10 @@ def predict(
         model: Model directory or hub id, or a directory of `bertkit export --task classify`.
         text: Input texts. Default: the lines of stdin.
         pair: Second text of a pair, context of a question, or choice. Repeatable.
-        file: Examples as for training, labels are optional; - is stdin.
+        file: File of examples, as for training; labels are optional. - is stdin.
         out: Output path of a .csv, .tsv or .jsonl file with the columns of the input and the
             predictions. Must not exist.
-        task: module:Class, for a task from outside the package.
+        task: Task from outside the package, as module:Class.
         pipeline: Pipeline to run instead of the task of the model: fill-mask (tokens for each
             [MASK]), fill-gap (words for ___, with an ELMo), next-sentence (probability that the
             pair follows the text), token-embeddings, or a pipeline of an extension. Its options
@@ -68,7 +68,7 @@ def predict(
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows. Default: the behavior of the task; texts of a file are truncated.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         options: Options of the pipeline.
 
     Yields:

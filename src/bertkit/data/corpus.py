@@ -492,7 +492,7 @@ def read_manifest(path: Path, kind: Any, version: int, remedy: str = "prepare it
     """Read the manifest of prepared text, of type `kind`.
 
     Raises:
-        DataError: If it is damaged or has another format version.
+        DataError: If the manifest is damaged or has another format version.
     """
     try:
         content = storage.read_bytes(path, DataError, most=storage.VOCABULARY)

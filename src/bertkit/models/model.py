@@ -106,7 +106,7 @@ class Model(nn.Module):
 
     @property
     def causal(self) -> bool:
-        """Whether the model is decoder-only: each state depends only on previous tokens (GPT)."""
+        """Whether the model is decoder-only: states depend only on their own and earlier tokens."""
         return self.decoder is None and self.config.is_causal
 
     def states(self, batch: Batch) -> Tensor:

@@ -57,8 +57,8 @@ def embed_texts(
         precision: Precision of the computation.
         batch_invariant: Whether to embed each text separately, which is slower. Embeddings then do
             not depend, bit for bit, on the other texts.
-        device: Device, such as cpu or cuda:0. auto is a GPU if one is available and the precision
-            is not int8.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one, unless the
+            precision is int8.
         out: Output path of a .npy file of float32, with one row per text. Must not exist.
 
     Yields:
@@ -106,8 +106,8 @@ def embed(
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
-        device: Device, such as "cpu". "auto" is a GPU if one is available and the precision is not
-            int8.
+        device: Device, such as "cpu". "auto" selects a GPU if PyTorch finds one, unless the
+            precision is int8.
 
     Returns:
         One embedding per text.

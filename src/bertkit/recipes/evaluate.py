@@ -46,12 +46,12 @@ def evaluate(
     Args:
         model: Directory or hub id of a fine-tuned model, or of an embedding model.
         examples: File of labeled examples.
-        task: module:Class, for a task from outside the package.
+        task: Task from outside the package, as module:Class.
         errors: Output directory of the worst predictions: errors.html and errors.jsonl. Must not
             exist.
         name: Name of the examples in messages. Default: the path of the file.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         reading: Columns and format of the examples. Default: the columns of training.
         **columns: Columns and format as keywords, such as `text_column="review"`.
 

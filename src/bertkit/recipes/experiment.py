@@ -64,7 +64,7 @@ class Experiment(Settings, frozen=True):
     seeds: Count = 1
     """Number of runs of each combination, with consecutive seeds from the setting `seed`."""
     keep: Literal["best", "all"] = "best"
-    """Fine-tuned weights to keep: those of the best combination of each variant, or all."""
+    """Fine-tuned weights to keep: the weights of the best combination of each variant, or all."""
 
 
 @dataclass

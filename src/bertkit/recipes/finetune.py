@@ -75,7 +75,7 @@ class Finetune(Settings, frozen=True):
     layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     """Layer-wise learning rate decay: factor from each layer to the layer below it; 1: no decay."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
-    """Number of frozen layers, from the bottom. The embeddings are frozen, too."""
+    """Number of frozen layers, from the bottom. The embeddings are also frozen."""
     gradual_unfreezing: bool = False
     """Whether to train only the heads in the first epoch, and one more layer, from the top, in each
     other epoch; the embeddings follow last (Howard & Ruder 2018)."""

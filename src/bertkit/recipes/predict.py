@@ -49,7 +49,7 @@ def predict(
             into windows. Default: truncate if the task supports it.
             The number of truncated texts is logged.
         precision: Precision of the computation.
-        device: Device, such as "cpu". "auto" is a GPU if PyTorch finds one.
+        device: Device, such as "cpu". "auto" selects a GPU if PyTorch finds one.
         reading: Columns and format of the rows. Default: detected as in files.
         **columns: Columns as keywords, such as `text_column="review"`.
 

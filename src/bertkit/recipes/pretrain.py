@@ -234,8 +234,9 @@ def _teacher(config: PretrainConfig, corpus: Path | str, tokenizer: Tokenizer) -
 
     Raises:
         CheckpointError: If the teacher cannot be loaded.
-        ConfigError: If it has no masked-LM head, or does not support the length of the samples.
-        DataError: If its vocabulary differs from the vocabulary of the corpus.
+        ConfigError: If the teacher has no masked-LM head, or does not support the length of the
+            samples.
+        DataError: If the vocabulary of the teacher differs from the vocabulary of the corpus.
     """
     if config.teacher is None:
         return None

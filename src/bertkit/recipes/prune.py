@@ -67,7 +67,7 @@ def prune(
         heads: Head to prune, as LAYER.HEAD, counted from 1. Repeatable.
         layers: Layer to keep, counted from 1; other layers are removed. Repeatable.
         task: Task of the model as module:Class, if it is not a task of bertkit.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         reading: Columns and format of the examples.
 
     Returns:

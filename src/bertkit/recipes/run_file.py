@@ -193,6 +193,6 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
     """Read a run file, or the run file of bertkit with a bare name, as plain data.
 
     Raises:
-        ConfigError: If it is missing or malformed.
+        ConfigError: If the file is missing or malformed.
     """
     return read_toml_by_name(path, CONFIGS)

@@ -392,7 +392,7 @@ def _extend_over_marks(text: str, end: int) -> int:
 def _trim(
     offsets: NDArray[np.int64], visible: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return starts and ends of tokens without surrounding white space, and which are not empty.
+    """Return the offsets of tokens without surrounding white space, and which tokens are not empty.
 
     Tokens of byte-level BPE and Unigram can contain the space before a word.
     """

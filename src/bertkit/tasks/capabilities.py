@@ -29,7 +29,7 @@ class Calibrated(ABC):
 
     @abstractmethod
     def uncalibrated(self) -> Settings:
-        """Return the options without those that `calibrated` set, to train another model."""
+        """Return the options before calibration on dev, to train another model."""
 
     def chosen_on(self, before: Any) -> bool:
         """Return whether `calibrated` changed a prediction. Scores on dev are then `best_…`.

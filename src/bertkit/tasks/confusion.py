@@ -58,8 +58,7 @@ class LabelReport(msgspec.Struct, frozen=True):
 
     @property
     def only_answer(self) -> str | None:
-        """The only predicted label, if others are expected; "" if none is predicted; else None.
-        """
+        """Label of all predictions if others are expected, "" if no label is predicted, or None."""
         predicted = [label for label, score in self.labels.items() if score.answered]
         if len(predicted) > 1 or not any(label not in predicted for label in self.labels):
             return None

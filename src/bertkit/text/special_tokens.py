@@ -63,8 +63,8 @@ def find_specials(
 LATE = ("mask", "bos", "eos")
 """Roles that are checked only on use.
 
-Directories specify these tokens for the sake of a class of transformers, even if the vocabulary
-lacks them.
+Directories specify these tokens because a class of transformers requires them, even if the
+vocabulary does not contain them.
 """
 
 
@@ -72,7 +72,7 @@ def required(specials: Mapping[str, str], role: str, source: str) -> str:
     """Return the token of a role.
 
     Raises:
-        TokenizerError: If there is none.
+        TokenizerError: If the vocabulary has no token for the role.
     """
     if role not in specials:
         raise TokenizerError(lacks(role, source))

@@ -165,7 +165,7 @@ def _states(trace: Trace, loaded: Loaded) -> Tensor:
     """Return the states of the embeddings and of each layer. Shapes: (layers + 1, T, D).
 
     Raises:
-        CheckpointError: If they are not finite.
+        CheckpointError: If the states are not finite.
     """
     states = torch.stack(trace.states).float()
     if not states.isfinite().all():
@@ -380,7 +380,7 @@ def _parts(vectors: Mapping[str, Tensor]) -> list[EmbeddingPart]:
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
-    """Return the words that occur more than once, longest first, because they mean most."""
+    """Return the words that occur more than once, long words first."""
     occurrences: dict[str, list[int]] = {}
     for index, word in enumerate(words):
         if any(map(str.isalnum, word.text)):

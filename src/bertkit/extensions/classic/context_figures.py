@@ -73,7 +73,7 @@ def context_squares(
         layer: The layer.
     """
     return [
-        Square(name, f"sees {sees}", cosines[layer if len(cosines) > 1 else 0])
+        Square(name, f"uses {sees}", cosines[layer if len(cosines) > 1 else 0])
         for name, sees, cosines in models
     ]
 

@@ -63,7 +63,7 @@ def evaluate_translation(
         reference: Reference translations, one per line.
         decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the matrix multiplications.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The scores.

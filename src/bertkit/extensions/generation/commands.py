@@ -67,7 +67,7 @@ def generate(
         stream: Whether to print each token of a continuation as soon as it is generated.
         scores: Whether to print all translations of a line with their scores, as JSON.
         precision: Precision of the matrix multiplications.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Raises:
         ConfigError: If an option does not apply to the model.
@@ -222,7 +222,7 @@ def chat(
         system: System message. Default: the message of the model's chat template.
         decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
     """
     writer = Generate.open(model, precision=precision, device=device)
     messages = [Message("system", system)] if system else []
@@ -269,7 +269,7 @@ def align(
         translation: Translation. Default: the translation of the model.
         out: Output path of a heat map (.svg). Must not exist. Default: print the weights, one row
             per token of the translation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The tokens of both texts and the weights, or None if they are written to `out`.

@@ -67,7 +67,7 @@ def evaluate_summaries(
         lead_words: Number of first words of each document in the baseline. Default: the mean
             length of the references.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         reading: Columns and format of the documents.
 
     Returns:

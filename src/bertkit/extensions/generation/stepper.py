@@ -103,7 +103,7 @@ class Stepper:
         """Return the number of tokens that can be generated, up to `max_tokens`.
 
         Raises:
-            DataError: If it is zero.
+            DataError: If no token can be generated.
         """
         return _max_new_tokens(self.length, request, max_tokens)
 

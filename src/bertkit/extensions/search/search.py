@@ -51,7 +51,7 @@ def search(
         rerank: Cross-encoder that re-ranks the best passages.
         model: Model of the store. Default: the model directory or hub id that the store contains.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
     """
     searcher = Searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     terminal = query is None and sys.stdin.isatty()

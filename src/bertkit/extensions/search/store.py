@@ -298,7 +298,7 @@ def _check_same(location: str, spec: Spec, required: Spec) -> None:
     }
     for name, values in differences.items():
         if getattr(spec, name) != getattr(required, name):
-            raise SearchError(f"{location}: the store uses {values}; use the same settings, or a new store")
+            raise SearchError(f"{location}: the store uses {values}; use the same, or a new store")
 
 
 def _format_fields(fields: Mapping[str, Kind]) -> str:
