@@ -17,6 +17,8 @@ PANEL_DOCUMENTS = 10
 
 
 class SearchAsk(Cut, frozen=True, kw_only=True):
+    """Request to search the documents of the store."""
+
     EXAMPLE: ClassVar = {"query": "wings at high speed", "top": 3}
 
     query: Text
