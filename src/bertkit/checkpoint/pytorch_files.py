@@ -38,12 +38,14 @@ def read_pytorch(path: Path) -> dict[str, Tensor]:
         if is_archive:
             _check_archive(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols that torch.save does not use
+            # torch warns about pickle protocols that torch.save does not use.
+            warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
         return _check_tensors(content)
     except CheckpointError:
         raise
-    except Exception as error:  # the unpickler raises any type for a damaged file
+    except Exception as error:
+        # The unpickler can raise any exception for a damaged file.
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise CheckpointError(
                 f"{path}: its pickle refers to {found[1]}, which bertkit does not load, because it "

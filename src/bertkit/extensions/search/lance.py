@@ -389,7 +389,8 @@ def readable(location: str) -> Iterator[None]:
         yield
     except Exception as error:
         known = isinstance(error, (OSError, RuntimeError, ValueError, pa.ArrowException))
-        if not known and type(error).__name__ != "RustPanic":  # a class that cannot be imported
+        # The class RustPanic cannot be imported.
+        if not known and type(error).__name__ != "RustPanic":
             raise
         message = " ".join(str(error).split())[:200]
         raise SearchError(
