@@ -167,7 +167,7 @@ def _function(name: str) -> Callable[..., None]:
 
     module, _, attribute = COMMANDS[name].partition(":")
     target = getattr(import_module(f"bertkit.{module}"), attribute)
-    # The class is a task.
+    # A class is a task.
     if isinstance(target, type):
         from bertkit.commands.finetune import finetune
 

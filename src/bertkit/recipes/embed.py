@@ -51,7 +51,7 @@ def embed_texts(
             such as "query: ". Default: the model's default prompt, if any. The prompt in use is
             logged.
         pooling: Pooling of the token states: their mean, their maximum, or the state of [CLS].
-            Default: the pooling of the model, or mean if it has none.
+            Default: the pooling of the model, or mean.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
@@ -101,8 +101,7 @@ def embed(
         text_column: Column of the texts. Default: detected from the content.
         prompt: Name of one of the model's prompts, or a literal such as "query: ". Default: the
             model's default prompt, if any.
-        pooling: Pooling of the token states. Default: the pooling of the model, or mean if it has
-            none.
+        pooling: Pooling of the token states. Default: the pooling of the model, or mean.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.

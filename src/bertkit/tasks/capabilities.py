@@ -32,7 +32,9 @@ class Calibrated(ABC):
         """Return the options before calibration on dev, to train another model."""
 
     def chosen_on(self, before: Any) -> bool:
-        """Return whether `calibrated` changed a prediction. Scores on dev are then `best_…`.
+        """Return whether `calibrated` changed a prediction.
+
+        The names of scores on dev then begin with `best_`.
 
         Args:
             before: The task whose method `calibrated` returned this task.

@@ -58,7 +58,10 @@ class LabelReport(msgspec.Struct, frozen=True):
 
     @property
     def only_answer(self) -> str | None:
-        """Label of all predictions if others are expected, "" if no label is predicted, or None."""
+        """Label of all predictions although others are expected, "" if no label is predicted.
+
+        None if several labels are predicted, or if no other label is expected.
+        """
         predicted = [label for label, score in self.labels.items() if score.answered]
         if len(predicted) > 1 or not any(label not in predicted for label in self.labels):
             return None
