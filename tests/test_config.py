@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -207,10 +208,13 @@ def test_document_keywords_lists_settings() -> None:
     words = " ".join(doc.split())
     for kind in (Finetune, Reading):
         for name, default in paths(kind).items():
-            assert f" {name} = {default!r}" in words
+            assert re.search(
+                rf" {re.escape(name)} \(\S[^:]*\) = {re.escape(repr(default))}: ", words
+            )
         for meaning in explained(kind).values():
             assert format_message(meaning) in words
-    assert "lora.rank = 0: Rank of the adapters" in words
+    assert "learning_rate (Optional[float]) = None: Peak learning rate" in words
+    assert "lora.rank (int) = 0: Rank of the adapters" in words
     # Python help uses keyword names.
     assert "--resume" not in words
 

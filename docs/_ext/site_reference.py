@@ -74,7 +74,7 @@ def _autodoc(kind: str, name: str) -> str:
     return f"```{{eval-rst}}\n.. auto{kind}:: bertkit.{name}\n{members}```"
 
 
-ENTRY = re.compile(r"    [\w.]+( = .*)?: ")
+ENTRY = re.compile(r"    [\w.]+( \(.*\))?( = .*)?: ")
 
 
 def as_rst(

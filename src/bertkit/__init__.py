@@ -119,7 +119,8 @@ def __getattr__(name: str) -> Any:
         from bertkit.errors import missing_package
 
         raise missing_package(error) from None
-    globals()[name] = value  # over the submodule of the same name, if there is one
+    # If a submodule has the same name, this replaces it.
+    globals()[name] = value
     return value
 
 

@@ -48,6 +48,9 @@ class Packed:
             lengths: Number of tokens of each sequence, in ascending order unless `any_order`.
             any_order: Whether to accept any order, for keys and values of cross-attention.
 
+        Returns:
+            The layout, with tensors on the CPU.
+
         Raises:
             ValueError: If a sequence is empty or the order is wrong.
         """
@@ -84,7 +87,7 @@ class Packed:
 
     @cached_property
     def cu_seqlens_int32(self) -> Tensor:
-        """`cu_seqlens` in int32, the dtype that GPU kernels require."""
+        """`cu_seqlens` in int32, the dtype that GPU kernels require. Shapes: (S+1,)."""
         return self.cu_seqlens.to(torch.int32)
 
     @property
@@ -100,7 +103,11 @@ class Packed:
     def segment_sum(self, x: Tensor) -> Tensor:
         """Return the sum over the tokens of each sequence, in fp32.
 
-        Shapes: (N, D) -> (S, D).
+        Args:
+            x: Vectors of the tokens.
+
+        Shapes:
+            x: (N, D); returns (S, D).
         """
         if len(self.lengths) == 1 and not torch.is_grad_enabled():
             return x.sum(0, keepdim=True, dtype=torch.float32)
@@ -110,7 +117,11 @@ class Packed:
     def segment_max(self, x: Tensor) -> Tensor:
         """Return the maximum over the tokens of each sequence, in fp32.
 
-        Shapes: (N, D) -> (S, D).
+        Args:
+            x: Vectors of the tokens.
+
+        Shapes:
+            x: (N, D); returns (S, D).
         """
         lowest = torch.full((len(self.lengths), x.shape[1]), -torch.inf, device=x.device)
         return lowest.scatter_reduce(0, self.sequence_ids[:, None].expand_as(x), x.float(), "amax")
@@ -131,15 +142,28 @@ class Packed:
         Args:
             boundaries: Index of the first sequence of each bucket, then the number of sequences.
                 In cross-attention, keys are split at the boundaries of the queries.
+
+        Returns:
+            The buckets, in the order of the batch.
         """
         return tuple(_buckets(self, boundaries))
 
     def count_up_to(self, length: int) -> int:
-        """Return the number of sequences with at most `length` tokens; they are the first ones."""
+        """Return the number of sequences that are not longer than a length.
+
+        They are the first sequences of the batch.
+
+        Args:
+            length: Maximum number of tokens.
+        """
         return bisect.bisect_right(self.lengths, length)
 
     def split(self, count: int) -> tuple[Packed, Packed]:
-        """Return the layouts of the first `count` sequences and of the remaining sequences."""
+        """Return the layouts of the first sequences and of the remaining sequences.
+
+        Args:
+            count: Number of sequences of the first layout.
+        """
         device = self.sequence_ids.device
         first, rest = self.lengths[:count], self.lengths[count:]
         return (
@@ -164,11 +188,19 @@ class Packed:
         return layout, self.first[order][layout.sequence_ids] + layout.positions
 
     def to(self, device: torch.device | str) -> Packed:
-        """Copy all tensors to a device."""
+        """Return a copy with all tensors on a device.
+
+        Args:
+            device: The device.
+        """
         return self.map_tensors(partial(_to_device, device=device))
 
     def map_tensors(self, function: Callable[[Any], Any]) -> Packed:
-        """Return a copy with `function` applied to each tensor."""
+        """Return a copy with a function applied to each tensor.
+
+        Args:
+            function: Function of a tensor that returns a tensor.
+        """
         return replace(
             self,
             cu_seqlens=function(self.cu_seqlens),
@@ -332,6 +364,7 @@ class Batch:
     ids: Tensor
     types: Tensor
     layout: Packed
+    """Lengths and boundaries of the sequences."""
     token_indices: Tensor | None = None
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     example: Tensor | None = None
@@ -341,7 +374,7 @@ class Batch:
     part: int = 0
     """Index of the batch's part of a step, if a step is split over several processes."""
     window: int | None = None
-    """Maximum distance at which tokens attend to each other. Default: the layer's own limit."""
+    """Maximum distance at which tokens attend to each other. Default: the limit of the layer."""
 
     @property
     def tokens(self) -> int:
@@ -378,8 +411,15 @@ class Batch:
             sources: Encoder input for each sequence, in the order of `sequences`; the lengths of
                 these need not ascend.
 
+        Returns:
+            The batch, with tensors on the CPU.
+
         Raises:
             ValueError: If a sequence is empty or `sequences` are not sorted by length.
+
+        Shapes:
+            token_indices: one array (P_s,) per sequence; example: (S,). `Batch` describes the
+                returned tensors.
         """
         layout = Packed.of([len(sequence.ids) for sequence in sequences])
         packed_indices = None
@@ -404,11 +444,19 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """Copy all tensors to a device. Copies from pinned memory are asynchronous."""
+        """Return a copy with all tensors on a device. Copies from pinned memory are asynchronous.
+
+        Args:
+            device: The device.
+        """
         return self.map_tensors(partial(_to_device, device=device))
 
     def map_tensors(self, function: Callable[[Any], Any]) -> Batch:
-        """Return a copy with `function` applied to each tensor, such as `Tensor.pin_memory`."""
+        """Return a copy with a function applied to each tensor.
+
+        Args:
+            function: Function of a tensor that returns a tensor, such as `Tensor.pin_memory`.
+        """
 
         def map_optional(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else function(tensor)

@@ -47,13 +47,15 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. An error is one sentence on stderr."""
-    settle(lasting=any(word in LASTING for word in arguments[:1]))  # before torch is imported
+    # torch reads these environment variables when it is imported.
+    settle(lasting=any(word in LASTING for word in arguments[:1]))
     with at_command_line():
         return _run(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if sys.stdin is None:  # closed by the parent process
+    # The parent process can close stdin.
+    if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BytesIO())
     try:
         check_replaced(arguments)
@@ -72,7 +74,8 @@ def _run(arguments: Sequence[str]) -> int:
                 message = _unknown(error)
             case UnusedCliTokensError() if words[:1] == ["search"]:
                 message = f"search: more than one query ({error}); put the query in quotation marks"
-            case _ if "Dictionary of tokens" in str(error):  # a.b of a command with any option
+            # A command that accepts any option got an option such as --a.b.
+            case _ if "Dictionary of tokens" in str(error):
                 message = f"Unknown option: {next(word for word in words if '.' in word)}"
             case _:
                 message = str(error)
@@ -81,10 +84,12 @@ def _run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:
         write_line(f"bertkit: {str(stop) or 'stopped'}")
         return 130
-    except BrokenPipeError:  # the reader of the output stopped reading
+    except BrokenPipeError:
+        # The reader of the output stopped reading.
         sys.stderr.close()
         return 0
-    except OSError as error:  # an unexpected error of a file or directory
+    except OSError as error:
+        # This is an unexpected error of a file or directory.
         path = f"{error.filename}: " if error.filename else ""
         write_line(f"bertkit: {path}{error.strerror or error}")
         return 2

@@ -43,6 +43,9 @@ Weight = Annotated[float, Meta(ge=0.0)]
 Positive = Annotated[float, Meta(gt=0.0)]
 Seed = Annotated[int, Meta(ge=0, lt=2**31)]
 
+PYTHON_ONLY = "python only"
+"""Mark of the type of a parameter that is not an option of the command."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of all groups of settings."""
@@ -50,6 +53,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 S = TypeVar("S", bound=Settings)
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+PythonOnly = Annotated[T, PYTHON_ONLY]
+"""Type of a parameter that is not an option of the command, such as `PythonOnly[int]`."""
 
 
 def decode(kind: type[S], data: Any, location: str = "") -> S:
@@ -84,7 +91,7 @@ def with_keywords(
 ) -> list[Any]:
     """Combine groups of settings with keyword arguments.
 
-    Settings objects are validated, too, because their constructor validates nothing.
+    Settings objects are also validated, because their constructor validates nothing.
 
     Args:
         caller: Name of the function, for messages.
@@ -215,27 +222,37 @@ def explained(kind: type[Settings]) -> dict[str, str]:
     return texts
 
 
-def document_keywords(*kinds: type[Settings]) -> Callable[[F], F]:
-    """Return a decorator that adds the settings to a docstring: name, default and description."""
+KEYWORDS = "Keywords (a.b = 1 is a={'b': 1})"
+"""Title of the settings in a docstring."""
+
+
+def document_keywords(*kinds: type[Settings], title: str = KEYWORDS) -> Callable[[F], F]:
+    """Return a decorator that adds settings to a docstring: name, type, default, and description.
+
+    Args:
+        kinds: Classes of the settings.
+        title: Title of the list.
+    """
 
     def decorate(function: F) -> F:
         lines = [line for kind in kinds for line in _keyword_lines(kind)]
         doc = inspect.cleandoc(function.__doc__ or "")
-        function.__doc__ = "\n".join([doc, "", "Keywords (a.b = 1 is a={'b': 1}):", *lines])
+        function.__doc__ = "\n".join([doc, "", f"{title}:", *lines])
         return function
 
     return decorate
 
 
 def _keyword_lines(kind: type[Settings], group: str = "") -> list[str]:
-    meanings, lines = explained(kind), []
+    meanings, hints, lines = explained(kind), get_type_hints(kind), []
     for field in msgspec.structs.fields(kind):
-        name = f"{group}{field.encode_name}"
-        if isinstance(field.default, Settings):
-            lines += _keyword_lines(type(field.default), f"{name}.")
+        name, hint = f"{group}{field.encode_name}", hints[field.name]
+        if isinstance(hint, type) and issubclass(hint, Settings):
+            lines += _keyword_lines(hint, f"{name}.")
             continue
-        meaning = format_message(meanings.get(field.name, ""))
-        text = f"{name} = {field.default!r}" + (f": {meaning}" if meaning else "")
+        hint = re.sub(r"(\w+\.)+(?=[A-Z])", "", inspect.formatannotation(hint))
+        default = "" if field.required else f" = {field.default!r}"
+        text = f"{name} ({hint}){default}: {format_message(meanings.get(field.name, ''))}"
         lines += textwrap.wrap(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
     return lines
 
@@ -244,7 +261,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file as plain data.
 
     Raises:
-        ConfigError: If it is missing or malformed.
+        ConfigError: If the file is missing or malformed.
     """
     try:
         return tomllib.loads(read_bytes(path, ConfigError).decode())
@@ -260,7 +277,7 @@ def read_toml_by_name(path: str | Path, folder: Path) -> dict[str, Any]:
     """Read a TOML file, or the file of a bare name such as bert-tiny in a directory of bertkit.
 
     Raises:
-        ConfigError: If it is missing or malformed.
+        ConfigError: If the file is missing or malformed.
     """
     path = Path(path)
     names = [file.stem for file in sorted(folder.glob("*.toml"))]

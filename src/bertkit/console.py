@@ -48,7 +48,7 @@ def lines(*, blank: bool = False) -> Iterator[str]:
     """Yield the lines of stdin that contain text, and print the number of skipped lines.
 
     Args:
-        blank: Whether to yield lines without text, too.
+        blank: Whether to also yield lines without text.
 
     Raises:
         DataError: If there are no lines, or a line is not UTF-8.

@@ -25,7 +25,11 @@ omitted.
 
 
 class BertkitError(Exception):
-    """Base class of all errors of bertkit. The message is a single line."""
+    """Base class of all errors of bertkit. The message is a single line.
+
+    Args:
+        message: Where the error is, what is wrong, and what to do. Line breaks become spaces.
+    """
 
     def __init__(self, message: str = "") -> None:
         line = " ".join(message.splitlines())

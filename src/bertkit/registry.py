@@ -122,7 +122,8 @@ def extensions() -> tuple[Extension, ...]:
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
             extension = point.load()
-        except Exception as error:  # third-party code can raise any exception
+        except Exception as error:
+            # Third-party code can raise any exception.
             raise ConfigError(
                 f"extension {point.name}: cannot import {point.value} "
                 f"({type(error).__name__}: {error}); repair or uninstall the package"

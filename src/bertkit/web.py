@@ -39,7 +39,7 @@ Models = Callable[[str], Mapping[str, Any]]
 """Function that returns the models with a pipeline: the pipelines by model name."""
 
 ANY = object()
-"""Stands for every value of a field that never changes a response."""
+"""Marker for every value of a field that never changes a response."""
 
 Neutral = Mapping[str, tuple[Any, ...]]
 """Unsupported fields, each with the values that change nothing; null always changes nothing."""

@@ -13,7 +13,7 @@ import pytest
 
 from bertkit import cli
 from bertkit.commands.command import command
-from bertkit.config import Count, Seed, Settings
+from bertkit.config import Count, PythonOnly, Seed, Settings
 from bertkit.errors import ConfigError
 
 Captured = pytest.CaptureFixture[str]
@@ -44,6 +44,8 @@ def bake(
     seed: Seed = 0,
     bread: Bread | None = None,
     say: Callable[[str], None] = print,
+    crust: PythonOnly[int | None] = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Bake bread. The summary ends before this sentence.
 
@@ -52,6 +54,10 @@ def bake(
         ovens: Numbers of the ovens.
         hot: Whether the bread is hot.
         seed: Random seed.
+        bread: The bread.
+        say: Function that prints.
+        crust: Thickness of the crust.
+        **more: Further keywords.
     """
     return {"shop": shop, "ovens": ovens, "hot": hot, "seed": seed, "bread": bread}
 
@@ -147,6 +153,8 @@ def test_words_are_converted_to_arguments(baked: Callable[..., dict[str, Any]]) 
         (["here", "--seed", "-1"], "seed: expected `int` >= 0"),
         (["here", "--oven", "hot"], 'unable to convert "hot" into int'),
         (["here", "--say", "x"], "Unknown option: --say"),
+        (["here", "--crust", "1"], "Unknown option: --crust"),
+        (["here", "--more", "1"], "Unknown option: --more"),
         (["--loaves", "2"], "SHOP is missing; `bertkit bake --help`"),
     ],
 )
@@ -163,6 +171,7 @@ def test_help_describes_every_option(capsys: Captured) -> None:
     assert "SHOP Name of the shop." in page
     assert "--loaves INT Number of loaves. [default: 1]" in page
     assert "--oven INT... Numbers of the ovens." in page
+    assert "crust" not in page
 
 
 def test_results_are_printed_when_they_are_yielded(capsys: Captured) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docstring_parser import parse
 
 from bertkit import cli, tasks
 from bertkit.commands.table import COMMANDS, GROUPS, REPLACED, SECTIONS, summary
@@ -54,16 +53,6 @@ def test_summary_is_first_sentence_of_docstring(name: str) -> None:
     text = " ".join((inspect.getdoc(target(name)) or "").split())
     assert text.startswith(summary(name))
     assert len(summary(name)) <= (100 if "finetune" in name else 70)
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if "finetune" not in name])
-def test_every_positional_argument_is_documented(name: str) -> None:
-    function = target(name)
-    documented = {param.arg_name for param in parse(function.__doc__ or "").params}
-    parameters = inspect.signature(function).parameters
-    assert documented <= set(parameters)
-    positional = {n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY}
-    assert positional <= documented
 
 
 def test_finetune_commands_match_tasks() -> None:

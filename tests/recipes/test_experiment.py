@@ -53,7 +53,7 @@ def test_grid_selects_best_combination_and_scores_test_once(
     assert [path.parent.parent.name for path in out.rglob("test.json")] == [BEST]
     assert [path.parent.parent.name for path in out.rglob("*.safetensors")] == [BEST]
     card = (out / BEST / "seed-0" / "README.md").read_text("utf-8")
-    assert "Dev also selected its settings from 4 combinations." in card
+    assert "Its settings were also selected on dev, from 4 combinations." in card
     assert "## Scores on test" in card
     assert bertkit.pipeline("classify", out / BEST / "seed-0")(["the loop number 3"])
     shown = capsys.readouterr().err

@@ -397,7 +397,7 @@ def test_resume_rejects_runs_with_other_samples(corpus: Path, tmp_path: Path) ->
     record = json.loads((out / "run.json").read_text(encoding="utf-8"))
     del record["draws"]
     (out / "run.json").write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(ConfigError, match="this version of bertkit builds other samples"):
+    with pytest.raises(ConfigError, match="this version of bertkit builds different samples"):
         pretrain(settings, corpus=corpus, out=out, resume=True)
 
 

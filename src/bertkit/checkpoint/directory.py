@@ -61,10 +61,15 @@ class Loaded:
     """Loaded model directory."""
 
     model: Model
+    """Encoder with its heads, and the decoder if there is one."""
     tokenizer: Tokenizer
+    """Tokenizer of the input texts."""
     family: Family
+    """Model family, which determines the format of a saved model."""
     report: LoadReport
+    """Missing and unused weights of the checkpoint."""
     folder: Path
+    """Model directory, also of a hub id."""
     labels: tuple[str, ...] = ()
     """Names of the outputs of the head; one name is a regression."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -328,7 +333,7 @@ def _read_tokenizer(stored: Stored, family: Family, config: EncoderConfig) -> To
     """Read the tokenizer of a model, and check that it fits the model.
 
     Raises:
-        CheckpointError: If it does not fit.
+        CheckpointError: If the tokenizer does not fit the model.
     """
     tokenizer = stored.read_tokenizer()
     if stored.pooling is not None and stored.pooling.lowercase:
@@ -417,6 +422,9 @@ def save(
 
     Raises:
         CheckpointError: If the family cannot store the model.
+
+    Shapes:
+        weights: the shapes of the weights of the model.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

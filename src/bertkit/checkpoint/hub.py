@@ -89,7 +89,7 @@ def model_files(folder: Path) -> list[str]:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Return whether a directory has weights in other files than those of PyTorch."""
+    """Return whether a directory has weights in other files than files of PyTorch."""
     return any(next(folder.glob(kind), None) for kind in WEIGHT_FILES)
 
 

@@ -38,12 +38,14 @@ def read_pytorch(path: Path) -> dict[str, Tensor]:
         if is_archive:
             _check_archive(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickle protocols that torch.save does not use
+            # torch warns about pickle protocols that torch.save does not use.
+            warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
         return _check_tensors(content)
     except CheckpointError:
         raise
-    except Exception as error:  # the unpickler raises any type for a damaged file
+    except Exception as error:
+        # The unpickler can raise any exception for a damaged file.
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise CheckpointError(
                 f"{path}: its pickle refers to {found[1]}, which bertkit does not load, because it "
@@ -80,7 +82,7 @@ def _check_tensors(content: object) -> dict[str, Tensor]:
     """Return the content of a file as a state dict.
 
     Raises:
-        ValueError: If it contains anything but dense tensors within their storage.
+        ValueError: If the file contains anything but dense tensors within their storage.
     """
     if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
         raise ValueError("not a state dict")

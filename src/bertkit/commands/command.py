@@ -1,4 +1,4 @@
-"""Turn functions into commands: parameters become options, and the docstring the help."""
+"""Conversion of functions to commands. Their parameters and docstrings become options and help."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origi
 import msgspec
 import tomli_w
 from cyclopts import Group, Parameter
-from docstring_parser import parse
 
-from bertkit.config import Settings, decode, drop_null_values, explained, plain
+from bertkit.config import PYTHON_ONLY, Settings, decode, drop_null_values, explained, plain
 from bertkit.console import STDIN, print_json, print_table
 from bertkit.errors import ConfigError
 
@@ -25,23 +24,28 @@ from bertkit.errors import ConfigError
 def command(function: Callable[..., Any]) -> Callable[..., None]:
     """Wrap a function as a CLI command that parses its arguments and prints its return value.
 
-    The options are the parameters that the docstring describes under `Args:`, and the fields of
-    parameters that are `Settings`. Other keyword parameters are only for Python. A list is a
-    repeatable option with a singular name: `heads` is `--head`.
+    Parameters become options, and their entries under `Args:` become the help. `Settings` become an
+    option per field. A list becomes a repeatable option with a singular name: `heads` is `--head`.
+    Parameters of type `PythonOnly`, or of a type that no command line can contain, are only for
+    Python.
+
+    Args:
+        function: The function. Each of its parameters has a type.
+
+    Returns:
+        The command, whose annotations are the types of its options.
 
     Raises:
         ConfigError: If two options have the same name.
     """
     hints = get_type_hints(function, include_extras=True)
-    documented = {param.arg_name for param in parse(function.__doc__ or "").params}
     signature = inspect.signature(function)
+    kinds = {name: _settings_type(hints[name]) for name in signature.parameters}
+    groups = {name: kind for name, kind in kinds.items() if kind is not None}
     parameters = {
         name: parameter
         for name, parameter in signature.parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD or name in documented
-    }
-    groups = {
-        name: kind for name in parameters if (kind := _settings_type(hints[name])) is not None
+        if name in groups or _parsed_type(hints[name]) is not None
     }
     positional = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
     tabular = JSON not in parameters and _has_names(hints.get("return"))
@@ -80,7 +84,7 @@ def command(function: Callable[..., Any]) -> Callable[..., None]:
     run.__annotations__ = {
         name: _options_of(groups[name], title=TITLES.get(name), changes=name in CHANGES)
         if name in groups
-        else _option(name, hints[name], parameter.kind, documented)
+        else _option(name, hints[name], parameter.kind)
         for name, parameter in parameters.items()
     }
     run.__annotations__ |= {parameter.name: parameter.annotation for parameter in added}
@@ -165,10 +169,8 @@ def _as_toml(run: Callable[..., None], options: Mapping[str, Any]) -> str:
 
 
 def _named(annotation: Any, name: str, value: Any) -> dict[str, Any]:
-    """Return the value by the name of its option; empty for a parameter only for Python."""
+    """Return the value by the name of its option."""
     for part in getattr(annotation, "__metadata__", ()):
-        if isinstance(part, Parameter) and part.parse is False:
-            return {}
         if isinstance(part, Parameter) and part.name:
             name = next(iter(part.name)).removeprefix("--").replace("-", "_")
     return {name: value}
@@ -192,7 +194,7 @@ def _settings_type(hint: Any) -> type[Settings] | None:
 
 
 def _read_settings(kind: type[Settings], parsed: Any, *, changes: bool) -> Any:
-    """Return the settings from the dataclass of `_options_of`; with `changes`, those set."""
+    """Return the settings from the dataclass of `_options_of`, or a dict of `changes`."""
     values = {name: _restore_dashes(value) for name, value in vars(parsed).items()}
     if changes:
         return {name: value for name, value in values.items() if value is not None}
@@ -244,16 +246,12 @@ def _nested_settings(kind: type[Settings]) -> dict[str, Settings]:
     return {field.name: field.default for field in fields if isinstance(field.default, Settings)}
 
 
-def _option(name: str, hint: Any, kind: Any, documented: set[str]) -> Any:
-    """Return the type of an option for the parser; parameters only for Python are not parsed."""
-    if kind is inspect.Parameter.VAR_KEYWORD:
-        return hint
+def _option(name: str, hint: Any, kind: Any) -> Any:
+    """Return the type of an option for the parser."""
     parsed = _parsed_type(hint)
-    if kind is inspect.Parameter.KEYWORD_ONLY:
-        if name not in documented or parsed is None:
-            return Annotated[hint, Parameter(parse=False)]
-        if name.endswith("s") and get_origin(_without_none(parsed)) is list:
-            return Annotated[parsed, Parameter(name=f"--{name[:-1].replace('_', '-')}")]
+    is_list = get_origin(_without_none(parsed)) is list
+    if kind is inspect.Parameter.KEYWORD_ONLY and is_list and name.endswith("s"):
+        return Annotated[parsed, Parameter(name=f"--{name[:-1].replace('_', '-')}")]
     return parsed
 
 
@@ -267,7 +265,8 @@ def _parsed_type(hint: Any) -> Any:
         parsed = [kind for kind in parsed if kind is not NoneType][:1]
         return parsed[0] | None if parsed and NoneType in arguments else next(iter(parsed), None)
     if origin is Annotated:
-        return hint if _parsed_type(arguments[0]) is not None else None
+        is_option = PYTHON_ONLY not in arguments and _parsed_type(arguments[0]) is not None
+        return hint if is_option else None
     if origin in (list, Sequence):
         item = _parsed_type(arguments[0])
         return None if item is None else list[item]  # type: ignore[valid-type]

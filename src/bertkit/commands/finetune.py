@@ -39,6 +39,9 @@ def finetune(task: type[Task[Any, Any]]) -> Callable[..., dict[str, Any]]:
                 train.
             out: Output directory. Must not exist.
             resume: Whether to resume an interrupted run.
+            settings: Settings of training.
+            options: Options of the task.
+            reading: Columns and format of the examples.
         """
         return fit_task(
             task,

@@ -53,16 +53,15 @@ def predict(
         model: Model directory or hub id, or a directory of `bertkit export --task classify`.
         text: Input texts. Default: the lines of stdin.
         pair: Second text of a pair, context of a question, or choice. Repeatable.
-        file: Examples as for training, labels are optional; - is stdin.
+        file: File of examples, as for training; labels are optional. - is stdin.
         out: Output path of a .csv, .tsv or .jsonl file with the columns of the input and the
             predictions. Must not exist.
-        task: module:Class, for a task from outside the package.
+        task: Task from outside the package, as module:Class.
         pipeline: Pipeline to run instead of the task of the model: fill-mask (tokens for each
             [MASK]), fill-gap (words for ___, with an ELMo), next-sentence (probability that the
             pair follows the text), token-embeddings, or a pipeline of an extension. Its options
             can be set: --top 3 of fill-mask and fill-gap, --layer 0 of token-embeddings, or
             --labels a,b of zero-shot-classification.
-        options: Options of the pipeline.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
         header: With --file: whether the first line contains the names of the columns.
@@ -71,7 +70,14 @@ def predict(
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows. Default: the behavior of the task; texts of a file are truncated.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+        options: Options of the pipeline.
+
+    Yields:
+        The prediction for each text, unless `out` is set.
+
+    Raises:
+        ConfigError: If options cannot be combined, or `out` exists.
     """
     if file is not None and (text or pair):
         raise ConfigError("--file cannot be combined with texts or --pair; remove one of them")

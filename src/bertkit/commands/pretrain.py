@@ -39,6 +39,7 @@ def pretrain(
     Args:
         config: Run file: a path, or the name of a run file of bertkit (listed by `bertkit info`).
             Default: bertkit-mini. Options replace its settings: --train.learning_rate 3e-4.
+        *settings: Settings of the run file to change, as pairs of --group.name and value.
         corpus: Corpus directory, or a URL such as s3://bucket/corpus, whose shards are downloaded
             when they are needed. A resumed run uses its own corpus by default.
         out: Run directory, which is also a model directory from the first step. Must not exist.
@@ -46,6 +47,9 @@ def pretrain(
             must be prepared with the tokenizer of the model.
         resume: Whether to resume the run from its newest complete checkpoint, with its own
             settings. `--resume auto` starts the run if there is no checkpoint.
+
+    Raises:
+        ConfigError: If options cannot be combined, or a setting is invalid.
     """
     if config is not None and str(config).startswith("--"):
         # The first argument is a setting, not a run file.

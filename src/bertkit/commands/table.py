@@ -167,7 +167,8 @@ def _function(name: str) -> Callable[..., None]:
 
     module, _, attribute = COMMANDS[name].partition(":")
     target = getattr(import_module(f"bertkit.{module}"), attribute)
-    if isinstance(target, type):  # a task
+    # A class is a task.
+    if isinstance(target, type):
         from bertkit.commands.finetune import finetune
 
         target = finetune(target)

@@ -33,7 +33,7 @@ def explain(
         pair: Second text of a pair.
         off: Attention head to switch off, as LAYER.HEAD, counted from 1. Repeatable.
         long: Whether to reject a text that exceeds the maximum length, or truncate it.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
     """
     check_page_path(out)
     shown = explain_text(

@@ -52,7 +52,7 @@ ONE_HOT = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "tr
 """Values of a one-hot column."""
 
 LONGEST_NAME = 30
-"""Number of characters of a column that messages show."""
+"""Maximum number of characters of the name of a column in messages."""
 
 
 def check_columns(table: Rows, *names: str | None, only: bool = False) -> None:
@@ -152,10 +152,10 @@ class Roles:
     labels: tuple[str, ...] = ()
 
     def labels_of(self, table: Rows) -> Sequence[str | None]:
-        """Return the label of each row as written; of one-hot columns, a JSON list.
+        """Return the label of each row as written, or a JSON list for one-hot columns.
 
         Raises:
-            DataError: If a one-hot column contains something else than 0 and 1.
+            DataError: If a one-hot column contains other values than 0 and 1.
         """
         if not self.labels:
             return [None] * len(table) if self.label is None else table.texts(self.label)

@@ -121,6 +121,7 @@ class Corpus(PreparedText):
     """
 
     manifest: Manifest
+    """Content of manifest.json."""
     numbers: tuple[int, ...]
     """Indices of the shards."""
     store: RemoteDirectory | None = None
@@ -132,6 +133,9 @@ class Corpus(PreparedText):
 
         Args:
             folder: The directory, or a URL that fsspec supports, such as s3://bucket/corpus.
+
+        Returns:
+            The corpus. The shards of a URL are downloaded when they are needed.
 
         Raises:
             DataError: If a file is missing, or its size differs from the manifest.
@@ -157,7 +161,11 @@ class Corpus(PreparedText):
         return corpus
 
     def part(self, numbers: Sequence[int]) -> Corpus:
-        """Return a corpus with only the given shards."""
+        """Return a corpus with only the given shards.
+
+        Args:
+            numbers: Numbers of the shards.
+        """
         return replace(self, numbers=tuple(numbers))
 
     @cached_property
@@ -176,6 +184,7 @@ class Corpus(PreparedText):
 
     @property
     def first_volume(self) -> Corpus:
+        """Shards of the first volume, or the corpus if it has only one volume."""
         return self if len(self.volumes) == 1 else self.part(self.volumes[0])
 
     @property
@@ -184,6 +193,7 @@ class Corpus(PreparedText):
 
     @property
     def shards(self) -> list[Shard]:
+        """Sizes and file hashes of each shard."""
         return [self.manifest.shards[number] for number in self.numbers]
 
     @property
@@ -192,10 +202,12 @@ class Corpus(PreparedText):
 
     @property
     def sentences(self) -> int:
+        """Number of sentences."""
         return sum(shard.sentences for shard in self.shards)
 
     @property
     def documents(self) -> int:
+        """Number of documents."""
         return sum(shard.documents for shard in self.shards)
 
     @property
@@ -205,7 +217,11 @@ class Corpus(PreparedText):
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """First sentence of each document, then the number of sentences; (documents + 1,)."""
+        """First sentence of each document, then the number of sentences.
+
+        Shapes:
+            (documents + 1,).
+        """
         return self._cumulative("documents", self.documents)
 
     @cached_property
@@ -214,11 +230,19 @@ class Corpus(PreparedText):
         return self._cumulative("sentences", self.sentences)
 
     def slice(self, first_sentence: int, last_sentence: int) -> NDArray[Any]:
-        """Return the tokens of sentences [first, last) as a read-only view of their shard.
+        """Return the tokens of consecutive sentences as a read-only view of their shard.
+
+        Args:
+            first_sentence: Index of the first sentence.
+            last_sentence: Index after the last sentence.
 
         Raises:
-            ValueError: If they are not in one shard. The sentences of one document always are.
+            ValueError: If the sentences are not in one shard. The sentences of one document always
+                are.
             DataError: If a token is not in the vocabulary.
+
+        Shapes:
+            returns: (T,).
         """
         shard = int(np.searchsorted(self._shard_sentences, first_sentence, side="right")) - 1
         in_one = 0 <= shard < len(self._tokens)
@@ -319,6 +343,7 @@ def check_ids(ids: NDArray[Any], vocab_size: int, folder: Path, name: str) -> No
 
 
 def shard_name(number: int, part: str) -> str:
+    """Return the name of a file of a shard, such as shard-00000.tokens."""
     return f"shard-{number:05d}.{part}"
 
 
@@ -467,7 +492,7 @@ def read_manifest(path: Path, kind: Any, version: int, remedy: str = "prepare it
     """Read the manifest of prepared text, of type `kind`.
 
     Raises:
-        DataError: If it is damaged or has another format version.
+        DataError: If the manifest is damaged or has another format version.
     """
     try:
         content = storage.read_bytes(path, DataError, most=storage.VOCABULARY)

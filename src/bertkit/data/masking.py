@@ -19,11 +19,11 @@ class Masking(Settings, frozen=True):
     mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.15
     """Fraction of a sample's tokens to predict."""
     first_mlm_probability: Annotated[float, Meta(gt=0.0, lt=1.0)] | None = None
-    """Fraction at the start of the run. Default: `mlm_probability`."""
+    """Fraction of the tokens to predict at the start of the run. Default: `mlm_probability`."""
     first_share: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     """Fraction of the steps after which `mlm_probability` is reached."""
     schedule: Literal["linear", "step"] = "linear"
-    """Schedule of the fraction: linear (Ankner et al. 2024), or in one step."""
+    """Schedule from the first to the final fraction: linear (Ankner et al. 2024), or one step."""
     unit: Literal["token", "word", "span", "ngram"] = "token"
     """Unit to select: tokens, complete words (google-research/bert, 2019), spans of words
     (SpanBERT), or n-grams of one to three words (ALBERT). Spans are masked, replaced or kept as a
@@ -161,7 +161,7 @@ class Masker:
     def _words(
         self, ids: NDArray[np.int64], candidates: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        """Group the candidates by word. A token that starts no word joins the previous token."""
+        """Group the candidates by word. A token within a word joins the previous token."""
         begins = self.starts_word[ids[candidates]]
         begins[1:] |= np.diff(candidates) > 1
         return np.split(candidates, np.flatnonzero(begins[1:]) + 1)

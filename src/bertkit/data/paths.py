@@ -82,8 +82,8 @@ def files(paths: Sequence[str | Path], kinds: Sequence[str] = TEXT) -> list[Path
 def files_inside(folder: Path, kinds: Sequence[str]) -> tuple[list[Path], Counter[str]]:
     """Return the files of a directory tree that have one of these types, and count the others.
 
-    A link is followed only to a file in the same tree that is not listed without it. Other links
-    could add any file of the machine to a result that is shared.
+    A symbolic link is followed only if its file is in the same tree and is not listed otherwise.
+    Other links could add any file of the machine to a result that is shared.
 
     Returns:
         The files, sorted, and the number of skipped files by reason.

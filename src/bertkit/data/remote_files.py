@@ -22,7 +22,8 @@ CACHE, LIMIT = "BERTKIT_CACHE", "BERTKIT_CACHE_GB"
 PASSWORD = re.compile(r"//[^/@]*:[^/@]*@")
 
 TRIES, WAIT = 3, 1.0
-"""Number of attempts per file, and seconds before the second one; then four times as long."""
+"""Number of attempts per file, and seconds before the second attempt. Each further wait is four
+times as long."""
 
 
 class FileInfo(NamedTuple):
@@ -37,6 +38,7 @@ class _CopyError(Exception):
 
 
 def is_url(path: str | Path) -> bool:
+    """Return whether a path is a URL."""
     return "://" in str(path)
 
 

@@ -43,7 +43,7 @@ class Rows:
     Attributes:
         name: The file, or the name of the value in Python.
         columns: Names of the columns.
-        summary: Sentence on the columns, for the user to check.
+        summary: Message about the columns, which the user can check.
         header: If true, the first line of the file is a header line.
         separator: Separator of the columns; empty if values have types.
         lines: Line where each row begins, from 1; None if rows are numbered from 0.

@@ -1,4 +1,4 @@
-"""Windows of documents: consecutive sentences, each window the text of one sample."""
+"""Windows of consecutive sentences of documents. A window is the text of one sample."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Scheme:
             before = tag
 
     def _expected(self, before: str, tag: str) -> str:
-        """Return which tags may follow `before` instead of a tag that may not."""
+        """Describe the tags that may follow `before` instead of an invalid tag."""
         match self.name:
             case "iob1":
                 return f"I{tag[1:]}, because the previous word does not end such an entity"
@@ -156,7 +156,7 @@ SCHEMES: dict[str | None, Scheme] = {scheme.name: scheme for scheme in (IOB2, IO
 def spans(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence in any scheme, even if tags break its rules.
 
-    Like in conlleval and the default mode of seqeval, an entity begins at B- or S-, after O, E- or
+    As in conlleval and the default mode of seqeval, an entity begins at B- or S-, after O, E- or
     S-, and if the type changes.
     """
     entities: list[Entity] = []

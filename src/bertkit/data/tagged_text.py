@@ -284,7 +284,7 @@ def column_number(option: str, column: str) -> int:
     """Return the tag column that an option specifies.
 
     Raises:
-        ConfigError: If it is not an integer.
+        ConfigError: If the option is not an integer.
     """
     try:
         return int(column)

@@ -87,7 +87,8 @@ class Worker:
         self._out, self._settings = out, settings
         self.work = out / ".work"
         self.lock = self.work / lock
-        """File that is locked while a unit is made, so that later commands wait for orphans."""
+        """File that is locked while a unit is made, so that later commands wait for orphaned
+        workers."""
 
     def __call__(self, step: Step, number: int, unit: Unit) -> Iterator[Message]:
         """Run a step. Yield numbers of processed characters, then the result of the step."""
@@ -303,7 +304,7 @@ def convert_errors() -> Iterator[None]:
 
 @contextmanager
 def _locked(lock: Path | None) -> Iterator[None]:
-    """Hold a lock that shows the next `prepare` that this worker may still write."""
+    """Hold a lock, so that the next `prepare` waits while this worker may still write."""
     if lock is None:
         yield
     else:

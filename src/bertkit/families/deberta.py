@@ -1,7 +1,7 @@
 """DeBERTa, versions 2 and 3, with disentangled attention. He et al. 2021.
 
-Source of details that the paper omits: microsoft/DeBERTa. These are one normalized table of
-distance buckets, projected by the matrices for tokens in all layers, and the convolution of the
+Source of details that the paper omits: microsoft/DeBERTa. The details are one normalized table of
+distance buckets, which each layer projects by its matrices for tokens, and the convolution of the
 larger models of version 2.
 """
 

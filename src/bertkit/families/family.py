@@ -120,7 +120,7 @@ class Family:
     body: Names
     """Weights of the encoder. Hugging Face's names have the prefix of a model with heads."""
     gated: Names = field(default_factory=dict)
-    """Entries that replace those of `body` if feed-forward networks are gated."""
+    """Entries that replace entries of `body` if feed-forward networks are gated."""
     prefix: str
     """Prefix that the weight names of an encoder without heads lack, such as `bert.`."""
     heads: Mapping[str, Names]

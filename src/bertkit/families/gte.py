@@ -2,7 +2,7 @@
 
 Source of details that the paper omits (which layers have biases; fixed NTK scaling of angles):
 Alibaba-NLP/new-impl, the code that the models were published with. Checkpoints have its settings
-and weight names (`new`), or those of transformers 5 (`gte`), which bertkit saves.
+and weight names (`new`), or the names of transformers 5 (`gte`), which bertkit saves.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def _get(hf_config: Mapping[str, Any], name: str, default: Any) -> Any:
 def _read(hf_config: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the settings. Raises ValueError for unsupported values.
 
-    Files list the type of each layer. In older versions, they specify every how many layers
-    attention is global.
+    Files list the type of each layer. In older versions, they specify the distance between layers
+    with global attention.
     """
     every, types = _get(hf_config, EVERY, GLOBAL_EVERY), _get(hf_config, "layer_types", [])
     if every < 1:

@@ -1,6 +1,6 @@
 """RoBERTa and models of the same architecture. Liu et al. 2019.
 
-They are XLM-R, CamemBERT, and data2vec for text.
+The other models are XLM-R, CamemBERT, and data2vec for text.
 """
 
 from __future__ import annotations

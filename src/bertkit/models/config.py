@@ -246,8 +246,11 @@ class EncoderConfig(Settings, frozen=True):
     def check_decoder(self, decoder: EncoderConfig) -> None:
         """Check that a decoder of the same architecture fits the encoder.
 
+        Args:
+            decoder: Settings of the decoder.
+
         Raises:
-            ConfigError: If it does not.
+            ConfigError: If the decoder does not fit.
         """
         if decoder.hidden != self.hidden:
             raise ConfigError(
@@ -322,8 +325,11 @@ class TransformerConfig(EncoderConfig, frozen=True):
     positions: Positions = LearnedPositions()
     """Position encoding."""
     norm: NormSettings = NormSettings()
+    """Normalization of the embedding and of the layers."""
     attention: AttentionSettings = AttentionSettings()
+    """Settings of attention."""
     feedforward: FeedForwardSettings = FeedForwardSettings()
+    """Settings of the feed-forward networks."""
     convolution: ConvolutionSettings | None = None
     """Convolution of the embedding, added to the output of the first layer (DeBERTa v2 xlarge).
     Default: none.

@@ -57,6 +57,6 @@ class FeatureEncoder(Encoder):
         """Return a new head of `HEADS`.
 
         Raises:
-            ConfigError: If it is not supported.
+            ConfigError: If the head is not supported.
         """
         raise NotImplementedError

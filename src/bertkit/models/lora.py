@@ -109,7 +109,7 @@ _LAYER = re.compile(r"encoder\.(?:blocks\.(\d+)\.|lstm\.\w+_l(\d+))")
 def depths(names: Collection[str]) -> dict[str, int]:
     """Return the depth of each weight by its name.
 
-    The embedding has depth 0, like all weights that the first layer uses, too. The layers follow,
+    The embedding has depth 0, like all other weights that the first layer uses. The layers follow,
     the last of which includes the final norm. Heads and a decoder are above them.
 
     Raises:
@@ -140,7 +140,8 @@ def add_lora(
     Args:
         model: The model. Its language model head is not trained.
         lora: Settings of the adapters.
-        sizes: Returns the sizes of the parts of a weight, from its name and number of rows.
+        sizes: Function that returns the sizes of the parts of a weight, from its name and number of
+            rows.
         frozen_layers: Number of the lowest layers of the encoder without adapters.
 
     Raises:

@@ -106,7 +106,7 @@ class Model(nn.Module):
 
     @property
     def causal(self) -> bool:
-        """Whether the model is decoder-only: each state depends only on previous tokens (GPT)."""
+        """Whether the model is decoder-only: states depend only on their own and earlier tokens."""
         return self.decoder is None and self.config.is_causal
 
     def states(self, batch: Batch) -> Tensor:
@@ -132,7 +132,14 @@ class Model(nn.Module):
         return states
 
     def encoder_states(self, batch: Batch) -> Tensor:
-        """Compute the last hidden states of the encoder. Shapes: (N, D)."""
+        """Return the last hidden states of the encoder.
+
+        Args:
+            batch: The batch.
+
+        Shapes:
+            returns: (N, D).
+        """
         states = None if self.faster_layers is None else self.faster_layers(batch)
         return self.encoder(batch) if states is None else states
 
@@ -166,7 +173,11 @@ class Model(nn.Module):
         return {name: head(states, batch) for name, head in self.heads.items()}
 
     def with_heads(self, heads: Mapping[str, nn.Module]) -> Model:
-        """Return a model with the same weights and additional heads, which replace equal names."""
+        """Return a model with the same weights and additional heads.
+
+        Args:
+            heads: Heads by name. They replace heads of the same name.
+        """
         return Model(self.encoder, {**dict(self.heads.items()), **heads}, self.decoder)
 
 

@@ -41,7 +41,8 @@ class Trace:
         cross[layer][sequence]: (H, Tq, Tk), weights of a decoder's cross-attention.
         heads[layer]: (N, H, K), the output of each head before the output projection.
         queries[layer]: (R, H, K), if `projections`; rows after the N tokens are padding.
-        keys[layer], values[layer]: (R, Hkv, K), if `projections`.
+        keys[layer]: (R, Hkv, K), if `projections`.
+        values[layer]: (R, Hkv, K), if `projections`.
     """
 
     states: list[Tensor] = field(default_factory=list)

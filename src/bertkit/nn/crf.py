@@ -12,8 +12,8 @@ from torch import Tensor, nn
 FORBIDDEN = -1e30
 """Score of transitions and tags that a mask forbids, if gradients are computed.
 
-It is finite, so gradients are finite, too. No sum of real scores compensates for it, and the sum of
-10⁸ of them does not overflow in fp32.
+It is finite, so that gradients are also finite. No sum of real scores compensates for it, and the
+sum of 10⁸ of them does not overflow in fp32.
 """
 
 CHUNK_WORDS = 512

@@ -47,7 +47,7 @@ class Kernel(Protocol):
 
 
 class Fused:
-    """torch's `scaled_dot_product_attention` per bucket: no score matrix in memory."""
+    """torch's `scaled_dot_product_attention` per bucket, which stores no score matrix."""
 
     def unsupported_reason(
         self, q: Tensor, kv: Tensor, context: AttentionContext, *, dropout: float = 0.0
@@ -187,7 +187,7 @@ def _repeat_heads(x: Tensor, heads: int) -> Tensor:
 def _split_by_bucket(
     q: Tensor, kv: Tensor, context: AttentionContext
 ) -> Iterator[tuple[Tensor, Tensor, Bucket, Bucket]]:
-    """Return the rows of queries and of keys and values, and the buckets, of each bucket.
+    """Yield the query rows, key and value rows, query bucket, and key bucket of each bucket.
 
     `split` is called once, so that its gradient is one concatenation. The gradient of each slice
     would be a tensor of full size.

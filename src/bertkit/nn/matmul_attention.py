@@ -1,6 +1,6 @@
 """Attention by batched matrix multiplications (matmuls), the default kernel on CPUs.
 
-The gradient is written out. Inference runs in blocks whose scores fit into the cache.
+The gradient is implemented by hand. Inference runs in blocks whose scores fit into the cache.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Bmm:
 
 
 class _BmmFunction(torch.autograd.Function):
-    """Autograd function of `Bmm` with a gradient that is written out.
+    """Autograd function of `Bmm` with a gradient that is implemented by hand.
 
     Autograd would copy and add up q, k and v separately, with hundreds of small operations
     (notes/2026-11.md).

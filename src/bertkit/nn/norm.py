@@ -13,7 +13,7 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalization. Ba et al. 2016. Shapes: (…, D) -> (…, D).
 
     In bf16 on CPUs, torch's LayerNorm accumulates the gradients of weight and bias in bf16. A sum
-    over ten thousand tokens is then a tenth off (notes/2026-11.md).
+    over ten thousand tokens then has an error of about 10 % (notes/2026-11.md).
     """
 
     def forward(self, x: Tensor) -> Tensor:

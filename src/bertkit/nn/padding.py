@@ -1,7 +1,7 @@
 """Conversions between packed rows and padded buckets, which attention kernels compute on.
 
-A bucket of equal lengths is a view. Other buckets are copied by gathers, whose gradients are
-gathers, too.
+A bucket of equal lengths is a view. Other buckets are copied by gathers, whose gradients are also
+gathers.
 """
 
 from __future__ import annotations

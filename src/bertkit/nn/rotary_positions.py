@@ -96,7 +96,7 @@ def rotate(x: Tensor, rotary: Rotary, heads: int) -> Tensor:
 
 
 class _Rotate(torch.autograd.Function):
-    """Rotation, whose gradient is rotated back."""
+    """Rotation, whose gradient is the inverse rotation."""
 
     @staticmethod
     def forward(ctx, x: Tensor, cos: Tensor, sin: Tensor, heads: int) -> Tensor:  # type: ignore[no-untyped-def]

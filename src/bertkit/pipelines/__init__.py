@@ -86,7 +86,7 @@ def pipeline(
         model: Model directory, hub id, or loaded model.
         precision: fp32, bf16, int8, or auto, which is bf16 if it is faster. int8 requires a
             generative model or a directory of `bertkit export int8`.
-        device: auto, cpu, or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
         pooling: mean, cls or max, for embed only. Default: the pooling of the directory.
         batch_invariant: Whether a text has the same embedding, bit for bit, in every batch, for
             embed only. It is slower.

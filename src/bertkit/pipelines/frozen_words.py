@@ -86,7 +86,7 @@ class FrozenEncoder:
             if isinstance(engine, Engine)
             else Engine(loaded.model, precision=engine, device=device)
         )
-        self.sees = "what stands before it" if loaded.model.causal else "both sides at once"
+        self.sees = "the text before it" if loaded.model.causal else "the text on both sides"
 
     def read(
         self, texts: Sequence[str], ranges: Sequence[tuple[int, int]], *, long: Long = "truncate"

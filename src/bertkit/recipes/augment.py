@@ -75,7 +75,8 @@ def augment(
         probability: Probability that a word is replaced in a copy.
         candidates: Number of most probable words from which the replacement is sampled.
         seed: Random seed of the copies.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+        reading: Columns and format of the examples.
 
     Returns:
         The number of examples that were read and written, and of copies that differ.

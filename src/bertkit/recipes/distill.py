@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.directory import Loaded, load
-from bertkit.config import Count, Settings, plain, with_keywords
+from bertkit.config import Count, Settings, document_keywords, plain, with_keywords
 from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError
 from bertkit.models.surgery import keep_layers
@@ -24,6 +24,7 @@ from bertkit.training.run import Resume
 from bertkit.training.teacher import TaskTeacher, check_length
 
 
+@document_keywords(Finetune, Terms, Reading)
 @check_keywords
 def distill(
     teacher: str | Path,
@@ -49,7 +50,8 @@ def distill(
         train: Labeled examples to train on.
         dev: Examples that select the best epoch and are scored: a file, or the fraction of train to
             hold out, such as 0.1.
-        test: Examples, or a fraction of train, that only the selected epoch is scored on, once.
+        test: Examples that only the selected epoch is scored on, once: a file, or a fraction of
+            train.
         out: Output directory. It must not exist.
         student: Directory or hub id of a model with the vocabulary of the teacher.
         layers: Number of layers of the teacher, evenly spaced, that the student starts from,
@@ -58,13 +60,18 @@ def distill(
             repeat the option. Default: evenly spaced layers.
         task: Task of the teacher as module:Class, if it is not a task of bertkit.
         resume: Whether to resume a run that was interrupted.
+        settings: Settings of training, which are also keywords, such as `epochs=2`.
+        terms: Weights of the losses, which are also keywords.
+        reading: Columns and format of the examples, which are also keywords, such as
+            `text_column="review"`.
+        **keywords: Settings, weights and columns, as listed below.
 
     Returns:
         The scores of the student, as `finetune` returns them.
 
     Raises:
-        ConfigError: If a setting is invalid, or the student does not fit the teacher; before
-            training.
+        ConfigError: If a setting is invalid, or the student does not fit the teacher. It is raised
+            before training.
     """
     groups: dict[type[Settings], Any] = {Finetune: settings, Terms: terms, Reading: reading}
     training, weights, columns = with_keywords("distill", groups, keywords)

@@ -46,20 +46,23 @@ def embed_texts(
 
     Args:
         model: Model directory, hub id, or directory of an exported model.
-        texts: Input texts. Default: the lines of stdin, of any number.
+        texts: Input texts. Default: the lines of stdin.
         prompt: Prompt to prepend to each text: the name of one of the model's prompts, or a literal
             such as "query: ". Default: the model's default prompt, if any. The prompt in use is
             logged.
-        pooling: Mean or maximum over the tokens, or the state of [CLS]. Default: the pooling of the
-            model, else mean.
+        pooling: Pooling of the token states: their mean, their maximum, or the state of [CLS].
+            Default: the pooling of the model, or mean.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
         batch_invariant: Whether to embed each text separately, which is slower. Embeddings then do
             not depend, bit for bit, on the other texts.
-        device: Device, such as cpu or cuda:0. auto is a GPU if one is available and the precision
-            is not int8.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one, unless the
+            precision is int8.
         out: Output path of a .npy file of float32, with one row per text. Must not exist.
+
+    Yields:
+        The embedding of each text, unless `out` is set.
     """
     limit_onednn_cache()
     settings = LoadSettings(precision, device, pooling=pooling, batch_invariant=batch_invariant)
@@ -98,12 +101,12 @@ def embed(
         text_column: Column of the texts. Default: detected from the content.
         prompt: Name of one of the model's prompts, or a literal such as "query: ". Default: the
             model's default prompt, if any.
-        pooling: Pooling of the token states. Default: the pooling of the model, else mean.
+        pooling: Pooling of the token states. Default: the pooling of the model, or mean.
         long: What to do with texts that are too long: raise an error, truncate them, or split them
             into windows whose embeddings are averaged.
         precision: Precision of the computation.
-        device: Device, such as "cpu". "auto" is a GPU if one is available and the precision is not
-            int8.
+        device: Device, such as "cpu". "auto" selects a GPU if PyTorch finds one, unless the
+            precision is int8.
 
     Returns:
         One embedding per text.
@@ -142,7 +145,7 @@ def embed_file(
 ) -> tuple[int, int]:
     """Write the embeddings of texts to a .npy file of float32 with the shape (S, D).
 
-    Embeddings are written in blocks of some thousands, so memory does not grow with the number of
+    Embeddings are written in blocks of a few thousand, so memory does not grow with the number of
     texts. The file is created atomically at the end.
 
     Args:

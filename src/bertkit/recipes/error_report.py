@@ -19,7 +19,7 @@ JSONL, HTML = "errors.jsonl", "errors.html"
 SHOWN_ERRORS = 100
 """Number of errors that the page lists at first; `errors.jsonl` contains all."""
 PAIR_ERRORS = 20
-"""Number of errors per pair of labels that the page also contains, to list when it is selected."""
+"""Number of further errors per pair of labels, which the page shows when the pair is selected."""
 MAX_ERRORS = 1000
 """Maximum number of errors on the page."""
 MAX_MATRIX_LABELS = 40

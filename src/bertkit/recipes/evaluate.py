@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.config import with_keywords
+from bertkit.config import PythonOnly, document_keywords, with_keywords
 from bertkit.errors import DataError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines import TaskPipeline, answering
@@ -22,6 +22,7 @@ from bertkit.tasks.similarity import Similarity
 from bertkit.tasks.task import Reading, policy_of_files
 
 
+@document_keywords(Reading)
 @check_keywords
 def evaluate(
     model: str | Path | Loaded | TaskPipeline[Any],
@@ -30,7 +31,7 @@ def evaluate(
     *,
     task: str | None = None,
     errors: Path | str | None = None,
-    name: str | None = None,
+    name: PythonOnly[str | None] = None,
     precision: Inference = "fp32",
     device: str = "auto",
     reading: Reading | Mapping[str, Any] | None = None,
@@ -40,23 +41,25 @@ def evaluate(
 
     An embedding model needs no fine-tuning: its scores are correlations between the cosine
     similarities of pairs and their labels. Examples that exceed the maximum length are truncated,
-    or split into windows. In Python, examples can be rows in memory, with `name` as their name in
-    messages, and columns are keywords (`text_column="review"`). By default, the columns are the
-    columns of training.
+    or split into windows. In Python, the examples can also be rows in memory.
 
     Args:
         model: Directory or hub id of a fine-tuned model, or of an embedding model.
         examples: File of labeled examples.
-        task: module:Class, for a task from outside the package.
+        task: Task from outside the package, as module:Class.
         errors: Output directory of the worst predictions: errors.html and errors.jsonl. Must not
             exist.
+        name: Name of the examples in messages. Default: the path of the file.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+        reading: Columns and format of the examples. Default: the columns of training.
+        **columns: Columns and format as keywords, such as `text_column="review"`.
 
     Returns:
         The scores of the task, `rows`, and `truncated`. If the task has labels, also `by_label`
         (the scores of each label) and `confusion` (counts of predictions for each label). If the
-        model is calibrated, also `calibration` (the calibration error with and without it).
+        model is calibrated, also `calibration` (the calibration error with and without the
+        temperature).
 
     Raises:
         ConfigError: If `errors` exists.
@@ -64,13 +67,11 @@ def evaluate(
     """
     if errors is not None:
         check_unused(Path(errors), option="--errors")
-    answer = (
-        model
-        if isinstance(model, TaskPipeline)
-        else answering(
-            model, task, precision=precision, device=device, embedding_task=Similarity.name
+    answer = model
+    if not isinstance(answer, TaskPipeline):
+        answer = answering(
+            answer, task, precision=precision, device=device, embedding_task=Similarity.name
         )
-    )
     (resolved,) = with_keywords("evaluate", {Reading: reading}, columns)
     if isinstance(examples, str | Path):
         name = name or str(examples)

@@ -64,7 +64,7 @@ class Experiment(Settings, frozen=True):
     seeds: Count = 1
     """Number of runs of each combination, with consecutive seeds from the setting `seed`."""
     keep: Literal["best", "all"] = "best"
-    """Fine-tuned weights to keep: those of the best combination of each variant, or all."""
+    """Fine-tuned weights to keep: the weights of the best combination of each variant, or all."""
 
 
 @dataclass
@@ -122,18 +122,19 @@ def experiment(
             settings can be changed: --settings.model MODEL.
         changes: Settings to change, such as settings.epochs=3.
         out: Output directory. It must not exist.
-        data: Directory of the relative paths of train, dev and test. Default: the current one.
+        data: Directory that contains the relative paths of train, dev and test. Default: the
+            current directory.
         seeds: Number of seeds, instead of the number in the file.
         variants: Variants to run; repeat the option. Default: all.
         resume: Whether to continue an experiment that was interrupted or extended.
 
     Returns:
-        For each variant the name of the best combination, its run directories, the metric, the
+        A dict by variant: the name of the best combination, its run directories, the metric, the
         mean, the standard deviation and each value of its scores, and the failed runs.
 
     Raises:
-        ConfigError: If a setting is invalid, before the first run. Settings that do not fit a model
-            are failed runs.
+        ConfigError: If a setting is invalid, before the first run. A run whose settings do not fit
+            its model fails without this error.
         DataError: If a file is missing or has an invalid row, before the first run.
         TrainingError: If every run failed.
     """
@@ -262,7 +263,7 @@ def _result(cells: Sequence[Cell], out: Path, *, keep: str) -> dict[str, Any]:
 
 
 def _select(cells: Sequence[Cell], out: Path) -> Cell:
-    """Return the combination with the best mean score, then with the lowest loss on dev."""
+    """Return the combination with the best mean score; the loss on dev breaks ties."""
     ranks = [cell.rank() for cell in cells]
     equal = [cell for cell, rank in zip(cells, ranks, strict=True) if rank == max(ranks)]
     best = equal[0]

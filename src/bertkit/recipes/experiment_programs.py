@@ -42,7 +42,7 @@ class SharedExamples:
     """Examples that several runs use, so that each file is read only once.
 
     Args:
-        data: Directory of relative paths. Default: the current one.
+        data: Directory that contains relative paths. Default: the current directory.
     """
 
     def __init__(self, data: Path | None) -> None:

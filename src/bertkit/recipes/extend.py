@@ -32,7 +32,7 @@ def extend(
 
     Args:
         model: Model directory or hub id, with a WordPiece vocabulary.
-        texts: Files or directories of .txt, .jsonl or .parquet, also .gz, of your domain.
+        texts: Texts of your domain: files or directories of .txt, .jsonl or .parquet, also .gz.
         out: Output directory of the larger model. Must not exist.
         size: Number of words to add: the words that save the most tokens in the texts.
         words: File with the words to add, one per line, instead of --size.

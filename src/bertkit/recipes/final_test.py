@@ -16,7 +16,7 @@ from bertkit.tasks import Task
 from bertkit.tasks.examples import Examples
 
 TEST_PREFIX = "test_"
-"""Prefix of the names of test scores, next to the scores on dev."""
+"""Prefix of the names of test scores, which distinguishes them from scores on dev."""
 
 
 def score_test(out: Path, task: type[Task[Any, Any]], test: Examples, device: str) -> None:

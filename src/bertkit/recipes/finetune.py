@@ -75,7 +75,7 @@ class Finetune(Settings, frozen=True):
     layer_decay: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     """Layer-wise learning rate decay: factor from each layer to the layer below it; 1: no decay."""
     frozen_layers: Annotated[int, Meta(ge=0)] = 0
-    """Number of frozen layers, from the bottom. The embeddings are frozen, too."""
+    """Number of frozen layers, from the bottom. The embeddings are also frozen."""
     gradual_unfreezing: bool = False
     """Whether to train only the heads in the first epoch, and one more layer, from the top, in each
     other epoch; the embeddings follow last (Howard & Ruder 2018)."""
@@ -83,10 +83,10 @@ class Finetune(Settings, frozen=True):
     """Whether to start from random weights instead of the model's weights, as a baseline."""
     lora: LoRA = LoRA()
     features: str | None = None
-    """Frozen hidden states that a new BiLSTM is trained on, while the model does not change:
-    embeddings, a layer (3, or -1 for the last layer), or sum:, mix: (weighted sum with trained
-    weights) or concat: followed by -4 (the last four layers), all, or 0 (all layers and the
-    embeddings)."""
+    """Frozen hidden states that a new BiLSTM is trained on, while the model does not change. One
+    layer: embeddings, 3, or -1 (the last layer). Several layers: sum:, mix: (weighted sum with
+    trained weights) or concat:, followed by -4 (the last four layers), all, or 0 (all layers and
+    the embeddings), such as concat:-4."""
     max_grad_norm: Positive = 1.0
     """Maximum norm of the gradient (gradient clipping)."""
     metric: str | None = None
@@ -174,20 +174,22 @@ def finetune(
         out: Output directory. It must not exist, unless the run is resumed.
         settings: Settings of training, which are also keywords, such as `epochs=2`.
         options: Options of the task, which are also keywords, such as `class_weights="balanced"`.
-        reading: Columns and format of files, also keywords, such as `text_column="review"`.
+            `bertkit finetune TASK --help` describes them.
+        reading: Columns and format of files, which are also keywords, such as
+            `text_column="review"`.
         resume: Whether to resume an interrupted run, to the same weights. "auto" starts the run if
             it does not exist.
-        teacher: Teacher whose outputs and states the model is trained on, too.
+        teacher: Teacher whose outputs and states the model is also trained on.
         on_epoch: Function that is called with the number and the dev scores of each epoch.
         **keywords: Settings, options and columns, as listed below.
 
     Returns:
-        The scores of the best epoch on dev. Names of scores start with `best_` if dev also set an
-        option, such as a threshold, and with `test_` if they are scores on the test set.
+        The scores of the best epoch on dev. Names of scores start with `best_` if an option, such
+        as a threshold, was optimized on dev, and with `test_` if they are scores on the test set.
 
     Raises:
-        ConfigError: If a setting is invalid or `out` is used, before training.
-        DataError: If an example is invalid, before training.
+        ConfigError: If a setting is invalid or `out` exists. It is raised before training.
+        DataError: If an example is invalid. It is raised before training.
 
     Tasks and their options:
         answer: window_overlap, question_tokens, answer_tokens, best, no_answer,
@@ -369,7 +371,7 @@ def _train(
 
 
 def _epochs(run: Run, learner: _Learner, dev: Examples, settings: Finetune, start: int) -> Epochs:
-    """Return the epochs of a run, after the outputs of the initial model are added to features."""
+    """Return the epochs of a run. If the task needs them, add outputs of the initial model."""
     task, max_batch_tokens = learner.task, settings.max_batch_tokens
     if isinstance(task, NeedsReference):
         learner.features, learner.dev_features = task.add_reference(

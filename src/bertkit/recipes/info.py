@@ -29,10 +29,11 @@ def info(
     Args:
         path: Directory of a model, corpus or run, or hub id. Default: compare the run files of
             bertkit by size, shape, method and data.
+        samples: Settings of the printed samples of a corpus.
         json: Whether to print the run files as JSON.
 
     Returns:
-        The run files, with `json`.
+        The run files if `json` is set, else None.
 
     Raises:
         ConfigError: If an option does not apply to the directory.

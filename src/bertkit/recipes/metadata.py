@@ -98,7 +98,7 @@ def model_name(model: str) -> str:
 
 
 def data_name(about: Mapping[str, Any]) -> str:
-    """Return the public name of a data set: of a file without its directories.
+    """Return the public name of a data set. Directories of a file are removed.
 
     Args:
         about: Entry of the data set in the record of a run.

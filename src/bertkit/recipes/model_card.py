@@ -56,7 +56,7 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
     Args:
         folder: Directory of the model.
         run: Content of its scores.json.
-        num_candidates: Number of combinations of settings that dev selected the model from.
+        num_candidates: Number of combinations of settings from which the model was selected on dev.
     """
     task = run["task"]
     name = task["name"]
@@ -77,7 +77,7 @@ def write_card(folder: Path, run: Mapping[str, Any], *, num_candidates: int = 1)
         "",
         f"Epoch {run['dev']['epoch']} of {len(run['epochs'])}, the best by {run['metric']}. "
         f"{_selected(run['metric'])} selected on dev, so expect slightly lower scores on new data."
-        + f" Dev also selected its settings from {num_candidates} combinations."
+        + f" Its settings were also selected on dev, from {num_candidates} combinations."
         * (num_candidates > 1),
         "",
         *_scores(scores),
@@ -232,7 +232,7 @@ def _other_tools(name: str, options: Mapping[str, Any], settings: Mapping[str, A
         lines = [
             "`bertkit embed` and `SentenceTransformer` load this directory and compute the same "
             "embeddings. The weights `heads.vector.out` are the linear classifier of the labels. "
-            "Its input are the embeddings before normalization."
+            "Its input is the embedding before normalization."
         ]
     if options.get("both_orders"):
         lines = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.checkpoint.formats import LoadSettings, open_format
-from bertkit.config import with_keywords
+from bertkit.config import document_keywords, with_keywords
 from bertkit.data.paths import is_table
 from bertkit.data.rows_in_memory import KINDS, is_rows
 from bertkit.errors import DataError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.checkpoint.directory import Loaded
 
 
+@document_keywords(Reading)
 @check_keywords
 def predict(
     model: str | Path | Loaded | Answering[Any],
@@ -48,7 +49,7 @@ def predict(
             into windows. Default: truncate if the task supports it.
             The number of truncated texts is logged.
         precision: Precision of the computation.
-        device: Device, such as "cpu". "auto" is a GPU if PyTorch finds one.
+        device: Device, such as "cpu". "auto" selects a GPU if PyTorch finds one.
         reading: Columns and format of the rows. Default: detected as in files.
         **columns: Columns as keywords, such as `text_column="review"`.
 

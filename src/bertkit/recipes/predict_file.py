@@ -224,7 +224,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 
 
 def _rename(answer: Row, taken: Collection[str]) -> Row:
-    """Rename the fields of a prediction that are columns of the row already."""
+    """Rename the fields of a prediction that have the name of a column of the row."""
     return {unused_column_name(name, taken): value for name, value in answer.items()}
 
 

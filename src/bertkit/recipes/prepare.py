@@ -20,6 +20,7 @@ import msgspec
 from rich.progress import Progress
 
 from bertkit import storage
+from bertkit.config import PythonOnly
 from bertkit.console import say
 from bertkit.data.corpus import (
     FORMAT,
@@ -84,14 +85,13 @@ def prepare(
     processes: int | None = None,
     engine: Engine = "processes",
     part: str | None = None,
-    language: str = "en",
-    shard_tokens: int = SHARD_TOKENS,
+    language: PythonOnly[str] = "en",
+    shard_tokens: PythonOnly[int] = SHARD_TOKENS,
 ) -> Corpus | Any:  # Without `part` the result is never None, so callers need no check.
     """Tokenize text into a corpus for pretraining.
 
-    If the work is interrupted, the same call resumes it. `language` is the language of the sentence
-    splitter, and `shard_tokens` the approximate number of tokens per shard. With several processes,
-    a script that calls this function needs `if __name__ == "__main__":`.
+    If the work is interrupted, the same call resumes it. With several processes, a script that
+    calls this function needs `if __name__ == "__main__":`.
 
     Args:
         texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
@@ -105,6 +105,8 @@ def prepare(
             must share the files. Without RAY_ADDRESS, a local Ray is started and stopped.
         part: Part of the work to do, such as 3/8. Machines that share a disk do one part each; then
             run the same command without --part to write the corpus.
+        language: Code of the language whose rules split the text into sentences.
+        shard_tokens: Approximate number of tokens per shard.
 
     Returns:
         The corpus, or None if `part` is set.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertkit.batch import Batch
 from bertkit.checkpoint.directory import Loaded, load, save
+from bertkit.config import document_keywords
 from bertkit.console import say
 from bertkit.engine.packed_linear import packed
 from bertkit.errors import ConfigError, DataError
@@ -56,6 +57,7 @@ from bertkit.training.teacher import check_length, copy_layers
 from bertkit.training.trackers import check_tracker
 
 
+@document_keywords(PretrainConfig, title="Settings (a.b = 1 is {'a': {'b': 1}})")
 @check_keywords
 def pretrain(
     settings: Mapping[str, Any] | Path | str,
@@ -70,7 +72,9 @@ def pretrain(
     If torchrun started several processes, they train one model (data parallelism).
 
     Args:
-        settings: Settings of a run file: a mapping, a path, or the name of a built-in run file.
+        settings: Settings of a run file, as listed below: a mapping, a path, or the name of a
+            built-in run file. `model` also has the settings of its architecture, such as
+            `TransformerConfig`.
         corpus: Corpus directory or URL.
         out: Run directory. It contains the model, which `bertkit.load` and transformers can load,
             and checkpoints, a journal and a loss curve.
@@ -230,8 +234,9 @@ def _teacher(config: PretrainConfig, corpus: Path | str, tokenizer: Tokenizer) -
 
     Raises:
         CheckpointError: If the teacher cannot be loaded.
-        ConfigError: If it has no masked-LM head, or does not support the length of the samples.
-        DataError: If its vocabulary differs from the vocabulary of the corpus.
+        ConfigError: If the teacher has no masked-LM head, or does not support the length of the
+            samples.
+        DataError: If the vocabulary of the teacher differs from the vocabulary of the corpus.
     """
     if config.teacher is None:
         return None

@@ -51,7 +51,8 @@ class Teacher(Settings, frozen=True):
 
 
 Sampler = Callable[..., Shuffled[Any]]
-"""Function of a text, and of the keywords `documents`, `length` in tokens, and `seed`."""
+"""Function that returns the samples of a text. Its keywords are `documents`, `length` (in tokens),
+and `seed`."""
 
 TestScorer = Callable[[Path], Mapping[str, float]]
 """Function that returns the scores of a model directory on a test set."""
@@ -68,6 +69,7 @@ class PretrainConfig(Settings, frozen=True):
     sampling: Sampling = Sampling()
     masking: Masking = Masking()
     teacher: Teacher | None = None
+    """Settings of distillation. Default: no teacher."""
     terms: Terms = Terms()
     """Weights of the loss terms of distillation."""
     generator: Generator | None = None

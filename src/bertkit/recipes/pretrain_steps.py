@@ -255,7 +255,7 @@ def check_record(
     """
     errors = {
         "draws": ConfigError(
-            f"{run.out}: this version of bertkit builds other samples; resume with the old version"
+            f"{run.out}: this version of bertkit builds different samples; resume with the old one"
         ),
         "tokenizer": DataError(
             f"{text.place}: the tokenizer differs from that of {run.out}; use the run's corpus"

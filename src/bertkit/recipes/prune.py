@@ -55,11 +55,11 @@ def prune(
     """Prune attention heads or layers of a fine-tuned model.
 
     The weights of a pruned head are zero: the shape of the model does not change, and fine-tuning
-    does not update the head. bertkit does not compute pruned heads.
+    does not update the head. Inference skips pruned heads.
 
     Args:
         model: Model directory or hub id.
-        dev: Labeled examples for the scores before and after.
+        dev: Labeled examples that the model is scored on before and after pruning.
         out: Output directory. Must not exist.
         data: Labeled examples that determine the importance of heads, with --count. Must differ
             from --dev.
@@ -67,15 +67,16 @@ def prune(
         heads: Head to prune, as LAYER.HEAD, counted from 1. Repeatable.
         layers: Layer to keep, counted from 1; other layers are removed. Repeatable.
         task: Task of the model as module:Class, if it is not a task of bertkit.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+        reading: Columns and format of the examples.
 
     Returns:
         Scores before and after, the pruned heads or the layers that remain, and, with `count`, the
         importance of each head.
 
     Raises:
-        ConfigError: If a head or layer does not exist, a layer would lose all heads, or data is
-            dev.
+        ConfigError: If a head or layer does not exist, a layer would lose all heads, or `data` and
+            `dev` are equal.
     """
     pruned = [read_head(head) if isinstance(head, str) else head for head in heads]
     check_unused(out)

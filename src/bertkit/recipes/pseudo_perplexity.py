@@ -61,7 +61,7 @@ def evaluate_masked(
         model: Model directory or hub id of a model with an MLM head.
         texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
         tokens: Maximum number of tokens to mask.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The loss, pseudo-perplexity and accuracy, and the number of tokens.

@@ -26,7 +26,7 @@ def push(
     Reports of errors are not uploaded, because they contain texts of the data.
 
     Args:
-        folder: Model directory. It must load.
+        folder: Model directory.
         name: Repository on the hub, such as me/my-model. It is created if it does not exist.
         private: Whether a new repository is private.
         message: Commit message.

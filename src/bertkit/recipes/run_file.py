@@ -34,9 +34,9 @@ class Train(Settings, frozen=True):
     batch_warmup_steps: Annotated[int, Meta(ge=0)] = 0
     """Number of steps in which the batch size grows linearly to `batch_size`."""
     parts: Count = 1
-    """Number of parts of a step's samples, which are distributed to several processes. Any number
-    of processes that divides it trains on the same samples, masks and dropout. With several
-    processes, the default is their number."""
+    """Number of parts of a step's samples, which are distributed to several processes. Runs with
+    any number of processes that divides it use the same samples, masks and dropout. Default: the
+    number of processes."""
     max_batch_tokens: Count = 8192
     """Number of tokens per forward pass. Larger steps are split into several batches, and gradients
     are accumulated in fp32. It affects memory and speed; results differ only by rounding and
@@ -193,6 +193,6 @@ def read_run_file(path: str | Path) -> dict[str, Any]:
     """Read a run file, or the run file of bertkit with a bare name, as plain data.
 
     Raises:
-        ConfigError: If it is missing or malformed.
+        ConfigError: If the file is missing or malformed.
     """
     return read_toml_by_name(path, CONFIGS)

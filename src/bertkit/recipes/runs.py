@@ -44,8 +44,8 @@ def runs(
         folders: Run directories, or directories that contain runs.
         format: Table format.
         out: Output path of the table. Must not exist. Default: print the table.
-        plot: Output path of an .svg chart of the first shared score, or else of the loss. Must
-            not exist.
+        plot: Output path of an .svg chart of the first score that all runs have, or else of the
+            loss. Must not exist.
 
     Returns:
         The table, if there is no `out`.
@@ -116,7 +116,7 @@ class _Row:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return names that distinguish the runs. The directory precedes the name of a seed."""
+    """Return names that distinguish the runs. The variant precedes the name of a seed."""
     parents = [path.parent if SEED_DIRECTORY.fullmatch(path.name) else path for path in paths]
     unique = list(dict.fromkeys(parents))
     names = dict(zip(unique, distinct_names(unique), strict=True))
@@ -139,7 +139,7 @@ def _rows(views: Sequence[RunView], scores: Sequence[Mapping[str, float]]) -> li
 
 
 def _scores(folder: Path, run: RunView) -> dict[str, float]:
-    """Return the scores of the best epoch, or the last on held-out text, and of the test set."""
+    """Return the scores of the best epoch or the last held-out scores, and the test scores."""
     test = read_test(folder)
     if (folder / SCORES).exists():
         scores = {**read_scores(folder / SCORES)["dev"], **test}

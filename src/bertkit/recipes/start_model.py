@@ -18,7 +18,7 @@ from bertkit.recipes.pretrain_config import read_config
 
 PAIR_HEADS = ("nsp", "sop")
 SHAPE = ("model.", "family", "generator")
-"""Beginnings of the names of settings that the model determines."""
+"""Prefixes of the names of settings that the model determines."""
 
 DEFAULTS: dict[str, Any] = {
     "sampling": {"length": 128},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
+from bertkit.config import PythonOnly
 from bertkit.console import say
 from bertkit.data.document_readers import documents
 from bertkit.errors import ConfigError
@@ -30,14 +31,13 @@ def train_vocabulary(
     lowercase: bool | None = None,
     strip_accents: bool | None = None,
     min_frequency: int = 2,
-    chinese_chars: bool = True,
-    character_coverage: float = 0.9999,
-    max_length: int | None = 512,
+    chinese_chars: PythonOnly[bool] = True,
+    character_coverage: PythonOnly[float] = 0.9999,
+    max_length: PythonOnly[int | None] = 512,
 ) -> Tokenizer:
     """Train a tokenizer on text.
 
-    All documents are read once. `text.vocabulary_training` describes `chinese_chars`,
-    `character_coverage` and `max_length`.
+    All documents are read once.
 
     Args:
         texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
@@ -45,17 +45,22 @@ def train_vocabulary(
         kind: wordpiece (BERT), bpe (byte-level, RoBERTa and GPT-2), unigram (ALBERT), or words
             (whole words, ELMo).
         size: Vocabulary size, with special tokens.
-        use: encode for encoders; write for GPT, and spans for T5, both with --kind bpe; translate
-            for two languages that share a vocabulary (SentencePiece), with --kind unigram.
+        use: Use of the tokenizer: encode (encoders), write (GPT, requires --kind bpe), spans (T5,
+            requires --kind bpe), or translate (two languages that share a SentencePiece vocabulary,
+            requires --kind unigram).
         lowercase: Whether to lowercase text. Default: as in BERT-uncased, ALBERT and RoBERTa.
         strip_accents: Whether to remove accents. Default: the value of --lowercase.
         min_frequency: Minimum count of a pair of tokens to merge, or of a whole word.
+        chinese_chars: Whether each Chinese character is a word (wordpiece).
+        character_coverage: Fraction of the characters of the text that are in the alphabet
+            (wordpiece and unigram). Words with other characters become the unknown token.
+        max_length: Maximum number of tokens of a text, which is saved with the tokenizer.
 
     Returns:
         The tokenizer.
 
     Raises:
-        ConfigError: If out exists, or the settings do not fit together.
+        ConfigError: If `out` exists, or settings cannot be combined.
         DataError: If a text cannot be read. Nothing is written.
     """
     out = Path(out)

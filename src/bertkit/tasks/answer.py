@@ -55,7 +55,7 @@ class AnswerOptions(Settings, frozen=True):
     no_answer: bool | None = None
     """Whether questions can be unanswerable. Default: inferred from the training file."""
     null_threshold: float | None = None
-    """Minimum difference of logits between "no answer" and the best answer above which no answer
+    """Threshold of the logit of "no answer" minus the logit of the best answer. Above it, no answer
     is returned. Default: optimized on dev, where scores get names like `best_f1`; 0 if dev has no
     unanswerable questions."""
 
@@ -275,9 +275,10 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
     def calibrated(self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]) -> Self:
         """Return the task with the `null_threshold` of the highest F1, unless it is set.
 
-        The threshold is optimized on these questions, so their scores are too high for others and
-        are named `best_f1` and so on. Source: `find_best_thresh` of the evaluation script of
-        SQuAD 2.0. Unlike there, the threshold is halfway between the scores of two questions.
+        The threshold is optimized on these questions, so their scores are higher than scores of
+        other questions, and are named `best_f1` and so on. Source: `find_best_thresh` of the
+        evaluation script of SQuAD 2.0. Unlike there, the threshold is halfway between the scores of
+        two questions.
         """
         options = self.options
         if not options.no_answer or options.null_threshold is not None:
@@ -307,7 +308,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
     def score(
         self, answers: Sequence[QuestionAnswer], examples: Sequence[Question]
     ) -> dict[str, float]:
-        """Compute exact match and F1 of SQuAD, also of each type if some are unanswerable."""
+        """Compute exact match and F1 of SQuAD, also of answerable and unanswerable questions."""
         return metrics.squad([answer.answer for answer in answers], [_golds(e) for e in examples])
 
     def chance(self, examples: Sequence[Question]) -> dict[str, float]:
@@ -331,7 +332,7 @@ class Answer(Task[Question, QuestionAnswer], Calibrated, ChanceLevel):
 def best_spans(
     logits: NDArray[np.float32], longest: int, best: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the spans with the highest sum of start and end logit, in no order.
+    """Return the spans with the highest sum of start and end logit, in any order.
 
     Args:
         logits: Start and end logit of each token. A token at -inf is not the start or end of a
@@ -391,7 +392,7 @@ def _extend_over_marks(text: str, end: int) -> int:
 def _trim(
     offsets: NDArray[np.int64], visible: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return starts and ends of tokens without surrounding white space, and which are not empty.
+    """Return the offsets of tokens without surrounding white space, and which tokens are not empty.
 
     Tokens of byte-level BPE and Unigram can contain the space before a word.
     """

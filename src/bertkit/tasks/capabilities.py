@@ -29,10 +29,12 @@ class Calibrated(ABC):
 
     @abstractmethod
     def uncalibrated(self) -> Settings:
-        """Return the options without those that `calibrated` set, to train another model."""
+        """Return the options before calibration on dev, to train another model."""
 
     def chosen_on(self, before: Any) -> bool:
-        """Return whether `calibrated` changed a prediction, so that scores on dev are `best_…`.
+        """Return whether `calibrated` changed a prediction.
+
+        The names of scores on dev then begin with `best_`.
 
         Args:
             before: The task whose method `calibrated` returned this task.

@@ -60,7 +60,7 @@ class LabelReport(msgspec.Struct, frozen=True):
     def only_answer(self) -> str | None:
         """Label of all predictions although others are expected, "" if no label is predicted.
 
-        None if the model predicts several labels, or all expected labels.
+        None if several labels are predicted, or if no other label is expected.
         """
         predicted = [label for label, score in self.labels.items() if score.answered]
         if len(predicted) > 1 or not any(label not in predicted for label in self.labels):

@@ -118,7 +118,7 @@ class Contrastive(Task[E, A], UsesPooling):
 def training_units(
     task: Task[Any, Any], features: Sequence[Feature], seed: int
 ) -> list[list[Feature]]:
-    """Return lists of features that must be in one training batch; contrastive ones are sampled."""
+    """Return lists of features that must be in one training batch; sample contrastive pairs."""
     if isinstance(task, Contrastive) and task.options.contrastive:
         return task.sample_pairs(features, seed)
     return group_for_training(task, features)

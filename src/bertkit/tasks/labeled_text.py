@@ -89,7 +89,7 @@ PROBLEMS = {
 
 
 def reads_pairs(settings: Mapping[str, Any]) -> bool | None:
-    """Return whether a classifier was trained on pairs; None if `config.json` does not say it."""
+    """Return whether a classifier was trained on pairs; None if `config.json` lacks it."""
     match settings.get("bertkit"):
         case {"task": {"options": {"pairs": bool(pairs)}}}:
             return pairs
@@ -119,8 +119,9 @@ class ClassifyOptions(Settings, frozen=True):
     """Whether a text can have several labels, as a JSON list or separated by |. Default: true if
     all labels are JSON lists."""
     threshold: Share | None = None
-    """Probability from which a label is predicted. With two labels: of the second label; default:
-    0.5. With several labels per text: of each label; default: optimized on dev for each label."""
+    """Minimum probability of a predicted label. With two labels, it applies to the second label
+    (default: 0.5). With several labels per text, it applies to each label (default: optimized on
+    dev for each label)."""
     tune_threshold: bool = False
     """With two labels: whether to use the threshold with the highest F1 of the second label on
     dev."""

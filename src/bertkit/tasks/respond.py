@@ -152,7 +152,7 @@ class Respond(ChoiceTask[ResponseAnswer], ChanceLevel):
     def score(
         self, answers: Sequence[ResponseAnswer], examples: Sequence[ChoiceQuestion]
     ) -> dict[str, float]:
-        """Compute MRR and recall@1, @2 and @5, those that are below the number of candidates."""
+        """Compute MRR, and recall@k for k = 1, 2 and 5 below the number of candidates."""
         ranks = [_rank(a, e) for a, e in zip(answers, examples, strict=True)]
         return metrics.ranking(ranks, of=min(len(e.choices) for e in examples))
 

@@ -318,8 +318,8 @@ class Tag(Task[Example, TagAnswer], ChanceLevel, Labeled):
     ) -> tuple[Tensor, Tensor, list[int]]:
         """Add a word to windows that begin or end inside an entity.
 
-        The emissions of the added word are certain of its tag. The window is then scored given
-        that the entity continues, so its tag sequence is valid in the scheme.
+        The emissions of the added word give its tag the probability 1. The window is then scored
+        given that the entity continues, so its tag sequence is valid in the scheme.
         """
         certain = torch.full((len(self.labels), len(self.labels)), -1e4, device=emissions.device)
         certain.fill_diagonal_(0.0)

@@ -208,8 +208,8 @@ class Serving:
 
     Args:
         prediction: Type of a prediction.
-        example: Example of an item that the task predicts for. If an item is more than one text,
-            the texts by the names that they have in requests.
+        example: Example of an item that the task predicts for. If an item consists of several
+            texts: the texts by their names in requests.
         route: Path of the task on a server, such as /ner. A server does not offer a task without a
             path.
     """
@@ -242,8 +242,8 @@ class Task(ABC, Generic[E, A]):
     serving: ClassVar[Serving] = Serving()
     """Requests and predictions in pipelines and servers."""
     batching: ClassVar[Literal["sequence", "example", "step"]] = "sequence"
-    """Sequences that must be in one training batch: `sequence` has no constraint, `example` keeps
-    those of an example together (choices), and `step` those of a step (texts that are compared)."""
+    """Sequences that must be in one training batch. `sequence`: no constraint. `example`: all
+    sequences of an example (choices). `step`: all sequences of a step (texts that are compared)."""
 
     def __init__(self, labels: Sequence[str] = (), options: Settings | None = None) -> None:
         self.labels = tuple(labels)
@@ -283,7 +283,7 @@ class Task(ABC, Generic[E, A]):
         return cls(labels, options)
 
     def settings(self) -> dict[str, Any]:
-        """Return the keys of `config.json` from which `restore` makes the task."""
+        """Return the keys of `config.json` from which `restore` builds the task."""
         record = {"name": full_name(type(self)), "options": plain(self.options)}
         return {"bertkit": {"task": record}}
 
@@ -339,7 +339,7 @@ class Task(ABC, Generic[E, A]):
 
     @abstractmethod
     def loss_of(self, outputs: Tensor, batch: Batch, totals: Totals, head: nn.Module) -> Loss:
-        """Compute the part of a batch in the loss of a step.
+        """Compute the contribution of a batch to the loss of a step.
 
         Args:
             outputs: Result of `outputs`.
@@ -468,7 +468,7 @@ def group(features: Iterable[Feature]) -> list[list[Feature]]:
 
 
 def group_for_training(task: Task[Any, Any], features: Sequence[Feature]) -> list[list[Feature]]:
-    """Return lists of features that must be in one batch: a sequence, or those of an example."""
+    """Return lists of features that must be in one batch: one feature, or all of an example."""
     return [[f] for f in features] if task.batching == "sequence" else group(features)
 
 

@@ -66,7 +66,7 @@ def try_rows(path: Path, reading: Reading) -> Source:
 
 
 def as_learned(reading: Reading, learned: Reading, rows: Rows, *, labelled: bool) -> Reading:
-    """Return `reading` with the columns of training that the rows have, unless it names columns.
+    """Return `reading`. If it sets no columns, add the columns of training that the rows have.
 
     Args:
         reading: The columns that the user named.

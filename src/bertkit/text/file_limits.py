@@ -125,7 +125,7 @@ def _values(content: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _growth(part: Any) -> int:
-    """Return the maximum number of characters that a normalizer or a decoder makes of one.
+    """Return the maximum number of characters by which a normalizer or decoder replaces one.
 
     A step multiplies the growth if it can apply to text that an earlier step inserted.
     """

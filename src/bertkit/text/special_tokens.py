@@ -63,8 +63,8 @@ def find_specials(
 LATE = ("mask", "bos", "eos")
 """Roles that are checked only on use.
 
-Directories specify these tokens for the sake of a class of transformers, even if the vocabulary
-lacks them.
+Directories specify these tokens because a class of transformers requires them, even if the
+vocabulary does not contain them.
 """
 
 
@@ -72,7 +72,7 @@ def required(specials: Mapping[str, str], role: str, source: str) -> str:
     """Return the token of a role.
 
     Raises:
-        TokenizerError: If there is none.
+        TokenizerError: If the vocabulary has no token for the role.
     """
     if role not in specials:
         raise TokenizerError(lacks(role, source))
@@ -80,6 +80,13 @@ def required(specials: Mapping[str, str], role: str, source: str) -> str:
 
 
 def lacks(role: str, source: str, named: str | None = None) -> str:
+    """Return the message for a vocabulary without the token of a role.
+
+    Args:
+        role: The role.
+        source: Name of the tokenizer.
+        named: Names of tokens that are expected. Default: the usual tokens of the role.
+    """
     names = " or ".join(ROLES[role]) if named is None else named
     return (
         f"{source}: the vocabulary has no {role} token ({names}); "
@@ -88,5 +95,6 @@ def lacks(role: str, source: str, named: str | None = None) -> str:
 
 
 def is_special(core: tokenizers.Tokenizer, token: str) -> bool:
+    """Return whether a tokenizer marks a token as special."""
     added = core.get_added_tokens_decoder().values()
     return any(t.content == token and t.special for t in added)

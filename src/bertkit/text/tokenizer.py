@@ -108,6 +108,9 @@ class Tokenizer:
             path: The directory or file.
             side: Language of the texts, if a translation model has two tokenizers.
 
+        Returns:
+            The tokenizer.
+
         Raises:
             TokenizerError: If a file is missing or damaged, or the vocabulary lacks a special
                 token.
@@ -207,25 +210,29 @@ class Tokenizer:
     def pad(self) -> int:
         """Id of the padding token.
 
-        Raises:
-            TokenizerError: If the vocabulary has no such token, also for the ids below.
+        This property and the properties below raise TokenizerError if the vocabulary does not have
+        the token.
         """
         return self._id("pad")
 
     @property
     def unk(self) -> int:
+        """Id of the token for unknown words."""
         return self._id("unk")
 
     @property
     def cls(self) -> int:
+        """Id of the token before an input text, [CLS] in BERT."""
         return self._id("cls")
 
     @property
     def sep(self) -> int:
+        """Id of the token after each text of an input, [SEP] in BERT."""
         return self._id("sep")
 
     @property
     def mask(self) -> int:
+        """Id of the mask token."""
         return self._id("mask")
 
     @property
@@ -263,22 +270,37 @@ class Tokenizer:
         )
 
     def has(self, token: str) -> bool:
-        """Return whether a token is a special token."""
+        """Return whether a token is a special token.
+
+        Args:
+            token: The token, such as "[MASK]".
+        """
         return token in self._special_tokens
 
     def token(self, name: str) -> int:
-        """Return the id of a special token."""
+        """Return the id of a special token.
+
+        Args:
+            name: The token, such as "[MASK]".
+        """
         return self._token_id(name)
 
     def knows(self, role: str) -> bool:
-        """Return whether the vocabulary has a token for a role."""
+        """Return whether the vocabulary has a token for a role.
+
+        Args:
+            role: Name of the role, such as "mask".
+        """
         return role in self._specials
 
     def need(self, *roles: str) -> None:
-        """Check that the vocabulary has tokens for these roles.
+        """Check that the vocabulary has tokens for some roles.
+
+        Args:
+            *roles: Names of the roles, such as "mask".
 
         Raises:
-            TokenizerError: If it lacks one.
+            TokenizerError: If the vocabulary does not have a token for a role.
         """
         for role in roles:
             required(self._specials, role, self.source)
@@ -346,8 +368,14 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
         """Return the tokens of ids, as written in the vocabulary.
 
+        Args:
+            ids: The ids.
+
         Raises:
             DataError: If an id is not in the vocabulary.
+
+        Shapes:
+            ids: (T,).
         """
         tokens = []
         for i in map(int, ids):
@@ -358,7 +386,14 @@ class Tokenizer:
         return tokens
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
-        """Return the text of ids, without special tokens."""
+        """Return the text of ids, without special tokens.
+
+        Args:
+            ids: The ids.
+
+        Shapes:
+            ids: (T,).
+        """
         numbers = [int(i) for i in ids]
         with usable(self.source):
             if self._numbering is None:
@@ -420,6 +455,12 @@ class Tokenizer:
             truncate: Text to truncate.
             prompts: Prompt of each text, if there are no pairs. The tokens of prompts are treated
                 like special tokens: they belong to no text and are never removed.
+
+        Returns:
+            The tokens of each text, with special tokens.
+
+        Raises:
+            DataError: As for `encode`, or if `truncate` is "second" and there are no pairs.
         """
         assert pairs is None or prompts is None
         check_choice("truncate", truncate, get_args(Truncate))
@@ -499,6 +540,9 @@ class Tokenizer:
             texts: The texts.
             special: Whether to add the special tokens of a single text, such as the BOS token of
                 Llama. Causal models require them.
+
+        Shapes:
+            returns: one array (T,) per text.
         """
         named = self._numbering is not None
         encodings = encode_raw(self._literal, texts, None, plain=True, named=named)

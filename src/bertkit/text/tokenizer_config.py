@@ -72,7 +72,7 @@ def _read_special_tokens(path: Path) -> dict[str, Any]:
     """Read special_tokens_map.json.
 
     Raises:
-        TokenizerError: If it contains a setting of tokenizer_config.json, which would have an
+        TokenizerError: If the file contains a setting of tokenizer_config.json, which would have an
             effect in transformers.
     """
     content = read_dict(path)
@@ -178,7 +178,7 @@ def _check_agreement(
     """Check the settings that bertkit does not apply if there is a tokenizer.json.
 
     Raises:
-        TokenizerError: If one of them contradicts the file.
+        TokenizerError: If a setting contradicts the file.
     """
     for key, values in _behavior(core, settings).items():
         value = settings.get(key, values[0])

@@ -66,7 +66,7 @@ class TokenizerFormat(NamedTuple):
     """File that each directory of this format contains."""
     open: Callable[[Path, dict[str, Any], Language], Opened]
     train: Callable[..., Any]
-    """Train a vocabulary: texts, directory, and `size` -> `Tokenizer`."""
+    """Function that trains a vocabulary, from texts, an output directory, and `size`."""
 
 
 TOKENIZERS: Mapping[str, TokenizerFormat] = Registry("tokenizers", {})
@@ -157,7 +157,7 @@ def _class_of(folder: Path, settings: Mapping[str, Any], file: str) -> str | Non
 
 
 def _with_tokens(settings: dict[str, Any], named: str | None) -> dict[str, Any]:
-    """Return the settings with the special tokens of a class for roles that they do not name."""
+    """Return the settings with the special tokens of a class for roles without a token."""
     if named is None:
         return settings
     tokens = {f"{role}_token": CLASSES[named].tokens.get(role) for role in ROLES}

@@ -417,7 +417,10 @@ def _special_token(token: str) -> tokenizers.AddedToken:
 
 
 def _apply_coverage(counts: Counter[str], coverage: float) -> Counter[str]:
-    """Return the words that consist of the most frequent characters, up to the coverage."""
+    """Return the words without rare characters.
+
+    The most frequent characters, up to the fraction `coverage` of the text, are not rare.
+    """
     characters: Counter[str] = Counter()
     for word, count in counts.items():
         for c in word:

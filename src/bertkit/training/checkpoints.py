@@ -41,7 +41,7 @@ class Names(Protocol):
     def read(
         self, names: Iterable[str], file: Mapping[str, Tensor], /, config: Any
     ) -> dict[str, Tensor]:
-        """Return the weights of a file by their names in the model; `names` are the latter."""
+        """Return the weights of a file by their names in the model, which are `names`."""
 
 
 class OurNames:
@@ -233,7 +233,7 @@ class State:
         return optimizer
 
     def _check_frozen(self, folder: Path) -> None:
-        """Check that the frozen weights are the same as at the start of the run."""
+        """Check that the frozen weights have not changed since the start of the run."""
         manifest = folder / MANIFEST
         record = (
             read_json(manifest, CheckpointError, "remove the folder") if manifest.exists() else {}

@@ -289,7 +289,7 @@ class Epochs:
         return self.metric if self.metric in scores else BEST_PREFIX + self.metric
 
     def _set_message(self) -> None:
-        """Set the message that errors of the run add about the saved model."""
+        """Set the text about the saved model that is added to errors of the run."""
         if self.best is not None:
             self.run.best = f"{self.run.out} contains epoch {self.best['epoch']}, the best"
 

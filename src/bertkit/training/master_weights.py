@@ -142,7 +142,7 @@ def find_used_rows(model: Model, ids: Sequence[NDArray[np.int64]]) -> dict[str, 
     """Find the token embeddings that the training data uses, so that only these are trained.
 
     The other embeddings get no gradient, but are most of a small model's weights. Training only the
-    used rows saves their time in each step.
+    used rows saves the time of updating the other rows in each step.
 
     Args:
         model: The model.

@@ -18,17 +18,17 @@ from bertkit.nn.precision import bf16_is_faster
 from bertkit.training.distributed import Ranks
 
 CRF = (".crf.transitions", ".crf.start", ".crf.end")
-"""Ends of the names of a CRF's scores."""
+"""Suffixes of the names of a CRF's scores."""
 
 CRF_RATE = 100.0
 """Factor of the learning rate of a CRF's scores. They are logits that are initialized to zero, and
 steps as small as for pretrained weights would leave them close to zero."""
 
 STACKED_SUFFIX = "qkv.weight"
-"""End of the name of stacked query, key and value matrices."""
+"""Suffix of the names of stacked query, key and value matrices."""
 
 STACKED_CROSS = "cross.kv.weight"
-"""End of the name of stacked key and value matrices, in the cross-attention of a decoder."""
+"""Suffix of the names of stacked key and value matrices, in the cross-attention of a decoder."""
 
 LAYERS = re.compile(r"(^|\.)(encoder|decoder)\.blocks\.")
 """Pattern in the names of the layers' weights, including the layers of a generator (ELECTRA)."""

@@ -326,7 +326,7 @@ class Run:
         """Wait until the last checkpoint is saved.
 
         Raises:
-            StorageError: If it could not be saved.
+            StorageError: If the checkpoint could not be saved.
         """
         saving, self._saving = self._saving, None
         if saving is not None:

@@ -103,6 +103,9 @@ def explain(
         long: Whether a text that is too long is an error or is truncated.
         fill: Pipeline of the model that fills masks. Default: a new one.
 
+    Returns:
+        The values, which a notebook displays as an interactive page.
+
     Raises:
         ConfigError: If a head or a word does not exist, all heads of a layer are switched off, or
             the model cannot fill the words.
@@ -162,7 +165,7 @@ def _states(trace: Trace, loaded: Loaded) -> Tensor:
     """Return the states of the embeddings and of each layer. Shapes: (layers + 1, T, D).
 
     Raises:
-        CheckpointError: If they are not finite.
+        CheckpointError: If the states are not finite.
     """
     states = torch.stack(trace.states).float()
     if not states.isfinite().all():
@@ -377,7 +380,7 @@ def _parts(vectors: Mapping[str, Tensor]) -> list[EmbeddingPart]:
 
 
 def _repeats(states: Tensor, words: Sequence[Word]) -> list[Repeat]:
-    """Return the words that occur more than once, longest first, because they mean most."""
+    """Return the words that occur more than once, long words first."""
     occurrences: dict[str, list[int]] = {}
     for index, word in enumerate(words):
         if any(map(str.isalnum, word.text)):

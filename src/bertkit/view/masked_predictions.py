@@ -68,7 +68,7 @@ def parse_word_index(name: str) -> int:
     """Parse the index of a word.
 
     Raises:
-        ConfigError: If it is not a number.
+        ConfigError: If the index is not a number.
     """
     if not (name.isascii() and name.isdecimal() and len(name) < 10):
         raise ConfigError(f"hide: must be the index of a word, from 0, got {name!r}")

@@ -23,8 +23,8 @@ SPACE, LINE = "▁", "↵"
 def spelled(tokenizer: Tokenizer, ids: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
     """Return the text of each token.
 
-    The vocabulary of byte-level BPE spells bytes as letters. They are decoded, unless a token is
-    only a part of a character.
+    The vocabulary of byte-level BPE spells bytes as letters. These bytes are decoded, unless a
+    token contains only a part of a character.
 
     Args:
         tokenizer: The tokenizer.

@@ -76,7 +76,7 @@ def test_causal_model_encodes_text_after_eos(english: list[str], tmp_path: Path)
     prepared = word.prepare([("class", texts)], long="error")
     assert prepared[0].features[0].encoding.ids[0] == loaded.tokenizer.eos
     (found,) = word.run(prepared)
-    assert found.sees == "what stands before it"
+    assert found.sees == "the text before it"
     cosines = np.array(found.cosines)
     np.testing.assert_allclose(cosines[:, 0, 1], 1.0, atol=1e-5)
     assert cosines[-1, 0, 2] < 1 - 1e-3
@@ -88,7 +88,7 @@ def test_word_vectors_are_independent_of_text() -> None:
     vectors = Vectors(["class", "loop"], np.float32([[1, 2], [3, 0]]))
     word = ContextsPipeline("vectors.txt", FrozenVectors(vectors))
     (found,) = word.run(word.prepare([("class", ("a Class", "class"))], long="truncate"))
-    assert found.sees == "nothing of its text"
+    assert found.sees == "the word only"
     np.testing.assert_allclose(found.cosines, 1.0, atol=1e-6)
     assert word.policies == ("error",)
     with pytest.raises(DataError, match=r"vectors\.txt has no vector of 'classes'"):

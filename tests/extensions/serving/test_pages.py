@@ -296,10 +296,10 @@ def test_word_page_shows_values_of_contexts_command(
     params = {"word": "class", "texts": "\n".join(texts), "layer": "the second to last layer"}
     html = client.get("/word", params=params).text
     visible_parts = [
-        "nothing of its text", "both sides, each by itself", "what stands before it",
-        "both sides at once",
+        "the word only", "each side separately", "the text before it",
+        "the text on both sides",
     ]  # fmt: skip
-    assert re.findall(">sees (.*?)</text>", html) == visible_parts
+    assert re.findall(">uses (.*?)</text>", html) == visible_parts
     assert [model["sees"] for model in bertkit_values["models"]] == visible_parts
     charts = re.findall(r"<svg.*?</svg>", html, re.S)[:4]
     for chart, model in zip(charts, bertkit_values["models"], strict=True):
@@ -311,7 +311,7 @@ def test_word_page_shows_values_of_contexts_command(
     single_model = client.get("/word", params={**params, "model": "elmo"}).text
     # The page has one chart per layer.
     assert single_model.count('class="chart"') == 3
-    assert "Each depends on both sides, each by itself." in single_model
+    assert "Each depends on each side separately." in single_model
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def contexts(
         layer: Layer that the picture shows: 0 is the embedding layer, -1 the last layer.
             contexts.json and contexts.html contain all layers.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The contents of contexts.json.

@@ -44,7 +44,7 @@ def contexts_figures(compared: Contexts) -> list[Figure]:
 
 
 def contexts_by_model(models: Mapping[str, Contexts], layer: int, layer_name: str) -> list[Figure]:
-    """Return the cosine similarities of one layer by model, and of all layers.
+    """Return figures of cosines: one layer of all models, then all layers of each model.
 
     Args:
         models: Results by model.
@@ -73,7 +73,7 @@ def context_squares(
         layer: The layer.
     """
     return [
-        Square(name, f"sees {sees}", cosines[layer if len(cosines) > 1 else 0])
+        Square(name, f"uses {sees}", cosines[layer if len(cosines) > 1 else 0])
         for name, sees, cosines in models
     ]
 

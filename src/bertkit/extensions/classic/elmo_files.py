@@ -291,8 +291,8 @@ def load_softmax(folder: Path, config: ElmoConfig) -> Softmax:
         config: Settings of the ELMo.
 
     Raises:
-        CheckpointError: If it is missing, as in published directories, or does not match the
-            settings.
+        CheckpointError: If the softmax is missing, as in published directories, or does not match
+            the settings.
     """
     if not (folder / SOFTMAX).exists():
         raise CheckpointError(

@@ -47,7 +47,7 @@ def evaluate_words(
         train: Words in context to choose the threshold of the cosine similarity. Requires words in
             context.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The results of `word_in_context` or `word_similarity`.

@@ -57,7 +57,7 @@ class FillGap(ElmoPipeline):
             words: The same ELMo, if it is already loaded.
 
         Raises:
-            CheckpointError: If it cannot be loaded. Published directories have no softmax.
+            CheckpointError: If the model cannot be loaded. Published directories have no softmax.
         """
         folder = resolve(model)
         self.words = words or Words(load_elmo(folder))

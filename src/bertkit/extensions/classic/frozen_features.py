@@ -99,7 +99,8 @@ class FrozenFeatures(ABC):
     dimensions = 0
     """Dimensions of word vectors, which follow the hidden states."""
     length: int | None = None
-    """Default maximum number of tokens of a text, if it differs from that of the tokenizer."""
+    """Default maximum number of tokens of a text, if it differs from the maximum of the
+    tokenizer."""
     max_positions = 1 << 20
     """Maximum number of tokens that the model supports."""
     files: Mapping[str, Path]

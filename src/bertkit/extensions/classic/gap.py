@@ -11,7 +11,7 @@ _GAP = re.compile("_{2,}")
 
 
 class Gap(NamedTuple):
-    """A sentence around a gap."""
+    """A sentence with a gap, as the text before and after it."""
 
     before: str
     after: str
@@ -24,7 +24,7 @@ class Gap(NamedTuple):
             text: The text.
 
         Raises:
-            DataError: If it does not have exactly one gap.
+            DataError: If the text does not have exactly one gap.
         """
         sides = _GAP.split(text)
         if len(sides) != 2:

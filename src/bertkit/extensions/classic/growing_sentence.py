@@ -39,7 +39,7 @@ class Growing(msgspec.Struct, frozen=True):
 
 
 class GrowingPipeline:
-    """Compute the embeddings of all beginnings of sentences, each with other lines.
+    """Pipeline that embeds all beginnings of a sentence, and compares them with other lines.
 
     The embedding of an LSTM translator is the state of the last layer after the last token, from
     which the decoder starts (Sutskever et al. 2014, section 2).

@@ -278,6 +278,8 @@ def _with_all(models: Sequence[str]) -> Sequence[str]:
 
 
 class ContextsAsk(Cut, frozen=True, kw_only=True):
+    """Request to compare the states of a word in several texts."""
+
     EXAMPLE: ClassVar = {"word": "bank", "inputs": ["a bank by the river", "a bank lends money"]}
 
     word: Text

@@ -37,7 +37,7 @@ class Steps:
     def of(
         lengths: Sequence[int], device: torch.device | None = None, *, backward: bool = False
     ) -> Steps:
-        """Compute the order for sequences in any order of lengths.
+        """Compute the order. The lengths need not be sorted.
 
         Args:
             lengths: Number of tokens of each sequence.

@@ -131,7 +131,7 @@ def learn(text: Text, settings: Skipgram) -> NDArray[np.float32]:
         The vectors.
 
     Raises:
-        TrainingError: If they diverge.
+        TrainingError: If the vectors diverge.
 
     Shapes:
         returns: (V, D).

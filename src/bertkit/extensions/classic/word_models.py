@@ -173,7 +173,7 @@ def load_features(path: Path) -> FrozenFeatures:
     """Load the frozen features of a model directory, or a file of word vectors.
 
     Raises:
-        CheckpointError: If there are none.
+        CheckpointError: If the directory contains no frozen features.
     """
     base = path / BASE if (path / BASE).exists() else path
     if format_of(base) in ("transformer", "sentence-transformers"):
@@ -182,7 +182,7 @@ def load_features(path: Path) -> FrozenFeatures:
 
 
 def stored_features(path: Path, layers: str | None = None) -> Stored:
-    """Return the parts of a model on frozen features, except its weights if it has none.
+    """Return the parts of a model on frozen features. A new BiLSTM has no weights.
 
     Args:
         path: Directory of the model, or of a frozen model, or a file of word vectors.
@@ -228,7 +228,7 @@ def new_features(path: Path, layers: str | None = None) -> Stored:
 class FrozenVectors:
     """Static word vectors. The ids of an encoding are rows of the table."""
 
-    sees, layers, whole_words = "nothing of its text", 0, True
+    sees, layers, whole_words = "the word only", 0, True
 
     def __init__(self, vectors: Vectors) -> None:
         self.vectors = vectors
@@ -258,7 +258,7 @@ class FrozenVectors:
 class FrozenElmo:
     """ELMo as a frozen model of words. The ids of an encoding are character ids."""
 
-    sees, whole_words = "both sides, each by itself", True
+    sees, whole_words = "each side separately", True
 
     def __init__(self, words: Words) -> None:
         self.words, self.layers = words, words.model.config.layers

@@ -14,7 +14,7 @@ import msgspec
 from bertkit.errors import ConfigError
 
 MIN_PROBABILITY = 0.65
-"""Default minimum probability, that of FineWeb."""
+"""Default minimum probability, as in FineWeb."""
 
 
 class TargetLanguage(msgspec.Struct, frozen=True):

@@ -42,9 +42,9 @@ _BREAK = "\ue000\n"
 def plain_text(text: str) -> str:
     """Return a text without HTML.
 
-    Tags of HTML elements become line breaks or nothing, comments, scripts and styles are removed,
-    and character references such as `&amp;` are replaced. Other text between angle brackets, such
-    as `a < b` or `List<int>`, is unchanged.
+    Tags of HTML elements become line breaks or are removed. Comments, scripts and styles are
+    removed, and character references such as `&amp;` are replaced. Other text between angle
+    brackets, such as `a < b` or `List<int>`, is unchanged.
     """
     if "<" in text:
         text = _HIDDEN.sub("", text.replace("\ue000", " "))

@@ -379,7 +379,7 @@ def split_by_width(lengths: Sequence[int], tile: int = 1) -> Iterator[slice]:
     A longer text is a separate batch.
 
     Args:
-        lengths: GraphPrecision of tokens of the texts, in ascending order.
+        lengths: Number of tokens of each text, in ascending order.
         tile: Number to whose multiples lengths are padded.
     """
     widths = [length + -length % tile for length in lengths]

@@ -191,7 +191,7 @@ class _Nodes:
         return self.add("Reshape", x, shape)
 
     def texts(self, x: str, width: int, out: str = "") -> str:
-        """Restore batch and length. Shapes: (B·T, W) -> (B, T, W)."""
+        """Restore batch and length, the inverse of `rows`. Shapes: (B·T, W) -> (B, T, W)."""
         if width not in self.shapes:
             last = self.weight(f"texts.{width}", np.array([width], np.int64))
             self.shapes[width] = self.add("Concat", self.shape, last, axis=0)

@@ -146,7 +146,7 @@ def _load_writable(model: str | Path) -> Loaded:
     """Load a model from a directory that can store the settings.
 
     Raises:
-        ConfigError: If it is a file, or not writable.
+        ConfigError: If the model is a file, or its directory is not writable.
     """
     loaded = load(model)
     if not loaded.folder.is_dir():

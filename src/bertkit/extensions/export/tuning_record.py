@@ -100,7 +100,7 @@ class Tuned(Settings, frozen=True):
         """Return the fastest runtime for texts, or None for bertkit's engine.
 
         Args:
-            lengths: GraphPrecision of tokens of the texts.
+            lengths: Number of tokens of each text.
         """
         engine = self.engines.get(cell(lengths), "packed")
         return None if engine == "packed" else engine
@@ -144,7 +144,7 @@ def cell(lengths: Sequence[int]) -> str:
     """Return the nearest count of `COUNTS` and whether texts are short or long, such as "4 short".
 
     Args:
-        lengths: GraphPrecision of tokens of the texts.
+        lengths: Number of tokens of each text.
     """
     count = len(lengths)
     nearest = min(COUNTS, key=lambda timed: abs(math.log(timed / max(count, 1))))

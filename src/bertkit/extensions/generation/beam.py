@@ -41,8 +41,8 @@ class BeamStep:
     scores: list[float]
     """Log-probability of each candidate, including its last token."""
     ended: list[Ended | None]
-    """Reason why a candidate ended. It is a result if it is among the first `beams` candidates,
-    otherwise it is dropped."""
+    """Reason why a candidate ended. Its text is a result if it is among the first `beams`
+    candidates, otherwise it is dropped."""
     kept: list[int]
     """Indices of the candidates that become the next beams, in order; empty if the request ends."""
 

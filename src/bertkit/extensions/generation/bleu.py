@@ -61,8 +61,9 @@ def evaluate_translation(
         model: Model directory or hub id of a translation model.
         source: Texts to translate, one per line.
         reference: Reference translations, one per line.
+        decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the matrix multiplications.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The scores.
@@ -94,7 +95,7 @@ def score_translations(
         generate: The translation model.
         sources: Texts to translate.
         references: Reference translation of each text.
-        decoding: Decoding settings. Default: those of the model.
+        decoding: Decoding settings. Default: the settings of the model.
     """
     bleu, chrf = sacrebleu_metrics()
     start = time.perf_counter()

@@ -82,7 +82,7 @@ class KeyValues:
         return KeyValues(both.view(2, rows, heads, -1, width))
 
     def concat(self, other: KeyValues) -> KeyValues:
-        """Return the rows of both."""
+        """Return the rows of this object and then of another object."""
         capacity = max(self.capacity, other.capacity)
         return KeyValues(torch.cat([self.pad(capacity).both, other.pad(capacity).both], 1))
 

@@ -60,13 +60,14 @@ def generate(
         text_column: With --file: column of the text.
         prompt: Text before each input of an encoder-decoder model, such as "summarize: ". Default:
             the prompt of the model.
+        decoding: Settings of text generation. Default: the settings of the model.
         stops: String that ends a text. Repeatable.
         prefix: String that each generated text begins with.
         choices: String that a generated text may be. Repeatable.
         stream: Whether to print each token of a continuation as soon as it is generated.
         scores: Whether to print all translations of a line with their scores, as JSON.
         precision: Precision of the matrix multiplications.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Raises:
         ConfigError: If an option does not apply to the model.
@@ -218,9 +219,10 @@ def chat(
 
     Args:
         model: Model directory, GGUF file or hub id of a chat model.
-        system: System message. Default: that of the model's chat template.
+        system: System message. Default: the message of the model's chat template.
+        decoding: Settings of text generation. Default: the settings of the model.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
     """
     writer = Generate.open(model, precision=precision, device=device)
     messages = [Message("system", system)] if system else []
@@ -267,7 +269,13 @@ def align(
         translation: Translation. Default: the translation of the model.
         out: Output path of a heat map (.svg). Must not exist. Default: print the weights, one row
             per token of the translation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+
+    Returns:
+        The tokens of both texts and the weights, or None if they are written to `out`.
+
+    Raises:
+        ConfigError: If `out` exists or is not an .svg file.
     """
     if out is not None:
         check_page_path(out)

@@ -32,7 +32,7 @@ MAX_TOKENS = 128
 State = Literal["kept", "ended", "dropped"]
 
 WEIGHT_BYTES = 4
-"""Bytes per attention weight in a response: 16 bits in base64, and the same for the rest."""
+"""Approximate bytes per attention weight in a response: 16 bits in base64, and other values."""
 
 
 class Beam(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class DecoderSteps(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool
     """Whether the text was truncated at the maximum length."""
     model: Shape
-    """Number of layers and heads of the decoder. An LSTM has one attention, so one of each."""
+    """Number of layers and heads of the decoder. An LSTM counts as one layer with one head."""
     source: list[str]
     target: list[str]
     """Generated tokens, including the EOS token if it was generated."""
@@ -82,7 +82,7 @@ def decoder_steps(
     Args:
         writer: The model.
         text: The source text.
-        beams: Number of beams. Default: that of the model directory.
+        beams: Number of beams. Default: the setting of the model directory.
         max_tokens: Maximum number of tokens to generate.
 
     Raises:

@@ -33,7 +33,7 @@ class Rules:
     """Tokens that each text begins with."""
     allowed: Callable[[Sequence[int]], Sequence[int]] | None = None
     """Function that returns the allowed next tokens, given the tokens after the prefix. It takes
-    precedence over all constraints below and over those of `Decoding`."""
+    precedence over all constraints below and over the constraints of `Decoding`."""
     phrases: Sequence[Sequence[int]] = ()
     """Sequences of several tokens that are never generated."""
     begin_forbidden: Sequence[int] = ()

@@ -129,7 +129,7 @@ class GenerationBatch:
         Rows that have ended are removed from `rows`.
 
         Returns:
-            The rows with new tokens, including those that have ended.
+            The rows with new tokens, including rows that have ended.
         """
         if self._state is None or not self.rows:
             return []

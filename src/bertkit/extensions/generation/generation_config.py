@@ -135,7 +135,7 @@ class Generation:
     """Maximum number of tokens, including the prompt or the decoder's first token."""
     decoding: Decoding = field(default_factory=Decoding)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The settings by the names of transformers, without those that are null."""
+    """The settings by the names of transformers, without null values."""
     unsupported: str = ""
     """Message about settings that bertkit does not support, if any."""
 

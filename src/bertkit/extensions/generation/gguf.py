@@ -65,7 +65,7 @@ SPLITS = {
     "default": (),
     "smollm": (pre_tokenizers.Digits(individual_digits=True),),
 }
-"""Additional pre-tokenizers before that of GPT-2, by their names in GGUF files."""
+"""Additional pre-tokenizers before the pre-tokenizer of GPT-2, by their names in GGUF files."""
 
 
 class GgufFormat(TransformerFormat):
@@ -166,8 +166,8 @@ def _size(metadata: Mapping[str, Any], name: str, default: int | None = None) ->
     """Return a size or count of the model.
 
     Raises:
-        KeyError: If it is missing and has no default.
-        ValueError: If it is invalid.
+        KeyError: If the value is missing and has no default.
+        ValueError: If the value is invalid.
     """
     key = f"llama.{name}"
     value = metadata[key] if default is None else metadata.get(key, default)
@@ -180,8 +180,8 @@ def _positive(metadata: Mapping[str, Any], name: str, default: float | None = No
     """Return a positive number of the model.
 
     Raises:
-        KeyError: If it is missing and has no default.
-        ValueError: If it is invalid.
+        KeyError: If the value is missing and has no default.
+        ValueError: If the value is invalid.
     """
     key = f"llama.{name}"
     value = metadata[key] if default is None else metadata.get(key, default)
@@ -265,8 +265,8 @@ def _list(metadata: Mapping[str, Any], name: str, item: type) -> list[Any]:
     """Return a list of the tokenizer.
 
     Raises:
-        KeyError: If it is missing.
-        ValueError: If it is not a list of the given type.
+        KeyError: If the list is missing.
+        ValueError: If the value is not a list of the given type.
     """
     values = metadata[f"tokenizer.ggml.{name}"]
     if not isinstance(values, list) or not all(type(value) is item for value in values):

@@ -85,7 +85,8 @@ def evaluate_likelihood(
         train: Labeled sentences to optimize the threshold on.
         rows: Number of examples, evenly spaced. Default: all.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+        reading: Columns and format of the examples.
 
     Returns:
         The scores.

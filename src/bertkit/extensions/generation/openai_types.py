@@ -56,6 +56,8 @@ Select = Callable[..., dict[str, Any]]
 
 
 class StreamOptions(JsonObject, frozen=True, kw_only=True):
+    """Options of a streamed response."""
+
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     """Ignored."""
@@ -69,7 +71,8 @@ class GenerationAsk(Ask, frozen=True, kw_only=True):
     max_completion_tokens: Count | None = None
     """Newer name of `max_tokens`."""
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
-    """Sampling temperature. 0 selects the most probable token. Default: the model's own, or 1."""
+    """Sampling temperature. 0 selects the most probable token. Default: the model's temperature, or
+    1."""
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
     top_k: Count | None = None
     min_p: Annotated[float, Meta(ge=0.0, lt=1.0)] | None = None
@@ -87,6 +90,8 @@ class GenerationAsk(Ask, frozen=True, kw_only=True):
 
 
 class CompletionAsk(GenerationAsk, frozen=True, kw_only=True):
+    """Request to continue prompts, in the format of OpenAI."""
+
     EXAMPLE: ClassVar = {"prompt": "Once upon a time", "max_tokens": 20}
     NEUTRAL: ClassVar[Neutral] = COMPLETION
 
@@ -94,6 +99,8 @@ class CompletionAsk(GenerationAsk, frozen=True, kw_only=True):
 
 
 class ChatAsk(GenerationAsk, frozen=True, kw_only=True):
+    """Request for the next message of a conversation, in the format of OpenAI."""
+
     EXAMPLE: ClassVar = {"messages": [{"role": "user", "content": "Who wrote Faust?"}]}
     NEUTRAL: ClassVar[Neutral] = CHAT
 
@@ -132,6 +139,8 @@ def _is_text(part: Any) -> bool:
 
 
 class TranslateAsk(Ask, frozen=True, kw_only=True):
+    """Request to translate texts, or to run the task of an encoder-decoder model."""
+
     EXAMPLE: ClassVar = {"inputs": "Guten Morgen."}
 
     inputs: Texts
@@ -161,12 +170,16 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionUsage(msgspec.Struct, frozen=True):
+    """Numbers of tokens of the prompts and of the generated texts."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
 class Completion(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
+    """Generated texts or messages, in the format of OpenAI."""
+
     id: str
     object: str
     created: int

@@ -38,12 +38,16 @@ EXAMPLE_TEXT = (
 
 
 class StepsForm(Ask, frozen=True, kw_only=True):
+    """Form of the page of decoding steps."""
+
     text: Text
     beams: Annotated[int, Meta(ge=1, le=MAX_BEAMS)] | None = None
     """Number of beams. Default: as in the model directory."""
 
 
 class CorruptionForm(Ask, frozen=True, kw_only=True):
+    """Form of the page of corrupted text."""
+
     text: Text
     damage: CorruptionType = "spans"
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0

@@ -44,7 +44,7 @@ def evaluate_text(
     Args:
         model: Model directory or hub id of a model with a language model head.
         texts: Files or directories of .txt, .jsonl or .parquet, also .gz.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The perplexity.

@@ -32,7 +32,8 @@ def prepare_pairs(
     Args:
         source: Text to translate, one sentence per line; also .gz.
         target: Translation of the source, line by line.
-        file: Instead of both: rows of .tsv, .csv or .jsonl, also .gz.
+        file: Rows with both texts (.tsv, .csv or .jsonl, also .gz), instead of --source and
+            --target.
         source_column: With --file: column of the text to translate. Default: source.
         target_column: With --file: column of its translation. Default: target.
         tokenizer: Directory of a tokenizer from `tokenizer train --use translate`.
@@ -80,7 +81,7 @@ def read_pairs(
     Args:
         source: Text to translate, one sentence per line.
         target: Translation of the source, line by line.
-        file: Instead of both: a table.
+        file: Rows with both texts, instead of `source` and `target`.
         source_column: Column of the text to translate. Default: source.
         target_column: Column of its translation. Default: target.
 

@@ -77,7 +77,7 @@ def evaluate_prompts(
         out: Output directory of a chart of accuracy by k and its values. Must not exist.
         seed: Random seed of the examples.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The mean accuracy and its standard deviation for each k, with and without calibration.

@@ -63,10 +63,12 @@ def evaluate_summaries(
         model: Model directory or hub id of a summarization model: T5, BART, or a model from
             `finetune summarize`.
         file: Documents with one or more reference summaries each.
+        decoding: Settings of text generation. Default: the settings of the model.
         lead_words: Number of first words of each document in the baseline. Default: the mean
             length of the references.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+        reading: Columns and format of the documents.
 
     Returns:
         The scores.

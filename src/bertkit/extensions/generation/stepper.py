@@ -1,4 +1,4 @@
-"""Autoregressive decoding: process prompts, then one token of each sequence after another."""
+"""Autoregressive decoding: process the prompts, then generate one token per sequence and step."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Stepper:
         """Return the number of tokens that can be generated, up to `max_tokens`.
 
         Raises:
-            DataError: If it is zero.
+            DataError: If no token can be generated.
         """
         return _max_new_tokens(self.length, request, max_tokens)
 

@@ -91,7 +91,8 @@ class Listing:
     files: Sequence[tuple[Path, str]]
     """Each file, and its path relative to the directory that was passed."""
     skipped: Mapping[str, int]
-    """Number of skipped files by type. Types are not supported, or require another package."""
+    """Number of skipped files by type: unsupported types, and types that require another
+    package."""
     unread: Sequence[str] = ()
     """Skipped files whose type requires a package that is not installed."""
 

@@ -50,7 +50,7 @@ def evaluate_retrieval(
         rerank: Cross-encoder that re-ranks the best passages.
         model: Model of the store. Default: the model directory or hub id that the store contains.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         ndcg@10, mrr, map, recall@10, recall@100, and the number of queries. Queries without a
@@ -105,7 +105,7 @@ def mine(
         rerank: Cross-encoder that re-ranks the best passages. Required by --margins.
         model: Model of the store. Default: the model directory or hub id that the store contains.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
 
     Returns:
         The numbers of queries and rows.

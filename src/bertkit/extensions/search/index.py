@@ -86,7 +86,8 @@ def index(
         sync: Whether to remove documents from the store that are not in the given paths.
         skip_bad: Whether to skip invalid files and rows, and log them.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
+        columns: Columns of .jsonl, .csv and .tsv files.
 
     Returns:
         The numbers of documents, unchanged and removed documents, and passages in the store.
@@ -154,7 +155,7 @@ def _length(loaded: Loaded, length: int | None) -> int:
     """Return the maximum number of tokens of a passage.
 
     Raises:
-        ConfigError: If the model does not support it.
+        ConfigError: If the model does not support the length.
     """
     if length is not None and not 8 <= length <= loaded.length:
         raise ConfigError(f"length must be 8 to {loaded.length} for this model, got {length}")
@@ -263,7 +264,7 @@ def _find_gone(
         paths: Files or directories that were read.
         ids: Ids of the documents that were read.
         unread: Files that exist but were skipped. Their documents are not returned.
-        everything: Whether to check all documents, or only those whose source is in `paths`.
+        everything: Whether to check all documents, or only documents whose source is in `paths`.
     """
     return sorted(
         id
@@ -381,7 +382,7 @@ def _capacity(tokenizer: Tokenizer, prompt: str, length: int) -> int:
     """Return the number of tokens of a passage that remain after the prompt and special tokens.
 
     Raises:
-        ConfigError: If it is less than half of `length`.
+        ConfigError: If less than half of `length` remains.
     """
     (empty,) = tokenizer.encode_batch([""], max_length=NO_LIMIT, prompts=[prompt])
     if length - len(empty) <= length // 2:

@@ -60,7 +60,7 @@ LOCK_FILE = ".writing"
 """File that a run locks while it writes."""
 
 WEEK, KEEP = timedelta(days=7), timedelta(days=365_000)
-"""How long old versions of the table are kept, and a duration that keeps all versions."""
+"""Duration for which old versions of the table are kept, and a duration that keeps all versions."""
 
 MAX_CACHED_BYTES = 1 << 29
 """Maximum size of embeddings that are cached in memory; larger stores are searched on disk."""
@@ -389,7 +389,8 @@ def readable(location: str) -> Iterator[None]:
         yield
     except Exception as error:
         known = isinstance(error, (OSError, RuntimeError, ValueError, pa.ArrowException))
-        if not known and type(error).__name__ != "RustPanic":  # a class that cannot be imported
+        # The class RustPanic cannot be imported.
+        if not known and type(error).__name__ != "RustPanic":
             raise
         message = " ".join(str(error).split())[:200]
         raise SearchError(

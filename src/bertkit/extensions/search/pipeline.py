@@ -53,7 +53,7 @@ class SearchPipeline:
             top: Maximum number of documents per query.
             where: Conditions such as year>=1960. A document must satisfy all of them.
             hybrid: Whether to combine vector search with keyword search.
-            min_score: Lowest score of a document.
+            min_score: Minimum score of a document.
 
         Raises:
             ConfigError: If a condition is invalid, or its field does not exist.

@@ -17,6 +17,8 @@ PANEL_DOCUMENTS = 10
 
 
 class SearchAsk(Cut, frozen=True, kw_only=True):
+    """Request to search the documents of the store."""
+
     EXAMPLE: ClassVar = {"query": "wings at high speed", "top": 3}
 
     query: Text
@@ -26,7 +28,7 @@ class SearchAsk(Cut, frozen=True, kw_only=True):
     hybrid: bool = False
     """Whether to combine the search by embeddings with a search by words."""
     min_score: float | None = None
-    """Lowest score of a hit."""
+    """Minimum score of a hit."""
 
 
 async def search(ask: SearchAsk, context: Context) -> Any:

@@ -45,13 +45,13 @@ def search(
         top: Maximum number of documents.
         where: Condition such as year>=1960. Repeat it for several; documents must satisfy all.
         hybrid: Whether to combine vector search with keyword search.
-        min_score: Lowest score of a document, as printed.
+        min_score: Minimum score of a document, as printed.
         long: How to handle queries that exceed the model's maximum length: truncate or error.
         json: Whether to print one line of JSON per document.
         rerank: Cross-encoder that re-ranks the best passages.
         model: Model of the store. Default: the model directory or hub id that the store contains.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one.
     """
     searcher = Searcher(store, rerank=rerank, model=model, precision=precision, device=device)
     terminal = query is None and sys.stdin.isatty()

@@ -177,7 +177,7 @@ class Searcher:
             long: How to handle a query that exceeds the model's maximum length: truncate or error.
             sentences: Whether to find the sentence of each passage that is most similar to the
                 query.
-            min_score: Lowest score of a hit. With a cross-encoder, these are its scores.
+            min_score: Minimum score of a hit. With a cross-encoder, these are its scores.
 
         Raises:
             ConfigError: If an option is invalid, or a condition uses a field that does not exist.
@@ -215,7 +215,7 @@ class Searcher:
             hybrid: Whether to combine vector search with keyword search.
             long: How to handle queries that exceed the model's maximum length: truncate or error.
             sentences: Whether to find the best sentence of each passage.
-            min_score: Lowest score of a hit.
+            min_score: Minimum score of a hit.
             distinct: Whether to return only one of several documents with the same best passage.
 
         Raises:

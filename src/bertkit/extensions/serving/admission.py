@@ -169,7 +169,7 @@ class AdmissionMiddleware:
         """Return the complete body.
 
         Raises:
-            RequestError: If it is too long, or arrives too slowly.
+            RequestError: If the body is too long, or arrives too slowly.
         """
         limit = self.limits.body_bytes
         long = too_much(f"the body is longer than {limit:,} bytes; send a smaller request")
@@ -199,7 +199,7 @@ class AdmissionMiddleware:
         """Run the application while the client is connected and both make progress.
 
         Raises:
-            RequestError: If one of them makes no progress for `timeout` seconds.
+            RequestError: If the application or the client makes no progress for `timeout` seconds.
         """
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
 

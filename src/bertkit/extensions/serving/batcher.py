@@ -1,4 +1,4 @@
-"""Dynamic batching: one thread runs the models, a bounded queue contains the requests.
+"""Dynamic batching. One thread runs the models, and a bounded queue contains the requests.
 
 As soon as the model is free, it computes a batch of waiting requests of one pipeline, in fair turns
 of their clients. Requests never wait for a larger batch. Text generation runs step by step between
@@ -229,7 +229,7 @@ class Batcher:
         return tokens <= CACHE_TOKENS if is_new else tokens <= CACHE_TOKENS * 3 // 4
 
     def _next_batch(self) -> tuple[Pipeline, Works] | None:
-        """Return the next batch: works of one pipeline, in turns of its waiting clients."""
+        """Return the next batch: works of one pipeline, taken from its waiting clients in turns."""
         if self._urgent:
             job = self._urgent.popleft()
             job.next, job.waiting = len(job.works), 0

@@ -55,12 +55,15 @@ class Client:
         self.http.close()
 
     def ask(self, route: str, **fields: Any) -> Any:
-        """Send a request and return the decoded JSON of the response.
+        """Send a request.
 
         Args:
             route: Path of the route.
             fields: Fields of the request. Arrays and columns are sent as lists. Without fields, it
                 is a GET request.
+
+        Returns:
+            The decoded JSON.
 
         Raises:
             DataError: If a field cannot be encoded as JSON.

@@ -46,9 +46,10 @@ def serve(
         keys: TOML file of API keys, in addition to the key in the environment variable BERTKIT_KEY.
             Default: without any key, requests need none.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one and
-            the precision is not int8.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one, unless the
+            precision is int8.
         workers: Number of server processes. Each loads all models.
+        limits: Limits of requests and of memory.
     """
     _run(
         models=models or [],
@@ -79,13 +80,14 @@ def view(
 
     Args:
         models: Model directories or hub ids, ELMo directories, or files of word vectors. For a run
-            directory, the page also shows the training curves; for a directory of runs, only these.
+            directory, the page also shows the training curves. For a directory of runs, it shows
+            only the curves.
         runs: Directory of a training run, or of several; the page shows their curves.
         tasks: Custom task, as module:Class. Its code is executed.
         port: Port. 0 selects a free port.
         precision: Precision of the computation.
-        device: auto, cpu or a CUDA device such as cuda:0. auto is a GPU if PyTorch finds one and
-            the precision is not int8.
+        device: Device, such as cpu or cuda:0. auto selects a GPU if PyTorch finds one, unless the
+            precision is int8.
     """
     runs = [*(Path(path) for path in models or [] if contains_runs(Path(path))), *runs]
     models = [path for path in models or [] if Path(path) not in runs or _is_model(Path(path))]

@@ -17,6 +17,8 @@ class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OpenAIError(msgspec.Struct, frozen=True):
+    """Error in the format of OpenAI."""
+
     message: str
     type: str
     param: str | None

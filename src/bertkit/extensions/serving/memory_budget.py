@@ -49,7 +49,7 @@ class Budget:
             count: Number of bytes.
 
         Raises:
-            RequestError: If it exceeds the budget, or the memory that is left.
+            RequestError: If the memory exceeds the budget, or the part of it that is left.
         """
         if count > self.limit:
             raise too_much(

@@ -21,17 +21,23 @@ TextOrPair = Annotated[list[Text], Meta(min_length=1, max_length=2)]
 
 
 class Directed(Cut, frozen=True, kw_only=True):
+    """Fields of requests that select the side of truncation."""
+
     truncation_direction: Literal["right", "Right", "left", "Left"] = "right"
     """Side from which texts are truncated. If left, texts that are too long are an error."""
 
 
 class VectorAsk(Directed, frozen=True, kw_only=True):
+    """Fields of requests that compute embeddings."""
+
     prompt_name: str | None = None
     """Name of the model's prompt to prepend to each text, or "" for no prompt. Default: the model's
     default prompt, if any."""
 
 
 class EmbedAsk(VectorAsk, frozen=True, kw_only=True):
+    """Request for embeddings of texts."""
+
     EXAMPLE: ClassVar = {"inputs": ["a cat on a mat", "a dog in a fog"]}
 
     inputs: Texts
@@ -42,6 +48,8 @@ class EmbedAsk(VectorAsk, frozen=True, kw_only=True):
 
 
 class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
+    """Request for embeddings of texts, in the format of OpenAI."""
+
     EXAMPLE: ClassVar = {"input": "a cat on a mat", "model": "all-MiniLM-L6-v2"}
 
     input: Texts
@@ -52,6 +60,8 @@ class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
 
 
 class PredictAsk(Directed, frozen=True, kw_only=True):
+    """Request for the labels of texts or pairs."""
+
     EXAMPLE: ClassVar = {"inputs": "a fine film"}
     NEUTRAL: ClassVar[Neutral] = {"raw_scores": (False,)}
 
@@ -60,11 +70,15 @@ class PredictAsk(Directed, frozen=True, kw_only=True):
 
 
 class Sentences(JsonObject, frozen=True, kw_only=True):
+    """Sentence, and the sentences that it is compared with."""
+
     source_sentence: Text
     sentences: TextList
 
 
 class SimilarityAsk(VectorAsk, frozen=True, kw_only=True):
+    """Request for the similarities of sentences."""
+
     EXAMPLE: ClassVar = {
         "inputs": {"source_sentence": "a cat", "sentences": ["a kitten", "a bridge"]}
     }
@@ -73,6 +87,8 @@ class SimilarityAsk(VectorAsk, frozen=True, kw_only=True):
 
 
 class RerankAsk(Directed, frozen=True, kw_only=True):
+    """Request for the relevance of texts to a query."""
+
     EXAMPLE: ClassVar = {"query": "what purrs?", "texts": ["a cat", "a bridge"]}
 
     query: Text
@@ -83,6 +99,8 @@ class RerankAsk(Directed, frozen=True, kw_only=True):
 
 
 class ExplainAsk(Cut, frozen=True, kw_only=True):
+    """Request for the internal values of a model for a text."""
+
     EXAMPLE: ClassVar = {"inputs": "The cat sat on the mat."}
 
     inputs: Text | Pair
@@ -94,6 +112,8 @@ class ExplainAsk(Cut, frozen=True, kw_only=True):
 
 
 class TokenizeAsk(Ask, frozen=True, kw_only=True):
+    """Request for the tokens of texts."""
+
     EXAMPLE: ClassVar = {"inputs": "unaffable cats"}
     NEUTRAL: ClassVar[Neutral] = {"prompt_name": ()}
 
@@ -141,11 +161,15 @@ class EmbeddingObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
+    """Number of tokens of a request."""
+
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
+    """Embeddings, in the format of OpenAI."""
+
     object: str = "list"
     data: list[EmbeddingObject]
     model: str
@@ -175,11 +199,15 @@ class OpenAIModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAIModels(msgspec.Struct, frozen=True, kw_only=True):
+    """Models of the server, in the format of OpenAI."""
+
     object: str = "list"
     data: list[OpenAIModel]
 
 
 class Info(msgspec.Struct, frozen=True):
+    """Models, store, and limits of the server."""
+
     version: str
     models: list[ModelInfo]
     store: str | None

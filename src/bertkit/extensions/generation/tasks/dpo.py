@@ -175,8 +175,8 @@ class Dpo(NextTokenTask[Preference, PreferenceAnswer], ChanceLevel, NeedsReferen
         Returns:
             `accuracy`, the fraction of pairs with a positive margin, the mean `margin`, and
             `log_probability`, the mean log of the preference probability sigmoid(margin) (Bradley &
-            Terry 1952). Without a reference model only `chosen_more_likely`: the fraction of pairs
-            whose chosen answer is more probable.
+            Terry 1952). Without a reference model, the only score is `chosen_more_likely`, the
+            fraction of pairs whose chosen answer is more probable.
         """
         margins = np.array([answer.margin for answer in answers])
         fraction = float(np.mean(margins > 0))
