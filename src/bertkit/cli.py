@@ -75,7 +75,7 @@ def _run(arguments: Sequence[str]) -> int:
             case UnusedCliTokensError() if words[:1] == ["search"]:
                 message = f"search: more than one query ({error}); put the query in quotation marks"
             # A command that accepts any option got an option such as --a.b.
-            case _ if "Dictionary of tokens" in str(error):
+            case _ if "[KEYWORD]" in str(error):
                 message = f"Unknown option: {next(word for word in words if '.' in word)}"
             case _:
                 message = str(error)
