@@ -268,8 +268,12 @@ def _reference(variant: str, folder: Path) -> list[list[list[list[Any]]]]:
 
 
 def write_golden() -> None:
-    """Write the golden file with one text per line."""
-    lines = []
+    """Write the golden file: the keys of `gliner_config.json`, and predictions for each text."""
+    from gliner import GLiNERConfig
+    from transformers import PretrainedConfig
+
+    keys = sorted({*GLiNERConfig().to_dict()} - {*PretrainedConfig().to_dict()})
+    lines = [f'"keys": {json.dumps(keys)}']
     for variant in VARIANTS:
         with tempfile.TemporaryDirectory() as folder:
             rows = _reference(variant, Path(folder))

@@ -119,6 +119,8 @@ def test_word_longer_than_the_model_is_cut(folders: Path) -> None:
     assert max(len(feature.encoding) for feature in work.features) == find.length
     assert [len(feature.token_indices) - len(LABELS) for feature in work.features] == [1, 1, 1]
     assert {entity.end for entity in find(text, LABELS, threshold=0.01)} == {903, len(text)}
+    (work,) = find.prepare([text.split()[1]], labels=LABELS, long="truncate")
+    assert work.truncated
 
 
 def test_word_without_token_is_skipped(folders: Path) -> None:

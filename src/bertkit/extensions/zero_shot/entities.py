@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
@@ -215,7 +216,7 @@ class ZeroShotEntities(ModelPipeline):
         first = np.flatnonzero(np.diff(owners, prepend=-1))
         bounds, room = np.append(first, len(ids)), self._room(prompt)
         windows = window_ranges(np.diff(bounds), self.head.config.max_len, room)
-        is_long = len(windows) > 1
+        is_long = len(windows) > 1 or len(ids) > room
         if is_long and long == "error":
             raise DataError(
                 f"{text[:40]!r}…: {len(first)} words, but the model reads {windows[0][1]}; shorten "
@@ -279,9 +280,13 @@ def window_ranges(tokens: NDArray[np.int64], most: int, room: int) -> list[tuple
 def _entities(item: Item, spans: Mapping[Span, float]) -> list[TaggedEntity]:
     """Return the entities of a text: the most probable spans, and others without a conflict."""
     options, kept = item.options, list[tuple[Span, float]]()
+    at_word: dict[int, list[Span]] = defaultdict(list)
     for span, score in sorted(spans.items(), key=lambda pair: -pair[1]):
-        if not any(_is_conflict(span[:2], other[:2], options) for other, _ in kept):
+        words = range(span[0], span[1] + 1)
+        if not any(_is_conflict(span, other, options) for w in words for other in at_word[w]):
             kept.append((span, score))
+            for word in words:
+                at_word[word].append(span)
     return [
         TaggedEntity(item.text[first:last], options.labels[label], first, last, score)
         for (start, end, label), score in sorted(kept, key=lambda pair: pair[0][0])
@@ -289,10 +294,9 @@ def _entities(item: Item, spans: Mapping[Span, float]) -> list[TaggedEntity]:
     ]
 
 
-def _is_conflict(a: tuple[int, int], b: tuple[int, int], options: EntityOptions) -> bool:
-    """Return whether two spans of words [start, end] cannot both be entities."""
-    if a == b:
+def _is_conflict(a: Span, b: Span, options: EntityOptions) -> bool:
+    """Return whether two spans that share a word cannot both be entities."""
+    if a[:2] == b[:2]:
         return not options.multi_label
-    is_apart = a[0] > b[1] or b[0] > a[1]
     is_nested = (a[0] <= b[0] and b[1] <= a[1]) or (b[0] <= a[0] and a[1] <= b[1])
-    return not is_apart and (options.flat or not is_nested)
+    return options.flat or not is_nested
