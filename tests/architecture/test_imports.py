@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "bertkit"
 OWN_PACKAGES = {"bertkit", "tests", "benchmarks"}
 HEAVY = {"torch", "numpy", "jinja2", "tokenizers", "huggingface_hub"}
-ALONE = {"datasets", "trackio"}
-"""Packages that users install themselves: trackio requires another pillow than the tests."""
+ALONE = {"datasets", "gliner", "trackio"}
+"""Packages that users install themselves: trackio requires another pillow than the tests, and
+gliner is only needed to compute a golden file again."""
 NEVER = {"transformers", "sentence_transformers", "scipy", "sklearn", "matplotlib"}
 
 

@@ -31,6 +31,7 @@ from pathlib import Path
 import pytest
 from tests.docs.forks import fork_server
 from tests.docs.outputs import TOLERANCE, missing, tolerance_of
+from tests.extensions.zero_shot.gliner_models import write_gliner
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -50,7 +51,7 @@ PAGES = [
 ]
 COURSE = [DOCS / "course" / "README.md", *sorted((DOCS / "course").glob("0*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-NEEDS = {"DATA": "data_folder", "MODEL": "minilm"}
+NEEDS = {"DATA": "data_folder", "GLINER": "gliner", "MODEL": "minilm"}
 """Fixtures by the environment variable that contains their path."""
 PROCESSES = re.compile(r"&$|\bkill\b", re.M)
 """Pattern of blocks that manage processes and need the process ids of the commands."""
@@ -85,6 +86,12 @@ def blocks(page: str) -> Iterator[Block]:
 def needs(page: str) -> set[str]:
     """Return the keys of NEEDS that occur in the blocks of a page."""
     return {name for name in NEEDS if any(re.search(rf"\b{name}\b", b.code) for b in blocks(page))}
+
+
+@pytest.fixture(scope="session")
+def gliner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of a small GLiNER model with random weights."""
+    return write_gliner(tmp_path_factory.mktemp("gliner") / "model", "tokens")
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,7 @@ SINGLE_FILES: Mapping[str, str] = {"gguf": "*.gguf", "word-vectors": "*"}
 
 DIRECTORIES: Mapping[str, tuple[str, ...]] = {
     "exported": ("export.json",),
+    "gliner": ("gliner_config.json",),
     "adapter": ("adapter_config.json", "!model.safetensors", "!model.safetensors.index.json"),
     "transformer": ("config.json",),
     "sentence-transformers": ("modules.json",),
@@ -66,10 +67,9 @@ def format_of(path: Path) -> str | None:
 
 def _format_of_settings(path: Path) -> str:
     with contextlib.suppress(CheckpointError):
-        settings = read_json(path, CheckpointError, "")
-        kind = settings.get("model_type") if isinstance(settings, dict) else None
-        if isinstance(kind, str) and kind in FORMATS:
-            return kind
+        match read_json(path, CheckpointError, ""):
+            case {"model_type": str(kind)} if kind in FORMATS:
+                return kind
     return "transformer"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bertkit.extensions.generation.pages import CorruptionForm, StepsForm
 from bertkit.extensions.serving.request_bodies import decode_form
+from bertkit.extensions.zero_shot.classification import ZeroShotOptions
 from bertkit.web import RequestError
 
 
@@ -19,6 +20,13 @@ def test_decode_form_omits_empty_values() -> None:
     assert (damage.damage, damage.seed, damage.model) == ("spans", 7, "m")
 
 
+def test_decode_form_splits_lists_at_commas() -> None:
+    form = decode_form(
+        ZeroShotOptions, {"labels": " sports,world politics ", "multi_label": "true"}
+    )
+    assert (form.labels, form.multi_label) == (("sports", "world politics"), True)
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "name"),
     [
@@ -28,6 +36,8 @@ def test_decode_form_omits_empty_values() -> None:
         (CorruptionForm, {"text": "a", "seed": "-1"}, "seed"),
         (CorruptionForm, {"text": "a", "seed": str(1 << 32)}, "seed"),
         (CorruptionForm, {"text": "a", "damage": "<b>"}, "damage"),
+        (ZeroShotOptions, {"labels": "a,,b"}, "labels"),
+        (ZeroShotOptions, {"labels": "a,a"}, "labels must differ"),
     ],
 )
 def test_decode_form_names_the_invalid_field(kind: Any, fields: dict[str, str], name: str) -> None:

@@ -62,6 +62,8 @@ def decode(kind: type[A], body: bytes) -> A:
 def decode_form(kind: type[S], values: Mapping[str, str]) -> S:
     """Convert the values of a form. Empty values and unknown names are omitted.
 
+    The value of a list contains its elements, separated by commas.
+
     Args:
         kind: Type of the result.
         values: Values by field name.
@@ -69,8 +71,10 @@ def decode_form(kind: type[S], values: Mapping[str, str]) -> S:
     Raises:
         RequestError: If a value is invalid; the message contains the name of its field.
     """
-    names = [f.name for f in msgspec.structs.fields(kind)]
-    present = {name: values[name] for name in names if values.get(name, "").strip()}
+    fields = [f for f in msgspec.structs.fields(kind) if values.get(f.name, "").strip()]
+    present: dict[str, Any] = {field.name: values[field.name] for field in fields}
+    for name in (field.name for field in fields if isinstance(field.default, tuple)):
+        present[name] = [element.strip() for element in values[name].split(",")]
     try:
         return msgspec.convert(present, kind, strict=False)
     except msgspec.ValidationError as error:
