@@ -21,18 +21,17 @@ def tokenizer() -> Tokenizer:
 @pytest.mark.parametrize("text", ["unable cats", "cat. cats.", "cat [MASK]", "zebra cat"])
 def test_text_of_ids_has_these_ids(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text).ids.tolist()
-    before, after = tokenizer.added
-    for given in (ids, ids[len(before) : len(ids) - len(after)]):
-        assert tokenizer.encode(text_of(tokenizer, "input", given)).ids.tolist() == ids
+    assert tokenizer.encode(text_of(tokenizer, "input", ids)).ids.tolist() == ids
 
 
 def test_ids_of_other_vocabularies_are_rejected(tokenizer: Tokenizer) -> None:
-    """An id does not exist, a text cannot begin with the token, or there is no text."""
+    """Special tokens are missing, an id or the text does not exist, or no text begins like this."""
     able, cat = tokenizer.core.token_to_id("##able"), tokenizer.core.token_to_id("cat")
-    assert text_of(tokenizer, "input", [cat]) == "cat"
-    for ids in ([10_000], [cat, 10_000], [able, cat], list(tokenizer.encode("").ids)):
+    cls, sep = tokenizer.cls, tokenizer.sep
+    assert text_of(tokenizer, "input", [cls, cat, sep]) == "cat"
+    for inner in ([cat], [cls, cat], [cls, 10_000, sep], [cls, able, cat, sep], [cls, sep], [cls]):
         with pytest.raises(RequestError, match="check_embedding_ctx_length=False") as raised:
-            text_of(tokenizer, "input", ids)
+            text_of(tokenizer, "input", inner)
         assert (raised.value.status, raised.value.field) == (422, "input")
 
 

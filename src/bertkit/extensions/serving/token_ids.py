@@ -43,32 +43,30 @@ async def texts_of(
 def text_of(tokenizer: Tokenizer, field: str, ids: Sequence[int]) -> str:
     """Return the text whose token ids are exactly these.
 
-    Ids of another vocabulary would silently give wrong embeddings. They are detected, because the
-    text that they represent here has other ids.
+    Ids of another vocabulary would silently give wrong embeddings. They are rejected, because they
+    lack the special tokens of this vocabulary, or because no text has these ids here.
 
     Args:
         tokenizer: Tokenizer of the model.
         field: Name of the ids in errors.
-        ids: The token ids, with or without the special tokens that the tokenizer adds.
+        ids: The token ids, with the special tokens that the tokenizer adds.
 
     Raises:
         RequestError: If no text has these ids.
     """
     before, after = tokenizer.added
-    full = tuple(ids)
-    if full[: len(before)] != before or full[len(full) - len(after) :] != after:
-        full = before + full + after
-    inner = full[len(before) : len(full) - len(after)]
+    inner = ids[len(before) : len(ids) - len(after)]
     try:
         text = decode(tokenizer, inner, skip_special_tokens=False)
-        if text and tuple(tokenizer.encode(text, max_length=NO_LIMIT).ids.tolist()) == full:
+        if text and tokenizer.encode(text, max_length=NO_LIMIT).ids.tolist() == list(ids):
             return text
     except DataError:
         # An id is not in the vocabulary.
         pass
     raise invalid(
         "no text has these token ids in the vocabulary of this model; send the ids that /tokenize "
-        "returns, or texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))",
+        "returns, with special tokens, or texts (LangChain: OpenAIEmbeddings("
+        "check_embedding_ctx_length=False))",
         field,
     )
 
