@@ -324,6 +324,8 @@ def test_json_at_root_is_sent_to_first_route(server: Server, folders: Path) -> N
         response = client.post("/", json={"inputs": "a b"})
         assert response.status_code == 200
         assert is_close(response.json(), client.post(path, json={"inputs": "a b"}).json())
+        page = client.get("/", headers={"content-type": "application/json"})
+        assert page.headers["content-type"].startswith("text/html")
     form = client.post("/", data={"text": "a b"})
     assert form.headers["content-type"].startswith("text/html")
 

@@ -134,7 +134,8 @@ class AdmissionMiddleware:
     async def _admit(
         self, scope: Any, headers: dict[bytes, bytes], receive: Any, reply: Reply
     ) -> None:
-        if scope["path"] == "/" and JSON.match(headers.get(b"content-type", b"").decode("latin-1")):
+        kind = headers.get(b"content-type", b"").decode("latin-1")
+        if (scope["path"], scope["method"]) == ("/", "POST") and JSON.match(kind):
             scope["path"] = next((path for path in ROOT_ROUTES if path in self.routes), "/")
         path = scope["path"]
         if path == LIVENESS_ROUTE:
