@@ -54,16 +54,16 @@ class RequestError(Exception):
     """A request that cannot be answered: the HTTP status, the reason, and the field it is about."""
 
     def __init__(
-        self, status: int, kind: str, message: str, field: str | None = None, headers: Any = ()
+        self, status: int, message: str, field: str | None = None, headers: Any = ()
     ) -> None:
         super().__init__(message)
-        self.status, self.kind, self.message, self.field = status, kind, message, field
+        self.status, self.message, self.field = status, message, field
         self.headers: dict[str, str] = dict(headers)
 
 
 def invalid(message: str, field: str | None = None) -> RequestError:
     """Return the error of an invalid request."""
-    return RequestError(422, "validation", message, field)
+    return RequestError(422, message, field)
 
 
 class Ask(JsonObject, frozen=True, kw_only=True):

@@ -335,7 +335,7 @@ class Tokenizer:
         limit = self._settings.get("model_max_length")
         return int(limit) if limit is not None and limit < NO_LIMIT else None
 
-    @property
+    @cached_property
     def truncation_side(self) -> Side:
         """End of a long text at which tokens are removed. Default: "right"."""
         return self._settings.get("truncation_side") or "right"

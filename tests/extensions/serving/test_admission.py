@@ -70,6 +70,19 @@ def test_keys_have_limits_per_minute(server: Server) -> None:
     assert "limit of tokens per minute" in responses[2].json()["error"]
 
 
+def test_json_at_root_requires_access_to_its_route(server: Server) -> None:
+    """The first route of the server is /embed."""
+    routes = {"embed": ("/embed",), "root": ("/", "/predict")}
+    sha = {name: hashlib.sha256(name.encode()).hexdigest() for name in routes}
+    keys = [Key(name=name, sha256=sha[name], routes=routes[name]) for name in routes]
+    client = server(keys=ApiKeys(keys))
+    for name, status in (("embed", 200), ("root", 403)):
+        response = client.post("/", json={"inputs": "a"}, headers=bearer(name))
+        assert response.status_code == status
+    assert client.get("/", headers=bearer("embed")).status_code == 403
+    assert client.get("/", headers=bearer("root")).status_code == 200
+
+
 def test_log_writes_each_line_in_one_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers share stderr, so lines written in parts would be mixed."""
     written: list[str] = []
@@ -142,14 +155,14 @@ def test_readiness_fails_if_embeddings_change(server: Server, registry: ModelReg
     assert "the embeddings of pretrained changed" in response.json()["error"]
 
 
-def test_nan_and_zero_vectors_return_500(
+def test_nan_and_zero_vectors_return_424(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     client = server()
     for bad in (float("nan"), float("inf"), 0.0):
         monkeypatch.setattr(Embed, "run", lambda self, works, b=bad: [[b] * 16 for _ in works])
         response = client.post("/embed", json={"inputs": "a"})
-        assert response.status_code == 500
+        assert response.status_code == 424
         assert json.loads(capsys.readouterr().err.splitlines()[-1])["defect"].startswith(
             "ArithmeticError at "
         )

@@ -69,7 +69,7 @@ def test_invalid_json_has_a_clear_message(server: Server) -> None:
     )
     assert response == {
         "error": "invalid JSON (Input data was truncated)",
-        "error_type": "validation",
+        "error_type": "Validation",
     }
 
 

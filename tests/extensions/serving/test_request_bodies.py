@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import string
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.extensions.conftest import Server
 from tests.extensions.generation.test_routes import TALK, folder
+from tests.factories import tiny_folder, tiny_tokenizer
 
 from bertkit.extensions.generation.openai_types import ChatAsk
 from bertkit.extensions.serving.models import ModelRegistry
@@ -93,6 +95,19 @@ NEUTRAL: list[tuple[str, dict[str, list[Any]]]] = [
         },
     ),
     (
+        "/v2/rerank",
+        {
+            "max_chunks_per_doc": [None, 1],
+            "max_tokens_per_doc": [None, 4096],
+            "priority": [None, 3],
+            "rank_fields": [None, ["text"]],
+            "relevant_spans": [None],
+            "return_documents": [None, True],
+            "top_n": [None, 2],
+            "truncate": [None, True],
+        },
+    ),
+    (
         "/rerank",
         {
             "raw_scores": [None, False],
@@ -105,7 +120,9 @@ NEUTRAL: list[tuple[str, dict[str, list[Any]]]] = [
         "/similarity",
         {"parameters": [None, {}, {"truncate": False, "truncation_direction": "Right"}]},
     ),
+    ("/embed_all", {"prompt_name": [None, ""], "truncate": [None, False]}),
     ("/tokenize", {"add_special_tokens": [None, True], "prompt_name": [None]}),
+    ("/decode", {"skip_special_tokens": [None, True]}),
 ]
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -115,6 +132,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": "a b"},
     "/predict": {"inputs": "a b"},
     "/rerank": {"query": "a", "texts": ["a b", "c"]},
+    "/v2/rerank": {"query": "a", "documents": ["a b", "c"]},
+    "/embed_all": {"inputs": "a b"},
+    "/decode": {"ids": [5, 6]},
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     "/tokenize": {"inputs": "a b"},
 }
@@ -166,17 +186,20 @@ def test_neutral_values_keep_the_response(
         ("/v1/chat/completions", "tool_choice", "required"),
         ("/v1/chat/completions", "store", True),
         ("/v1/chat/completions", "reasoning_effort", "high"),
-        ("/predict", "raw_scores", True),
         ("/tokenize", "prompt_name", "query"),
+        ("/embed_all", "normalize", True),
+        ("/v2/rerank", "max_tokens_per_doc", 8),
+        ("/v2/rerank", "max_chunks_per_doc", 10),
+        ("/v2/rerank", "rank_fields", ["title", "text"]),
     ],
 )
 def test_unsupported_values_are_rejected_with_field(
     server: Server, all_models: ModelRegistry, path: str, name: str, value: Any
 ) -> None:
     response = server(at=all_models).post(path, json={**REQUESTS[path], name: value})
-    body = response.json()
-    assert response.status_code == 422
-    assert (body["error"]["param"] if path.startswith("/v1/") else body["field"]) == name
+    body, is_openai = response.json(), path.startswith(("/v1/", "/v2/"))
+    assert response.status_code == (400 if is_openai else 422)
+    assert (body["error"]["param"] if is_openai else body["field"]) == name
 
 
 @pytest.mark.parametrize("path", REQUESTS)
@@ -184,20 +207,44 @@ def test_unknown_fields_are_rejected_even_if_null(
     server: Server, all_models: ModelRegistry, path: str
 ) -> None:
     response = server(at=all_models).post(path, json={**REQUESTS[path], "temprature": None})
-    assert response.status_code == 422
+    assert response.status_code == (400 if path.startswith(("/v1/", "/v2/")) else 422)
     assert "temprature" in response.text
 
 
 @pytest.mark.parametrize("path", ["/embed", "/predict", "/rerank"])
-def test_left_truncation_of_long_text_is_rejected(
-    server: Server, all_models: ModelRegistry, path: str
-) -> None:
-    client = server(at=all_models)
-    long = {"query": "a", "texts": ["a " * 30]} if path == "/rerank" else {"inputs": "a " * 30}
-    request = {**long, "truncate": True}
-    assert client.post(path, json={**request, "truncation_direction": "Right"}).status_code == 200
-    response = client.post(path, json={**request, "truncation_direction": "Left"})
-    assert (response.status_code, response.json()["field"]) == (422, "truncation_direction")
+def test_texts_are_truncated_at_the_given_end(server: Server, tmp_path: Path, path: str) -> None:
+    head, labels, task = {
+        "/embed": ("mlm", (), None),
+        "/predict": ("classify", ("bad", "good", "mixed"), "classify"),
+        "/rerank": ("choose", (), "respond"),
+    }[path]
+    tokenizer = tiny_tokenizer([*string.ascii_lowercase])
+    save_options = {"labels": labels, "task": task, "length": 16, "spread": 0.5}
+    model = tiny_folder(tmp_path / "model", tokenizer, head, **save_options)
+    client = server(at=ModelRegistry([str(model)], None))
+
+    def answer(text: str, **fields: Any) -> Any:
+        body = {"query": "a", "texts": [text]} if path == "/rerank" else {"inputs": text}
+        response = client.post(path, json={**body, **fields})
+        assert response.status_code == 200, response.text
+        return response.headers.get("x-truncated"), _numbers(response.json())
+
+    letters = list("bcdefghijklmnopqrstuvwxyz")
+    # Of 16 tokens, special tokens and the query need 2 or 4.
+    kept = 12 if path == "/rerank" else 14
+    for direction, part in (("Right", letters[:kept]), ("Left", letters[-kept:])):
+        cut, numbers = answer(" ".join(letters), truncate=True, truncation_direction=direction)
+        assert cut == "0"
+        assert numbers == pytest.approx(answer(" ".join(part))[1], abs=1e-5)
+    right = answer(" ".join(letters), truncate=True)[1]
+    assert numbers != pytest.approx(right, abs=1e-3)
+
+
+def _numbers(answer: Any) -> list[float]:
+    """Return the embedding, or the scores sorted by label."""
+    if isinstance(answer[0], list):
+        return list(answer[0])
+    return [row["score"] for row in sorted(answer, key=lambda row: str(row.get("label")))]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +301,7 @@ def test_models_are_listed_for_openai_clients(server: Server, all_models: ModelR
     assert body["object"] == "list"
     assert [model["id"] for model in body["data"]] == list(all_models.models)
     assert client.get("/v1/models/writer").json() == body["data"][-1]
-    assert client.get("/v1/models/none").json()["error"]["type"] == "not_found"
+    assert client.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
     assert client.get("/health").status_code == 200
 
 

@@ -100,7 +100,7 @@ def test_slow_client_that_reads_gets_all_events() -> None:
     ("events", "status", "sentence"),
     [
         (stalled_events, 429, "the stream had no new output for 0.2 s"),
-        (failing_events, 500, "internal server error"),
+        (failing_events, 500, "the computation of the model failed"),
     ],
 )
 def test_interrupted_stream_ends_with_error_event(

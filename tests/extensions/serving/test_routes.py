@@ -91,7 +91,7 @@ def test_embed_adds_prompt_to_texts(
     assert abs(rows[""] - rows["document"]).max() > 1e-2
     for route, body in (("/embed", {"inputs": "a"}), ("/v1/embeddings", {"input": "a"})):
         rejected = client.post(route, json={**body, "prompt_name": "qurey"})
-        assert rejected.status_code == 422
+        assert rejected.status_code == (400 if route.startswith("/v1/") else 422)
         assert "prompt 'qurey' not found; the model has query, document" in rejected.text
     about = {model["name"]: model["prompts"] for model in client.get("/info").json()["models"]}
     assert about == {"prompted": ["query", "document"], "pretrained": []}
@@ -164,7 +164,10 @@ def test_list_of_texts_is_pair_for_pair_models(
     if pairs:
         pair = predict([["a b", "c"]])[0]
         assert is_close(predict(["a b", "c"]), pair)
-        assert "so a list of texts must be a pair, got 3" in predict(["a", "b", "c"])["error"]
+        assert (
+            "a list of texts must be a pair for this model, got 3"
+            in predict(["a", "b", "c"])["error"]
+        )
         assert "expected a pair, got a single text" in predict(["a b"])["error"]
     else:
         first, second = predict("a b"), predict("c")
@@ -224,7 +227,7 @@ def test_rerank_matches_pipeline(server: Server, folders: Path) -> None:
 def test_tokenize_returns_tokens_with_offsets(server: Server) -> None:
     response = server().post("/tokenize", json={"inputs": ["a bz", "c"]}).json()
     assert [[t["text"] for t in row] for row in response] == [
-        ["[CLS]", "a", "[UNK]", "[SEP]"],
+        ["[CLS]", "a", "bz", "[SEP]"],
         ["[CLS]", "c", "[SEP]"],
     ]
     assert response[0][1] == {"id": 5, "text": "a", "special": False, "start": 0, "stop": 1}
@@ -239,15 +242,103 @@ def test_tokenize_returns_tokens_with_offsets(server: Server) -> None:
     assert [[t["text"] for t in row] for row in bare] == [["c"]]
 
 
+def test_tokenize_and_decode_are_inverse(server: Server, folders: Path, tmp_path: Path) -> None:
+    loaded = bertkit.load(folders / "pretrained")
+    pooling = Pooling(prompts=Prompts({"query": "q u "}, "query"))
+    save(tmp_path / "prompted", loaded.model, loaded.tokenizer, BERT, pooling=pooling)
+    client = server(at=ModelRegistry([str(tmp_path / "prompted")], None))
+
+    def ids(**fields: Any) -> list[list[int]]:
+        rows = client.post("/tokenize", json={"inputs": ["a b", "[MASK] c"], **fields}).json()
+        return [[token["id"] for token in row] for row in rows]
+
+    def decode(**fields: Any) -> Any:
+        return client.post("/decode", json=fields).json()
+
+    assert decode(ids=ids()) == ["a b", "c"]
+    assert decode(ids=ids()[0]) == ["a b"]
+    assert decode(ids=ids(prompt_name="query")) == ["q u a b", "q u c"]
+    full = ["[CLS] a b [SEP]", "[CLS] [MASK] c [SEP]"]
+    assert decode(ids=ids(), skip_special_tokens=False) == full
+
+
+def test_embed_all_returns_state_of_each_token(server: Server, folders: Path) -> None:
+    client, texts = server(), ["a b", "c"]
+    expected = bertkit.pipeline("token-embeddings", folders / "pretrained")(texts)
+    states = client.post("/embed_all", json={"inputs": texts}).json()
+    assert [len(rows) for rows in states] == [4, 3]
+    for rows, tokens in zip(states, expected, strict=True):
+        np.testing.assert_allclose(rows, tokens.embeddings, atol=1e-5)
+    rows_of_tokens = client.post("/tokenize", json={"inputs": texts}).json()
+    ids = [[token["id"] for token in row] for row in rows_of_tokens]
+    assert client.post("/embed_all", json={"inputs": ids}).json() == states
+    # The embedding is the mean of the states.
+    raw = client.post("/embed", json={"inputs": ids, "normalize": False}).json()
+    np.testing.assert_allclose([np.mean(rows, axis=0) for rows in states], raw, atol=1e-5)
+    long = client.post("/embed_all", json={"inputs": ["a", LONG], "truncate": True})
+    assert long.headers["x-truncated"] == "1"
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_raw_scores_are_logits(
+    server: Server, folders: Path, tmp_path: Path, multi_label: bool
+) -> None:
+    loaded = bertkit.load(folders / "sentiment")
+    options = ClassifyOptions(multi_label=multi_label, temperature=None if multi_label else 2.0)
+    settings = Classify(loaded.labels, options).settings()
+    save_options = {"labels": loaded.labels, "settings": settings}
+    save(tmp_path / "m", loaded.model, loaded.tokenizer, BERT, **save_options)
+    client = server(at=ModelRegistry([str(tmp_path / "m")], None))
+
+    def scores(**fields: Any) -> np.ndarray:
+        row = client.post("/predict", json={"inputs": "a b", **fields}).json()
+        return np.array([label["score"] for label in sorted(row, key=lambda one: one["label"])])
+
+    raw, probabilities = scores(raw_scores=True), scores()
+    odds = np.exp(raw / (1.0 if multi_label else 2.0))
+    expected = odds / (1 + odds) if multi_label else odds / odds.sum()
+    np.testing.assert_allclose(probabilities, expected, atol=1e-6)
+    assert abs(raw - probabilities).max() > 0.1
+    assert client.get("/info").json()["models"][0]["answers"][0] == "predict"
+    assert "raw-scores" not in client.get("/info").text
+
+
+def test_info_has_fields_of_tei(server: Server, folders: Path) -> None:
+    labels = {"0": "bad", "1": "good", "2": "mixed"}
+    ids = {label: int(index) for index, label in labels.items()}
+    types = {
+        "pretrained": {"embedding": {"pooling": "mean"}},
+        "sentiment": {"classifier": {"id2label": labels, "label2id": ids}},
+        "ranker": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+    }
+    for name, kind in types.items():
+        info = server(at=ModelRegistry([str(folders / name)], None)).get("/info").json()
+        assert (info["model_id"], info["model_type"]) == (name, kind)
+        assert (info["max_input_length"], info["max_client_batch_size"]) == (LENGTH, 2_048)
+    assert server(at=ModelRegistry([], None)).get("/info").json()["model_id"] is None
+
+
+def test_json_at_root_is_sent_to_first_route(server: Server, folders: Path) -> None:
+    for name, path in (("pretrained", "/embed"), ("sentiment", "/predict")):
+        client = server(at=ModelRegistry([str(folders / name)], None))
+        response = client.post("/", json={"inputs": "a b"})
+        assert response.status_code == 200
+        assert is_close(response.json(), client.post(path, json={"inputs": "a b"}).json())
+        page = client.get("/", headers={"content-type": "application/json"})
+        assert page.headers["content-type"].startswith("text/html")
+    form = client.post("/", data={"text": "a b"})
+    assert form.headers["content-type"].startswith("text/html")
+
+
 def test_long_texts_are_rejected_or_truncated(server: Server) -> None:
     client = server()
     body = {"inputs": ["a", LONG]}
     rejected = client.post("/embed", json=body)
-    assert rejected.status_code == 422
+    assert rejected.status_code == 413
     assert rejected.json() == {
         "error": f"the text exceeds the maximum of {LENGTH} tokens; shorten it, or set truncate "
         "(for all requests: bertkit serve --truncate)",
-        "error_type": "validation",
+        "error_type": "Validation",
         "field": "inputs.1",
     }
     truncated = client.post("/embed", json={**body, "truncate": True})
@@ -271,7 +362,7 @@ def test_server_option_truncates_by_default(server: Server) -> None:
     assert openai["data"][0]["truncated"] is True
     untruncated = client.post("/embed", json={"inputs": LONG, "truncate": False})
     assert (untruncated.status_code, "exceeds the maximum" in untruncated.json()["error"]) == (
-        422,
+        413,
         True,
     )
     # The tagger splits long texts into windows, and never truncates.
@@ -285,7 +376,9 @@ def test_server_option_truncates_by_default(server: Server) -> None:
         ("/embed", {}, "inputs", "this field is required"),
         ("/embed", {"inputs": ""}, "inputs", "`str` of length >= 1"),
         ("/embed", {"inputs": []}, "inputs", "`array` of length >= 1"),
-        ("/embed", {"inputs": ["a", 1]}, "inputs.1", "expected `str`, got `int`"),
+        ("/embed", {"inputs": ["a", 1]}, "inputs", "expected texts, or lists of token ids"),
+        ("/embed", {"inputs": [[1, "a"]]}, "inputs.0.1", "expected `int`, got `str`"),
+        ("/decode", {"ids": [9999]}, None, "id 9999 is not in the vocabulary"),
         ("/embed", {"inputs": "a", "normalise": True}, "normalise", "did you mean 'normalize'?"),
         ("/embed", {"inputs": "a", "model": "sentiment"}, "model", "no model 'sentiment' supports"),
         ("/embed", {"inputs": "a", "dimensions": 17}, "dimensions", "must not exceed 16"),
@@ -310,14 +403,20 @@ def test_server_option_truncates_by_default(server: Server) -> None:
         ),
         ("/tokenize", {"inputs": "a", "model": "x"}, "model", "no model 'x' supports"),
         ("/predict", {"inputs": ["a", ["b"]]}, "inputs", "expected only texts, or only lists"),
-        ("/predict", {"inputs": ["a", "b", "c"]}, "inputs", "a list of texts must be a pair, got"),
+        (
+            "/predict",
+            {"inputs": ["a", "b", "c"]},
+            "inputs",
+            "a list of texts must be a pair for this model, got 3",
+        ),
     ],
 )
 def test_invalid_requests_return_field_of_error(
     route: str, body: Any, field: str | None, message: str, server: Server
 ) -> None:
     response = server().post(route, json=body)
-    assert response.status_code == 422
+    status = {"`array` of length >= 1": 400}.get(message, 422)
+    assert response.status_code == (404 if field == "model" else status)
     assert message in response.json()["error"]
     assert response.json().get("field") == field
 
@@ -401,7 +500,7 @@ def test_routes_depend_on_served_models(server: Server, folders: Path) -> None:
     client = server(at=ModelRegistry([str(folders / "sentiment")], None))
     assert client.post("/predict", json={"inputs": "a"}).status_code == 200
     missing = client.post("/fill-mask", json={"inputs": "[MASK]"})
-    assert (missing.status_code, missing.json()["error_type"]) == (404, "not_found")
+    assert missing.status_code == 404
     about = client.get("/info").json()["models"]
     assert about[0]["answers"] == ["predict", "contexts", "explain"]
     assert about[0]["labels"] == list(KINDS["sentiment"][1])

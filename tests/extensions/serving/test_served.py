@@ -167,8 +167,13 @@ def test_finetuned_elmo_routes_match_pipelines(
     ("body", "status", "message"),
     [
         ({"inputs": [["a", "b"]]}, 422, "expected a single text, got a pair"),
-        ({"inputs": "a " * 600}, 422, "exceeds the maximum of 512 tokens"),
+        ({"inputs": "a " * 600}, 413, "exceeds the maximum of 512 tokens"),
         ({"inputs": "a " * 300}, 413, "exceeds the maximum of 200 tokens"),
+        (
+            {"inputs": "a " * 600, "truncate": True, "truncation_direction": "Left"},
+            422,
+            "this model truncates texts only on the right",
+        ),
         ({"inputs": " "}, 422, "a text is empty"),
         ({"inputs": "a " * 600, "truncate": True}, 200, ""),
     ],
@@ -176,7 +181,7 @@ def test_finetuned_elmo_routes_match_pipelines(
 def test_finetuned_elmo_rejects_invalid_texts(
     body: dict[str, Any], status: int, message: str, server: Server, finetuned: dict[str, Path]
 ) -> None:
-    limits = Limits(queue_tokens=200 if status == 413 else 65536)
+    limits = Limits(queue_tokens=200 if "200" in message else 65536)
     client = server(limits, at=ModelRegistry([str(finetuned["classify"])], None))
     answer = client.post("/predict", json=body)
     assert answer.status_code == status, answer.text

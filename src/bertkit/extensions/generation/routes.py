@@ -44,7 +44,7 @@ async def completions(ask: types.CompletionAsk, context: Context) -> Any:
     head = {"id": f"cmpl-{context.id}", "object": "text_completion", "model": name}
     if ask.stream:
         return await _stream(ask, context, texts, head, choice, [])
-    return await _whole(context, texts, head, choice)
+    return await _whole(ask, context, texts, head, choice)
 
 
 async def chat_completions(ask: types.ChatAsk, context: Context) -> Any:
@@ -66,7 +66,7 @@ async def chat_completions(ask: types.ChatAsk, context: Context) -> Any:
     if ask.stream:
         chunk = {**head, "object": "chat.completion.chunk"}
         return await _stream(ask, context, texts, chunk, part, roles)
-    return await _whole(context, texts, head, whole)
+    return await _whole(ask, context, texts, head, whole)
 
 
 async def translate(ask: types.TranslateAsk, context: Context) -> Any:
@@ -135,12 +135,14 @@ def _reason(ended: str) -> str:
     return "length" if ended == "length" else "stop"
 
 
-def _usage(texts: Sequence[LiveText], generated: int) -> types.CompletionUsage:
-    prompt = sum(text.tokens for text in texts)
+def _usage(texts: Sequence[LiveText], number: int, generated: int) -> types.CompletionUsage:
+    """Return the usage of `number` texts per prompt."""
+    prompt = sum(text.tokens for text in texts) // number
     return types.CompletionUsage(prompt, generated, prompt + generated)
 
 
 async def _whole(
+    ask: types.GenerationAsk,
     context: Context,
     texts: Sequence[LiveText],
     head: dict[str, Any],
@@ -158,7 +160,7 @@ async def _whole(
     finally:
         context.batcher.leave(texts)
     head = {**head, "created": int(time.time())}
-    answer = types.Completion(**head, choices=choices, usage=_usage(texts, generated))
+    answer = types.Completion(**head, choices=choices, usage=_usage(texts, ask.n, generated))
     return context.reply(answer)
 
 
@@ -190,7 +192,7 @@ async def _stream(
                         yield event({"choices": [choice(index, "", _reason(part.ended))]})
                         generated += part.tokens
             if ask.stream_options is not None and ask.stream_options.include_usage:
-                yield event({"choices": [], "usage": _usage(texts, generated)})
+                yield event({"choices": [], "usage": _usage(texts, ask.n, generated)})
             yield b"data: [DONE]\n\n"
         finally:
             context.batcher.leave(texts)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 import traceback
 import uuid
@@ -19,17 +20,24 @@ from starlette.responses import Response
 
 from bertkit.console import write_line
 from bertkit.extensions.serving.api_keys import ApiKeys, ApiKeyState
-from bertkit.extensions.serving.errors import DEFECT, busy, error_response, too_much
+from bertkit.extensions.serving.errors import busy, encode_error, error_response, too_much
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.memory_budget import BYTES_PER_BODY_BYTE, Budget
 from bertkit.extensions.serving.metrics import Metrics
+from bertkit.extensions.serving.request_context import request_error
 from bertkit.extensions.serving.responses import Reply
 from bertkit.web import RequestError
 
 LIVENESS_ROUTE = "/health/live"
 """Route that needs no key."""
 
-STOPPED = RequestError(503, "unavailable", "the server stopped before the response was complete")
+JSON = re.compile(r"application/([^/;]+\+)?json\s*(;|$)", re.IGNORECASE)
+"""Content types of requests with a body."""
+
+ROOT_ROUTES = ("/embed", "/predict", "/rerank")
+"""The first of these routes that the server has also responds to JSON at /, as in TEI."""
+
+STOPPED = RequestError(503, "the server stopped before the response was complete")
 
 
 class AdmissionMiddleware:
@@ -96,7 +104,7 @@ class AdmissionMiddleware:
         except Exception as error:
             # A bug in the server or the model. The log must not contain text of the request.
             state["defect"] = f"{type(error).__name__} at {_error_line(error)}"
-            status = await self._fail(DEFECT, scope, receive, reply)
+            status = await self._fail(request_error(error), scope, receive, reply)
         finally:
             self.open -= 1
             self.metrics.open.set(self.open)
@@ -109,13 +117,13 @@ class AdmissionMiddleware:
         Returns:
             The status for the log.
         """
+        path = scope["path"]
         if reply.status == 0:
-            response = error_response(error, scope["path"])
-            await self._send_short(response, scope, receive, reply)
-            return error.status
-        scope["state"]["error"] = error.message
-        await reply.end_stream(error, scope["path"], self.limits.timeout)
-        return error.status
+            await self._send_short(error_response(error, path), scope, receive, reply)
+        else:
+            scope["state"]["error"] = error.message
+            await reply.end_stream(error, path, self.limits.timeout)
+        return encode_error(error, path)[0]
 
     async def _send_short(self, response: Response, scope: Any, receive: Any, reply: Reply) -> None:
         """Send a response without a model. Give up if the client does not read it in time."""
@@ -126,6 +134,9 @@ class AdmissionMiddleware:
     async def _admit(
         self, scope: Any, headers: dict[bytes, bytes], receive: Any, reply: Reply
     ) -> None:
+        kind = headers.get(b"content-type", b"").decode("latin-1")
+        if (scope["path"], scope["method"]) == ("/", "POST") and JSON.match(kind):
+            scope["path"] = next((path for path in ROOT_ROUTES if path in self.routes), "/")
         path = scope["path"]
         if path == LIVENESS_ROUTE:
             live = Response(b'{"status":"live"}', media_type="application/json")
@@ -136,7 +147,7 @@ class AdmissionMiddleware:
         if self.app is None or self.draining:
             state = "loading its models" if self.app is None else "stopping"
             retry = {"retry-after": "2"}
-            raise RequestError(503, "unavailable", f"the server is {state}", headers=retry)
+            raise RequestError(503, f"the server is {state}", headers=retry)
         if self.open > self.limits.requests:
             raise busy(1, f"the server has the maximum of {self.limits.requests} open requests")
         wait = who.requests.take()
@@ -152,15 +163,15 @@ class AdmissionMiddleware:
         if who is None:
             message = "missing or unknown API key; send the header Authorization: Bearer KEY"
             challenge = {"www-authenticate": 'Basic realm="bertkit", Bearer'}
-            raise RequestError(401, "unauthorized", message, headers=challenge)
+            raise RequestError(401, message, headers=challenge)
         host = headers.get(b"host", b"").decode("latin-1").rpartition(":")
         if self.hosts is not None and (host[0] or host[2]) not in self.hosts:
             message = f"unexpected Host header {host[0][:80]!r}; use the address of the server"
-            raise RequestError(403, "forbidden", message)
+            raise RequestError(403, message)
         if _is_cross_site(headers) and not _is_plain_link(scope, headers):
-            raise RequestError(403, "forbidden", "requests from pages of other sites are rejected")
+            raise RequestError(403, "requests from pages of other sites are rejected")
         if not who.allows(path):
-            raise RequestError(403, "forbidden", f"the key has no access to {path[:80]}")
+            raise RequestError(403, f"the key has no access to {path[:80]}")
         return who
 
     async def _body(
@@ -193,7 +204,7 @@ class AdmissionMiddleware:
                         return bytes(body)
         except TimeoutError:
             message = f"the body took longer than {self.limits.body_timeout:g} s to arrive"
-            raise RequestError(408, "timeout", message) from None
+            raise RequestError(408, message) from None
 
     async def _run(self, scope: Any, body: bytes, receive: Any, reply: Reply) -> None:
         """Run the application while the client is connected and both make progress.
@@ -233,7 +244,7 @@ class AdmissionMiddleware:
     def _timeout_error(self, reply: Reply) -> RequestError:
         seconds = f"{self.limits.timeout:g} s"
         if reply.waits_for_client:
-            return RequestError(408, "timeout", f"the client did not read for {seconds}")
+            return RequestError(408, f"the client did not read for {seconds}")
         if reply.status == 0:
             return busy(5, f"no response within {seconds} because of other requests; try again")
         return busy(5, f"the stream had no new output for {seconds}; try again")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +18,9 @@ from starlette.responses import Response
 from bertkit import __version__
 from bertkit.errors import BertkitError, CheckpointError
 from bertkit.extensions.serving import schema
-from bertkit.extensions.serving.admission import AdmissionMiddleware
+from bertkit.extensions.serving.admission import JSON, AdmissionMiddleware
 from bertkit.extensions.serving.batcher import Batcher
-from bertkit.extensions.serving.errors import DEFECT, error_response
+from bertkit.extensions.serving.errors import error_response
 from bertkit.extensions.serving.generated import pipeline_routes
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.metrics import Metrics
@@ -34,9 +33,6 @@ from bertkit.web import ROUTES, RequestError, Route, invalid
 
 STARTED = int(time.time())
 """Start of this process, in seconds since 1970."""
-
-JSON = re.compile(r"application/([^/;]+\+)?json\s*(;|$)", re.IGNORECASE)
-"""Content types of requests with a body."""
 
 
 def install_app(
@@ -98,12 +94,9 @@ def create_app(
             routing.Route("/openapi.json", describe),
             *Window(registry, runs).routes(),
         ],
-        exception_handlers={
-            Exception: _handle_defect,
-            RequestError: _handle_error,
-            BertkitError: _handle_error,
-            HTTPException: _handle_http_error,
-        },
+        exception_handlers=dict.fromkeys(
+            (Exception, RequestError, BertkitError, HTTPException), _handle_error
+        ),
     )
     state = app.state
     state.registry, state.batcher, state.limits, state.metrics = registry, batcher, limits, metrics
@@ -127,28 +120,18 @@ def _route(route: Route) -> routing.Route:
     return routing.Route(path, endpoint, methods=[route.method])
 
 
-async def _handle_error(request: Request, error: Any) -> Response:
+async def _handle_error(request: Request, error: Exception) -> Response:
     return error_response(request_error(error), request.url.path)
-
-
-async def _handle_http_error(request: Request, error: Any) -> Response:
-    kind, message = "bad_request", str(error.detail)
-    if error.status_code == 404:
-        kind, message = "not_found", "route not found; /openapi.json lists all routes"
-    converted = RequestError(error.status_code, kind, message, headers=error.headers or ())
-    return await _handle_error(request, converted)
-
-
-async def _handle_defect(request: Request, _: Any) -> Response:
-    return await _handle_error(request, DEFECT)
 
 
 async def info(context: RequestContext) -> Response:
     """Return the models with their supported routes, and the limits of the server."""
     search = context.registry.search
     store = None if search is None else search.searcher.store.location
-    models = [model.about() for model in context.registry.models.values()]
-    return context.reply(schema.Info(__version__, models, store, context.limits))
+    models, limits = [model.about() for model in context.registry.models.values()], context.limits
+    first = next(iter(context.registry.models.values()), None)
+    tei = () if first is None else (first.name, first.tei_type(), first.supported.length)
+    return context.reply(schema.Info(__version__, models, store, limits, limits.items, *tei))
 
 
 async def reload(context: RequestContext) -> Response:
@@ -184,13 +167,8 @@ async def ready(context: RequestContext) -> Response:
         vectors = await context.batcher.answers(*model.supported.probe, urgent=True)
         if not all(map(model.is_unchanged, vectors)):
             message = f"the embeddings of {model.name} changed since it was loaded"
-            raise RequestError(503, "unhealthy", message)
+            raise RequestError(503, message)
     return context.reply({"status": "ready"})
-
-
-async def health(context: RequestContext) -> Response:
-    """Check the models like /health/ready; this is the route of TEI."""
-    return await ready(context)
 
 
 async def openai_models(context: RequestContext) -> Response:
@@ -204,7 +182,7 @@ async def openai_model(context: RequestContext) -> Response:
     """Return a model, in the format of OpenAI."""
     name = context.path_params["name"]
     if name not in context.registry.models:
-        raise RequestError(404, "not_found", f"model {name[:80]!r} not found; see /v1/models")
+        raise RequestError(404, f"model {name[:80]!r} not found; see /v1/models", "model")
     return context.reply(_openai_model(name))
 
 
@@ -224,7 +202,7 @@ ADMIN = (
     Route("/v1/models", openai_models, schema.OpenAIModels, method="GET"),
     Route("/v1/models/{name}", openai_model, schema.OpenAIModel, method="GET"),
     Route("/health/ready", ready, dict[str, Literal["ready"]], method="GET"),
-    Route("/health", health, dict[str, Literal["ready"]], method="GET"),
+    Route("/health", ready, dict[str, Literal["ready"]], method="GET"),
     Route("/metrics", counters, str, method="GET", media_type="text/plain"),
 )
 """Routes about the server."""

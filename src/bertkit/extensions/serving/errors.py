@@ -7,6 +7,22 @@ from starlette.responses import Response
 
 from bertkit.web import RequestError
 
+ERROR_TYPES = {400: "Empty", 424: "Backend", 429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
+"""TEI's names of errors by status. The name of other errors is Validation."""
+
+OPENAI_STATUSES = {413: 400, 422: 400, 424: 500}
+"""Statuses that differ in OpenAI's API."""
+
+OPENAI_TYPES = {429: "requests", 500: "server_error", 503: "server_error"}
+"""OpenAI's types of errors by status. The type of other errors is invalid_request_error."""
+
+OPENAI_CODES = {
+    401: "invalid_api_key",
+    404: "model_not_found",
+    413: "context_length_exceeded",
+    429: "rate_limit_exceeded",
+}
+
 
 class ErrorResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """An error response, in the format of TEI."""
@@ -22,6 +38,7 @@ class OpenAIError(msgspec.Struct, frozen=True):
     message: str
     type: str
     param: str | None
+    code: str | None
 
 
 class OpenAIErrorResponse(msgspec.Struct, frozen=True):
@@ -36,22 +53,24 @@ def error_type(path: str) -> type[ErrorResponse | OpenAIErrorResponse]:
     Args:
         path: Path of the route.
     """
-    return OpenAIErrorResponse if path.startswith("/v1/") else ErrorResponse
+    return OpenAIErrorResponse if path.startswith(("/v1/", "/v2/")) else ErrorResponse
 
 
-def error_body(error: RequestError, path: str) -> bytes:
-    """Encode an error as JSON, in the format of its route.
+def encode_error(error: RequestError, path: str) -> tuple[int, bytes]:
+    """Return the status of an error, and its body as JSON, in the format of its route.
 
     Args:
         error: The error.
         path: Path of the route.
     """
-    body: ErrorResponse | OpenAIErrorResponse = ErrorResponse(
-        error.message, error.kind, error.field
-    )
-    if error_type(path) is OpenAIErrorResponse:
-        body = OpenAIErrorResponse(OpenAIError(error.message, error.kind, error.field))
-    return msgspec.json.encode(body)
+    if error_type(path) is ErrorResponse:
+        kind = ERROR_TYPES.get(error.status, "Validation")
+        response = ErrorResponse(error.message, kind, error.field)
+        return error.status, msgspec.json.encode(response)
+    status = OPENAI_STATUSES.get(error.status, error.status)
+    kind = OPENAI_TYPES.get(status, "invalid_request_error")
+    body = OpenAIError(error.message, kind, error.field, OPENAI_CODES.get(error.status))
+    return status, msgspec.json.encode(OpenAIErrorResponse(body))
 
 
 def error_response(error: RequestError, path: str) -> Response:
@@ -61,8 +80,8 @@ def error_response(error: RequestError, path: str) -> Response:
         error: The error.
         path: Path of the request.
     """
-    body = error_body(error, path)
-    return Response(body, error.status, error.headers, media_type="application/json")
+    status, body = encode_error(error, path)
+    return Response(body, status, error.headers, media_type="application/json")
 
 
 def too_much(message: str, field: str | None = None) -> RequestError:
@@ -72,7 +91,7 @@ def too_much(message: str, field: str | None = None) -> RequestError:
         message: The message.
         field: Field of the request.
     """
-    return RequestError(413, "too_large", message, field)
+    return RequestError(413, message, field)
 
 
 def busy(seconds: int, message: str) -> RequestError:
@@ -82,7 +101,8 @@ def busy(seconds: int, message: str) -> RequestError:
         seconds: Seconds after which to retry.
         message: The message.
     """
-    return RequestError(429, "overloaded", message, headers={"retry-after": str(seconds)})
+    return RequestError(429, message, headers={"retry-after": str(seconds)})
 
 
-DEFECT = RequestError(500, "defect", "internal server error; see the log by the request id")
+DEFECT = RequestError(500, "internal server error; see the log by the request id")
+BACKEND = RequestError(424, "the computation of the model failed; see the log by the request id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,19 +11,26 @@ import msgspec
 from bertkit import __version__
 from bertkit.config import explained
 from bertkit.extensions.serving.admission import LIVENESS_ROUTE
-from bertkit.extensions.serving.errors import ErrorResponse, OpenAIErrorResponse, error_type
+from bertkit.extensions.serving.errors import (
+    OPENAI_STATUSES,
+    ErrorResponse,
+    OpenAIErrorResponse,
+    error_type,
+)
 from bertkit.web import Route
 
 ERRORS = {
-    "401": "The API key is missing or unknown.",
-    "403": "The API key has no access to this route, or a page of another site sent the request.",
-    "404": "No model of the server supports this route.",
-    "408": "The client sent the body, or read the response, too slowly.",
-    "413": "The body, a text or a list is too long.",
-    "422": "The request is invalid. The response contains the field.",
-    "429": "The server is overloaded, or the key reached a rate limit. Retry after Retry-After.",
-    "500": "Internal server error, or an embedding that is zero, NaN or inf. See the log.",
-    "503": "The server is loading, stopping, or unhealthy.",
+    400: "A list of the request is empty.",
+    401: "The API key is missing or unknown.",
+    403: "The API key has no access to this route, or a page of another site sent the request.",
+    404: "No model of the server supports this route.",
+    408: "The client sent the body, or read the response, too slowly.",
+    413: "The body, a text or a list is too long.",
+    422: "The request is invalid. The response contains the field.",
+    424: "The computation of the model failed, or its result is zero, NaN or inf. See the log.",
+    429: "The server is overloaded, or the key reached a rate limit. Retry after Retry-After.",
+    500: "Internal server error. See the log.",
+    503: "The server is loading, stopping, or unhealthy.",
 }
 
 LIVE = {"application/json": {"example": {"status": "live"}}}
@@ -81,14 +89,15 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     if route.many:
         answer = {"anyOf": [answer, {"type": "array", "items": answer}]}
     error = _content(schemas[error_type(route.path)])
-    name = route.handler.__name__
+    statuses = OPENAI_STATUSES if error_type(route.path) is OpenAIErrorResponse else {}
+    errors = {str(statuses.get(status, status)): text for status, text in ERRORS.items()}
     operation: dict[str, Any] = {
-        "summary": name.replace("_", " ").title(),
+        "summary": route.handler.__name__.replace("_", " ").title(),
         "description": route.handler.__doc__,
-        "operationId": name,
+        "operationId": re.sub(r"\W+", "_", route.path).strip("_"),
         "responses": {
             "200": {"description": "The result.", **_content(answer, route.media_type)},
-            **{status: {"description": text, **error} for status, text in ERRORS.items()},
+            **{status: {"description": text, **error} for status, text in errors.items()},
         },
     }
     if route.ask is not None:

@@ -11,50 +11,33 @@ from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.pipelines import Embed, FillMask, Rerank, TaskPipeline
 from bertkit.web import ROUTES, Panel
 
-EXAMPLES = {
-    "predict": ("a clear opinion", "A wonderful film, and too short."),
-    "ner": ("a person, an organization and a place", "Marie Curie worked in Paris."),
-    "answer": (
-        "the answer is a span of the passage",
-        "How many people live in Paris?",
-        "Paris is the capital of France. It has two million inhabitants.",
-    ),
-    "choose": (
-        "one choice is more probable",
-        "She opened the umbrella, because",
-        "it rained.\nit was dinner.",
-    ),
-    "fill-mask": ("a name is masked", "[MASK] is the capital of France."),
-    "embed": (
-        "one of two texts has the same meaning",
-        "How do I reset my password?",
-        "I forgot my password.\nThe weather is nice.",
-    ),
-    "rerank": (
-        "one of two passages answers the query",
-        "capital of France",
-        "Paris is the capital of France.\nBread is made of flour.",
-    ),
-}
-"""Description of each example, and the values of its fields."""
-
 PANELS: Mapping[str, Panel] = {
     "predict": Panel(
         "Labels",
         "Text",
         answers.labels,
         TaskPipeline.run,
-        EXAMPLES["predict"],
+        ("a clear opinion", "A wonderful film, and too short."),
         other="Second text, for a model of pairs",
         items=lambda text, other: [(text, other) if other.strip() else text],
     ),
-    "ner": Panel("Entities", "Text", answers.entities, TaskPipeline.run, EXAMPLES["ner"]),
+    "ner": Panel(
+        "Entities",
+        "Text",
+        answers.entities,
+        TaskPipeline.run,
+        ("a person, an organization and a place", "Marie Curie worked in Paris."),
+    ),
     "answer": Panel(
         "Question answering",
         "Question",
         answers.answer,
         TaskPipeline.run,
-        EXAMPLES["answer"],
+        (
+            "the answer is a span of the passage",
+            "How many people live in Paris?",
+            "Paris is the capital of France. It has two million inhabitants.",
+        ),
         other="Passage",
         items=lambda text, other: [(text, other)],
     ),
@@ -63,7 +46,11 @@ PANELS: Mapping[str, Panel] = {
         "Text",
         answers.choices,
         TaskPipeline.run,
-        EXAMPLES["choose"],
+        (
+            "one choice is more probable",
+            "She opened the umbrella, because",
+            "it rained.\nit was dinner.",
+        ),
         other="Choices, one per line",
         items=lambda text, other: [(text, lines_of(other))],
     ),
@@ -72,14 +59,18 @@ PANELS: Mapping[str, Panel] = {
         "Text with [MASK]",
         answers.record,
         FillMask.candidates,
-        EXAMPLES["fill-mask"],
+        ("a name is masked", "[MASK] is the capital of France."),
     ),
     "embed": Panel(
         "Similar texts",
         "Text",
         answers.similar,
         Embed.run,
-        EXAMPLES["embed"],
+        (
+            "one of two texts has the same meaning",
+            "How do I reset my password?",
+            "I forgot my password.\nThe weather is nice.",
+        ),
         other="Other texts, one per line",
         items=lambda text, other: [text, *lines_of(other)],
     ),
@@ -88,7 +79,11 @@ PANELS: Mapping[str, Panel] = {
         "Query",
         answers.order,
         Rerank.run,
-        EXAMPLES["rerank"],
+        (
+            "one of two passages answers the query",
+            "capital of France",
+            "Paris is the capital of France.\nBread is made of flour.",
+        ),
         other="Passages, one per line",
         items=lambda text, other: [(text, line) for line in lines_of(other)],
     ),

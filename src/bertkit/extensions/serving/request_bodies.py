@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from bertkit.errors import did_you_mean
-from bertkit.extensions.serving import schema
 from bertkit.tasks.task import JsonObject
 from bertkit.web import ANY, Ask, Neutral, RequestError, invalid
 
@@ -22,9 +21,6 @@ MAX_MESSAGE_CHARACTERS = 200
 
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Escaped surrogate. For a lone surrogate, the error message of msgspec is misleading."""
-
-TOKEN_IDS = re.compile(r"Expected `str`, got `(int|array)` - at `\$\.input\[")
-"""Message of msgspec for token ids; OpenAI accepts [1, 2] and [[1, 2], [3]] instead of texts."""
 
 A = TypeVar("A", bound=Ask)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -46,14 +42,7 @@ def decode(kind: type[A], body: bytes) -> A:
             data = _without_neutral(kind, data)
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        failure = convert_error(str(error), kind)
-        if kind is schema.OpenAIAsk and TOKEN_IDS.match(str(error)):
-            failure = invalid(
-                "token ids are not supported, because they belong to another vocabulary; send "
-                "texts (LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))",
-                failure.field,
-            )
-        raise failure from None
+        raise convert_error(str(error), kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = SURROGATE.search(body) and "perhaps a lone surrogate, which is not a character"
         raise invalid(f"invalid JSON ({reason or error})") from None
@@ -149,7 +138,9 @@ def convert_error(error: str, kind: type[msgspec.Struct]) -> RequestError:
         return invalid(f"unknown field; {hint}", name)
     if missing := re.match(r"Object missing required field `(.*)`", text):
         text, path = "This field is required", f"{path}.{missing[1]}"
-    return invalid(f"{text[0].lower()}{text[1:MAX_MESSAGE_CHARACTERS]}", path.strip(".") or None)
+    status = 400 if text == "Expected `array` of length >= 1" else 422
+    message = f"{text[0].lower()}{text[1:MAX_MESSAGE_CHARACTERS]}"
+    return RequestError(status, message, path.strip(".") or None)
 
 
 def _all_fields(kind: type[JsonObject]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +12,14 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from bertkit.errors import BertkitError, CheckpointError, SearchError
 from bertkit.extensions.serving.api_keys import ApiKeyState
 from bertkit.extensions.serving.batcher import Batcher, Full
-from bertkit.extensions.serving.errors import busy, too_much
+from bertkit.extensions.serving.errors import BACKEND, DEFECT, busy, too_much
 from bertkit.extensions.serving.fair_queue import Client
 from bertkit.extensions.serving.limits import Limits
 from bertkit.extensions.serving.memory_budget import (
@@ -29,6 +31,7 @@ from bertkit.extensions.serving.memory_budget import (
 from bertkit.extensions.serving.models import ModelRegistry
 from bertkit.extensions.serving.request_bodies import decode_form
 from bertkit.pipelines import Pipeline
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.web import Ask, RequestError, invalid
 
 READERS = ThreadPoolExecutor(1, "reading")
@@ -44,11 +47,11 @@ PART_TOKENS = 1 << 17
 T = TypeVar("T")
 
 
-def request_error(error: BertkitError | RequestError) -> RequestError:
-    """Return the error of the response to a request that raises an error.
+def request_error(error: Exception) -> RequestError:
+    """Return the error of the response to a request that raises an exception.
 
     Args:
-        error: The error.
+        error: The exception.
     """
     if isinstance(error, RequestError):
         return error
@@ -56,8 +59,14 @@ def request_error(error: BertkitError | RequestError) -> RequestError:
         return busy(error.seconds, str(error))
     # These errors do not depend on the request.
     if isinstance(error, CheckpointError | SearchError):
-        return RequestError(503, "unhealthy", str(error))
-    return invalid(str(error))
+        return RequestError(503, str(error))
+    if isinstance(error, BertkitError):
+        return invalid(str(error))
+    if isinstance(error, HTTPException):
+        is_missing = error.status_code == 404
+        message = "route not found; /openapi.json lists all routes" if is_missing else error.detail
+        return RequestError(error.status_code, message, headers=error.headers or ())
+    return BACKEND if isinstance(error, ArithmeticError) else DEFECT
 
 
 class RequestContext:
@@ -87,11 +96,12 @@ class RequestContext:
         """
         pipelines = self.registry.supporting(ability)
         if not pipelines:
-            raise RequestError(404, "not_found", "no model of this server supports this route")
+            raise RequestError(404, "no model of this server supports this route")
         name = next(iter(pipelines)) if model is None else model
         if name not in pipelines:
             names = ", ".join(pipelines)
-            raise invalid(
+            raise RequestError(
+                404,
                 f"no model {name[:80]!r} supports this route; use {names}, or set another name "
                 "with bertkit serve NAME=MODEL",
                 "model",
@@ -121,7 +131,7 @@ class RequestContext:
             Full: If the queue has no space.
         """
         truncate: bool | None = getattr(ask, "truncate", None)
-        direction: str = getattr(ask, "truncation_direction", "right")
+        reader = _at_side(pipeline, getattr(ask, "truncation_direction", None))
         sizes = self.check(items, field)
         # Check the queue before tokenization.
         self.batcher.room(client=self.client)
@@ -135,20 +145,17 @@ class RequestContext:
         strict = policies[0] == "error" and not truncate
         long = "truncate" if truncate or strict else policies[0]
 
-        prepare = partial(pipeline.prepare, long=long, **options)
+        prepare = partial(reader.prepare, long=long, **options)
         works = await self.read(items, sizes, prepare, lambda work: work.tokens)
         cut = [work.truncated for work in works]
         if strict and any(cut):
             index = cut.index(True)
             length = max(feature.tokens for feature in works[index].features)
-            raise invalid(
+            raise too_much(
                 f"the text exceeds the maximum of {length} tokens; shorten it, or set truncate "
                 "(for all requests: bertkit serve --truncate)",
                 f"{field}.{index}" if len(cut) > 1 else field,
             )
-        if any(cut) and direction.lower() != "right":
-            message = "texts can only be truncated on the right; shorten the text, or use right"
-            raise invalid(message, "truncation_direction")
         tokens = sum(work.tokens for work in works)
         # Check the queue before the rate limit: a rejected request is not charged.
         self.batcher.room(tokens, self.client)
@@ -299,6 +306,21 @@ class RequestContext:
             events: The encoded events.
         """
         return StreamingResponse(events, media_type="text/event-stream")
+
+
+def _at_side(pipeline: Any, direction: str | None) -> Any:
+    """Return a pipeline that encodes items like this one, and truncates texts at an end."""
+    side = (direction or "").lower()
+    # Tokenizers that are subclasses, such as ELMo's, split a text into words.
+    if type(getattr(pipeline, "tokenizer", None)) is not Tokenizer:
+        if side == "left":
+            message = "this model truncates texts only on the right; use right"
+            raise invalid(message, "truncation_direction")
+    elif side:
+        pipeline = copy.copy(pipeline)
+        pipeline.tokenizer = copy.copy(pipeline.tokenizer)
+        pipeline.tokenizer.truncation_side = side
+    return pipeline
 
 
 def strings(item: Any) -> list[str]:

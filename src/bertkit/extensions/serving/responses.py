@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from bertkit.extensions.serving.errors import error_body
+from bertkit.extensions.serving.errors import encode_error
 from bertkit.web import RequestError
 
 PART_BYTES = 64 << 10
@@ -102,7 +102,7 @@ class Reply:
         if not self._is_stream or self.complete:
             return
         self.complete = True
-        event = b"data: " + error_body(error, path) + b"\n\n"
+        event = b"data: " + encode_error(error, path)[1] + b"\n\n"
         try:
             async with asyncio.timeout(timeout):
                 await self._send({"type": "http.response.body", "body": event, "more_body": False})

@@ -6,7 +6,7 @@ The names are the same as in text-embeddings-inference (TEI, by Hugging Face) an
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,17 +14,22 @@ from msgspec import Meta
 from bertkit.config import Count
 from bertkit.extensions.serving.limits import Limits
 from bertkit.tasks.task import JsonObject
-from bertkit.web import Ask, Cut, Neutral, Text, TextList, Texts
+from bertkit.web import ANY, Ask, Cut, Neutral, Text, TextList, Texts
 
 Pair = Annotated[list[Text], Meta(min_length=2, max_length=2)]
 TextOrPair = Annotated[list[Text], Meta(min_length=1, max_length=2)]
 
 
+TokenId = Annotated[int, Meta(ge=0)]
+TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+Inputs = Text | Annotated[list[Text | TokenId | TokenIds], Meta(min_length=1)]
+
+
 class Directed(Cut, frozen=True, kw_only=True):
     """Fields of requests that select the side of truncation."""
 
-    truncation_direction: Literal["right", "Right", "left", "Left"] = "right"
-    """Side from which texts are truncated. If left, texts that are too long are an error."""
+    truncation_direction: Literal["right", "Right", "left", "Left"] | None = None
+    """End at which a long text is truncated. Default: as the tokenizer specifies, mostly right."""
 
 
 class VectorAsk(Directed, frozen=True, kw_only=True):
@@ -35,12 +40,18 @@ class VectorAsk(Directed, frozen=True, kw_only=True):
     default prompt, if any."""
 
 
-class EmbedAsk(VectorAsk, frozen=True, kw_only=True):
-    """Request for embeddings of texts."""
+class EmbedAllAsk(VectorAsk, frozen=True, kw_only=True):
+    """Request for the states of the tokens of texts."""
 
     EXAMPLE: ClassVar = {"inputs": ["a cat on a mat", "a dog in a fog"]}
 
-    inputs: Texts
+    inputs: Inputs
+    """A text, the token ids of a text, or a list of these."""
+
+
+class EmbedAsk(EmbedAllAsk, frozen=True, kw_only=True):
+    """Request for embeddings of texts."""
+
     normalize: bool = True
     """Whether to normalize embeddings to length 1."""
     dimensions: Count | None = None
@@ -52,7 +63,8 @@ class OpenAIAsk(VectorAsk, frozen=True, kw_only=True):
 
     EXAMPLE: ClassVar = {"input": "a cat on a mat", "model": "all-MiniLM-L6-v2"}
 
-    input: Texts
+    input: Inputs
+    """A text, the token ids of a text, or a list of these."""
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = None
     user: str | None = None
@@ -63,10 +75,11 @@ class PredictAsk(Directed, frozen=True, kw_only=True):
     """Request for the labels of texts or pairs."""
 
     EXAMPLE: ClassVar = {"inputs": "a fine film"}
-    NEUTRAL: ClassVar[Neutral] = {"raw_scores": (False,)}
 
     inputs: Text | Annotated[list[Text | TextOrPair], Meta(min_length=1)]
     """A text or a list of texts. For a model of pairs: [text], [a, b], or a list of these."""
+    raw_scores: bool = False
+    """Whether to return logits instead of probabilities."""
 
 
 class Sentences(JsonObject, frozen=True, kw_only=True):
@@ -86,16 +99,44 @@ class SimilarityAsk(VectorAsk, frozen=True, kw_only=True):
     inputs: Sentences
 
 
-class RerankAsk(Directed, frozen=True, kw_only=True):
+class QueryAsk(Directed, frozen=True, kw_only=True):
+    """Fields of requests that rank texts for a query."""
+
+    query: Text
+
+
+class RerankAsk(QueryAsk, frozen=True, kw_only=True):
     """Request for the relevance of texts to a query."""
 
     EXAMPLE: ClassVar = {"query": "what purrs?", "texts": ["a cat", "a bridge"]}
 
-    query: Text
     texts: TextList
     raw_scores: bool = False
     """Whether to return logits instead of their sigmoid."""
     return_text: bool = False
+
+
+class RankAsk(QueryAsk, frozen=True, kw_only=True):
+    """Request for the relevance of documents, in the formats of Cohere and Jina."""
+
+    EXAMPLE: ClassVar = {"query": "what purrs?", "documents": ["a cat", "a bridge"]}
+    NEUTRAL: ClassVar[Neutral] = {
+        "max_chunks_per_doc": (1,),
+        "priority": (ANY,),
+        "rank_fields": (["text"],),
+        "relevant_spans": (),
+    }
+
+    documents: Annotated[list[Text | dict[str, str]], Meta(min_length=1)]
+    """Texts, or objects with the field `text`."""
+    top_n: Count | None = None
+    """Number of results. Default: all documents."""
+    return_documents: bool = True
+    """Whether the results contain the documents."""
+    max_tokens_per_doc: Count | None = None
+    """Must be at least the maximum length of the model."""
+    truncate: bool | None = True
+    """Whether to truncate documents that are too long."""
 
 
 class ExplainAsk(Cut, frozen=True, kw_only=True):
@@ -115,10 +156,21 @@ class TokenizeAsk(Ask, frozen=True, kw_only=True):
     """Request for the tokens of texts."""
 
     EXAMPLE: ClassVar = {"inputs": "unaffable cats"}
-    NEUTRAL: ClassVar[Neutral] = {"prompt_name": ()}
 
     inputs: Texts
     add_special_tokens: bool = True
+    prompt_name: str | None = None
+    """Name of the model's prompt to prepend to each text. Default: none."""
+
+
+class DecodeAsk(Ask, frozen=True, kw_only=True):
+    """Request for the texts of token ids."""
+
+    EXAMPLE: ClassVar = {"ids": [101, 4937, 102]}
+
+    ids: Annotated[list[TokenId | TokenIds], Meta(min_length=1)]
+    """The token ids of a text, or a list of these."""
+    skip_special_tokens: bool = True
 
 
 # ---- Responses
@@ -139,6 +191,14 @@ class Rank(msgspec.Struct, frozen=True, omit_defaults=True):
     score: float
     text: str | None = None
     truncated: bool = False
+
+
+class Ranked(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The relevance of a document, from 0 to 1, and its index in the request."""
+
+    index: int
+    relevance_score: float
+    document: dict[str, str] | None = None
 
 
 class TokenInfo(msgspec.Struct, frozen=True, gc=False):
@@ -165,6 +225,16 @@ class Usage(msgspec.Struct, frozen=True):
 
     prompt_tokens: int
     total_tokens: int
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """The documents by relevance. `meta` is the format of Cohere, `usage` the format of Jina."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    meta: dict[str, dict[str, int]]
+    usage: Usage
 
 
 class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,3 +282,8 @@ class Info(msgspec.Struct, frozen=True):
     models: list[ModelInfo]
     store: str | None
     limits: Limits
+    max_client_batch_size: int
+    model_id: str | None = None
+    """Name of the first model. TEI defines this field, `model_type` and the two `max_` fields."""
+    model_type: dict[str, dict[str, Any]] | None = None
+    max_input_length: int | None = None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
@@ -17,9 +18,18 @@ from bertkit.errors import CheckpointError
 from bertkit.extensions.serving import schema
 from bertkit.models.surgery import check_heads, read_head
 from bertkit.nn.precision import Inference
-from bertkit.pipelines import FillMask, Pipeline, Work
+from bertkit.pipelines import (
+    BYTES_PER_NUMBER,
+    Embed,
+    EmbedTokens,
+    FillMask,
+    Pipeline,
+    TaskPipeline,
+    Work,
+)
 from bertkit.pipelines.supported import SupportedPipelines
 from bertkit.tasks import Task
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.task import Feature
 from bertkit.text.long_texts import Long
 from bertkit.view.explain import STEPS_BYTES, STRIP_VALUES, WALK_STEPS, explain, read, words_of
@@ -29,6 +39,10 @@ from bertkit.web import PAGES, ROUTES, Page, Route
 
 WEIGHT_BYTES = 6
 """Bytes of an attention weight in an explanation: as base64, in JSON and in a web page."""
+
+
+HIDDEN = ("embed-all", "raw-scores", "tokenize")
+"""Pipelines of routes that /info does not list."""
 
 
 class ServedModel:
@@ -69,7 +83,7 @@ class ServedModel:
 
     def about(self) -> schema.ModelInfo:
         """Return the description of the model for the route /info."""
-        hidden = {"tokenize", *(name for page in PAGES.values() for name in page.pipelines)}
+        hidden = {*HIDDEN, *(name for page in PAGES.values() for name in page.pipelines)}
         return schema.ModelInfo(
             name=self.name,
             family=self.supported.family,
@@ -80,6 +94,15 @@ class ServedModel:
             precision=self.supported.precision,
             prompts=list(self.supported.prompts),
         )
+
+    def tei_type(self) -> dict[str, dict[str, Any]]:
+        """Return the type of the model, in the format of TEI."""
+        embed, labels = self.pipelines.get("embed"), self.supported.labels
+        if isinstance(embed, Embed):
+            return {"embedding": {"pooling": embed.pooling.mode}}
+        kind = "reranker" if "rerank" in self.pipelines and len(labels) < 2 else "classifier"
+        ids = {str(index): label for index, label in enumerate(labels)}
+        return {kind: {"id2label": ids, "label2id": {ids[i]: int(i) for i in ids}}}
 
     def is_unchanged(self, vector: NDArray[np.float32]) -> bool:
         """Return whether a probe embedding still matches the embedding after loading.
@@ -106,6 +129,54 @@ def added_pipelines(model: SupportedPipelines) -> dict[str, Pipeline]:
         name: build(model) for addition in additions for name, build in addition.pipelines.items()
     }
     return {name: pipeline for name, pipeline in built.items() if pipeline is not None}
+
+
+class EmbedAll(Embed):
+    """A pipeline that returns the last hidden states of all tokens, encoded as JSON."""
+
+    def prepare(
+        self, texts: Sequence[str], *, long: Long = "error", prompt: str | None = None
+    ) -> list[Work]:
+        """Encode texts; see `Embed`."""
+        size = BYTES_PER_NUMBER * self.loaded.model.config.hidden
+        works = super().prepare(texts, long=long, prompt=prompt)
+        return [replace(work, item=-1, answer_bytes=size * work.tokens) for work in works]
+
+    def run(self, works: Sequence[Work]) -> list[msgspec.Raw]:  # type: ignore[override]
+        """Return the states of each text."""
+        states = [tokens.embeddings for tokens in EmbedTokens(self.loaded, self.engine).run(works)]
+        require_finite(np.concatenate(states))
+        return [msgspec.Raw(msgspec.json.encode(rows.tolist())) for rows in states]
+
+
+def embed_all_pipeline(model: SupportedPipelines) -> EmbedAll | None:
+    """Return the pipeline of the states of tokens, or None if the model has no embeddings.
+
+    Args:
+        model: The supported pipelines of the model.
+    """
+    embed = model.pipelines.get("embed")
+    if model.frozen is None or not isinstance(embed, Embed):
+        return None
+    return EmbedAll(embed.loaded, embed.engine)
+
+
+def raw_scores_pipeline(model: SupportedPipelines) -> TaskPipeline[Any] | None:
+    """Return the pipeline of the logits of a classifier, or None if the model is not one.
+
+    Args:
+        model: The supported pipelines of the model.
+    """
+    pipeline = model.pipelines.get("predict")
+    task = getattr(pipeline, "task", None)
+    if not isinstance(pipeline, TaskPipeline) or not isinstance(task, Classify):
+        return None
+    # A regression returns the outputs of its head.
+    options = msgspec.structs.replace(task.options, regression=True, multi_label=False)
+    raw = TaskPipeline(type(task)(task.labels, options), pipeline.loaded, pipeline.engine)
+    # Servers add a route and a form for each pipeline with an example.
+    raw.example = None
+    return raw
 
 
 def explain_pipeline(model: SupportedPipelines) -> ExplainPipeline | None:
