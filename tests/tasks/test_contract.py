@@ -120,7 +120,9 @@ TARGETS = [{"source": text, "target": name} for text, name, _ in sentences()]
 
 CASES = {
     "classify": Case(LABELED, "label", "accuracy"),
-    "classify contrastive": Case(LABELED, "label", "accuracy", keywords={"contrastive": True}),
+    "classify contrastive": Case(
+        LABELED, "label", "accuracy", keywords={"contrastive": True, "epochs": 1}
+    ),
     "classify regression": Case(SCORED, "label", "pearson", 0.99),
     "classify labels": Case(SEVERAL, "label", "best_f1_micro", keywords={"multi_label": True}),
     "tag": Case(ENTITIES, "entities", "f1"),
@@ -130,9 +132,11 @@ CASES = {
     "choose": Case(CHOICES, "label", "accuracy"),
     "respond": Case(RESPONSES, "response", "mrr"),
     "similarity": Case(PAIRS, "sentence2", "spearman", 0.85),
-    "similarity cosent": Case(PAIRS, "sentence2", "spearman", 0.85, keywords={"loss": "cosent"}),
+    "similarity cosent": Case(
+        PAIRS, "sentence2", "spearman", 0.85, keywords={"loss": "cosent", "epochs": 1}
+    ),
     "summarize": Case(SUMMARIES, "summary", "rouge1", 0.6, keywords={"sentences": 1}),
-    "chat": Case(TALKS, "messages", "log_probability", -0.4, "writer", {"epochs": 60}),
+    "chat": Case(TALKS, "messages", "log_probability", -0.4, "writer", {"epochs": 6}),
     "dpo": Case(PREFERENCES, "chosen", "accuracy", model="writer"),
     "seq2seq": Case(TARGETS, "target", "log_probability", -0.4, "translator"),
 }
@@ -173,16 +177,13 @@ def write_rows(path: Path, rows: list[dict[str, Any]], *lines: str) -> Path:
 def finetune(name: str, models: dict[str, Path], folder: Path) -> tuple[Path, dict[str, float]]:
     case = CASES[name]
     rows = write_rows(folder / "rows.jsonl", case.rows)
-    settings: dict[str, Any] = {
-        "epochs": 40,
-        "batch_size": 8,
-        "learning_rate": 3e-3,
-        "weight_decay": 0.0,
-    }
-    settings |= {"precision": "fp32", **case.keywords}
+    # Each epoch ends with an evaluation, which takes longer than a step.
+    train = write_rows(folder / "train.jsonl", case.rows * 10)
+    settings: dict[str, Any] = {"epochs": 4, "batch_size": 8, "learning_rate": 3e-3}
+    settings |= {"weight_decay": 0.0, "precision": "fp32", **case.keywords}
     out = folder / "out"
     scores = bertkit.finetune(
-        task_of(name), models[case.model], train=rows, dev=rows, out=out, **settings
+        task_of(name), models[case.model], train=train, dev=rows, out=out, **settings
     )
     return out, scores
 
