@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.data.corpus import Corpus
@@ -32,6 +32,7 @@ def tokenizer(corpus: Corpus) -> Tokenizer:
 
 
 @given(length=st.integers(1, 4000), chosen=st.sets(st.integers(0, 9), min_size=1))
+@settings(max_examples=30)
 def test_blocks_cover_documents_without_overlap(
     corpus: Corpus, tokenizer: Tokenizer, length: int, chosen: set[int]
 ) -> None:
