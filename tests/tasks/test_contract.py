@@ -6,6 +6,7 @@ A task takes part with an entry in CASES: training rows, and the score that it r
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ TARGETS = [{"source": text, "target": name} for text, name, _ in sentences()]
 CASES = {
     "classify": Case(LABELED, "label", "accuracy"),
     "classify contrastive": Case(
-        LABELED, "label", "accuracy", keywords={"contrastive": True, "epochs": 1}
+        LABELED, "label", "accuracy", keywords={"contrastive": True, "epochs": 2}
     ),
     "classify regression": Case(SCORED, "label", "pearson", 0.99),
     "classify labels": Case(SEVERAL, "label", "best_f1_micro", keywords={"multi_label": True}),
@@ -133,7 +134,7 @@ CASES = {
     "respond": Case(RESPONSES, "response", "mrr"),
     "similarity": Case(PAIRS, "sentence2", "spearman", 0.85),
     "similarity cosent": Case(
-        PAIRS, "sentence2", "spearman", 0.85, keywords={"loss": "cosent", "epochs": 1}
+        PAIRS, "sentence2", "spearman", 0.85, keywords={"loss": "cosent", "epochs": 2}
     ),
     "summarize": Case(SUMMARIES, "summary", "rouge1", 0.6, keywords={"sentences": 1}),
     "chat": Case(TALKS, "messages", "log_probability", -0.4, "writer", {"epochs": 6}),
@@ -174,13 +175,15 @@ def write_rows(path: Path, rows: list[dict[str, Any]], *lines: str) -> Path:
     return path
 
 
-def finetune(name: str, models: dict[str, Path], folder: Path) -> tuple[Path, dict[str, float]]:
+def finetune(
+    name: str, models: dict[str, Path], folder: Path, **more: Any
+) -> tuple[Path, dict[str, float]]:
     case = CASES[name]
     rows = write_rows(folder / "rows.jsonl", case.rows)
     # Each epoch ends with an evaluation, which takes longer than a step.
     train = write_rows(folder / "train.jsonl", case.rows * 10)
     settings: dict[str, Any] = {"epochs": 4, "batch_size": 8, "learning_rate": 3e-3}
-    settings |= {"weight_decay": 0.0, "precision": "fp32", **case.keywords}
+    settings |= {"weight_decay": 0.0, "precision": "fp32", **case.keywords, **more}
     out = folder / "out"
     scores = bertkit.finetune(
         task_of(name), models[case.model], train=train, dev=rows, out=out, **settings
@@ -252,11 +255,14 @@ def test_task_learns_eight_rows(tuned: tuple[str, Path, dict[str, float]]) -> No
     assert scores[CASES[name].score] >= CASES[name].least - 1e-6, scores
 
 
-def test_same_seed_gives_same_weights(
+def test_resumed_run_has_the_same_weights(
     tuned: tuple[str, Path, dict[str, float]], models: dict[str, Path], tmp_path: Path
 ) -> None:
     name, out, scores = tuned
-    again, same_scores = finetune(name, models, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(name, models, tmp_path, on_epoch=lambda *_: signal.raise_signal(signal.SIGINT))
+    assert next((tmp_path / "out" / "checkpoints").glob("step-*"))
+    again, same_scores = finetune(name, models, tmp_path, resume=True)
     assert same_scores == scores
     assert sha256(again / "model.safetensors") == sha256(out / "model.safetensors")
 
