@@ -21,11 +21,11 @@ from tests.factories import tiny_folder, tiny_tokenizer
 from torch import Tensor
 
 import bertkit
-from bertkit.checkpoint.directory import load, save
+from bertkit.checkpoint.directory import load
 from bertkit.engine.engine import Engine
 from bertkit.errors import DataError
 from bertkit.families import FAMILIES
-from bertkit.models.model import Model, build
+from bertkit.models.model import Model
 from bertkit.objectives.loss import totals
 from bertkit.storage import sha256
 from bertkit.tasks import TASKS, find
@@ -158,12 +158,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     encoder = tiny_folder(
         folder / "encoder", tiny_tokenizer(WORDS), "mlm", "nsp", length=24, dropout=0.0, **shape
     )
-    tokenizer, family = vocabulary("chatml"), FAMILIES["llama"]
-    config = family.config({**shape, "vocab": tokenizer.vocab_size, "max_positions": 256})
-    torch.manual_seed(0)
-    save(folder / "writer", build(config, ("lm",)), tokenizer, family)
+    family, more = FAMILIES["llama"], {"length": 256, **shape}
+    writer = tiny_folder(folder / "writer", vocabulary("chatml"), "lm", family=family, **more)
     translator = write_model(folder / "t5", "t5")
-    return {"encoder": encoder, "writer": folder / "writer", "translator": translator}
+    return {"encoder": encoder, "writer": writer, "translator": translator}
 
 
 def task_of(case: str) -> type[Task[Any, Any]]:
