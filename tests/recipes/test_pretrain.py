@@ -412,24 +412,6 @@ def short_run(corpus: Path, directory: Path) -> Path:
     return out
 
 
-def test_rejected_pretraining_writes_nothing(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(ConfigError, match=r"must be at most model\.max_positions"):
-        pretrain(override(SETTINGS, [("sampling.length", "65")]), corpus=corpus, out=out)
-    with pytest.raises(DataError, match="not a corpus"):
-        pretrain(SETTINGS, corpus=tmp_path, out=out)
-    assert not out.exists()
-
-
-def test_pretrain_is_deterministic(corpus: Path, tmp_path: Path) -> None:
-    found = []
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        settings = override(SETTINGS, [("train.seed", seed), ("train.steps", "2")])
-        pretrain(settings, corpus=corpus, out=tmp_path / name)
-        found.append((tmp_path / name / "model.safetensors").read_bytes())
-    assert found[0] == found[1] != found[2]
-
-
 RELATIVES = {
     "roberta": ("bpe", "none", {"model": {"token_types": 1, "norm": {"eps": 1e-5}}}),
     "albert": (
