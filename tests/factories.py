@@ -18,7 +18,9 @@ from bertkit.families import BERT, FAMILIES
 from bertkit.families.family import Family
 from bertkit.models.config import EncoderConfig
 from bertkit.models.model import Model, build
+from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vocabulary_training import train
 
 ENCODERS = {name: family for name, family in FAMILIES.items() if "mlm" in family.heads}
 """Families of encoder models. Families of generative models have separate parity tests."""
@@ -84,7 +86,6 @@ def tiny_model(
     """
     config = tiny_config(vocab, **settings)
     # The random state of the test is unchanged.
-    # The random state of the test is unchanged.
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
         model = build(config, heads, labels=labels)
@@ -109,6 +110,18 @@ def tiny_folder(
     keys = {"bertkit": {"task": {"name": task, "options": {}}}} if task else {}
     save(folder, model, tokenizer, family, labels=labels, settings=keys)
     return folder
+
+
+def tiny_corpus(folder: Path, texts: Sequence[str], **vocabulary: Any) -> Path:
+    """Return a corpus with a document per text, in a new directory of `folder`.
+
+    `vocabulary` is the kind, the size, and the use of the vocabulary that is trained on the texts.
+    """
+    files = [folder / f"{number:02}.txt" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="utf-8")
+    tokenizer = train(texts, **vocabulary)
+    return prepare(files, tokenizer=tokenizer, out=folder / "corpus", processes=1).folder
 
 
 ELMO_OPTIONS = {

@@ -79,7 +79,6 @@ TESTED_BY: dict[str, str] = {
     "recipes/run_file.py": "test_config.py",
     "recipes/pretrain_samples.py": "recipes/test_pretrain_steps.py",
     "extensions/classic/train_vectors.py": "extensions/classic/test_skipgram.py",
-    "data/workers.py": "recipes/test_prepare.py",
     "extensions/serving/jobs.py": "extensions/serving/test_batcher.py",
     "extensions/generation/continuous_batching.py": "extensions/generation/test_routes.py",
     "extensions/generation/openai_types.py": "extensions/serving/test_request_bodies.py",

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.factories import tiny_corpus
 
 from bertkit import cli
-from bertkit.recipes.prepare import prepare
 from bertkit.storage import sha256
-from bertkit.text.vocabulary_training import train
 
 Captured = pytest.CaptureFixture[str]
 
@@ -36,11 +35,7 @@ held_out = 0.2
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    for i, text in enumerate(english[:8]):
-        (folder / f"{i}.txt").write_text(text, encoding="utf-8")
-    tokenizer = train(english[:8], kind="wordpiece", size=200)
-    files = sorted(folder.glob("*.txt"))
-    return prepare(files, tokenizer=tokenizer, out=folder / "corpus", processes=1).folder
+    return tiny_corpus(folder, english[:8], kind="wordpiece", size=200)
 
 
 def run_pretrain(*words: object) -> int:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
+from tests.factories import tiny_corpus
 
 import bertkit.recipes.pretrain as recipe
 from bertkit.batch import Batch
@@ -38,7 +39,6 @@ from bertkit.recipes.pretrain_steps import warn
 from bertkit.recipes.run_file import Train
 from bertkit.recipes.vocabulary import train_vocabulary
 from bertkit.tasks.classify import LabelExample
-from bertkit.text.vocabulary_training import train
 from bertkit.training import trackers as tracker
 from bertkit.training.journal import Journal
 from bertkit.training.loop import evaluate
@@ -64,12 +64,8 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    directory = tmp_path_factory.mktemp("pretrain")
-    for i, text in enumerate(english[:16]):
-        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
-    tokenizer = train(english[:16], kind="wordpiece", size=300)
-    files = sorted(directory.glob("*.txt"))
-    return prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
+    folder = tmp_path_factory.mktemp("pretrain")
+    return tiny_corpus(folder, english[:16], kind="wordpiece", size=300)
 
 
 def test_all_steps_accept_strings_as_paths(
@@ -220,12 +216,8 @@ def test_sampling_pairs_determine_the_heads(pairs: str, corpus: Path, tmp_path: 
 @pytest.fixture(scope="module")
 def running_text(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
     """Return a corpus of the same documents for generative models."""
-    directory = tmp_path_factory.mktemp("next")
-    for i, text in enumerate(english[:16]):
-        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
-    tokenizer = train(english[:16], kind="bpe", size=400, use="write")
-    files = sorted(directory.glob("*.txt"))
-    return prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
+    folder = tmp_path_factory.mktemp("next")
+    return tiny_corpus(folder, english[:16], kind="bpe", size=400, use="write")
 
 
 NEXT = override(
@@ -420,24 +412,6 @@ def short_run(corpus: Path, directory: Path) -> Path:
     return out
 
 
-def test_rejected_pretraining_writes_nothing(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(ConfigError, match=r"must be at most model\.max_positions"):
-        pretrain(override(SETTINGS, [("sampling.length", "65")]), corpus=corpus, out=out)
-    with pytest.raises(DataError, match="not a corpus"):
-        pretrain(SETTINGS, corpus=tmp_path, out=out)
-    assert not out.exists()
-
-
-def test_pretrain_is_deterministic(corpus: Path, tmp_path: Path) -> None:
-    found = []
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        settings = override(SETTINGS, [("train.seed", seed), ("train.steps", "2")])
-        pretrain(settings, corpus=corpus, out=tmp_path / name)
-        found.append((tmp_path / name / "model.safetensors").read_bytes())
-    assert found[0] == found[1] != found[2]
-
-
 RELATIVES = {
     "roberta": ("bpe", "none", {"model": {"token_types": 1, "norm": {"eps": 1e-5}}}),
     "albert": (
@@ -461,11 +435,7 @@ def test_tuned_and_distilled_families_match_hugging_face(
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="pip install 'bertkit[dev]'")
     kind, pairs, more = RELATIVES[family]
-    files = [tmp_path / f"{i:02}.txt" for i in range(16)]
-    for file, text in zip(files, english, strict=False):
-        file.write_text(text, encoding="utf-8")
-    tokenizer = train(english[:16], kind=kind, size=400)  # type: ignore[arg-type]
-    corpus = prepare(files, tokenizer=tokenizer, out=tmp_path / "corpus", processes=1).folder
+    corpus = tiny_corpus(tmp_path, english[:16], kind=kind, size=400)
     settings = {
         **more,
         "family": family,

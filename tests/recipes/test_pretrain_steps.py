@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.factories import tiny_model
+from tests.factories import tiny_corpus, tiny_model
 from torch import Tensor
 
 from bertkit.batch import Batch
@@ -19,12 +19,10 @@ from bertkit.checkpoint.directory import load
 from bertkit.checkpoint.weights import read_tensors
 from bertkit.errors import BertkitError, ConfigError, TrainingError
 from bertkit.recipes import pretrain_steps as learn
-from bertkit.recipes.prepare import prepare
 from bertkit.recipes.pretrain import pretrain
 from bertkit.recipes.pretrain_samples import RunSamples
 from bertkit.recipes.pretrain_steps import optimization, warn
 from bertkit.recipes.run_file import Train
-from bertkit.text.vocabulary_training import train
 from bertkit.training.distributed import SINGLE_PROCESS
 from bertkit.training.journal import Journal
 from bertkit.training.master_weights import Masters
@@ -37,12 +35,8 @@ SHAPE = {"layers": 1, "hidden": 16, "heads": 2, "intermediate": 32, "max_positio
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
-    directory = tmp_path_factory.mktemp("learn")
-    for i, text in enumerate(english[:8]):
-        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
-    tokenizer = train(english[:8], kind="wordpiece", size=300)
-    files = sorted(directory.glob("*.txt"))
-    return prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
+    folder = tmp_path_factory.mktemp("learn")
+    return tiny_corpus(folder, english[:8], kind="wordpiece", size=300)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.factories import tiny_folder
@@ -35,67 +36,76 @@ def hub() -> Iterator[str]:
         yield address
 
 
-def run_command(
-    hub: str, cache: Path, *words: object, token: str | None = TOKEN
-) -> subprocess.CompletedProcess[str]:
-    """Run a command that uses the test server as the hub."""
-    return subprocess.run(
-        [sys.executable, "-m", "bertkit", *map(str, words)],
-        env=environment(hub, cache, token),
-        capture_output=True,
+SCRIPT = """
+import contextlib, io, json, os, sys, time
+from bertkit import cli
+time.sleep = lambda seconds: None  # The library of the hub waits before it repeats a request.
+for words, token in json.loads(sys.argv[1]):
+    os.environ.pop("HF_TOKEN", None)
+    os.environ |= {"HF_TOKEN": token} if token else {}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            code = cli.run(words)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+def run_commands(
+    hub: str, cache: Path, *commands: tuple[list[Any], str | None]
+) -> list[tuple[int, str, str]]:
+    """Run commands with a token each in a process that uses the test server as the hub.
+
+    Returns:
+        The exit code, output, and messages of each command.
+    """
+    given = json.dumps([([str(word) for word in words], token) for words, token in commands])
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, given],
+        env=environment(hub, cache),
+        stdout=subprocess.PIPE,
         text=True,
+        check=True,
     )
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def test_pushed_model_can_be_downloaded(hub: str, tuned: Path, tmp_path: Path) -> None:
-    done = run_command(hub, tmp_path, "push", tuned, "me/mine", "--private")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"{hub}/me/mine"
+    push, *predictions = run_commands(
+        hub,
+        tmp_path,
+        (["push", tuned, "me/mine", "--private"], TOKEN),
+        (["predict", "me/mine", "number 3"], None),
+        (["predict", tuned, "number 3"], None),
+    )
+    assert push[:2] == [0, f"{hub}/me/mine\n"], push
     pushed = Hub.pushed["me/mine"]
     assert pushed.keys() >= {"config.json", "model.safetensors", "README.md", "vocab.txt"}
     assert not pushed.keys() & {"run.json", "scores.json", "journal.jsonl", "errors.html"}
     assert pushed["model.safetensors"] == (tuned / "model.safetensors").read_bytes()
     assert all(str(tuned.parent).encode() not in content for content in pushed.values())
-    opened = run_command(hub, tmp_path / "other", "predict", "me/mine", "number 3", token=None)
-    assert opened.returncode == 0, opened.stderr
-    here = run_command(hub, tmp_path, "predict", tuned, "number 3", token=None)
-    assert json.loads(opened.stdout) == json.loads(here.stdout)
+    assert "model.safetensors" in Hub.asked
+    (code, downloaded, _), (_, local, _) = predictions
+    assert code == 0, predictions
+    assert json.loads(downloaded) == json.loads(local)
 
 
-@pytest.mark.parametrize(
-    ("name", "token", "sentence"),
-    [
-        ("me/mine", None, "set HF_TOKEN"),
-        ("me/mine", "another", "invalid token; set HF_TOKEN"),
-        ("org/closed", TOKEN, "no write permission"),
-        ("mine", TOKEN, "not a valid repository name; use a name such as me/my-model"),
-    ],
-)
-def test_push_rejects_missing_permissions_and_invalid_names(
-    hub: str, tuned: Path, tmp_path: Path, name: str, token: str | None, sentence: str
-) -> None:
-    done = run_command(hub, tmp_path, "push", tuned, name, token=token)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert TOKEN not in done.stderr
-    assert not Hub.pushed.get(name)
-
-
-def test_push_rejects_a_directory_without_model(hub: str, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    done = run_command(hub, tmp_path, "push", tmp_path / "empty", "me/mine")
-    assert done.returncode == 2
-    assert "config.json" in done.stderr
-    assert not Hub.pushed
-
-
-def test_push_reports_a_closed_connection(
+def test_push_reports_errors_and_leaves_no_files(
     hub: str, tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Hub, "do_PUT", lambda self: self.connection.close())
-    done = run_command(hub, tmp_path, "push", tuned, "me/mine")
-    assert done.returncode == 2
-    assert "me/mine: upload to the hub failed" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not Hub.pushed["me/mine"]  # No partial upload remains.
+    (tmp_path / "empty").mkdir()
+    cases = [
+        (tuned, "me/mine", None, "set HF_TOKEN"),
+        (tuned, "me/mine", "another", "invalid token; set HF_TOKEN"),
+        (tuned, "org/closed", TOKEN, "no write permission"),
+        (tuned, "mine", TOKEN, "not a valid repository name; use a name such as me/my-model"),
+        (tmp_path / "empty", "me/mine", TOKEN, "config.json"),
+        (tuned, "me/mine", TOKEN, "me/mine: upload to the hub failed"),
+    ]
+    commands = [(["push", folder, name], token) for folder, name, token, _ in cases]
+    results = run_commands(hub, tmp_path, *commands)
+    for (code, _, messages), (*_, sentence) in zip(results, cases, strict=True):
+        assert code == 2, messages
+        assert sentence in messages
+        assert TOKEN not in messages
+    assert Hub.pushed == {"me/mine": {}}  # The last command creates a model without files.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.factories import tiny_folder
+from tests.factories import tiny_corpus, tiny_folder
 
 from bertkit import cli
 from bertkit.checkpoint.directory import load, save
@@ -52,11 +52,8 @@ def model_and_corpus(
 ) -> tuple[Path, Path]:
     """Return a model and a corpus with its vocabulary."""
     directory = tmp_path_factory.mktemp("start")
-    for i, text in enumerate(english[:16]):
-        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
-    tokenizer = train(english[:16], kind="wordpiece", size=300)
-    files = sorted(directory.glob("*.txt"))
-    corpus = prepare(files, tokenizer=tokenizer, out=directory / "corpus", processes=1).folder
+    corpus = tiny_corpus(directory, english[:16], kind="wordpiece", size=300)
+    tokenizer = Tokenizer.load(corpus / "tokenizer")
     return folder_of(directory / "model", tokenizer, "mlm", "nsp"), corpus
 
 

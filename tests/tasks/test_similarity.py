@@ -527,12 +527,6 @@ def test_cosent_training_reaches_best_spearman(base: Path, tmp_path: Path) -> No
     assert "mrr" not in found
 
 
-def test_finished_run_resumes_with_same_scores(base: Path, tmp_path: Path) -> None:
-    data = {"train": pairs(20), "dev": pairs(8), "out": tmp_path / "out"}
-    done = finetune("similarity", base, **data, settings=SETTINGS)
-    assert finetune("similarity", base, **data, settings=SETTINGS, resume=True) == done
-
-
 def test_finetune_command_trains_and_predicts(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

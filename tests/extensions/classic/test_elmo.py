@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.factories import ELMO_OPTIONS, elmo_weights, tiny_elmo
@@ -141,6 +141,7 @@ def random_elmo() -> Elmo:
 
 
 @given(st.lists(st.lists(st.text(max_size=12), max_size=6), min_size=1, max_size=5))
+@settings(max_examples=25)
 def test_sentence_states_are_independent_of_batch(sentences: list[list[str]]) -> None:
     model = random_elmo()
     together = states(model, sentences)

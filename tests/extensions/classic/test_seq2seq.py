@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -195,6 +195,7 @@ def test_model_matches_reference(attention: str, direction: str) -> None:
 
 @pytest.mark.parametrize("attention", KINDS)
 @given(pairs=PAIRS)
+@settings(max_examples=25)
 @torch.no_grad()
 def test_logits_are_independent_of_batch(
     attention: str, pairs: list[tuple[list[int], list[int]]]
@@ -207,6 +208,7 @@ def test_logits_are_independent_of_batch(
 
 @pytest.mark.parametrize("attention", KINDS)
 @given(ids=st.lists(st.integers(0, VOCAB - 1), min_size=3, max_size=6), prompts=PAIRS)
+@settings(max_examples=25)
 def test_stepper_matches_teacher_forcing(
     attention: str, ids: list[int], prompts: list[tuple[list[int], list[int]]]
 ) -> None:

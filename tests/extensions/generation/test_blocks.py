@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.factories import tiny_corpus
 
 from bertkit.data.corpus import Corpus
 from bertkit.data.shuffling import EVALUATION_EPOCH
 from bertkit.errors import TokenizerError
 from bertkit.extensions.generation.blocks import Blocks
-from bertkit.recipes.prepare import prepare
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary_training import train
 
@@ -19,11 +19,8 @@ from bertkit.text.vocabulary_training import train
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Corpus:
     directory = tmp_path_factory.mktemp("blocks")
-    for i, text in enumerate(["x", *english[:9]]):
-        (directory / f"{i:02}.txt").write_text(text, encoding="utf-8")
-    tokenizer = train(english[:9], kind="bpe", size=300, use="write")
-    files = sorted(directory.glob("*.txt"))
-    return Corpus.open(prepare(files, tokenizer=tokenizer, out=directory / "c", processes=1).folder)
+    texts = ["x", *english[:9]]
+    return Corpus.open(tiny_corpus(directory, texts, kind="bpe", size=300, use="write"))
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +29,7 @@ def tokenizer(corpus: Corpus) -> Tokenizer:
 
 
 @given(length=st.integers(1, 4000), chosen=st.sets(st.integers(0, 9), min_size=1))
+@settings(max_examples=30)
 def test_blocks_cover_documents_without_overlap(
     corpus: Corpus, tokenizer: Tokenizer, length: int, chosen: set[int]
 ) -> None:

@@ -10,30 +10,22 @@ import numpy as np
 import pytest
 import torch
 from tests.extensions.generation.test_chat_format import vocabulary
+from tests.factories import tiny_folder
 
 import bertkit
-from bertkit.checkpoint.directory import save
 from bertkit.errors import BertkitError, ConfigError, DataError
 from bertkit.extensions.generation.prompts import evaluate_prompts
 from bertkit.extensions.generation.stepper import Request, Stepper
 from bertkit.families import FAMILIES
-from bertkit.models.model import build
 
 TEMPLATE = "T: {text}\\nL: {label}\\n"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("prompts") / "writer"
-    tokenizer, family = vocabulary("plain"), FAMILIES["gpt2"]
-    settings = {"vocab": tokenizer.vocab_size, "hidden": 32, "layers": 2, "heads": 2}
-    torch.manual_seed(0)
-    model = build(family.config({**settings, "max_positions": 256}), ("lm",))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.2)
-    save(out, model, tokenizer, family)
-    return out
+    folder = tmp_path_factory.mktemp("prompts") / "writer"
+    shape: dict[str, Any] = {"hidden": 32, "layers": 2, "length": 256, "spread": 0.2}
+    return tiny_folder(folder, vocabulary("plain"), "lm", family=FAMILIES["gpt2"], **shape)
 
 
 @pytest.fixture(scope="module")

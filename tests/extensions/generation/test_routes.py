@@ -14,6 +14,7 @@ import torch
 from tests.extensions.conftest import Server
 from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_chat_format import vocabulary
+from tests.factories import tiny_folder
 
 import bertkit
 from bertkit.checkpoint.directory import save
@@ -33,17 +34,10 @@ from bertkit.text.tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("served") / "writer"
-    tokenizer, family = vocabulary("chatml"), FAMILIES["llama"]
-    settings = {"vocab": tokenizer.vocab_size, "hidden": 32, "layers": 2, "heads": 2}
-    config = family.config({**settings, "intermediate": 64, "max_positions": 200})
-    torch.manual_seed(0)
-    model = build(config, ("lm",))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.2)
-    save(out, model, tokenizer, family)
-    return out
+    folder = tmp_path_factory.mktemp("served") / "writer"
+    shape: dict[str, Any] = {"hidden": 32, "layers": 2, "intermediate": 64, "length": 200}
+    family = FAMILIES["llama"]
+    return tiny_folder(folder, vocabulary("chatml"), "lm", family=family, spread=0.2, **shape)
 
 
 @pytest.fixture(scope="module")

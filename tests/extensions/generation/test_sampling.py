@@ -11,6 +11,9 @@ from scipy.stats import chisquare
 from bertkit.extensions.generation.decoding import Decoding
 from bertkit.extensions.generation.sampling import sample, uniform
 
+DRAWS = 4000
+NUMBERS = torch.tensor([uniform(7, n) for n in range(DRAWS)], dtype=torch.float64)
+
 
 @given(
     logits=st.lists(st.floats(-4, 4), min_size=2, max_size=9),
@@ -19,15 +22,13 @@ from bertkit.extensions.generation.sampling import sample, uniform
     top_p=st.floats(0.1, 1.0),
     min_p=st.floats(0.0, 0.9),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_frequencies_match_probabilities(
     logits: list[float], temperature: float, top_k: int | None, top_p: float, min_p: float
 ) -> None:
     decoding = Decoding(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     scores = torch.tensor([logits], dtype=torch.float64)
-    draws = 4000
-    numbers = torch.tensor([uniform(7, n) for n in range(draws)], dtype=torch.float64)
-    counts = sample(scores.expand(draws, -1), numbers, decoding).bincount(minlength=len(logits))
+    counts = sample(scores.expand(DRAWS, -1), NUMBERS, decoding).bincount(minlength=len(logits))
     unnormalized = np.exp(np.array(logits) / temperature)
     order = np.argsort(-unnormalized, kind="stable")
     order = order[:top_k]
@@ -40,7 +41,7 @@ def test_frequencies_match_probabilities(
     expected = np.zeros(len(logits))
     expected[order[is_kept]] = probabilities[is_kept] / probabilities[is_kept].sum()
     assert (counts.numpy()[expected == 0] == 0).all()
-    likely = expected * draws > 5
+    likely = expected * DRAWS > 5
     if likely.sum() > 1:
         observed = counts.numpy()[likely]
         weights = expected[likely] / expected[likely].sum()

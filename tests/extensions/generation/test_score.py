@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories import tiny_model
 
@@ -44,6 +44,7 @@ TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
     texts=st.lists(st.one_of(st.just([]), TOKENS), min_size=1, max_size=6),
     endings=st.lists(TOKENS, min_size=1, max_size=3),
 )
+@settings(max_examples=25)
 def test_score_matches_full_forward_pass(
     stepper: Stepper, prompt: list[int], texts: list[list[int]], endings: list[list[int]]
 ) -> None:

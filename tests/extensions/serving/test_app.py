@@ -113,7 +113,7 @@ def client(server: Server) -> TestClient:
     return server()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.sampled_from(ROUTES),
     bodies=st.lists(st.dictionaries(st.sampled_from(fields), values), min_size=10, max_size=10),

@@ -63,10 +63,13 @@ def process(
                 log.join(10)
 
 
-def test_server_responds_and_stops_after_sigterm(folders: Path, tmp_path: Path) -> None:
+def test_server_responds_requires_its_key_and_stops(folders: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "model"
     shutil.copytree(folders / "pretrained", model_dir)
-    with process(str(model_dir)) as (running, address), Client(address) as client:
+    with (
+        process(str(model_dir), BERTKIT_KEY="k") as (running, address),
+        Client(address, key="k") as client,
+    ):
         assert client.ask("/health/ready") == {"status": "ready"}
         before = client.embed(["a b", "c"])
         assert before.shape == (2, 16)
@@ -76,6 +79,11 @@ def test_server_responds_and_stops_after_sigterm(folders: Path, tmp_path: Path) 
         assert client.info()["models"][0]["name"] == "model"
         with pytest.raises(ServeError, match=r"exceeds the maximum of 16 tokens.*\(inputs\)"):
             client.embed("a " * 20)
+        with (
+            Client(address, key="other") as other,
+            pytest.raises(ServeError, match="missing or unknown"),
+        ):
+            other.embed("a")
         # The served model is in memory.
         shutil.rmtree(model_dir)
         assert (client.embed(["a b", "c"]) == before).all()
@@ -262,37 +270,20 @@ def test_workers_share_cores_before_loading_models(
     assert thread_counts == [(2, 2)]
 
 
-def test_server_uses_key_of_environment(folders: Path) -> None:
-    with process(str(folders / "pretrained"), BERTKIT_KEY="k") as (_, address):
-        with Client(address, key="k") as client:
-            assert client.embed("a").shape == (1, 16)
-        with (
-            Client(address, key="other") as client,
-            pytest.raises(ServeError, match="missing or unknown"),
-        ):
-            client.embed("a")
-
-
-def failed_server_log(*arguments: str) -> str:
-    command = [sys.executable, "-m", "bertkit", "serve", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr
-    return result.stderr
-
-
-def test_server_reports_invalid_arguments(folders: Path, tmp_path: Path) -> None:
-    assert "no such" in failed_server_log(str(tmp_path / "none"), "--port", "0")
+def test_server_reports_invalid_arguments(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as used_port:
         used_port.bind(("127.0.0.1", 0))
         used_port.listen()
         port = str(used_port.getsockname()[1])
-        assert "use another --port" in failed_server_log(
-            str(folders / "pretrained"), "--port", port
-        )
-    assert "keys.toml" in failed_server_log(
-        str(folders / "ranker"), "--keys", str(tmp_path / "keys.toml")
-    )
+        for arguments, message in (
+            ((tmp_path / "none", "--port", "0"), "no such"),
+            ((folders / "pretrained", "--port", port), "use another --port"),
+            ((folders / "ranker", "--keys", tmp_path / "keys.toml"), "keys.toml"),
+        ):
+            assert cli.run(["serve", *map(str, arguments)]) == 2
+            assert message in capsys.readouterr().err
 
 
 def test_public_host_without_key_logs_warning(folders: Path) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_chat_format import TALK, vocabulary
+from tests.factories import tiny_folder
 
 import bertkit
-from bertkit.checkpoint.directory import save
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, DataError
 from bertkit.extensions.generation.messages import Conversation
 from bertkit.extensions.generation.tasks.chat import Chat
 from bertkit.families import FAMILIES
-from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes.finetune import finetune
 from bertkit.tasks.task import by_example, group, make_batch, run_head
@@ -27,14 +27,9 @@ EXAMPLES = [Conversation(tuple(TALK), "a:1"), Conversation(tuple(TALK[:2]), "a:2
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("writer")
-    tokenizer = vocabulary("chatml")
-    family = FAMILIES["llama"]
-    settings = {"vocab": tokenizer.vocab_size, "hidden": 64, "layers": 2, "heads": 4}
-    config = family.config({**settings, "intermediate": 128, "max_positions": 256})
-    torch.manual_seed(0)
-    save(out, build(config, ("lm",)), tokenizer, family)
-    return out
+    folder, family = tmp_path_factory.mktemp("writer"), FAMILIES["llama"]
+    shape: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 4, "intermediate": 128}
+    return tiny_folder(folder, vocabulary("chatml"), "lm", family=family, length=256, **shape)
 
 
 def test_loss_and_scores_use_only_assistant_tokens(folder: Path) -> None:

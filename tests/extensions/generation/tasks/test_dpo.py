@@ -19,6 +19,7 @@ from msgspec import structs
 from safetensors.torch import load_file
 from tests.extensions.generation.tasks.test_seq2seq import write_model
 from tests.extensions.generation.test_chat_format import TALK, vocabulary
+from tests.factories import tiny_folder
 from torch import Tensor
 
 import bertkit
@@ -31,7 +32,6 @@ from bertkit.extensions.generation.messages import Preference
 from bertkit.extensions.generation.tasks.dpo import Dpo, DpoOptions, PreferenceAnswer
 from bertkit.families import FAMILIES
 from bertkit.models.lora import LoRA
-from bertkit.models.model import build
 from bertkit.objectives.loss import totals
 from bertkit.recipes import finetune as recipe
 from bertkit.recipes.distill import distill
@@ -51,13 +51,9 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("writer") / "model"
-    tokenizer, family = vocabulary("chatml"), FAMILIES["llama"]
-    settings = {"vocab": tokenizer.vocab_size, "hidden": 32, "layers": 2, "heads": 4}
-    config = family.config({**settings, "intermediate": 64, "max_positions": 256})
-    torch.manual_seed(0)
-    save(out, build(config, ("lm",)), tokenizer, family)
-    return out
+    folder, family = tmp_path_factory.mktemp("writer") / "model", FAMILIES["llama"]
+    shape: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 64}
+    return tiny_folder(folder, vocabulary("chatml"), "lm", family=family, length=256, **shape)
 
 
 def reference_features(loaded: Loaded, task: Dpo, pairs: list[Preference] = PAIRS) -> list[Feature]:
