@@ -46,5 +46,8 @@ html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_search_scorer = str(Path(__file__).parent / "_static" / "scorer.js")
-html_additional_pages = {"index": "redirect.html"}
+MOVED = {"index": "docs/index.html", "docs/guide/words": "window.html#one-word"}
+"""New addresses of moved pages, relative to their directories."""
+html_additional_pages = dict.fromkeys(MOVED, "redirect.html")
+html_context = {"moved": MOVED}
 templates_path = ["_templates"]

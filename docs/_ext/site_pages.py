@@ -28,8 +28,8 @@ NAVIGATION = {
             *("guide/tracking", "guide/fine-tuning", "guide/few-labels", "guide/zero-shot"),
             *("guide/causal-classifiers", "guide/evaluate", "guide/experiments"),
             *("guide/distill", "guide/checkpoints", "guide/serve"),
-            *("guide/deploy", "guide/window", "guide/token-embeddings", "guide/words"),
-            *("guide/elmo", "guide/your-own-task", "guide/add-a-family", "guide/langchain"),
+            *("guide/deploy", "guide/window", "guide/token-embeddings", "guide/elmo"),
+            *("guide/your-own-task", "guide/add-a-family", "guide/langchain"),
             *("guide/llamaindex", "guide/haystack"),
         ],
         "Reference": [

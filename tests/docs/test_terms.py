@@ -19,12 +19,12 @@ ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in LINE
 TERMS = """\
 BM25|class weights|cross-encoder|data parallel|early stopping|experiment tracking|few-shot|fp16|GPU
 gradient accumulation|gradient clipping|hard negatives|hidden states|hyperparameter search
-imbalanced|knowledge distillation|LoRA|max_length|mixed precision|multi-label
+imbalanced|knowledge distillation|LoRA|max_seq_length|mixed precision|multi-label
 named entity recognition|ONNX|quantization|re-ranker|scheduler|semantic search|sentence embeddings
 sliding window|token classification|warmup|weight decay"""
 IN_HELP = {
     "finetune classify": "early stopping|gradient accumulation|gradient clipping|mixed precision|"
-    "fp16|max_length|GPU|LoRA|random seed|weight decay|experiment tracker|warmup|frozen layers|"
+    "fp16|max-length|GPU|LoRA|random seed|weight decay|experiment tracker|warmup|frozen layers|"
     "imbalanced|class weights|few-shot",
     "prepare negatives": "hard negatives",
     "finetune respond": "cross-encoder",

@@ -46,7 +46,6 @@ PAGES = [
     DOCS / "guide" / "scale.md",
     DOCS / "guide" / "token-embeddings.md",
     DOCS / "guide" / "window.md",
-    DOCS / "guide" / "words.md",
     DOCS / "guide" / "zero-shot.md",
 ]
 COURSE = [DOCS / "course" / "README.md", *sorted((DOCS / "course").glob("0*.md"))]
