@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 OPTIONS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-docs test-all check format bench
+.PHONY: help install demo docs test test-docs test-all test-lowest check format package bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ check: install ## format, lint, types, floors
 format: install ## rewrite the files as `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The time of the last commit, so that a commit always gives the same wheel.
+package: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+package: install ## the wheel and the sdist, in dist
+	$(BIN)/python -m build --no-isolation
 
 # The benchmark of corpus preparation compares with datasets, which nothing else needs.
 bench: $(if $(filter prepare,$(NAME)),$(WITH_DATASETS),$(INSTALLED)) ## one benchmark, such as NAME=pretrain; without NAME, list them
