@@ -12,6 +12,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # work) or OPTIONS=--fresh (measure again); `make bench` lists all. Options of tests are those of pytest.
 OPTIONS ?=
 
+# Tests of the interfaces of the packages that bertkit requires.
+LOWEST := $(addprefix tests/,test_cli.py test_config.py commands checkpoint data/test_sentences.py \
+  recipes/test_finetune.py recipes/test_pretrain.py training/test_trackers.py view/test_page.py \
+  extensions/search extensions/cleaning)
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo docs test test-docs test-all test-lowest check format package bench
 
@@ -44,6 +49,17 @@ test-docs: install ## README, tutorial, course and guides, run as a user would
 
 test-all: install ## every test
 	$(BIN)/python -m pytest $(PARALLEL)
+
+# The versions that pyproject.toml permits at least, each with a wheel. Old packages use deprecated names
+# of new ones, so that warnings are no errors.
+test-lowest: ## some tests with the lowest versions, in build/lowest (downloads gigabytes)
+	$(PYTHON) -m venv --clear build/lowest
+	build/lowest/bin/pip install --quiet --disable-pip-version-check uv
+	build/lowest/bin/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct \
+	  --only-binary :all: -e '.[generation,classic,serving,search,export,cleaning,tracking]' \
+	  'pytest>=8' 'hypothesis>=6.100' 'transformers>=5.3'
+	build/lowest/bin/python -m pytest -m 'not slow' -W ignore::DeprecationWarning -W ignore::FutureWarning \
+	  $(LOWEST) $(OPTIONS)
 
 check: install ## format, lint, types, floors
 	$(BIN)/ruff format --check .
