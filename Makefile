@@ -59,7 +59,7 @@ test-lowest: ## some tests with the lowest versions, in build/lowest (downloads 
 	  --only-binary :all: -e '.[generation,classic,serving,search,export,cleaning,tracking]' \
 	  'pytest>=8' 'hypothesis>=6.100' 'transformers>=5.3'
 	build/lowest/bin/python -m pytest -m 'not slow' -W ignore::DeprecationWarning -W ignore::FutureWarning \
-	  $(LOWEST) $(OPTIONS)
+	  -W 'ignore:lance is not fork-safe' $(LOWEST) $(OPTIONS)
 
 check: install ## format, lint, types, floors
 	$(BIN)/ruff format --check .
