@@ -1,8 +1,12 @@
-"""Sphinx extension: navigation of the site, links out of it, and generated parts of pages."""
+"""Sphinx extension: navigation of the site, links out of it, and generated parts of pages.
+
+It also writes llms.txt, a list of the pages for language models.
+"""
 
 from __future__ import annotations
 
 import re
+from fnmatch import filter as matching
 from pathlib import Path
 
 from docutils import nodes
@@ -11,7 +15,7 @@ from sphinx.application import Sphinx
 from site_reference import PARTS, as_rst
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = ["CONTRIBUTING.md", "CHANGELOG.md", "notes/*.md"]
+OUTSIDE = ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "notes/*.md"]
 """Pages of the site outside docs/."""
 EXCLUDED = ["build", "src", "tests", "benchmarks", "examples", "configs"]
 """Directories without pages."""
@@ -39,7 +43,7 @@ NAVIGATION = {
         "Learn": ["course/README", "science/README"],
         "Project": [
             *("faq", "benchmarks", "/CONTRIBUTING", "decisions/README", "/notes/README"),
-            "/CHANGELOG",
+            *("/CHANGELOG", "/SECURITY"),
         ],
     },
     "docs/course/README": {"Chapters": ["0*"]},
@@ -93,6 +97,22 @@ def toctree(caption: str, pages: list[str]) -> str:
     return "\n".join(lines)
 
 
+def write_list(app: Sphinx, error: Exception | None) -> None:
+    """Write llms.txt: a summary of bertkit, and links to the pages by caption of the sidebar."""
+    if error is not None:
+        return
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    title, summary = index.split("\n\n")[:2]
+    lines = [title, "", f"> {' '.join(summary.split())}"]
+    for caption, patterns in NAVIGATION["docs/index"].items():
+        lines += ["", f"## {caption}", ""]
+        for pattern in patterns:
+            path = pattern[1:] if pattern.startswith("/") else f"docs/{pattern}"
+            pages = sorted(matching(app.env.found_docs, path))
+            lines += [f"- [{app.env.titles[page].astext()}]({page}.html)" for page in pages]
+    (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def replace_dashes(_app: Sphinx, doctree: nodes.document) -> None:
     """Replace the hyphens before the descriptions of parameters by a dash."""
     for text in list(doctree.findall(nodes.Text)):
@@ -104,5 +124,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the functions to Sphinx."""
     app.connect("source-read", read_page)
     app.connect("doctree-read", replace_dashes)
+    app.connect("build-finished", write_list)
     app.connect("autodoc-process-docstring", as_rst, priority=400)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""Generated parts of the reference: commands, Python API, settings, HTTP routes, and errors."""
+"""Generated parts of pages: commands, Python API, settings, HTTP routes, errors, and Dockerfile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -27,6 +28,8 @@ from bertkit.recipes.pretrain_config import PretrainConfig
 from bertkit.tasks import TASKS, find
 from bertkit.tasks.task import Reading
 from bertkit.web import ROUTES
+
+ROOT = Path(__file__).parents[2]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -232,11 +235,20 @@ def exceptions() -> str:
     return table(["exception", "meaning"], rows)
 
 
+# ---- Deployment
+
+
+def dockerfile() -> str:
+    """Return the Dockerfile as a code block."""
+    return f"```dockerfile\n{(ROOT / 'Dockerfile').read_text(encoding='utf-8')}```"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "api": api,
     "settings": settings,
     "routes": routes,
     "exceptions": exceptions,
+    "dockerfile": dockerfile,
 }
 """Functions that return the Markdown of a mark `<!-- generated: NAME -->`."""

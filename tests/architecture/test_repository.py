@@ -113,8 +113,8 @@ TESTED_BY: dict[str, str] = {
 }
 """Source files without a test file of the same name, with the file that tests them."""
 
-KEPT = ("src", "tests", "benchmarks", "docs", "notes", "examples", "configs")
-TEXT = {".py", ".md", ".toml", ".json", ".txt", ".cff", ".html", ".js", ".css", ""}
+KEPT = ("src", "tests", "benchmarks", "docs", "notes", "examples", "configs", "skills")
+TEXT = {".py", ".md", ".toml", ".json", ".txt", ".cff", ".html", ".js", ".css", ".yaml", ".in", ""}
 LOCAL = re.compile(r"(?<![\w./])/(?:home|work|root)/\w|\.\./shared")
 
 
@@ -328,6 +328,16 @@ def test_documented_make_targets_exist() -> None:
     }
     assert named
     assert named <= targets
+
+
+def test_hooks_before_commits_run_commands_of_make_check() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    commands = re.findall(r"entry: \.venv/bin/(.+)", hooks)
+    assert len(commands) == 3
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ncheck:")[2]
+    checks = re.findall(r"^\t\$\(BIN\)/([^.\n]+?)(?: \.)?$", recipe.partition("\n\n")[0], re.M)
+    assert set(commands) <= set(checks)
+    assert hooks.count("language: system") == 3  # no hook installs packages
 
 
 def test_constraints_pin_every_direct_dependency() -> None:

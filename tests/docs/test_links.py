@@ -20,7 +20,7 @@ def links(page: Path) -> list[Path]:
 def pages() -> list[Path]:
     folders = (DOCS, ROOT / "notes")
     found = [page for folder in folders for page in sorted(folder.rglob("*.md"))]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *found]
+    return [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")), *found]
 
 
 def test_links_are_valid() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 TEST = re.compile(r"\btest: (tests/[\w/]+\.py)(?:::(test_\w+))?")
 

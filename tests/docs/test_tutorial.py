@@ -47,6 +47,7 @@ PAGES = [
     DOCS / "guide" / "token-embeddings.md",
     DOCS / "guide" / "window.md",
     DOCS / "guide" / "zero-shot.md",
+    ROOT / "skills" / "bertkit" / "SKILL.md",
 ]
 COURSE = [DOCS / "course" / "README.md", *sorted((DOCS / "course").glob("0*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
