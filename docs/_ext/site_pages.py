@@ -34,7 +34,7 @@ NAVIGATION = {
             *("guide/distill", "guide/checkpoints", "guide/serve"),
             *("guide/deploy", "guide/window", "guide/token-embeddings", "guide/elmo"),
             *("guide/your-own-task", "guide/add-a-family", "guide/langchain"),
-            *("guide/llamaindex", "guide/haystack"),
+            *("guide/llamaindex", "guide/haystack", "guide/transformers-pipelines"),
         ],
         "Reference": [
             *("reference/command-line", "reference/python-api", "reference/settings"),

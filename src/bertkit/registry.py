@@ -20,7 +20,8 @@ from bertkit.errors import ConfigError
 GROUP = "bertkit.extensions"
 """Entry point group of the extensions of other packages."""
 
-BUILTIN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo", "zero_shot")
+BUILTIN = ("generation", "classic", "serving", "search", "export", "cleaning", "demo", "zero_shot",
+           "transformers_pipelines")  # fmt: skip
 """Names of the extensions in `bertkit.extensions`."""
 
 

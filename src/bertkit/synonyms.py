@@ -27,7 +27,7 @@ TASKS = {
     "translation": "generate",
     "summarization": "summarize",
 }
-"""Pipeline of each task of transformers and the Hugging Face hub."""
+"""Task or pipeline for each name of a task in transformers and on the Hugging Face hub."""
 
 SETTINGS = {
     # Training: transformers.TrainingArguments, SentenceTransformerTrainingArguments, peft.
@@ -205,6 +205,23 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return did_you_mean(name, options)
 
 
+def check_names(title: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Check that a function or class has parameters of these names.
+
+    Args:
+        title: Name of the function or class.
+        names: Names of arguments.
+        known: Names of its parameters.
+
+    Raises:
+        ConfigError: If it lacks a parameter. The message contains a suggestion.
+    """
+    for name in names:
+        if name not in known:
+            hint = suggestion(name, known)
+            raise ConfigError(f"{name}: {title} has no such parameter; {hint}")
+
+
 def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function raise ConfigError, with a suggestion, for a keyword that it does not have.
 
@@ -225,9 +242,7 @@ def check_keywords(function: Callable[P, R]) -> Callable[P, R]:
                 unknown = []
             except TypeError:
                 unknown = [name for name in unknown if translated(name, names)]
-        if unknown:
-            hint = suggestion(unknown[0], names)
-            raise ConfigError(f"{unknown[0]}: {title} has no such parameter; {hint}")
+        check_names(title, unknown, names)
         return function(*args, **kwargs)
 
     return call

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.extensions.transformers_pipelines.models import write_models
 from tests.factories import tiny_folder, tiny_tokenizer
 
 from bertkit.extensions.search.documents import DocumentColumns
@@ -34,6 +35,22 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str | None]] = {
     "ranker": (("choose",), (), "respond"),
 }
 """Name -> heads, labels, task."""
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the models of `models.py`."""
+    root = tmp_path_factory.mktemp("transformers-pipelines")
+    write_models(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def perturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the models of `models.py`, with a relative change of each weight."""
+    root = tmp_path_factory.mktemp("perturbed")
+    write_models(root, change=0.01)
+    return root
 
 
 @pytest.fixture(scope="session")

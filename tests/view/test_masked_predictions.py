@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import bertkit
 from bertkit.checkpoint.directory import Loaded, load
 from bertkit.errors import ConfigError
+from bertkit.pipelines import FillMask
 from bertkit.view.explain import explain
 from bertkit.view.masked_predictions import parse_word_index
 
@@ -26,12 +26,12 @@ def test_masked_words_match_fill_mask_pipeline(loaded: Loaded) -> None:
     found = explain(loaded, TEXT)
     assert found.masked is not None
     assert len(found.masked) == len(found.words)
-    fill = bertkit.pipeline("fill-mask", loaded)
+    fill = FillMask(loaded)
     spelled = [token.piece for token in found.tokens]
     for word, bertkit_output in zip(found.words, found.masked, strict=True):
         masks = " ".join(["[MASK]"] * (word.end - word.first))
         start, end = found.tokens[word.first].start, found.tokens[word.end - 1].end
-        (pipeline_output,) = fill([TEXT[:start] + masks + TEXT[end:]])
+        (pipeline_output,) = fill.run(fill.prepare([TEXT[:start] + masks + TEXT[end:]]))
         for candidates, mask in zip(bertkit_output, pipeline_output, strict=True):
             assert [f.token for f in candidates] == [f.token for f in mask.candidates]
             probabilities = [f.score for f in candidates]
@@ -42,7 +42,8 @@ def test_masked_words_match_fill_mask_pipeline(loaded: Loaded) -> None:
 def test_mask_in_text_stays_masked(loaded: Loaded) -> None:
     found = explain(loaded, "[MASK] sat on the bank.")
     assert found.masked is not None
-    (pipeline_output,) = bertkit.pipeline("fill-mask", loaded)(["[MASK] sat on the [MASK]."])
+    fill = FillMask(loaded)
+    (pipeline_output,) = fill.run(fill.prepare(["[MASK] sat on the [MASK]."]))
     assert [word.text for word in found.words] == ["[MASK]", "sat", "on", "the", "bank", "."]
     (bank,) = found.masked[4]
     assert [f.token for f in bank] == [f.token for f in pipeline_output[1].candidates]
@@ -56,11 +57,9 @@ def test_words_masked_together_match_pipeline(loaded: Loaded) -> None:
     found = explain(loaded, text, hide=[6, 2]).hidden
     assert found is not None
     # "on" is one token, "crossing" is two.
-    # "on" is one token, "crossing" is two.
     assert found.words == [2, 6]
-    masks = bertkit.pipeline("fill-mask", loaded)(
-        ["We sat [MASK] the bank, [MASK] [MASK] the river."]
-    )[0]
+    fill = FillMask(loaded)
+    (masks,) = fill.run(fill.prepare(["We sat [MASK] the bank, [MASK] [MASK] the river."]))
     candidates_of_tokens = [
         token_candidates for word in found.candidates for token_candidates in word
     ]

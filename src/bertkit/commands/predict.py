@@ -61,7 +61,7 @@ def predict(
             [MASK]), fill-gap (words for ___, with an ELMo), next-sentence (probability that the
             pair follows the text), token-embeddings, or a pipeline of an extension. Its options
             can be set: --top 3 of fill-mask and fill-gap, --layer 0 of token-embeddings, or
-            --labels a,b of zero-shot-classification.
+            --candidate-labels a,b of zero-shot-classification.
         text_column: With --file: column of the text.
         pair_column: With --file: column of the second text.
         header: With --file: whether the first line contains the names of the columns.
@@ -146,7 +146,7 @@ def _run_pipeline(
     item, kind = getattr(run, "item", None), getattr(run, "options", None)
     is_pair = get_origin(item) is tuple
     if kind is None or not (item is str or is_pair):
-        raise ConfigError(f"--pipeline {name} is not supported by `bertkit predict`")
+        raise ConfigError(f"--pipeline {name} is not supported by `bertkit predict`; remove it")
     if pair and not is_pair:
         raise ConfigError(f"--pair is not supported by {name}; remove it")
     default = kind()

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 import msgspec
 
 from bertkit.checkpoint.directory import Loaded
-from bertkit.errors import ConfigError, did_you_mean
+from bertkit.errors import ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.answering import answering
 from bertkit.pipelines.base import (
@@ -28,7 +28,7 @@ from bertkit.pipelines.task import TaskPipeline
 from bertkit.pipelines.token_embeddings import EmbedTokens, TokenEmbeddings
 from bertkit.registry import Registry
 from bertkit.synonyms import TASKS as SYNONYMS
-from bertkit.synonyms import check_keywords
+from bertkit.synonyms import check_keywords, suggestion
 from bertkit.tasks import TASKS, Task
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -37,7 +37,6 @@ PIPELINES: Mapping[str, Any] = Registry(
     "pipelines",
     {
         "embed": "bertkit.pipelines.embed:Embed",
-        "fill-mask": "bertkit.pipelines.fill_mask:FillMask",
         "next-sentence": "bertkit.pipelines.next_sentence:NextSentence",
         "rerank": "bertkit.pipelines.rerank:Rerank",
         "token-embeddings": "bertkit.pipelines.token_embeddings:EmbedTokens",
@@ -54,8 +53,6 @@ Model = str | Path | Loaded
 @overload
 def pipeline(task: Literal["embed"], model: Model, **options: Any) -> Embed: ...
 @overload
-def pipeline(task: Literal["fill-mask"], model: Model, **options: Any) -> FillMask: ...
-@overload
 def pipeline(task: Literal["next-sentence"], model: Model, **options: Any) -> NextSentence: ...
 @overload
 def pipeline(task: Literal["rerank"], model: Model, **options: Any) -> Rerank: ...
@@ -65,7 +62,7 @@ def pipeline(task: Literal["token-embeddings"], model: Model, **options: Any) ->
 def pipeline(task: type[Task[Any, A]], model: Model, **options: Any) -> TaskPipeline[A]: ...
 @overload
 def pipeline(task: str, model: Model, **options: Any) -> Any: ...
-@check_keywords  # type: ignore[misc]  # The overloads accept any option.
+@check_keywords
 def pipeline(
     task: str | type[Task[Any, Any]],
     model: Model,
@@ -75,14 +72,15 @@ def pipeline(
     pooling: str | None = None,
     batch_invariant: bool = False,
     revision: str | None = None,
+    **options: Any,
 ) -> Any:
     """Return a pipeline that runs a model on texts.
 
     Args:
-        task: embed, token-embeddings, rerank, fill-mask, generate, next-sentence, words or fill-gap
-            (of an ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), a
-            `Task` class, a pipeline or task of an installed extension, or the name of one of these
-            in transformers (text-classification, ner, feature-extraction, ...).
+        task: embed, token-embeddings, rerank, generate, next-sentence, words or fill-gap (of an
+            ELMo), a task that models are fine-tuned for (classify, tag, answer, ...), a `Task`
+            class, a pipeline or task of an installed extension, or a pipeline of transformers
+            (fill-mask, question-answering, ner, translation_en_to_de, ...).
         model: Model directory, hub id, or loaded model.
         precision: fp32, bf16, int8, or auto, which is bf16 if it is faster. int8 requires a
             generative model or a directory of `bertkit export int8`.
@@ -91,27 +89,29 @@ def pipeline(
         batch_invariant: Whether a text has the same embedding, bit for bit, in every batch, for
             embed only. It is slower.
         revision: Revision of a hub id.
+        options: Further arguments of a pipeline of transformers, such as aggregation_strategy. A
+            call can change them.
 
     Raises:
         CheckpointError: If the model does not have the head that the task needs.
         ConfigError: If the task or a setting is not supported.
         DeviceError: If the device cannot be used.
     """
-    if isinstance(task, str):
-        task = SYNONYMS.get(task, task)
-    options: dict[str, Any] = {}
     if pooling is not None or batch_invariant:
         if task != "embed":
             raise ConfigError(f"pooling, batch_invariant: not supported by {task}; remove them")
-        options = {"pooling": pooling, "batch_invariant": batch_invariant}
-    if isinstance(task, str) and task in PIPELINES:
-        return PIPELINES[task].open(
-            model, precision=precision, device=device, revision=revision, **options
-        )
-    if isinstance(task, str) and not (task in TASKS or ":" in task):
-        known = (*PIPELINES, *TASKS)
-        raise ConfigError(f"unknown pipeline {task!r}; {did_you_mean(task, known)}")
-    return answering(model, task, precision=precision, revision=revision, device=device)
+        options |= {"pooling": pooling, "batch_invariant": batch_invariant}
+    options |= {"precision": precision, "device": device, "revision": revision}
+    if isinstance(task, str):
+        if task.startswith("translation_"):
+            task, options["task"] = "translation", task
+        task = task if task in PIPELINES else SYNONYMS.get(task, task)
+        if task in PIPELINES:
+            return check_keywords(PIPELINES[task].open)(model, **options)
+        if task not in TASKS and ":" not in task:
+            hint = suggestion(task, [*PIPELINES, *TASKS])
+            raise ConfigError(f"unknown pipeline {task!r}; {hint}")
+    return check_keywords(answering)(model, task, **options)
 
 
 __all__ = [

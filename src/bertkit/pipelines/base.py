@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from bertkit.console import say
 from bertkit.engine.engine import Engine
 from bertkit.errors import CheckpointError, check_choice
 from bertkit.nn.precision import Inference, bf16_is_faster, resolve_device
+from bertkit.synonyms import check_names
 from bertkit.tasks.inference import Work, batched
 from bertkit.tasks.task import Feature, NoOptions
 from bertkit.text.encoding import Encoding
@@ -238,6 +240,9 @@ class ModelPipeline:
         **options: Any,
     ) -> Self:
         """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`."""
+        # The parameters of a class begin with the model and its engine.
+        names = ["precision", "device", "revision", *[*inspect.signature(cls).parameters][2:]]
+        check_names(cls.__name__, options, names)
         device = inference_device(device, precision, model)
         loaded = model if isinstance(model, Loaded) else load(model, revision=revision)
         engine = open_engine(loaded, precision, batch_invariant=batch_invariant, device=device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -17,14 +17,12 @@ from torch import Tensor
 from bertkit.batch import Batch, Tokens
 from bertkit.checkpoint.directory import Loaded
 from bertkit.config import Settings
-from bertkit.data.rows_in_memory import as_list
 from bertkit.engine.engine import Engine
 from bertkit.errors import ConfigError, DataError
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
-from bertkit.pipelines.base import ModelPipeline, Work, batched
-from bertkit.synonyms import check_keywords
-from bertkit.tasks.inference import ITEMS_PER_CHUNK
+from bertkit.pipelines.base import ModelPipeline, Work
+from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 
 MASKS_PER_BATCH = 256
@@ -53,7 +51,10 @@ class TopOptions(Settings, frozen=True):
 
 
 class FillMask(ModelPipeline):
-    """Predict the most probable tokens for each [MASK] of a text."""
+    """Predict the most probable tokens for each [MASK] of a text.
+
+    The pipeline `fill-mask` adds a call with the arguments of transformers.
+    """
 
     prediction, options = list[MaskAnswer], TopOptions
     example = "the cat sat on the [MASK]."
@@ -61,26 +62,6 @@ class FillMask(ModelPipeline):
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
         self.head = self._get_head("mlm", "use a pretrained model")
-
-    @check_keywords
-    def __call__(
-        self, texts: str | Sequence[str], *, top: int = 10, long: Long = "error"
-    ) -> list[list[MaskAnswer]]:
-        """Predict the most probable tokens for each mask of each text.
-
-        Args:
-            texts: One text, or several.
-            top: Number of tokens per mask.
-            long: Policy for texts longer than the maximum length: error or truncate.
-
-        Raises:
-            DataError: If a text has no mask, or is too long and the policy is `error`.
-        """
-        return [
-            answers
-            for part in batched(as_list(texts), ITEMS_PER_CHUNK)
-            for answers in self.run(self.prepare(part, top=top, long=long))
-        ]
 
     def prepare(self, texts: Sequence[str], *, top: int = 10, long: Long = "error") -> list[Work]:
         """Encode texts.
@@ -100,12 +81,24 @@ class FillMask(ModelPipeline):
             raise ConfigError("long: window is not supported by fill-mask; use truncate")
         works = []
         for text, work in zip(texts, self._encode(texts, None, long), strict=True):
-            masks = sum(int((f.encoding.ids == self.tokenizer.mask).sum()) for f in work.features)
-            if not masks:
-                mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
-                raise DataError(f"{text[:60]!r}: the text has no mask; replace a word by {mask}")
+            masks = len(self.masks(text, work.features[0].encoding))
             works.append(replace(work, item=top, more=masks * math.ceil(top / 10)))
         return works
+
+    def masks(self, text: str, encoding: Encoding) -> NDArray[np.int64]:
+        """Return the positions of the masks of a text.
+
+        Args:
+            text: The text, for the message.
+            encoding: Its tokens.
+
+        Raises:
+            DataError: If it has no mask.
+        """
+        if not len(indices := np.flatnonzero(encoding.ids == self.tokenizer.mask)):
+            mask = self.tokenizer.pieces([self.tokenizer.mask])[0]
+            raise DataError(f"{text[:60]!r}: the text has no mask; replace a word by {mask}")
+        return indices
 
     def run(self, works: Sequence[Work]) -> list[list[MaskAnswer]]:
         """Predict the most probable tokens for each mask of each encoded text."""
@@ -131,10 +124,8 @@ class FillMask(ModelPipeline):
 
         def best(model: Model, batch: Batch) -> Tensor:
             """Return ids and probabilities. Shapes: (P, 2, top)."""
-            assert batch.token_indices is not None
-            states, parts = model.encoder_states(batch), []
-            for indices in batch.token_indices.split(MASKS_PER_BATCH):
-                logits = model.heads["mlm"](states, replace(batch, token_indices=indices)).float()
+            parts = []
+            for logits in mask_logits(model, batch):
                 # A padded vocabulary has more embeddings than tokens.
                 likely = torch.softmax(logits[:, :size], -1).topk(min(top, size))
                 parts.append(torch.stack([likely.indices.float(), likely.values], 1))
@@ -149,3 +140,19 @@ class FillMask(ModelPipeline):
             ]
             for rows in self.engine.run(encodings, best, token_indices)
         ]
+
+
+def mask_logits(model: Model, batch: Batch) -> Iterator[Tensor]:
+    """Yield the logits at the masks of a batch, for a limited number of masks at a time.
+
+    Args:
+        model: Model with an MLM head.
+        batch: Batch with `token_indices`.
+
+    Shapes:
+        Yields (P, V).
+    """
+    assert batch.token_indices is not None
+    states = model.encoder_states(batch)
+    for indices in batch.token_indices.split(MASKS_PER_BATCH):
+        yield model.heads["mlm"](states, replace(batch, token_indices=indices)).float()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.factories import tiny_folder
@@ -120,3 +121,30 @@ def test_pipeline_rejects_unsupported_options(write: Generate, tiny: Path) -> No
         list(write.stream("x", Decoding(num_beams=2)))
     with pytest.raises(CheckpointError, match=r"has no lm head .*use a generative model"):
         bertkit.pipeline("generate", tiny)
+
+
+def test_settings_by_the_names_of_transformers_match_decoding(write: Generate) -> None:
+    before, decoding = write(PROMPTS), Decoding(max_tokens=12, num_beams=3, no_repeat_ngram_size=2)
+    changed = write.with_settings({"max_new_tokens": 12, "num_beams": 3, "no_repeat_ngram_size": 2})
+    assert changed(PROMPTS) == write(PROMPTS, decoding)
+    assert changed(PROMPTS) != before
+    assert changed.with_settings({"num_beams": None, "no_repeat_ngram_size": 0})(PROMPTS) == write(
+        PROMPTS, Decoding(max_tokens=12)
+    )
+    assert write(PROMPTS) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beams": 3}, "beams: no such generation setting; did you mean 'num_beams'"),
+        ({"penalty_alpha": 0.6}, "generation settings: penalty_alpha = 0.6 .*not supported"),
+        ({"num_beams": 0}, "generation settings: num_beams: expected `int` >= 1"),
+        ({"suppress_tokens": [9999]}, "token id 9999, but the vocabulary has 600 tokens"),
+    ],
+)
+def test_invalid_settings_are_rejected(
+    write: Generate, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        write.with_settings(settings)

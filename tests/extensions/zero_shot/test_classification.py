@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.extensions.transformers_pipelines.cases import Case
+from tests.extensions.transformers_pipelines.golden_files import call, difference, parametrize
 from tests.factories import tiny_folder, tiny_tokenizer
 
 import bertkit
 from bertkit import cli
 from bertkit.errors import CheckpointError, ConfigError, DataError
 from bertkit.extensions.zero_shot import classification
-from bertkit.extensions.zero_shot.classification import ZeroShotAnswer
 
 WORDS = [*"abcdefghij", "this", "example", "is", "about", ".", "sports", "politics", "science"]
 LABELS = ["sports", "politics", "science"]
@@ -45,12 +46,18 @@ def test_scores_match_transformers(
     reference = transformers.pipeline("zero-shot-classification", model=str(path), device="cpu")
     expected = reference(TEXTS, labels, hypothesis_template=template, multi_label=multi_label)
     classify = bertkit.pipeline("zero-shot-classification", path)
-    answers = classify(TEXTS, labels, template=template, multi_label=multi_label)
+    answers = classify(TEXTS, labels, hypothesis_template=template, multi_label=multi_label)
     for answer, row in zip(answers, expected, strict=True):
-        assert answer.labels == row["labels"]
-        np.testing.assert_allclose(answer.scores, row["scores"], atol=1e-5)
-    other = classify(TEXTS, labels, template="a {}", multi_label=multi_label)
-    assert not np.allclose(other[0].scores, expected[0]["scores"], atol=1e-5)
+        assert [*answer] == [*row]
+        assert (answer["sequence"], answer["labels"]) == (row["sequence"], row["labels"])
+        np.testing.assert_allclose(answer["scores"], row["scores"], atol=1e-5)
+    other = classify(TEXTS, labels, hypothesis_template="a {}", multi_label=multi_label)
+    assert not np.allclose(other[0]["scores"], expected[0]["scores"], atol=1e-5)
+
+
+@parametrize("zero_shot")
+def test_results_match_transformers_4(case: Case, expected: Any, models: Path) -> None:
+    assert not difference(call(case, models), expected)
 
 
 def test_text_alone_equals_text_in_batch(folder: Path) -> None:
@@ -58,12 +65,9 @@ def test_text_alone_equals_text_in_batch(folder: Path) -> None:
     together = classify(TEXTS, LABELS)
     for text, answer in zip(TEXTS, together, strict=True):
         alone = classify(text, LABELS)
-        assert isinstance(alone, ZeroShotAnswer)
-        assert alone.labels == answer.labels
-        np.testing.assert_allclose(alone.scores, answer.scores, atol=1e-5)
-        assert sum(alone.scores) == pytest.approx(1.0, abs=1e-5)
-        assert alone.label == alone.labels[0]
-        assert not alone.truncated
+        assert alone["labels"] == answer["labels"]
+        np.testing.assert_allclose(alone["scores"], answer["scores"], atol=1e-5)
+        assert sum(alone["scores"]) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_small_batches_give_the_same_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,15 +75,16 @@ def test_small_batches_give_the_same_answers(folder: Path, monkeypatch: pytest.M
     expected = pipeline(TEXTS, LABELS)
     monkeypatch.setattr(classification, "PAIRS_PER_BATCH", 4)
     for answer, other in zip(pipeline(TEXTS, LABELS), expected, strict=True):
-        assert answer.labels == other.labels
-        np.testing.assert_allclose(answer.scores, other.scores, atol=1e-5)
+        assert answer["labels"] == other["labels"]
+        np.testing.assert_allclose(answer["scores"], other["scores"], atol=1e-5)
 
 
 def test_long_text_is_truncated_or_rejected(folder: Path) -> None:
     classify = bertkit.pipeline("zero-shot-classification", folder)
-    answer = classify("a b c d " * 50, LABELS)
+    long = "a b c d " * 50
+    (answer,) = classify.run(classify.prepare([long], candidate_labels=LABELS))
     assert answer.truncated
-    assert set(answer.labels) == set(LABELS)
+    assert answer.labels == classify(long, LABELS)["labels"]
     with pytest.raises(DataError, match="tokens"):
         classify("a b c d " * 50, LABELS, long="error")
 
@@ -87,11 +92,14 @@ def test_long_text_is_truncated_or_rejected(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": []}, "labels: none given"),
-        ({"labels": ["a", "a"]}, "must differ"),
-        ({"labels": "a"}, "labels: expected `array`, got `str`"),
-        ({"labels": ["a", ""]}, "labels"),
-        ({"labels": ["a"], "template": "about"}, "must contain {} once"),
+        ({}, "candidate_labels: none given"),
+        ({"candidate_labels": []}, "candidate_labels: none given"),
+        ({"candidate_labels": " ,"}, "candidate_labels: none given"),
+        ({"candidate_labels": ["a", "a"]}, "must differ"),
+        ({"candidate_labels": 3}, "candidate_labels: expected `array`, got `int`"),
+        ({"candidate_labels": ["a", ""]}, "candidate_labels"),
+        ({"candidate_labels": ["a"], "hypothesis_template": "about"}, "must contain {} once"),
+        ({"candidate_labels": ["a"], "multi_class": True}, "multi_class: ZeroShot has no such"),
     ],
 )
 def test_invalid_options_are_rejected(options: dict[str, Any], message: str, folder: Path) -> None:
@@ -116,9 +124,9 @@ def test_pretrained_model_is_rejected(tmp_path: Path) -> None:
 def test_embedding_model_predicts_topics(minilm: Path) -> None:
     classify = bertkit.pipeline("zero-shot-classification", minilm)
     texts = ["The striker scored twice.", "Parliament passed the law.", "The telescope saw a star."]
-    answers = classify(texts, LABELS, template="This text is about {}.")
-    assert [answer.label for answer in answers] == LABELS
-    assert all(sum(answer.scores) == pytest.approx(1.0, abs=1e-5) for answer in answers)
+    answers = classify(texts, LABELS, hypothesis_template="This text is about {}.")
+    assert [answer["labels"][0] for answer in answers] == LABELS
+    assert all(sum(answer["scores"]) == pytest.approx(1.0, abs=1e-5) for answer in answers)
     with pytest.raises(ConfigError, match="multi_label or a single label requires an NLI model"):
         classify(texts, LABELS, multi_label=True)
     with pytest.raises(ConfigError, match="a single label requires an NLI model"):
@@ -138,22 +146,25 @@ def test_embeddings_classify_news(minilm: Path, data_folder: Path) -> None:
     lines = (data_folder / "ag_news" / "dev.tsv").read_text(encoding="utf-8").splitlines()[:200]
     rows = [line.rsplit("\t", 1) for line in lines]
     classify = bertkit.pipeline("zero-shot-classification", minilm)
-    answers = classify([text for text, _ in rows], [*topics.values()], template="News about {}.")
-    right = [a.label == topics[topic] for a, (_, topic) in zip(answers, rows, strict=True)]
+    template = "News about {}."
+    answers = classify([t for t, _ in rows], [*topics.values()], hypothesis_template=template)
+    right = [a["labels"][0] == topics[topic] for a, (_, topic) in zip(answers, rows, strict=True)]
     assert np.mean(right) > 0.6
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["--labels", "sports,politics"], ["--labels", "sports", "--labels", "politics"]],
+    "labels",
+    [["sports,politics"], ["sports", "politics"]],
     ids=["commas", "repeated"],
 )
 def test_predict_accepts_labels(
-    words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+    labels: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["predict", str(folder), "a b c", "--pipeline", "zero-shot-classification"]
-    assert cli.run([*command, *words]) == 0
+    command += [word for label in labels for word in ("--candidate-labels", label)]
+    assert cli.run(command) == 0
     expected = bertkit.pipeline("zero-shot-classification", folder)("a b c", ["sports", "politics"])
-    assert json.loads(capsys.readouterr().out)["labels"] == expected.labels
-    assert cli.run([*command, *words, "--template", "a {}", "--template", "b {}"]) == 2
-    assert "template: expected `str`, got `array`" in capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["labels"] == expected["labels"]
+    templates = ["--hypothesis-template", "a {}", "--hypothesis-template", "b {}"]
+    assert cli.run([*command, *templates]) == 2
+    assert "hypothesis_template: expected `str`, got `array`" in capsys.readouterr().err

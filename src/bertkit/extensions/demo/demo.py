@@ -234,9 +234,9 @@ def _show_predictions(
             word = min(words)
             masked[word] = re.sub(rf"\b{word}\b", mask, sentence, count=1)
     predict = pipeline("fill-mask", out / "model")
-    answers = predict([*masked.values()], top=3) if masked else []
-    for (word, text), answer in zip(masked.items(), answers, strict=True):
-        shown = ", ".join(f"{c.token.strip()} {c.score:.2f}" for c in answer[0].candidates)
+    for word, text in masked.items():
+        tokens = predict(text, top_k=3)
+        shown = ", ".join(f"{t['token_str'].strip()} {t['score']:.2f}" for t in tokens)
         say(f"    {text}  ({word}): {shown}")
 
 

@@ -14,7 +14,7 @@ EXTENSION = Extension(
     },
     formats={"gguf": "bertkit.extensions.generation.gguf:GgufFormat"},
     settings_readers={
-        "generation": "bertkit.extensions.generation.generation_config:read_valid_generation"
+        "generation": "bertkit.extensions.generation.generation_config:read_generation"
     },
     tasks={
         "chat": "bertkit.extensions.generation.tasks.chat:Chat",

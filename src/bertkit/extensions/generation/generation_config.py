@@ -145,32 +145,7 @@ class Generation:
         return bool(self.settings.keys() - set(MERGED))
 
 
-def read_valid_generation(folder: Path, config: Mapping[str, Any], vocab: int) -> Generation:
-    """Read the generation settings of a model, and check the token ids.
-
-    Args:
-        folder: Model directory.
-        config: Content of `config.json`.
-        vocab: Size of the vocabulary.
-
-    Raises:
-        CheckpointError: If a value has the wrong type.
-    """
-    generation = read_generation(folder, config)
-    ids = (generation.start, generation.first, generation.last)
-    forbidden = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
-    highest = max((i for i in (*ids, *forbidden) if i is not None), default=0)
-    unsupported = generation.unsupported
-    if highest >= vocab and not unsupported:
-        unsupported = (
-            f"{folder}: the generation settings contain token id {highest}, but the vocabulary has "
-            f"{vocab:,} tokens; download the directory again"
-        )
-    ends = tuple(i for i in generation.ends if i < vocab)
-    return replace(generation, ends=ends, unsupported=unsupported)
-
-
-def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
+def read_generation(folder: Path, config: Mapping[str, Any], vocab: int) -> Generation:
     """Read the generation settings of a model directory.
 
     As in transformers, `config.json` is used only if there is no `generation_config.json`, except
@@ -180,6 +155,7 @@ def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
     Args:
         folder: Model directory.
         config: Content of `config.json`.
+        vocab: Size of the vocabulary.
 
     Raises:
         CheckpointError: If a value has the wrong type.
@@ -189,14 +165,28 @@ def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
     content = read_object(path) if path.exists() else config
     ids = {key: config.get(key) for key in MERGED}
     both = {**ids, **{key: content[key] for key in FIELDS if content.get(key) is not None}}
-    settings = {key: value for key, value in both.items() if value is not None}
+    return generation_of(both, str(source), vocab)
+
+
+def generation_of(values: Mapping[str, Any], source: str, vocab: int) -> Generation:
+    """Return generation settings, given their values by the names of transformers.
+
+    Args:
+        values: The values. With None, the default of a setting is used.
+        source: Source of the values, for messages.
+        vocab: Size of the vocabulary.
+
+    Raises:
+        CheckpointError: If a value has the wrong type.
+    """
+    settings = {key: value for key, value in values.items() if value is not None}
     words = [tuple(_ids(word, "bad_words_ids", source)) for word in _words(settings, source)]
     ends = tuple(_ids(settings.get("eos_token_id"), "eos_token_id", source))
     single = [word[0] for word in words if len(word) == 1 and word[0] not in ends]
     suppressed = _ids(settings.get("suppress_tokens"), "suppress_tokens", source)
     last = _ids(settings.get("forced_eos_token_id"), "forced_eos_token_id", source)
     length = _number(settings, "max_length", source)
-    return Generation(
+    generation = Generation(
         start=_number(settings, "decoder_start_token_id", source),
         ends=ends,
         forbidden=tuple(dict.fromkeys([*single, *suppressed])),
@@ -214,12 +204,23 @@ def read_generation(folder: Path, config: Mapping[str, Any]) -> Generation:
         settings=settings,
         unsupported=_unsupported(settings, source),
     )
+    ids = (generation.start, generation.first, generation.last)
+    forbidden = (*generation.forbidden, *generation.begin_forbidden, *chain(*generation.phrases))
+    highest = max((i for i in (*ids, *forbidden) if i is not None), default=0)
+    unsupported = generation.unsupported
+    if highest >= vocab and not unsupported:
+        unsupported = (
+            f"{source}: the generation settings contain token id {highest}, but the vocabulary has "
+            f"{vocab:,} tokens; download the directory again"
+        )
+    ends = tuple(i for i in ends if i < vocab)
+    return replace(generation, ends=ends, unsupported=unsupported)
 
 
 DEFAULT_LENGTH = 20
 
 
-def _decoding(settings: Mapping[str, Any], source: Path) -> Decoding:
+def _decoding(settings: Mapping[str, Any], source: str) -> Decoding:
     names = dict(DECODING)
     # `_unsupported` reports this value.
     if settings.get("early_stopping") == "never":
@@ -241,38 +242,36 @@ def _samples(settings: Mapping[str, Any]) -> bool:
     return bool(settings.get("do_sample")) and settings.get("num_beams", 1) == 1
 
 
-def _unsupported(settings: Mapping[str, Any], source: Path) -> str:
+def _unsupported(settings: Mapping[str, Any], source: str) -> str:
     """Return a message about the settings that bertkit does not support, or an empty string."""
     messages = []
     neutral = dict(KEYS.neutral)
     if settings.get("do_sample"):
         neutral |= SAMPLED
         if not _samples(settings):
-            messages.append(f"do_sample = true with num_beams = {settings['num_beams']}")
+            beams = settings["num_beams"]
+            messages.append(f"do_sample = true with num_beams = {beams} (set num_beams = 1)")
     if settings.get("early_stopping") == "never":
         messages.append("early_stopping = 'never'")
     messages += KeyTable(neutral=neutral).unsupported(settings)
     if not messages:
         return ""
-    return (
-        f"{source}: {', '.join(messages)}: not supported by bertkit; remove it from the file to "
-        "generate texts"
-    )
+    return f"{source}: {', '.join(messages)}: not supported by bertkit; remove it to generate texts"
 
 
-def _words(settings: Mapping[str, Any], source: Path) -> list[list[Any]]:
+def _words(settings: Mapping[str, Any], source: str) -> list[list[Any]]:
     words = settings.get("bad_words_ids") or []
     if not isinstance(words, list) or not all(isinstance(word, list) and word for word in words):
         raise CheckpointError(f"{source}: bad_words_ids must be a list of lists of token ids")
     return words
 
 
-def _number(settings: Mapping[str, Any], name: str, source: Path) -> int | None:
+def _number(settings: Mapping[str, Any], name: str, source: str) -> int | None:
     value = settings.get(name)
     return None if value is None else _ids([value], name, source)[0]
 
 
-def _ids(value: Any, name: str, source: Path) -> list[int]:
+def _ids(value: Any, name: str, source: str) -> list[int]:
     """Return a token id, or a list of token ids, as a list."""
     values = value if isinstance(value, list) else [] if value is None else [value]
     for i in values:

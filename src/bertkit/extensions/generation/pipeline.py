@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
 import numpy as np
@@ -33,11 +34,12 @@ from bertkit.extensions.generation.generate import (
     generate,
     generate_steps,
 )
+from bertkit.extensions.generation.generation_config import FIELDS, generation_of
 from bertkit.extensions.generation.stepper import Request, stepper_of
 from bertkit.models.model import Model
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import CACHE_TOKENS, ModelPipeline, Work
-from bertkit.synonyms import check_keywords
+from bertkit.synonyms import check_keywords, suggestion
 from bertkit.text.encoding import Encoding
 from bertkit.text.long_texts import Long
 from bertkit.text.tokenizer import Tokenizer
@@ -127,7 +129,7 @@ class Generate(ModelPipeline):
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
-        self._get_head("lm", "use a generative model such as GPT-2")
+        self._get_head("lm", "use a generative model such as GPT-2, T5, or BART")
         if loaded.generation.unsupported:
             raise CheckpointError(loaded.generation.unsupported)
         self.reads = self.engine.model.decoder is not None
@@ -135,6 +137,32 @@ class Generate(ModelPipeline):
         vocab = self.target.vocab_size
         self.stepper = stepper_of(self.engine.model, loaded.length, vocab=vocab)
         self.prompt = _prompt(loaded)
+
+    def with_settings(self, settings: Mapping[str, Any], prompt: str | None = None) -> Self:
+        """Return a copy of this pipeline with other generation settings.
+
+        Args:
+            settings: Settings by the names of transformers, which take precedence over the settings
+                of the model directory. With None, the default of transformers is used.
+            prompt: Prompt that is put before every text. Default: the prompt of this pipeline.
+
+        Raises:
+            ConfigError: If a setting is unknown or not supported, or has an invalid value.
+        """
+        for name in settings:
+            if name not in FIELDS:
+                raise ConfigError(f"{name}: no such generation setting; {suggestion(name, FIELDS)}")
+        values = {**self.loaded.generation.settings, **settings}
+        try:
+            generation = generation_of(values, "generation settings", self.target.vocab_size)
+        except CheckpointError as error:
+            raise ConfigError(str(error)) from None
+        if generation.unsupported:
+            raise ConfigError(generation.unsupported)
+        changed = copy.copy(self)
+        changed.loaded = replace(self.loaded, generation=generation)
+        changed.prompt = self.prompt if prompt is None else prompt
+        return changed
 
     @check_keywords
     def __call__(
@@ -145,6 +173,7 @@ class Generate(ModelPipeline):
         stop: Sequence[str] = (),
         prefix: str = "",
         choices: Sequence[str] = (),
+        long: Long = "error",
     ) -> list[list[GeneratedText]]:
         """Generate `num_return_sequences` texts for each prompt.
 
@@ -155,6 +184,7 @@ class Generate(ModelPipeline):
             stop: Strings that end a text; the text does not contain them.
             prefix: String that each text begins with.
             choices: The only strings that can be generated after the prefix.
+            long: Policy for source texts longer than the maximum length: error or truncate.
 
         Returns:
             The texts of each prompt, best first.
@@ -167,7 +197,7 @@ class Generate(ModelPipeline):
         if isinstance(prompts, str):
             prompts = [prompts]
         decoding = merge_decoding(self.loaded.generation.decoding, decoding)
-        requests, rules = self.requests(prompts), self.rules(prompts, stop, prefix, choices)
+        requests, rules = self.requests(prompts, long), self.rules(prompts, stop, prefix, choices)
         if choices:
             self._check_choices(requests, decoding, rules, choices)
         copies = max(decoding.num_beams, decoding.num_return_sequences)
@@ -273,8 +303,12 @@ class Generate(ModelPipeline):
                 answers[index] = self.answer(best, request, tokens=True)
         return [answers[index] for index in range(len(works))]
 
-    def requests(self, prompts: Sequence[Prompt]) -> list[Request]:
+    def requests(self, prompts: Sequence[Prompt], long: Long = "error") -> list[Request]:
         """Tokenize the prompts and return the request of each.
+
+        Args:
+            prompts: Texts or conversations.
+            long: Policy for source texts longer than the maximum length: error or truncate.
 
         Raises:
             DataError: If a prompt leaves no space for new tokens.
@@ -288,8 +322,10 @@ class Generate(ModelPipeline):
                 for ids in self.tokenizer.ids(texts, special=True)
             ]
         else:
+            length = self.loaded.length if long == "truncate" else ANY_LENGTH
+            prefixes = [self.prompt] * len(texts)
             encodings = self.tokenizer.encode_batch(
-                texts, max_length=ANY_LENGTH, prompts=[self.prompt] * len(texts)
+                texts, max_length=length, truncate="longest", prompts=prefixes
             )
             requests = [self.request(encoding) for encoding in encodings]
         for prompt, request in zip(prompts, requests, strict=True):

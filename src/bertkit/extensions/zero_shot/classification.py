@@ -5,8 +5,9 @@ Source: Yin et al. 2019, "Benchmarking Zero-shot Text Classification".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ from bertkit.errors import CheckpointError, ConfigError
 from bertkit.nn.precision import Inference
 from bertkit.pipelines.base import ModelPipeline, Work, batched
 from bertkit.pipelines.embed import Embed
-from bertkit.synonyms import check_keywords
+from bertkit.synonyms import check_names
 from bertkit.tasks.calibration import softmax
 from bertkit.text.long_texts import Long
 
@@ -42,32 +43,28 @@ class ZeroShotAnswer(msgspec.Struct, frozen=True):
     scores: list[float]
     truncated: bool = False
 
-    @property
-    def label(self) -> str:
-        """The most probable label."""
-        return self.labels[0]
-
 
 class ZeroShotOptions(Settings, frozen=True):
-    """Options of zero-shot classification."""
+    """Options of zero-shot classification, with the names of transformers."""
 
-    labels: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
+    candidate_labels: tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...] = ()
     """Labels to choose from, such as "sports" and "politics". Required."""
-    template: str = "This example is {}."
+    hypothesis_template: str = "This example is {}."
     """Sentence about the text, in which {} is replaced by a label."""
     multi_label: bool = False
     """Whether a text can have several labels. Each label then has its own probability."""
 
     def __post_init__(self) -> None:
-        if len(set(self.labels)) < len(self.labels):
-            raise ValueError("labels must differ from each other")
-        if self.template.count("{}") != 1:
-            raise ValueError(f"template must contain {{}} once, got {self.template!r}")
+        if len(set(self.candidate_labels)) < len(self.candidate_labels):
+            raise ValueError("candidate_labels must differ from each other")
+        if self.hypothesis_template.count("{}") != 1:
+            template = self.hypothesis_template
+            raise ValueError(f"hypothesis_template must contain {{}} once, got {template!r}")
 
     @property
     def hypotheses(self) -> list[str]:
         """The sentence about each label."""
-        return [self.template.replace("{}", label) for label in self.labels]
+        return [self.hypothesis_template.replace("{}", label) for label in self.candidate_labels]
 
 
 class ZeroShot(ModelPipeline):
@@ -80,6 +77,8 @@ class ZeroShot(ModelPipeline):
 
     prediction, options = ZeroShotAnswer, ZeroShotOptions
     example = "The match ended with a penalty."
+    given: Mapping[str, Any] = {}
+    """Options from the opening of the pipeline."""
 
     def __init__(self, loaded: Loaded, engine: Engine | Inference = "fp32") -> None:
         super().__init__(loaded, engine)
@@ -104,63 +103,85 @@ class ZeroShot(ModelPipeline):
                 "was trained on NLI, or an embedding model"
             )
 
-    @check_keywords
+    @classmethod
+    def open(
+        cls,
+        model: str | Path | Loaded,
+        *,
+        precision: Inference = "fp32",
+        device: str = "auto",
+        revision: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Load a model as this pipeline. For the arguments and errors, see `bertkit.pipeline`.
+
+        The options are the defaults of calls.
+        """
+        check_names(cls.__name__, options, ZeroShotOptions.__struct_fields__)
+        opened = super().open(model, precision=precision, device=device, revision=revision)
+        opened.given = options
+        return opened
+
     def __call__(
         self,
-        texts: str | Sequence[str],
-        labels: Sequence[str],
+        sequences: str | Sequence[str],
+        candidate_labels: str | Sequence[str] | None = None,
         *,
-        template: str = ZeroShotOptions().template,
-        multi_label: bool = False,
         long: Long = "truncate",
-    ) -> ZeroShotAnswer | list[ZeroShotAnswer]:
-        """Return the labels of a text with their probabilities, or a list for several texts.
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Classify texts, with the arguments and results of transformers.
 
         Args:
-            texts: A text, or several texts.
-            labels: Labels to choose from.
-            template: Sentence about the text, in which {} is replaced by a label.
-            multi_label: Whether a text can have several labels.
+            sequences: A text, or several.
+            candidate_labels: Labels to choose from, as a list or separated by commas.
             long: Policy for texts that exceed the maximum length of the model.
+            batch_size: No effect. bertkit forms batches by number of tokens.
+            options: hypothesis_template and multi_label of `ZeroShotOptions`.
+
+        Returns:
+            A dict with the keys sequence, labels, and scores, or a list of dicts for several texts.
+            The first label is the most probable one.
 
         Raises:
             ConfigError: If there are no labels, or an option is not valid.
             DataError: If a text is too long and `long` is "error".
         """
-        size = max(1, PAIRS_PER_BATCH // max(1, len(labels)))
-        options: dict[str, Any] = {"template": template, "multi_label": multi_label, "long": long}
-        answers = [
-            answer
-            for part in batched(as_list(texts), size)
-            for answer in self.run(self.prepare(part, labels=labels, **options))
+        check_names("ZeroShot", options, ZeroShotOptions.__struct_fields__)
+        options = {**self.given, **options}
+        if candidate_labels is not None:
+            options["candidate_labels"] = candidate_labels
+        checked = _checked(options)
+        results = [
+            {"sequence": text, "labels": answer.labels, "scores": answer.scores}
+            for part in batched(as_list(sequences), PAIRS_PER_BATCH // len(checked.hypotheses) or 1)
+            for text, answer in zip(part, self.run(self._works(part, checked, long)), strict=True)
         ]
-        return answers[0] if isinstance(texts, str) else answers
+        return results[0] if isinstance(sequences, str) else results
 
     def prepare(
-        self,
-        texts: Sequence[str],
-        *,
-        labels: Sequence[str] = (),
-        template: str = ZeroShotOptions().template,
-        multi_label: bool = False,
-        long: Long = "truncate",
+        self, texts: Sequence[str], *, long: Long = "truncate", **options: Any
     ) -> list[Work]:
         """Encode each text, with each label if the model is an NLI classifier.
 
+        Args:
+            texts: The texts.
+            long: Policy for texts that exceed the maximum length of the model.
+            options: Fields of `ZeroShotOptions`.
+
         Raises:
             ConfigError: If there are no labels, or an option is not valid.
             DataError: If a text is too long and `long` is "error".
         """
-        options = decode(
-            ZeroShotOptions, {"labels": labels, "template": template, "multi_label": multi_label}
-        )
-        if not options.labels:
-            raise ConfigError("labels: none given; pass the labels to choose from")
+        return self._works(texts, _checked(options), long)
+
+    def _works(self, texts: Sequence[str], options: ZeroShotOptions, long: Long) -> list[Work]:
         if self.embed is not None:
-            if multi_label or len(options.labels) == 1:
+            if options.multi_label or len(options.candidate_labels) == 1:
                 raise ConfigError("multi_label or a single label requires an NLI model")
             return [Work(work.features, options) for work in self.embed.prepare(texts, long=long)]
-        count = len(options.labels)
+        count = len(options.candidate_labels)
         firsts = [text for text in texts for _ in range(count)]
         works = batched(self._encode(firsts, options.hypotheses * len(texts), long), count)
         return [Work([f for work in group for f in work.features], options) for group in works]
@@ -195,8 +216,24 @@ class ZeroShot(ModelPipeline):
             yield softmax(COSINE_SCALE * (rows @ text)[None])[0]
 
 
+def _checked(values: Mapping[str, Any]) -> ZeroShotOptions:
+    """Return the options, with labels as a list or separated by commas.
+
+    Raises:
+        ConfigError: If there are no labels, or an option is not valid.
+    """
+    labels = values.get("candidate_labels")
+    if isinstance(labels, str):
+        names = [name.strip() for name in labels.split(",")]
+        values = {**values, "candidate_labels": [name for name in names if name]}
+    options = decode(ZeroShotOptions, values)
+    if not options.candidate_labels:
+        raise ConfigError("candidate_labels: none given; pass the labels to choose from")
+    return options
+
+
 def _answer(work: Work, scores: NDArray[np.float32]) -> ZeroShotAnswer:
     """Return the labels with their probabilities, the most probable first."""
     order = np.argsort(-scores, kind="stable")
-    labels = [work.item.labels[index] for index in order]
+    labels = [work.item.candidate_labels[index] for index in order]
     return ZeroShotAnswer(labels, scores[order].tolist(), work.truncated)

@@ -1,0 +1,67 @@
+"""Tokens for masks equal transformers 4.57."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.extensions.transformers_pipelines.cases import LONG, MASKED, Case
+from tests.extensions.transformers_pipelines.golden_files import (
+    call,
+    difference,
+    parametrize,
+    read_cases,
+)
+
+import bertkit
+from bertkit.errors import ConfigError, DataError
+
+
+@parametrize("fill_mask")
+def test_results_match_transformers(case: Case, expected: Any, models: Path) -> None:
+    assert not difference(call(case, models), expected)
+
+
+def test_results_of_other_weights_differ(perturbed: Path) -> None:
+    case, expected = read_cases("fill_mask")[0]
+    assert difference(call(case, perturbed), expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"top_k": 0}, "top_k"),
+        ({"targets": [""]}, "targets: no target has a token"),
+        ({"top": 3}, "top: FillMaskPipeline has no such setting; did you mean 'top_k'"),
+        ({"tokenizer_kwargs": {"stride": 3}}, "stride"),
+    ],
+)
+def test_invalid_arguments_are_rejected(
+    arguments: dict[str, Any], message: str, models: Path
+) -> None:
+    fill = bertkit.pipeline("fill-mask", models / "bert")
+    with pytest.raises(ConfigError, match=message):
+        fill(MASKED[0], **arguments)
+
+
+def test_invalid_texts_are_rejected(models: Path) -> None:
+    fill = bertkit.pipeline("fill-mask", models / "bert")
+    with pytest.raises(DataError, match=r"the text has no mask; replace a word by \[MASK\]"):
+        fill([MASKED[0], "the cat"])
+    with pytest.raises(DataError, match="tokens, but the limit is 64"):
+        fill(f"{MASKED[0]} {LONG}")
+    with pytest.raises(ConfigError, match="targets: expected"):
+        bertkit.pipeline("fill-mask", "no-such-model", targets=3)
+
+
+def test_unknown_target_is_reported(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bertkit.pipeline("fill-mask", models / "bert")(MASKED[0], targets="cats")
+    assert "warning: targets: 'cats' is not a token; using ['cat']" in capsys.readouterr().err
+
+
+def test_server_and_command_use_the_same_pipeline(models: Path) -> None:
+    fill = bertkit.pipeline("fill-mask", models / "bert")
+    ((answer,),) = fill.run(fill.prepare([MASKED[0]], top=3))
+    tokens = fill(MASKED[0], top_k=3)
+    assert [token["token_str"] for token in tokens] == [c.token for c in answer.candidates]

@@ -1,0 +1,54 @@
+"""Entities equal transformers 4.57."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.extensions.transformers_pipelines.cases import LONG, PEOPLE, Case
+from tests.extensions.transformers_pipelines.golden_files import (
+    call,
+    difference,
+    parametrize,
+    read_cases,
+)
+from tests.extensions.transformers_pipelines.models import write_encoder
+from tests.factories import tiny_tokenizer
+
+import bertkit
+from bertkit.errors import CheckpointError, ConfigError
+
+
+@parametrize("token_classification")
+def test_results_match_transformers(case: Case, expected: Any, models: Path) -> None:
+    assert not difference(call(case, models), expected)
+
+
+def test_results_of_other_weights_differ(perturbed: Path) -> None:
+    case, expected = read_cases("token_classification")[0]
+    assert difference(call(case, perturbed), expected)
+
+
+def test_models_of_golden_files_predict_all_kinds_of_labels(models: Path) -> None:
+    """Otherwise, the golden files would not contain each case of the strategies."""
+    ner = bertkit.pipeline("ner", models / "roberta-tagger")
+    everything = ner(PEOPLE, ignore_labels=[])
+    assert {"O", "B-PER", "I-PER", "I-LOC"} <= {token["entity"] for token in everything}
+    strategies = ("simple", "first", "average", "max")
+    results = [ner(PEOPLE, aggregation_strategy=strategy) for strategy in strategies]
+    assert all(result not in results[:index] for index, result in enumerate(results))
+
+
+def test_window_must_exceed_stride(models: Path) -> None:
+    ner = bertkit.pipeline("ner", models / "tagger")
+    with pytest.raises(ConfigError, match=r"stride: windows overlap by 62 tokens.*decrease stride"):
+        ner(LONG, stride=62)
+
+
+def test_tagger_with_crf_is_rejected(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer(["a"])
+    labels, keys = ("O", "B-X", "I-X"), {"name": "tag", "options": {"crf": True}}
+    write_encoder(tmp_path / "crf", tokenizer, "crf", labels=labels, bertkit={"task": keys})
+    with pytest.raises(CheckpointError, match=r'a tagger with a CRF.*use bertkit.pipeline\("tag"'):
+        bertkit.pipeline("ner", tmp_path / "crf")
